@@ -1,0 +1,222 @@
+"""Decodes and encodes messages, strictly: one JSON value, valid UTF-8, bounded depth, no doubled member names.
+
+Decoding is done once per message and leaves ``params``, ``result`` and ``error.data`` for whoever knows their type.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from mcp_actors._wire.envelope import Envelope, Failure, Notification, Reply, Request, RequestId
+from mcp_actors.errors import INVALID_REQUEST, PARSE_ERROR, MalformedMessage
+
+__all__ = [
+    "MAX_DEPTH",
+    "decode",
+    "decode_value",
+    "encode_failure",
+    "encode_notification",
+    "encode_reply",
+    "encode_request",
+    "encode_value",
+]
+
+# Deeper nesting has no honest use in MCP, and CPython's own limit differs between versions.
+MAX_DEPTH = 128
+
+
+class _ErrorMember(msgspec.Struct):
+    code: int
+    message: str
+    data: Any = None
+
+
+class _Incoming(msgspec.Struct):
+    jsonrpc: str | UnsetType = UNSET
+    id: RequestId | None | UnsetType = UNSET
+    method: str | UnsetType = UNSET
+    params: Raw | UnsetType = UNSET
+    result: Raw | UnsetType = UNSET
+    error: _ErrorMember | UnsetType = UNSET
+
+
+class _ReplyOut(msgspec.Struct):
+    jsonrpc: str
+    id: RequestId
+    result: Any
+
+
+class _RequestOut(msgspec.Struct):
+    jsonrpc: str
+    id: RequestId
+    method: str
+    params: Any
+
+
+class _NotificationOut(msgspec.Struct, omit_defaults=True):
+    jsonrpc: str
+    method: str
+    params: Any = None
+
+
+_decode_incoming = msgspec.json.Decoder(_Incoming).decode
+_decode_any = msgspec.json.Decoder().decode
+_decode_array = msgspec.json.Decoder(list[Raw]).decode
+_decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
+_encode = msgspec.json.Encoder().encode
+
+_MEMBERS = (b'"jsonrpc"', b'"id"', b'"method"', b'"params"', b'"result"', b'"error"')
+_STRING = re.compile(rb'"(?:[^"\\]+|\\.)*"', re.DOTALL)
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def decode(data: bytes, *, max_depth: int = MAX_DEPTH) -> Envelope | list[Envelope | MalformedMessage]:
+    """Decodes one frame: an envelope, or a list for a JSON-RPC batch, whose broken entries stand in it as errors.
+
+    Raises `MalformedMessage` with -32700 for what is not JSON and -32600 for JSON that is no message.
+    """
+    _check_text(data, max_depth)
+    if data.lstrip()[:1] == b"[":
+        return _decode_batch(data)
+    return _decode_one(data)
+
+
+def decode_value(raw: bytes | Raw) -> Any:
+    """Decodes a JSON value that `decode` has left raw."""
+    try:
+        return _decode_any(raw)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise MalformedMessage(f"invalid JSON: {error}") from None
+
+
+def encode_value(value: Any) -> bytes:
+    """Encodes a plain JSON value; raises `TypeError` for what JSON cannot hold."""
+    return _encode(value)
+
+
+def encode_reply(id: RequestId, result: Any) -> bytes:
+    return _encode(_ReplyOut("2.0", id, result))
+
+
+def encode_failure(id: RequestId | None, code: int, message: str, data: Any = None) -> bytes:
+    error: dict[str, Any] = {"code": code, "message": message}
+    if data is not None:
+        error["data"] = data
+    # No schema of MCP allows a null id: an error about an unreadable request has no id member at all.
+    return _encode({"jsonrpc": "2.0", "error": error} if id is None else {"jsonrpc": "2.0", "id": id, "error": error})
+
+
+def encode_request(id: RequestId, method: str, params: Any) -> bytes:
+    return _encode(_RequestOut("2.0", id, method, params))
+
+
+def encode_notification(method: str, params: Any = None) -> bytes:
+    return _encode(_NotificationOut("2.0", method, params))
+
+
+def _check_text(data: bytes, max_depth: int) -> None:
+    if not data.isascii():
+        try:
+            data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise MalformedMessage(f"invalid UTF-8 at byte {error.start}") from None
+    if data.count(b"{") + data.count(b"[") > max_depth and _depth(data) > max_depth:
+        raise MalformedMessage(f"nested deeper than {max_depth} levels")
+
+
+def _depth(data: bytes) -> int:
+    depth = deepest = 0
+    for bracket in _STRING.sub(b"", data).translate(None, _NOT_BRACKETS):
+        if bracket in b"[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        else:
+            depth -= 1
+    return deepest
+
+
+def _decode_batch(data: bytes) -> list[Envelope | MalformedMessage]:
+    try:
+        entries = _decode_array(data)
+    except msgspec.DecodeError as error:
+        raise MalformedMessage(f"invalid JSON: {error}") from None
+    if not entries:
+        raise MalformedMessage("an empty batch", code=INVALID_REQUEST)
+    return [_decode_entry(entry) for entry in entries]
+
+
+def _decode_entry(entry: Raw) -> Envelope | MalformedMessage:
+    try:
+        return _decode_one(bytes(entry))
+    except MalformedMessage as error:
+        return error
+
+
+def _decode_one(data: bytes) -> Envelope:
+    try:
+        message = _decode_incoming(data)
+    except msgspec.ValidationError as error:
+        raise MalformedMessage(f"not a JSON-RPC message: {error}", code=INVALID_REQUEST, id=_readable_id(data)) from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise MalformedMessage(f"invalid JSON: {error}") from None
+    if _may_repeat_members(data) and _repeats_members(data):
+        raise MalformedMessage("a member name occurs twice", code=INVALID_REQUEST)
+    if message.jsonrpc != "2.0":
+        raise MalformedMessage('"jsonrpc" must be "2.0"', code=INVALID_REQUEST, id=_readable_id(data))
+    envelope = _classify(message)
+    if envelope is None:
+        raise MalformedMessage(
+            "neither a request, a notification nor a response", code=INVALID_REQUEST, id=_readable_id(data)
+        )
+    return envelope
+
+
+def _classify(message: _Incoming) -> Envelope | None:
+    """JSON-RPC 2.0 §4-5: which members are present decides the form; any other combination is no message."""
+    id = message.id
+    if message.method is not UNSET:
+        if message.result is not UNSET or message.error is not UNSET or id is None:
+            return None
+        params = None if message.params is UNSET else message.params
+        return Notification(message.method, params) if id is UNSET else Request(id, message.method, params)
+    if message.error is not UNSET:
+        if message.result is not UNSET:
+            return None
+        error = message.error
+        return Failure(None if id is UNSET else id, error.code, error.message, error.data)
+    if message.result is not UNSET and id is not UNSET and id is not None:
+        return Reply(id, message.result)
+    return None
+
+
+def _readable_id(data: bytes) -> RequestId | None:
+    try:
+        value = _decode_any(_decode_members(data)["id"])
+    except (msgspec.DecodeError, KeyError, RecursionError):
+        return None
+    return value if isinstance(value, str) or type(value) is int else None
+
+
+def _may_repeat_members(data: bytes) -> bool:
+    """A cheap test that is never wrong when it says no: names are repeated literally or spelled with escapes."""
+    for member in _MEMBERS:
+        if data.count(member) > 1:
+            return True
+    return b"\\u006" in data or b"\\u007" in data
+
+
+def _repeats_members(data: bytes) -> bool:
+    repeated = False
+
+    def last_call_is_outermost(pairs: list[tuple[str, Any]]) -> None:
+        nonlocal repeated
+        names = [name for name, _ in pairs]
+        repeated = len(set(names)) < len(names)
+
+    json.loads(data, object_pairs_hook=last_call_is_outermost)
+    return repeated

@@ -1,0 +1,46 @@
+"""The four JSON-RPC message forms, their payloads still encoded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+__all__ = ["Envelope", "Failure", "Notification", "Reply", "Request", "RequestId"]
+
+# The JSON type of an id is kept, "1" is not 1; null is no id in MCP.
+RequestId = int | str
+
+
+class Request(msgspec.Struct, frozen=True):
+    """Expects one `Reply` or `Failure` with the same id. ``params`` is the raw JSON, ``None`` when absent."""
+
+    id: RequestId
+    method: str
+    params: msgspec.Raw | None = None
+
+
+class Notification(msgspec.Struct, frozen=True):
+    """Is never answered."""
+
+    method: str
+    params: msgspec.Raw | None = None
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """A successful answer."""
+
+    id: RequestId
+    result: msgspec.Raw
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """An error answer; without an id when the request was unreadable."""
+
+    id: RequestId | None
+    code: int
+    message: str
+    data: Any = None
+
+
+Envelope = Request | Notification | Reply | Failure
