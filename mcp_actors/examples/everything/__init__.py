@@ -1,0 +1,22 @@
+"""A server that uses every feature of the protocol once: to try a client out, and for the conformance suite.
+
+Run it: ``mcp-actors serve mcp_actors.examples.everything`` or ``python -m mcp_actors.examples.everything``.
+
+General layout
+==============
+
+``house``      the ``Server`` object, its lifespan, and the picture and sound that the fixtures return
+``friendly``   tools that a person would call: echo, add, sleep, touch, activity
+``content``    tools and their kinds of content, logging, progress, errors, raw JSON Schema
+``asking``     tools that ask the client for something: sampling, elicitation, roots; and lists that change
+``reading``    resources, prompts and completion
+
+The names that begin with ``test_``, and the texts they answer, are fixed by the official conformance suite.
+"""
+
+from __future__ import annotations
+
+from mcp_actors.examples.everything import asking, content, friendly, reading
+from mcp_actors.examples.everything.house import server
+
+__all__ = ["asking", "content", "friendly", "reading", "server"]

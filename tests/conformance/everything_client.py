@@ -1,0 +1,176 @@
+"""The client that the official conformance suite drives: ``everything_client.py URL``.
+
+The suite names the scenario in ``MCP_CONFORMANCE_SCENARIO``, the protocol revision in
+``MCP_CONFORMANCE_PROTOCOL_VERSION`` and, for some scenarios, gives data in ``MCP_CONFORMANCE_CONTEXT`` (JSON).
+Each scenario is one coroutine in ``SCENARIOS``; the URL may have any scheme that has a binding. Exit code 0 is
+success.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import trio
+
+from mcp_actors import Client, McpError, RpcError
+from mcp_actors.types import (
+    CreateMessageParams,
+    CreateMessageResult,
+    ElicitFormParams,
+    ElicitResult,
+    ElicitUrlParams,
+)
+
+__all__ = ["SCENARIOS", "main", "play"]
+
+LIMIT = 25.0
+"""Seconds for a whole scenario: the suite kills after thirty and then says nothing about why."""
+
+NUMBERS = {"a": 2, "b": 3}
+
+Scenario = Callable[[Client, Mapping[str, Any]], Awaitable[None]]
+
+
+async def accept_defaults(params: ElicitFormParams | ElicitUrlParams) -> ElicitResult:
+    """Agrees and writes nothing: the client itself fills the defaults in."""
+    return ElicitResult(action="accept", content={})
+
+
+async def confirm(params: ElicitFormParams | ElicitUrlParams) -> ElicitResult:
+    return ElicitResult(action="accept", content={"confirmed": True})
+
+
+async def decline_to_sample(params: CreateMessageParams) -> CreateMessageResult:
+    raise RpcError(-1, "there is no model here")
+
+
+async def list_tools(client: Client, context: Mapping[str, Any]) -> None:
+    """Lists every page of tools and calls none."""
+    async for _ in client.tools():
+        pass
+
+
+async def call_first_tool(client: Client, context: Mapping[str, Any]) -> None:
+    """The default drive: list the tools, call the first."""
+    tools = [tool async for tool in client.tools()]
+    if tools:
+        await client.call_tool(tools[0].name, NUMBERS)
+
+
+async def call_add_numbers(client: Client, context: Mapping[str, Any]) -> None:
+    await list_tools(client, context)
+    await client.call_tool("add_numbers", NUMBERS)
+
+
+async def call_with_elicitation(client: Client, context: Mapping[str, Any]) -> None:
+    await list_tools(client, context)
+    await client.call_tool("test_client_elicitation_defaults", {})
+
+
+async def call_and_reconnect(client: Client, context: Mapping[str, Any]) -> None:
+    await list_tools(client, context)
+    await client.call_tool("test_reconnection", {})
+
+
+async def several_requests(client: Client, context: Mapping[str, Any]) -> None:
+    """Each of them must carry the metadata."""
+    await client.list_tools()
+    await client.list_tools()
+
+
+async def rounds_with_state(client: Client, context: Mapping[str, Any]) -> None:
+    """An unrelated call runs beside the rounds: nothing of theirs may show up in it."""
+    await list_tools(client, context)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.call_tool, "test_mrtr_echo_state", {})
+        nursery.start_soon(client.call_tool, "test_mrtr_unrelated", {})
+    await client.call_tool("test_mrtr_no_state", {})
+    await client.call_tool("test_mrtr_unrelated", {})
+    await client.call_tool("test_mrtr_no_result_type", {})
+
+
+async def tools_resources_prompts(client: Client, context: Mapping[str, Any]) -> None:
+    for tool in [tool async for tool in client.tools()]:
+        await client.call_tool(tool.name, {})
+    for resource in [resource async for resource in client.resources()]:
+        await client.read_resource(resource.uri)
+    for prompt in [prompt async for prompt in client.prompts()]:
+        await client.get_prompt(prompt.name, {argument.name: "value" for argument in prompt.arguments or ()})
+
+
+async def calls_from_context(client: Client, context: Mapping[str, Any]) -> None:
+    await list_tools(client, context)
+    for call in context.get("toolCalls", ()):
+        await client.call_tool(call["name"], call["arguments"])
+
+
+async def call_every_tool(client: Client, context: Mapping[str, Any]) -> None:
+    """Those with malformed header annotations are not listed by the client, so they are not called."""
+    for tool in [tool async for tool in client.tools()]:
+        await client.call_tool(tool.name, dict.fromkeys(tool.input_schema.get("required", ()), "value"))
+
+
+async def echo_schema(client: Client, context: Mapping[str, Any]) -> None:
+    """Sends the schema back as it came, keyword for keyword."""
+    schemas = {tool.name: tool.input_schema async for tool in client.tools()}
+    await client.call_tool("json_schema_echo", {"schema": schemas["json_schema_2020_12_tool"]})
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "initialize": list_tools,
+    "tools_call": call_add_numbers,
+    "elicitation-sep1034-client-defaults": call_with_elicitation,
+    "sse-retry": call_and_reconnect,
+    "request-metadata": several_requests,
+    "sep-2322-client-request-state": rounds_with_state,
+    "http-standard-headers": tools_resources_prompts,
+    "http-custom-headers": calls_from_context,
+    "http-invalid-tool-headers": call_every_tool,
+    "json-schema-ref-no-deref": list_tools,
+    "json-schema-2020-12-preservation": echo_schema,
+}
+
+HANDLERS: dict[str, dict[str, Any]] = {
+    "elicitation-sep1034-client-defaults": {"elicitation": accept_defaults},
+    "request-metadata": {"elicitation": confirm, "sampling": decline_to_sample, "roots": ["file:///tmp"]},
+    "sep-2322-client-request-state": {"elicitation": confirm},
+}
+"""What the client of a scenario answers; each handler is also a declared capability."""
+
+
+async def play(url: str, scenario: str, version: str | None, context: Mapping[str, Any]) -> None:
+    """Plays one scenario against ``url``.
+
+    Raises what the client raises, and ``TooSlowError`` after ``LIMIT`` seconds.
+    """
+    drive = SCENARIOS.get(scenario, call_first_tool)
+    with trio.fail_after(LIMIT):
+        async with Client(url, era=version or "auto", **HANDLERS.get(scenario, {})) as client:
+            await drive(client, context)
+
+
+def main(argv: list[str], environment: Mapping[str, str]) -> int:
+    """Reads the scenario from the environment and plays it; 1 for a failure, 2 for wrong usage."""
+    if len(argv) != 2:
+        print("usage: everything_client.py URL", file=sys.stderr)
+        return 2
+    scenario = environment.get("MCP_CONFORMANCE_SCENARIO", "initialize")
+    if scenario.startswith("auth/"):
+        print(f"{scenario}: authorization is not built yet", file=sys.stderr)
+        return 1
+    version = environment.get("MCP_CONFORMANCE_PROTOCOL_VERSION")
+    context = json.loads(environment.get("MCP_CONFORMANCE_CONTEXT") or "{}")
+    try:
+        trio.run(play, argv[1], scenario, version, context)
+    except (McpError, trio.TooSlowError) as error:
+        print(f"{scenario}: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv, os.environ))
