@@ -1,0 +1,1 @@
+"""Measurements of mcp-actors; see ``python -m benchmarks --help``."""

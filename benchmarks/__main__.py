@@ -1,0 +1,26 @@
+"""``python -m benchmarks NAME``: runs one measurement."""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks import beside_official, load
+
+COMMANDS = {"beside_official": beside_official.main, "load": load.main}
+
+USAGE = """usage: python -m benchmarks NAME [--help] ...
+
+  beside_official   one figure each, ours beside the official Python SDK, in one run
+  load              raw load on one stdio server of your choice; also the way to profile one
+"""
+
+
+def main(arguments: list[str]) -> int:
+    if not arguments or arguments[0] not in COMMANDS:
+        print(USAGE, end="")
+        return 0 if arguments[:1] in (["-h"], ["--help"]) else 2
+    return COMMANDS[arguments[0]](arguments[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

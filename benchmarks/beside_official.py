@@ -1,0 +1,277 @@
+"""One figure each, ours beside the official Python SDK, on one machine in one run.
+
+Every round measures every peer once, one after the other, so that a drift of the machine meets all of them.
+The load generator is one process, the server another; the in-memory figures are taken inside one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from benchmarks.load import LoadError
+
+__all__ = ["main"]
+
+HERE = Path(__file__).parent
+OFFICIAL = "mcp>=2,<3"
+SETUP_WITHIN_SECONDS = 600.0
+MEASURE_WITHIN_SECONDS = 180.0
+
+
+@dataclass
+class Peer:
+    """One thing that is measured: its interpreter and its programs in `benchmarks.peers`."""
+
+    name: str
+    python: str
+    server: str
+    memory: str | None
+
+    @property
+    def command(self) -> list[str]:
+        return [self.python, "-m", f"benchmarks.peers.{self.server}"]
+
+
+@dataclass
+class Figure:
+    """One row of the table. ``goal`` is how many times better than the official SDK ours is meant to be."""
+
+    title: str
+    unit: str
+    better: str
+    goal: float
+    measure: Callable[[Peer], float]
+    in_memory: bool = False
+    samples: dict[str, list[float]] = field(default_factory=dict)
+
+    def median(self, peer: str) -> float | None:
+        return statistics.median(self.samples[peer]) if self.samples.get(peer) else None
+
+    def times_better(self, peer: str, than: str) -> float | None:
+        mine, other = self.median(peer), self.median(than)
+        if not mine or not other:
+            return None
+        return other / mine if self.better == "lower" else mine / other
+
+
+def _run(command: list[str]) -> dict[str, Any]:
+    result = subprocess.run(
+        command, cwd=HERE.parent, capture_output=True, text=True, timeout=MEASURE_WITHIN_SECONDS, check=False
+    )
+    if result.returncode:
+        raise LoadError(f"{' '.join(command)}\n{result.stderr[-2000:]}")
+    answer: dict[str, Any] = json.loads(result.stdout)
+    return answer
+
+
+def _stdio(era: str, window: int, seconds: float, key: str = "per_second") -> Callable[[Peer], float]:
+    def measure(peer: Peer) -> float:
+        options = ["--era", era, "--window", str(window), "--seconds", str(seconds)]
+        return float(_run([sys.executable, "-m", "benchmarks", "load", *options, "--", *peer.command])[key])
+
+    return measure
+
+
+def _start(peer: Peer) -> float:
+    return float(
+        _run([sys.executable, "-m", "benchmarks", "load", "--start", "--", *peer.command])["start_ms"]
+    )
+
+
+def _memory(era: str, window: int, seconds: float) -> Callable[[Peer], float]:
+    def measure(peer: Peer) -> float:
+        assert peer.memory is not None
+        options = [era, str(window), str(seconds)]
+        return float(_run([peer.python, "-m", f"benchmarks.peers.{peer.memory}", *options])["per_second"])
+
+    return measure
+
+
+def _figures(seconds: float) -> list[Figure]:
+    figures = []
+    for era in ("legacy", "modern"):
+        for window, goal in ((64, 20.0), (1, 5.0)):
+            title = f"stdio, {era}, {window} in flight"
+            figures.append(Figure(title, "req/s", "higher", goal, _stdio(era, window, seconds)))
+    for era in ("legacy", "default"):
+        for window in (64, 1):
+            title = f"in memory, {era}, {window} in flight"
+            figures.append(
+                Figure(title, "calls/s", "higher", 10.0, _memory(era, window, seconds), in_memory=True)
+            )
+    figures.append(Figure("start to initialize answered", "ms", "lower", 2.0, _start))
+    return figures
+
+
+def official_python(cache: Path, *, refresh: bool) -> str:
+    """The interpreter of an environment with the newest official SDK 2.x, made if it is not there."""
+    environment = cache / f"official-{sys.version_info.major}.{sys.version_info.minor}"
+    python = environment / "bin" / "python"
+    ready = environment / "ready"
+    if refresh or not ready.exists():
+        print(f"installing {OFFICIAL} into {environment}", file=sys.stderr)
+        # What pip prints, its harmless warnings included, is shown only when it fails.
+        for command in (
+            [sys.executable, "-m", "venv", "--clear", str(environment)],
+            [str(python), "-m", "pip", "install", "--quiet", OFFICIAL],
+        ):
+            result = subprocess.run(
+                command, capture_output=True, text=True, timeout=SETUP_WITHIN_SECONDS, check=False
+            )
+            if result.returncode:
+                raise LoadError(f"{' '.join(command)}\n{result.stdout}{result.stderr}")
+        ready.touch()
+    return str(python)
+
+
+def _peers(official: str, wanted: str) -> list[Peer]:
+    peers = [
+        Peer("official", official, "official", "official_memory"),
+        Peer("ours", sys.executable, "ours", "ours_memory"),
+        Peer("floor", sys.executable, "floor", None),
+    ]
+    return [peer for peer in peers if peer.name in wanted.split(",")]
+
+
+def _measure(figures: list[Figure], peers: list[Peer], rounds: int) -> None:
+    for number in range(1, rounds + 1):
+        for figure in figures:
+            for peer in peers:
+                if figure.in_memory and peer.memory is None:
+                    continue
+                value = figure.measure(peer)
+                figure.samples.setdefault(peer.name, []).append(value)
+                print(f"round {number}/{rounds}  {figure.title}: {peer.name} {value:,.0f}", file=sys.stderr)
+
+
+def _machine(official: str) -> dict[str, str]:
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        model = names[0].partition(":")[2].strip() if names else model
+    question = "import importlib.metadata as m; print(m.version('mcp'))"
+    asked = subprocess.run([official, "-c", question], capture_output=True, text=True, check=True, timeout=60)
+    versions = {"official": f"mcp {asked.stdout.strip()}"}
+    for name in ("mcp-actors", "trio", "msgspec"):
+        versions[name] = metadata.version(name)
+    return {
+        "machine": f"{model}, {os.cpu_count()} processors, {platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+    } | versions
+
+
+def _cell(figure: Figure, peer: str) -> str:
+    samples = figure.samples.get(peer)
+    if not samples:
+        return "-"
+    return f"{statistics.median(samples):,.0f} ({min(samples):,.0f}-{max(samples):,.0f})"
+
+
+def _table(figures: list[Figure]) -> str:
+    header = ["", "official", "ours", "ours is", "goal", "floor", "of the floor"]
+    rows = [header]
+    for figure in figures:
+        times = figure.times_better("ours", "official")
+        share = figure.times_better("ours", "floor")
+        rows.append(
+            [
+                f"{figure.title}, {figure.unit}",
+                _cell(figure, "official"),
+                _cell(figure, "ours"),
+                f"{times:.1f}x" if times else "-",
+                f"{figure.goal:g}x",
+                _cell(figure, "floor"),
+                f"{share:.0%}" if share else "-",
+            ]
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in rows
+    ]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(lines)
+
+
+def _document(figures: list[Figure], machine: dict[str, str], rounds: int, seconds: float) -> dict[str, Any]:
+    return {
+        "machine": machine,
+        "rounds": rounds,
+        "seconds": seconds,
+        "figures": [
+            {
+                "title": figure.title,
+                "unit": figure.unit,
+                "better": figure.better,
+                "goal": figure.goal,
+                "times_official": figure.times_better("ours", "official"),
+                "samples": figure.samples,
+                "medians": {peer: figure.median(peer) for peer in figure.samples},
+            }
+            for figure in figures
+        ],
+    }
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks beside_official",
+        description="Measures this package beside the official Python SDK; prints medians and ratios.",
+        epilog="Absolute figures drift from machine to machine and from hour to hour: compare the ratios. The "
+        "stderr of servers is thrown away. 'default' in memory is what each client does when it is told nothing.",
+    )
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mcp-actors"
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="times every peer is measured (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=2.0, help="length of one load (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--peers", default="official,ours,floor", help="which to measure (default: %(default)s)"
+    )
+    parser.add_argument("--only", default="", help="only the figures whose title has this text in it")
+    parser.add_argument(
+        "--json", metavar="FILE", help="write every sample there as well ('-': instead of the table)"
+    )
+    parser.add_argument(
+        "--cache", type=Path, default=cache, help="where the official SDK goes (default: %(default)s)"
+    )
+    parser.add_argument("--refresh", action="store_true", help="install the newest official SDK again")
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    options = _parser().parse_args(arguments)
+    figures = [figure for figure in _figures(options.seconds) if options.only in figure.title]
+    try:
+        official = official_python(options.cache, refresh=options.refresh)
+        _measure(figures, _peers(official, options.peers), options.rounds)
+    except LoadError as error:
+        print(f"beside_official: {error}", file=sys.stderr)
+        return 1
+    machine = _machine(official)
+    document = json.dumps(_document(figures, machine, options.rounds, options.seconds), indent=1)
+    if options.json and options.json != "-":
+        Path(options.json).write_text(document + "\n")
+    if options.json == "-":
+        print(document)
+    else:
+        print("\n".join(f"{name}: {value}" for name, value in machine.items()))
+        print(f"medians of {options.rounds} rounds of {options.seconds:g} s (lowest-highest)\n")
+        print(_table(figures))
+    return 0
