@@ -231,8 +231,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks beside_official",
         description="Measures this package beside the official Python SDK; prints medians and ratios.",
-        epilog="Absolute figures drift from machine to machine and from hour to hour: compare the ratios. The "
-        "stderr of servers is thrown away. 'default' in memory is what each client does when it is told nothing.",
+        epilog="Absolute figures drift from machine to machine and from hour to hour: compare the ratios. "
+        "The stderr of servers is thrown away. 'default' in memory is what each client does by itself.",
     )
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mcp-actors"
     parser.add_argument(

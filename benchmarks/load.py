@@ -1,8 +1,8 @@
 """A raw load generator for stdio servers: bytes over pipes, a fixed number of requests in flight.
 
-It imports nothing but the standard library, and all it does per request while the clock runs is to count a newline
-and to take a request that was encoded before: the server is what is measured. Every answer is checked after
-the clock has stopped: each id once, no error, and on a sample the decoded sum.
+It imports nothing but the standard library, and all it does per request while the clock runs is to count a
+newline and to take a request that was encoded before: the server is what is measured. Every answer is checked
+after the clock has stopped: each id once, no error, and on a sample the decoded sum.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The floor: the least that could do the job on Trio, against which the work of an engine is told.
 
-A task and a cancel scope for every request in flight and one writer task: no schema, no check of the protocol.
+A task and a cancel scope for every request in flight and one writer task: no schema, no protocol check.
 """
 
 from __future__ import annotations
