@@ -1,0 +1,78 @@
+"""Content blocks: what tools, prompts and models say; and the annotations and icons that go with them."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import attrs
+
+from mcp_actors.types.resources import Annotations, BlobResourceContents, Resource, TextResourceContents
+
+__all__ = [
+    "AudioContent",
+    "ContentBlock",
+    "EmbeddedResource",
+    "ImageContent",
+    "ResourceLink",
+    "TextContent",
+]
+
+
+@attrs.define
+class TextContent:
+    """Plain text."""
+
+    type: ClassVar[Literal["text"]] = "text"
+
+    text: str
+    annotations: Annotations | None = attrs.field(default=None, kw_only=True)
+    meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define
+class ImageContent:
+    """An image; ``data`` is base64."""
+
+    type: ClassVar[Literal["image"]] = "image"
+
+    data: str
+    mime_type: str
+    annotations: Annotations | None = attrs.field(default=None, kw_only=True)
+    meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define
+class AudioContent:
+    """Sound; ``data`` is base64."""
+
+    type: ClassVar[Literal["audio"]] = "audio"
+
+    data: str
+    mime_type: str
+    annotations: Annotations | None = attrs.field(default=None, kw_only=True)
+    meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define
+class ResourceLink(Resource):
+    """Points at a resource that the client may read; it need not be one that ``resources/list`` shows."""
+
+    type: ClassVar[Literal["resource_link"]] = "resource_link"
+
+
+@attrs.define
+class EmbeddedResource:
+    """The contents of a resource, inside a message."""
+
+    type: ClassVar[Literal["resource"]] = "resource"
+
+    resource: TextResourceContents | BlobResourceContents
+    annotations: Annotations | None = attrs.field(default=None, kw_only=True)
+    meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+ContentBlock = TextContent | ImageContent | AudioContent | ResourceLink | EmbeddedResource

@@ -1,0 +1,24 @@
+"""Icons."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+__all__ = ["Icon"]
+
+
+@attrs.define
+class Icon:
+    """A picture for a server, tool, prompt or resource. Untrusted: it comes from the peer.
+
+    ``src`` is an https or ``data:`` URI, ``sizes`` are like ``"48x48"`` or ``"any"``, ``theme`` is ``"light"`` or
+    ``"dark"`` (any text is accepted: an odd decoration must not make a list unreadable).
+    """
+
+    src: str
+    mime_type: str | None = None
+    sizes: list[str] | None = None
+    theme: str | None = None
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)

@@ -1,0 +1,91 @@
+"""Prompts."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import attrs
+
+from mcp_actors.types.content import ContentBlock
+from mcp_actors.types.icons import Icon
+from mcp_actors.types.resources import CacheScope, Role
+
+__all__ = [
+    "GetPromptParams",
+    "GetPromptResult",
+    "ListPromptsResult",
+    "Prompt",
+    "PromptArgument",
+    "PromptMessage",
+]
+
+
+@attrs.define
+class PromptArgument:
+    """An argument of a prompt; its value is always text. Absent ``required`` means that it may be left out."""
+
+    name: str
+    title: str | None = attrs.field(default=None, kw_only=True)
+    description: str | None = attrs.field(default=None, kw_only=True)
+    required: bool | None = attrs.field(default=None, kw_only=True)
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define
+class Prompt:
+    """What a client sees of a prompt before getting it."""
+
+    name: str
+    title: str | None = attrs.field(default=None, kw_only=True)
+    description: str | None = attrs.field(default=None, kw_only=True)
+    arguments: list[PromptArgument] | None = attrs.field(default=None, kw_only=True)
+    icons: list[Icon] | None = attrs.field(default=None, kw_only=True)
+    meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define
+class ListPromptsResult:
+    """One page of prompts; no ``next_cursor`` means that it is the last (an empty string is a cursor)."""
+
+    result_type: ClassVar[Literal["complete"]] = "complete"
+
+    prompts: list[Prompt]
+    next_cursor: str | None = None
+    ttl_ms: int | None = attrs.field(default=None, kw_only=True)
+    cache_scope: CacheScope | None = attrs.field(default=None, kw_only=True)
+    meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define
+class GetPromptParams:
+    """``input_responses`` maps a question's key to the bare answer, as plain JSON: see `InputRequiredResult`."""
+
+    name: str
+    arguments: dict[str, str] | None = None
+    input_responses: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    request_state: str | None = attrs.field(default=None, kw_only=True)
+    meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define
+class PromptMessage:
+    """One message of a prompt: exactly one block."""
+
+    role: Role
+    content: ContentBlock
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define
+class GetPromptResult:
+    """A prompt with its arguments filled in."""
+
+    result_type: ClassVar[Literal["complete"]] = "complete"
+
+    messages: list[PromptMessage]
+    description: str | None = None
+    meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)

@@ -1,0 +1,126 @@
+"""Sampling: a server asks the client's model to go on with a conversation."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import attrs
+
+from mcp_actors.types.content import AudioContent, ContentBlock, ImageContent, TextContent
+from mcp_actors.types.resources import Role
+from mcp_actors.types.tools import Tool
+from mcp_actors.types.unset import UNSET
+
+__all__ = [
+    "CreateMessageParams",
+    "CreateMessageResult",
+    "IncludeContext",
+    "ModelHint",
+    "ModelPreferences",
+    "SamplingContent",
+    "SamplingMessage",
+    "ToolChoice",
+    "ToolResultContent",
+    "ToolUseContent",
+]
+
+IncludeContext = Literal["none", "thisServer", "allServers"]
+
+
+@attrs.define
+class ToolUseContent:
+    """The model wants a tool called; ``id`` pairs the call with its `ToolResultContent`."""
+
+    type: ClassVar[Literal["tool_use"]] = "tool_use"
+
+    id: str
+    name: str
+    input: dict[str, Any]
+    meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define
+class ToolResultContent:
+    """What the tool answered, for the model."""
+
+    type: ClassVar[Literal["tool_result"]] = "tool_result"
+
+    tool_use_id: str
+    content: list[ContentBlock]
+    structured_content: Any = UNSET
+    is_error: bool | None = None
+    meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+SamplingContent = TextContent | ImageContent | AudioContent | ToolUseContent | ToolResultContent
+
+
+@attrs.define
+class SamplingMessage:
+    """One message of the conversation: one block or a list of them, kept as it came."""
+
+    role: Role
+    content: SamplingContent | list[SamplingContent]
+    meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define
+class ModelHint:
+    """A part of a model's name, such as ``"sonnet"``."""
+
+    name: str | None = None
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define
+class ModelPreferences:
+    """What matters in the choice of a model: hints in order of preference, and weights from 0 to 1."""
+
+    hints: list[ModelHint] | None = None
+    cost_priority: float | None = None
+    speed_priority: float | None = None
+    intelligence_priority: float | None = None
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define
+class ToolChoice:
+    """Whether the model may, must or must not use tools; absence means ``"auto"``."""
+
+    mode: Literal["auto", "required", "none"] | None = None
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define
+class CreateMessageParams:
+    """Asks the client's model for the next message, of at most ``max_tokens`` tokens."""
+
+    method: ClassVar[Literal["sampling/createMessage"]] = "sampling/createMessage"
+
+    messages: list[SamplingMessage]
+    max_tokens: int
+    model_preferences: ModelPreferences | None = attrs.field(default=None, kw_only=True)
+    system_prompt: str | None = attrs.field(default=None, kw_only=True)
+    include_context: IncludeContext | None = attrs.field(default=None, kw_only=True)
+    temperature: float | None = attrs.field(default=None, kw_only=True)
+    stop_sequences: list[str] | None = attrs.field(default=None, kw_only=True)
+    metadata: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    tools: list[Tool] | None = attrs.field(default=None, kw_only=True)
+    tool_choice: ToolChoice | None = attrs.field(default=None, kw_only=True)
+    meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define
+class CreateMessageResult:
+    """The model's message; ``stop_reason`` is ``endTurn``, ``stopSequence``, ``maxTokens``, ``toolUse`` or other."""
+
+    role: Role
+    content: SamplingContent | list[SamplingContent]
+    model: str
+    stop_reason: str | None = None
+    meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
