@@ -1,0 +1,396 @@
+"""The rules of the house as tests: floors, names, sizes.
+
+Every rule is a function from modules to complaints. It is run on the real sources, where it must find nothing, and on a
+snippet that breaks it, where it must find something: a rule that cannot fail protects nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCES = {"mcp_actors": ROOT / "mcp_actors", "mcp_transports": ROOT / "transports" / "mcp_transports"}
+
+FLOORS = {
+    "mcp_actors.errors": 0,
+    "mcp_actors._wire": 1,
+    "mcp_actors.types": 2,
+    "mcp_actors._eras": 3,
+    "mcp_actors.abc": 4,
+    "mcp_actors.framing": 4,
+    "mcp_actors._actors": 5,
+    "mcp_actors._capabilities": 6,
+    "mcp_actors.context": 6,
+    "mcp_actors.server": 7,
+    "mcp_actors.client": 7,
+    "mcp_actors.discovery": 7,
+    "mcp_actors.testing": 7,
+    "mcp_actors.__main__": 8,
+    "mcp_actors.cli": 8,
+    "mcp_actors.examples": 8,
+    "mcp_transports": 8,
+}
+TOP_FLOOR = 8
+SANS_IO_FLOORS = 3
+REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
+LINES_OF_A_FILE = 400
+LINES_OF_A_FUNCTION = 80
+BANNED_WORDS = {"util", "utils", "helper", "helpers", "common", "manager", "runner", "wrapper", "lowlevel"}
+# Third-party packages that only some part of the house may know.
+ONLY_IN = {
+    "click": ("mcp_actors.cli",),
+    "rich": ("mcp_actors.cli",),
+    "watchfiles": ("mcp_actors.examples",),
+}
+
+
+@dataclass(frozen=True)
+class Module:
+    name: str
+    text: str
+    known: frozenset[str] = frozenset()
+    package: bool = False
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text)
+
+    @property
+    def floor(self) -> int:
+        return floor_of(self.name)
+
+    def within(self, *packages: str) -> bool:
+        return any(self.name == each or self.name.startswith(each + ".") for each in packages)
+
+    def imports(self) -> Iterator[tuple[str, str | None]]:
+        """(module, name taken from it or ``None``), wherever in the file it is imported."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                yield from ((alias.name, None) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                source = self._absolute(node)
+                for alias in node.names:
+                    whole = f"{source}.{alias.name}"
+                    yield (whole, None) if whole in self.known else (source, alias.name)
+
+    def _absolute(self, node: ast.ImportFrom) -> str:
+        if not node.level:
+            return node.module or ""
+        parts = self.name.split(".")
+        above = parts[: len(parts) - node.level + (1 if self.package else 0)]
+        return ".".join([*above, node.module] if node.module else above)
+
+
+def floor_of(name: str) -> int:
+    for prefix, floor in FLOORS.items():
+        if name == prefix or name.startswith(prefix + "."):
+            return floor
+    if name == "mcp_actors":
+        return TOP_FLOOR
+    raise KeyError(f"{name} has no floor: give it one in the house map and here")
+
+
+def load_sources() -> list[Module]:
+    files = {}
+    for package, folder in SOURCES.items():
+        for path in sorted(folder.rglob("*.py")):
+            parts = [package, *path.relative_to(folder).with_suffix("").parts]
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            files[name] = path
+    known = frozenset(files)
+    return [Module(name, path.read_text(), known, path.stem == "__init__") for name, path in files.items()]
+
+
+def ours(name: str) -> bool:
+    return name.partition(".")[0] in SOURCES
+
+
+# -- rules ------------------------------------------------------------------------------------------------------------
+
+
+def only_lower_floors_are_imported(modules: list[Module]) -> list[str]:
+    return [
+        f"{module.name} (floor {module.floor}) imports {target} (floor {floor_of(target)})"
+        for module in modules
+        for target, _ in module.imports()
+        if ours(target) and floor_of(target) > module.floor
+    ]
+
+
+def errors_import_nothing_of_ours(modules: list[Module]) -> list[str]:
+    return [
+        f"{module.name} imports {target}"
+        for module in modules
+        if module.floor == 0
+        for target, _ in module.imports()
+        if target.partition(".")[0] not in sys.stdlib_module_names
+    ]
+
+
+def no_import_goes_in_a_circle(modules: list[Module]) -> list[str]:
+    graph = {module.name: {target for target, _ in module.imports() if ours(target)} for module in modules}
+    done: set[str] = set()
+    circles: list[str] = []
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        if name in path:
+            circles.append(" -> ".join((*path[path.index(name) :], name)))
+        elif name not in done:
+            for target in sorted(graph.get(name, ())):
+                visit(target, (*path, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
+    return circles
+
+
+def sans_io_floors_know_no_trio(modules: list[Module]) -> list[str]:
+    banned = {"trio", "structlog", "socket", "select", "selectors", "threading", "subprocess"}
+    return [
+        f"{module.name} imports {target}"
+        for module in modules
+        if module.floor <= SANS_IO_FLOORS
+        for target, _ in module.imports()
+        if target.partition(".")[0] in banned
+    ]
+
+
+def top_floor_uses_public_names_only(modules: list[Module]) -> list[str]:
+    return [
+        f"{module.name} imports {target}{'.' + name if name else ''}"
+        for module in modules
+        if module.within("mcp_actors.cli", "mcp_actors.examples", "mcp_transports")
+        for target, name in module.imports()
+        if target.partition(".")[0] == "mcp_actors"
+        if any(part.startswith("_") for part in [*target.split("."), name or ""])
+    ]
+
+
+def the_engine_imports_no_binding(modules: list[Module]) -> list[str]:
+    return [
+        f"{module.name} imports {target}"
+        for module in modules
+        if module.within("mcp_actors")
+        for target, _ in module.imports()
+        if target.partition(".")[0] == "mcp_transports"
+    ]
+
+
+def eras_do_not_know_each_other(modules: list[Module]) -> list[str]:
+    legacy, modern = "mcp_actors._eras.legacy", "mcp_actors._eras.modern"
+    return [
+        f"{module.name} imports {target}"
+        for module in modules
+        for mine, other in ((legacy, modern), (modern, legacy))
+        if module.within(mine)
+        for target, name in module.imports()
+        if f"{target}.{name}".startswith(other)
+    ]
+
+
+def docstrings(tree: ast.Module) -> set[int]:
+    """Ids of the nodes that are docstrings, those below assignments included."""
+    return {
+        id(statement.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        for statement in node.body
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    }
+
+
+def revisions_are_named_in_eras_only(modules: list[Module]) -> list[str]:
+    return [
+        f"{module.name}:{node.lineno} names a revision: {node.value[:60]!r}"
+        for module in modules
+        if not module.within("mcp_actors._eras")
+        for skipped in [docstrings(module.tree)]
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped
+        if any(revision in node.value for revision in REVISIONS)
+    ]
+
+
+def imports_stand_at_the_top(modules: list[Module]) -> list[str]:
+    """Neither in functions nor under TYPE_CHECKING; the command line may load its heavy parts late."""
+    complaints = []
+    for module in modules:
+        if module.within("mcp_actors.cli"):
+            continue
+        if any(name == "TYPE_CHECKING" for _, name in module.imports()):
+            complaints.append(f"{module.name} uses TYPE_CHECKING")
+        for function in ast.walk(module.tree):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                complaints += [
+                    f"{module.name}:{node.lineno} imports inside a function"
+                    for node in ast.walk(function)
+                    if isinstance(node, ast.Import | ast.ImportFrom)
+                ]
+    return complaints
+
+
+def files_and_functions_are_short(modules: list[Module]) -> list[str]:
+    complaints = []
+    for module in modules:
+        lines = module.text.count("\n")
+        if lines > LINES_OF_A_FILE:
+            complaints.append(f"{module.name} has {lines} lines")
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > LINES_OF_A_FUNCTION:
+                    complaints.append(f"{module.name}.{node.name} has {length} lines")
+    return complaints
+
+
+def words(name: str) -> set[str]:
+    return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
+
+
+def names_say_something(modules: list[Module]) -> list[str]:
+    complaints = []
+    for module in modules:
+        if words(module.name) & BANNED_WORDS:
+            complaints.append(f"the module name {module.name}")
+        for node in ast.walk(module.tree):
+            if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            is_class = isinstance(node, ast.ClassDef)
+            if words(node.name) & BANNED_WORDS or (is_class and re.match(r"_*Base([A-Z]|$)", node.name)):
+                complaints.append(f"{module.name}.{node.name}")
+            if (
+                is_class
+                and "context" in words(node.name)
+                and (module.name, node.name)
+                != (
+                    "mcp_actors.context",
+                    "Context",
+                )
+            ):
+                complaints.append(f"{module.name}.{node.name}: there is one Context")
+    return complaints
+
+
+def everything_runs_on_trio(modules: list[Module]) -> list[str]:
+    return [
+        f"{module.name} imports {target}"
+        for module in modules
+        for target, _ in module.imports()
+        if target.partition(".")[0] in {"asyncio", "anyio", "sniffio", "uvloop"}
+    ]
+
+
+def special_packages_stay_where_they_belong(modules: list[Module]) -> list[str]:
+    return [
+        f"{module.name} imports {target}"
+        for module in modules
+        for target, _ in module.imports()
+        for package, allowed in ONLY_IN.items()
+        if target.partition(".")[0] == package and not module.within(*allowed)
+    ]
+
+
+def nothing_swallows_what_it_does_not_know(modules: list[Module]) -> list[str]:
+    """``except BaseException`` must raise (it meets ``trio.Cancelled``); ``except Exception`` must do something."""
+    complaints = []
+    for module in modules:
+        for node in ast.walk(module.tree):
+            if not isinstance(node, ast.ExceptHandler):
+                continue
+            caught = node.type.id if isinstance(node.type, ast.Name) else ""
+            where = f"{module.name}:{node.lineno}"
+            if (node.type is None or caught == "BaseException") and not any(
+                isinstance(inner, ast.Raise) for inner in ast.walk(node)
+            ):
+                complaints.append(f"{where} keeps every exception, cancellation included")
+            if caught == "Exception" and isinstance(node.body[0], ast.Pass | ast.Continue):
+                complaints.append(f"{where} passes over every Exception")
+    return complaints
+
+
+Rule = Callable[[list[Module]], list[str]]
+LONG_FUNCTION = "def f():\n" + "    x = 1\n" * LINES_OF_A_FUNCTION
+# Every rule with a module that breaks it: (its name, its text).
+RULES: list[tuple[Rule, str, str]] = [
+    (only_lower_floors_are_imported, "mcp_actors._wire.codec", "import mcp_actors.types"),
+    (only_lower_floors_are_imported, "mcp_actors._actors.link", "from mcp_actors import Server"),
+    (only_lower_floors_are_imported, "mcp_actors._eras.legacy.x", "from ... import server"),
+    (errors_import_nothing_of_ours, "mcp_actors.errors", "import attrs"),
+    (no_import_goes_in_a_circle, "mcp_actors.types.tools", "from mcp_actors.types.tools import Tool"),
+    (sans_io_floors_know_no_trio, "mcp_actors._eras.era", "from trio.abc import Channel"),
+    (top_floor_uses_public_names_only, "mcp_transports.stdio", "from mcp_actors._wire import codec"),
+    (top_floor_uses_public_names_only, "mcp_transports.stdio", "from mcp_actors.framing import _cut"),
+    (the_engine_imports_no_binding, "mcp_actors.server", "import mcp_transports.stdio"),
+    (eras_do_not_know_each_other, "mcp_actors._eras.legacy.a", "from mcp_actors._eras import modern"),
+    (eras_do_not_know_each_other, "mcp_actors._eras.modern.a", "import mcp_actors._eras.legacy.b"),
+    (revisions_are_named_in_eras_only, "mcp_actors.client", "if version >= '2025-11-25': pass"),
+    (imports_stand_at_the_top, "mcp_actors.server", "def f():\n    import json"),
+    (imports_stand_at_the_top, "mcp_actors.server", "from typing import TYPE_CHECKING"),
+    (files_and_functions_are_short, "mcp_actors.server", "x = 1\n" * (LINES_OF_A_FILE + 1)),
+    (files_and_functions_are_short, "mcp_actors.server", LONG_FUNCTION),
+    (names_say_something, "mcp_actors._actors.utils", ""),
+    (names_say_something, "mcp_actors.server", "class SessionManager: ..."),
+    (names_say_something, "mcp_actors.server", "class BaseSession: ..."),
+    (names_say_something, "mcp_actors.server", "class RequestContext: ..."),
+    (names_say_something, "mcp_actors.server", "def common_parts(): ..."),
+    (everything_runs_on_trio, "mcp_actors.server", "import asyncio"),
+    (special_packages_stay_where_they_belong, "mcp_actors.server", "from rich.table import Table"),
+    (nothing_swallows_what_it_does_not_know, "mcp_actors.server", "try: f()\nexcept BaseException: g()"),
+    (nothing_swallows_what_it_does_not_know, "mcp_actors.server", "try: f()\nexcept Exception: pass"),
+]
+EACH_RULE = pytest.mark.parametrize(
+    "rule", list(dict.fromkeys(rule for rule, _, _ in RULES)), ids=lambda rule: rule.__name__
+)
+# What looks like a breach and is none.
+GOOD = '''"""Speaks 2025-11-25 and others."""
+
+import trio
+from mcp_actors.abc import Frame
+from mcp_actors.errors import McpError
+
+
+class Database:
+    """One conversation, in 2026-07-28 style."""
+
+    def run(self) -> None:
+        try:
+            self.revision = "x" if self else "y"
+        except BaseException:
+            raise
+'''
+
+
+@pytest.fixture(scope="module")
+def sources() -> list[Module]:
+    return load_sources()
+
+
+@EACH_RULE
+def test_the_house_obeys(rule: Rule, sources: list[Module]) -> None:
+    assert rule(sources) == []
+
+
+@pytest.mark.parametrize(("rule", "name", "text"), RULES, ids=lambda value: getattr(value, "__name__", ""))
+def test_the_rule_can_fail(rule: Rule, name: str, text: str, sources: list[Module]) -> None:
+    assert rule([Module(name, text, sources[0].known)]) != []
+
+
+@EACH_RULE
+def test_the_rule_lets_good_code_pass(rule: Rule) -> None:
+    assert rule([Module("mcp_actors.server", GOOD)]) == []
+
+
+def test_every_module_has_a_floor(sources: list[Module]) -> None:
+    assert {module.name.partition(".")[0] for module in sources} == set(SOURCES)
+    assert all(0 <= module.floor <= TOP_FLOOR for module in sources)
+    with pytest.raises(KeyError, match="has no floor"):
+        floor_of("mcp_actors.cupboard")

@@ -1,0 +1,65 @@
+"""What an import of the package may do to a process: little, and nothing that lasts outside of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+# What a server that speaks stdio has no use for.
+NOT_FOR_STDIO = {
+    "anyio", "click", "h11", "httpcore2", "httptools", "httpx", "httpx2", "hypothesis", "jwt", "pydantic", "pytest",
+    "rich", "trio_websocket", "watchfiles", "wsproto", "mcp_actors.cli", "mcp_actors.examples", "mcp_actors.testing",
+    "mcp_transports.http", "mcp_transports.tcp", "mcp_transports.unix", "mcp_transports.websocket",
+}  # fmt: skip
+
+
+def in_a_fresh_interpreter(program: str) -> Any:
+    """Runs ``program``, which prints JSON, where no test has imported anything yet."""
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+IMPORT = "import mcp_actors, mcp_transports.stdio, mcp_transports.memory; server = mcp_actors.Server('x')\n"
+
+
+def test_a_stdio_server_imports_only_what_it_uses() -> None:
+    program = IMPORT + "import json, sys; print(json.dumps(sorted(sys.modules)))"
+    loaded = set(in_a_fresh_interpreter(program))
+    assert "mcp_transports.stdio" in loaded
+    assert loaded & NOT_FOR_STDIO == set()
+
+
+LOGGING_STATE = """
+import json, logging, warnings, structlog
+def state():
+    root = logging.getLogger()
+    with_handlers = [name for name, each in root.manager.loggerDict.items() if getattr(each, "handlers", None)]
+    return [repr(root.handlers), root.level, root.disabled, sorted(with_handlers), logging.getLoggerClass().__name__,
+            logging.raiseExceptions, repr(logging.lastResort), root.manager.disable, structlog.is_configured(),
+            logging.getLogRecordFactory().__name__]
+before = state()
+"""
+
+
+def test_importing_and_constructing_leaves_logging_alone() -> None:
+    program = LOGGING_STATE + IMPORT + "print(json.dumps([before, state()]))"
+    before, after = in_a_fresh_interpreter(program)
+    assert before == after
+
+
+def test_the_state_of_logging_is_really_compared() -> None:
+    program = LOGGING_STATE + "logging.basicConfig(level=10)\nprint(json.dumps([before, state()]))"
+    before, after = in_a_fresh_interpreter(program)
+    assert before != after
