@@ -1,0 +1,1 @@
+"""Real servers to run as they are and to copy from: ``sqlite``, ``filesystem``, ``git``, ``everything``."""
