@@ -76,7 +76,7 @@ class ElicitationCompleteParams:
 
 
 def fill_defaults(requested_schema: Mapping[str, Any], content: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The accepted ``content`` plus the schema's defaults for what was left out (SEP-1034); changes neither argument."""
+    """The accepted ``content`` plus the schema's defaults for what it leaves out (SEP-1034), as a new dict."""
     filled = dict(content or {})
     properties = requested_schema.get("properties")
     if isinstance(properties, Mapping):
