@@ -1,0 +1,186 @@
+"""Newline frames over any pair of Trio streams: pipes, sockets, TLS, whatever sends and receives bytes.
+
+One message is one line that ends in ``\\n``. Received leniently (``\\r\\n``, blank lines, a last line without its
+newline), sent strictly. A binding for a byte stream is this class and a way to open the stream.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import trio
+
+from mcp_actors.abc import Frame, FrameChannel
+from mcp_actors.errors import LocalProtocolError, RemoteProtocolError
+
+__all__ = ["DEFAULT_MAX_MESSAGE_BYTES", "LineChannel"]
+
+# Base64 makes a 12 MB file one message; whoever needs more says so.
+DEFAULT_MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+# What a Linux pipe holds: a larger buffer costs an allocation and brings no more bytes.
+_RECEIVE_BYTES = 64 * 1024
+# JSON's own whitespace: may stand round a message, and alone it is a blank line.
+_WHITESPACE = b" \t\r"
+
+
+class LineChannel(FrameChannel):
+    """A `FrameChannel` over a stream to receive from and a stream to send to (the same object for a socket).
+
+    ``max_message_bytes`` (default 16 MiB) bounds one message in either direction, without its newline. A longer one
+    that arrives ends the connection with `trio.BrokenResourceError`, whose ``__cause__`` is a
+    `~mcp_actors.errors.RemoteProtocolError`, after everything that came before it was delivered; no more than
+    the limit is ever held. The other direction still works then, so a last error can be sent. A longer one to send
+    is the caller's mistake: `~mcp_actors.errors.LocalProtocolError` before any byte is written.
+
+    ``peer`` names the other end in logs. Receiving and sending may go on at the same time in two tasks, but neither
+    in two tasks at once.
+    """
+
+    def __init__(
+        self,
+        stream_in: trio.abc.ReceiveStream,
+        stream_out: trio.abc.SendStream,
+        *,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        peer: str = "byte stream",
+    ) -> None:
+        if max_message_bytes < 1:
+            raise ValueError("max_message_bytes must be at least 1")
+        self._in = stream_in
+        self._out = stream_out
+        self._limit = max_message_bytes
+        self._peer = peer
+        self._ready: deque[Frame] = deque()
+        # The beginning of a message whose newline is still to come. A bytearray, since a list of pieces costs forty
+        # bytes for each one-byte piece that a slow or hostile peer sends.
+        self._partial = bytearray()
+        self._ended = False
+        self._over_limit = False
+        self._torn = False
+        self._closed = False
+
+    def __repr__(self) -> str:
+        if self._closed:
+            state = "closed"
+        elif self._over_limit:
+            state = "over the limit"
+        elif self._ended:
+            state = "peer ended"
+        else:
+            state = f"{len(self._ready)} ready, {len(self._partial)} bytes partial"
+        return f"<{type(self).__name__} to {self._peer}: {state}>"
+
+    @property
+    def peer(self) -> str:
+        return self._peer
+
+    @property
+    def max_message_bytes(self) -> int:
+        """The longest message in bytes, either way."""
+        return self._limit
+
+    async def receive(self) -> Frame:
+        """Waits for one frame; the others that came with it are kept. Cancelling loses nothing."""
+        if not self._ready or self._closed:
+            self._ready.extend(await self._receive_burst())
+        else:
+            await trio.lowlevel.checkpoint()
+        return self._ready.popleft()
+
+    async def receive_many(self) -> list[Frame]:
+        """Waits for at least one frame and returns all that one read of the stream brought.
+
+        Cancelling loses nothing: bytes are taken from the stream and cut without a checkpoint between.
+        """
+        if not self._ready or self._closed:
+            return await self._receive_burst()
+        await trio.lowlevel.checkpoint()
+        frames = list(self._ready)
+        self._ready.clear()
+        return frames
+
+    async def send(self, value: Frame) -> None:
+        """Sends one frame; see `send_many`."""
+        await self.send_many((value,))
+
+    async def send_many(self, frames: Sequence[Frame]) -> None:
+        """Sends frames in order with one ``send_all``.
+
+        Raises `~mcp_actors.errors.LocalProtocolError`, with nothing sent, if one of them is empty, longer than the
+        limit or holds a newline. Cancelled half-way the stream may be torn inside a frame, so every later send
+        raises `trio.BrokenResourceError`.
+        """
+        if self._closed:
+            raise trio.ClosedResourceError("this channel was closed")
+        if self._torn:
+            raise trio.BrokenResourceError("an earlier send did not end, perhaps inside a frame")
+        burst = self._join(frames)
+        self._torn = True
+        await self._out.send_all(burst)
+        self._torn = False
+
+    async def aclose(self) -> None:
+        """Closes both streams. Frames that were received but not asked for are dropped."""
+        self._closed = True
+        try:
+            await self._out.aclose()
+        finally:
+            await self._in.aclose()
+
+    def _join(self, frames: Sequence[Frame]) -> bytes:
+        for frame in frames:
+            size = len(frame.data)
+            if not 0 < size <= self._limit:
+                raise LocalProtocolError(f"a message of {size} bytes; allowed are 1 to {self._limit}")
+        burst = b"\n".join([*[frame.data for frame in frames], b""])
+        if burst.count(b"\n") != len(frames):
+            raise LocalProtocolError("a message holds a newline")
+        return burst
+
+    async def _receive_burst(self) -> list[Frame]:
+        while True:
+            if self._closed:
+                raise trio.ClosedResourceError("this channel was closed")
+            if self._over_limit:
+                raise trio.BrokenResourceError("the peer broke the framing") from RemoteProtocolError(
+                    f"message longer than {self._limit} bytes"
+                )
+            if self._ended:
+                raise trio.EndOfChannel
+            data = await self._in.receive_some(_RECEIVE_BYTES)
+            lines = self._cut(data) if data else self._cut_last()
+            frames = [Frame(line) for each in lines if (line := each.strip(_WHITESPACE))]
+            if frames:
+                return frames
+
+    def _cut(self, data: bytes | bytearray) -> list[bytes]:
+        lines = bytes(data).split(b"\n")
+        rest = lines.pop()
+        partial = self._partial
+        # Only then can a message be over the limit at all, so the usual burst is not looked at line by line.
+        suspect = len(partial) + len(data) > self._limit
+        if lines and partial:
+            partial += lines[0]
+            lines[0] = bytes(partial)
+            self._partial = partial = bytearray()
+        if suspect:
+            for index, line in enumerate(lines):
+                if len(line) > self._limit:
+                    return self._stop_at_limit(lines[:index])
+            if len(partial) + len(rest) > self._limit:
+                return self._stop_at_limit(lines)
+        partial += rest
+        return lines
+
+    def _stop_at_limit(self, before: list[bytes]) -> list[bytes]:
+        self._over_limit = True
+        self._partial = bytearray()
+        return before
+
+    def _cut_last(self) -> list[bytes]:
+        """The stream is at its end; ``printf '{…}' | server`` sends a message without the newline."""
+        self._ended = True
+        last = bytes(self._partial)
+        self._partial = bytearray()
+        return [last]

@@ -1,0 +1,30 @@
+"""The stdio binding: newline frames over the standard streams of a process (protocol §6.2).
+
+``stdio:`` serves the descriptors that this process was given; ``stdio:COMMAND ARG…`` starts a child process and
+connects to it. The command is split as a POSIX shell would (`shlex`), but no shell is run: no variables, no globs.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from mcp_actors.errors import ConnectFailed
+from mcp_transports.stdio.client import StdioClientTransport
+from mcp_transports.stdio.server import StdioServerTransport
+
+__all__ = ["StdioClientTransport", "StdioServerTransport", "from_url"]
+
+
+def from_url(url: str, **options: Any) -> StdioServerTransport | StdioClientTransport:
+    """The server side for ``stdio:``, a client for ``stdio:COMMAND ARG…``; options go to its constructor.
+
+    Raises `ConnectFailed` if the quotes in the command do not match.
+    """
+    try:
+        command = shlex.split(url.partition(":")[2])
+    except ValueError as error:
+        raise ConnectFailed(f"{url!r}: {error}") from None
+    if not command:
+        return StdioServerTransport(**options)
+    return StdioClientTransport(command, **options)

@@ -1,0 +1,284 @@
+"""One child process and everything it started: spawned, listened to, stopped, reaped.
+
+The child leads a process group of its own. A server whose process has ended is over, whoever else still holds its
+pipes, and what is left of its group is ended too, so that wrappers such as npx or a shell leave nobody behind.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import trio
+
+from mcp_actors.errors import ConnectFailed
+from mcp_transports.stdio.descriptors import DescriptorReceiveStream, DescriptorSendStream, EndHook
+
+__all__ = ["ChildProcess", "StderrTail", "spawn"]
+
+# SIGKILL works at once but for a process inside an uninterruptible system call; that one is left to the system.
+REAP_TIMEOUT = 1.0
+# The end of the pipe usually comes a moment before the exit status: how long the ending waits to carry it.
+EXIT_STATUS_WAIT = 0.5
+# A line of stderr is kept up to here: enough for a message, too short to be a memory problem.
+STDERR_LINE_BYTES = 2048
+# First pause between two looks at a process group that was told to end; it doubles up to the second one.
+_LOOK_AGAIN = 0.002
+_LOOK_AGAIN_AT_MOST = 0.05
+
+
+class StderrTail:
+    """The last lines a child wrote to stderr. Bytes that are no UTF-8 are replaced: this is for people to read."""
+
+    def __init__(self, max_lines: int, on_line: Callable[[str], object] | None) -> None:
+        self._lines: deque[str] = deque(maxlen=max_lines)
+        self._on_line = on_line
+        self._partial = b""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return tuple(self._lines)
+
+    def feed(self, data: bytes) -> None:
+        *lines, rest = data.split(b"\n")
+        for line in lines:
+            self._add(self._partial + line)
+            self._partial = b""
+        self._partial = (self._partial + rest[:STDERR_LINE_BYTES])[:STDERR_LINE_BYTES]
+
+    def finish(self) -> None:
+        """Takes what came after the last newline as a line."""
+        if self._partial:
+            self._add(self._partial)
+            self._partial = b""
+
+    def _add(self, raw: bytes) -> None:
+        line = raw[:STDERR_LINE_BYTES].decode("utf-8", "replace").rstrip("\r")
+        self._lines.append(line)
+        if self._on_line is not None:
+            try:
+                self._on_line(line)
+            except Exception as error:
+                # Whoever listens must not end the connection; the report says that it was let go.
+                self._on_line = None
+                self._lines.append(f"[the stderr callback failed and was dropped: {error!r}]")
+
+
+class _ChildOutput(DescriptorReceiveStream):
+    """Closing it leaves the pipe open and hands it to ``discard``: a child that cannot write cannot come to its end
+    (protocol §4.2)."""
+
+    def __init__(self, fd: int, *, before_end: EndHook, discard: Callable[[int], object]) -> None:
+        super().__init__(fd, before_end=before_end)
+        self._discard = discard
+
+    def close(self) -> None:
+        fd = self.release()
+        if fd is not None:
+            self._discard(fd)
+
+
+class ChildProcess:
+    """A running child, its three pipes, and the tasks that look after it."""
+
+    def __init__(self, process: trio.Process, fds: tuple[int, int, int], tail: StderrTail) -> None:
+        self._process = process
+        self.stdin = DescriptorSendStream(fds[0], before_end=self._settle)
+        self.stdout = _ChildOutput(fds[1], before_end=self._settle, discard=self._discard_from)
+        self._stderr = DescriptorReceiveStream(fds[2])
+        self._unwanted: DescriptorReceiveStream | None = None
+        self._tail = tail
+        self._exited = trio.Event()
+        self._hung_up = trio.Event()
+        self._stderr_ended = trio.Event()
+        self._group_ended = trio.Event()
+        # Outlives a cancelled owner: the child is stopped while its pipes are still drained.
+        self._attending = trio.CancelScope(shield=True)
+
+    def __repr__(self) -> str:
+        state = "running" if self.exit_code is None else f"exit code {self.exit_code}"
+        return f"<ChildProcess {self.pid}: {state}>"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative is the number of the signal that ended it."""
+        return self._process.returncode if self._exited.is_set() else None
+
+    @property
+    def stderr_lines(self) -> tuple[str, ...]:
+        return self._tail.lines
+
+    @trio.lowlevel.enable_ki_protection
+    async def attend(self, kill_after: float) -> None:
+        """Runs beside the connection until `stop` ends it: drains, notices the exit, ends the rest of the group."""
+        with self._attending:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._drain_stderr)
+                nursery.start_soon(self._discard_output)
+                await self._process.wait()
+                self._exited.set()
+                for stream in (self.stdin, self.stdout, self._unwanted, self._stderr):
+                    if stream is not None:
+                        stream.finish()
+                await _end_group(self.pid, kill_after)
+                self._group_ended.set()
+
+    @trio.lowlevel.enable_ki_protection
+    async def stop(self, grace: float, kill_after: float) -> None:
+        """Closes stdin, waits ``grace``, SIGTERM, waits ``kill_after``, SIGKILL; then nobody of the group is left.
+
+        Not cancellable, and bounded: at most ``grace + 2 * kill_after + 3 * REAP_TIMEOUT`` seconds.
+        """
+        with trio.CancelScope(shield=True):
+            self.stdin.close()
+            self.stdout.close()
+            if not await _happens(self._exited, grace):
+                _signal_group(self.pid, signal.SIGTERM)
+                if not await _happens(self._exited, kill_after):
+                    _signal_group(self.pid, signal.SIGKILL)
+                    await _happens(self._exited, REAP_TIMEOUT)
+            if self._exited.is_set():
+                await _happens(self._group_ended, kill_after + 2 * REAP_TIMEOUT)
+            self._attending.cancel()
+            self._stderr.close()
+            if self._unwanted is not None:
+                self._unwanted.close()
+
+    def _discard_from(self, fd: int) -> None:
+        self._unwanted = DescriptorReceiveStream(fd)
+        if self._exited.is_set():
+            self._unwanted.finish()
+        self._hung_up.set()
+
+    async def _settle(self) -> None:
+        """Gives the exit status and the last words the moment they need to arrive."""
+        with trio.move_on_after(EXIT_STATUS_WAIT):
+            await self._exited.wait()
+            await self._stderr_ended.wait()
+
+    async def _drain_stderr(self) -> None:
+        try:
+            while data := await self._stderr.receive_some():
+                self._tail.feed(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # the child is gone or we are: either way there is no more to read
+        finally:
+            self._tail.finish()
+            self._stderr_ended.set()
+
+    async def _discard_output(self) -> None:
+        await self._hung_up.wait()
+        assert self._unwanted is not None
+        try:
+            while await self._unwanted.receive_some():
+                pass
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # as above
+
+
+async def spawn(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str] | None,
+    cwd: str | Path | None,
+    tail: StderrTail,
+) -> ChildProcess:
+    """Starts the child with three pipes of its own; raises `ConnectFailed` if it cannot be started."""
+    with ExitStack() as theirs, ExitStack() as ours:
+        child_in, to_child = os.pipe()  # close-on-exec, all of them: no other child holds an end open
+        theirs.callback(os.close, child_in)
+        ours.callback(os.close, to_child)
+        from_child, child_out = os.pipe()
+        theirs.callback(os.close, child_out)
+        ours.callback(os.close, from_child)
+        errors_from_child, child_err = os.pipe()
+        theirs.callback(os.close, child_err)
+        ours.callback(os.close, errors_from_child)
+        try:
+            process = await trio.lowlevel.open_process(
+                list(command),
+                stdin=child_in,
+                stdout=child_out,
+                stderr=child_err,
+                env=None if env is None else dict(env),
+                cwd=cwd,
+                start_new_session=True,
+            )
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            raise ConnectFailed(_why_not_started(command, cwd, error)) from error
+        ours.pop_all()
+    return ChildProcess(process, (to_child, from_child, errors_from_child), tail)
+
+
+def _why_not_started(command: Sequence[str], cwd: str | Path | None, error: Exception) -> str:
+    what = f"cannot start {shlex.join(command)!r}"
+    if not isinstance(error, OSError):
+        return f"{what}: {error}"
+    if cwd is not None and error.filename == str(cwd):
+        return f"{what}: the working directory {str(cwd)!r}: {error.strerror}"
+    if isinstance(error, FileNotFoundError):
+        return f"{what}: there is no command {command[0]!r}"
+    return f"{what}: {error.strerror}"
+
+
+async def _happens(event: trio.Event, seconds: float) -> bool:
+    with trio.move_on_after(seconds):
+        await event.wait()
+    return event.is_set()
+
+
+async def _end_group(leader: int, grace: float) -> None:
+    """Ends whom the leader, just reaped, left behind. While one is left, the number names nobody else's group."""
+    for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, REAP_TIMEOUT)):
+        if not await _group_remains(leader):
+            return
+        _signal_group(leader, number)
+        with trio.move_on_after(seconds):
+            pause = _LOOK_AGAIN
+            while await _group_remains(leader):
+                await trio.sleep(pause)
+                pause = min(2 * pause, _LOOK_AGAIN_AT_MOST)
+
+
+async def _group_remains(leader: int) -> bool:
+    """Whether anybody in the group still runs. The dead whom their new parent does not reap do not count."""
+    if not _signal_group(leader, 0):
+        return False
+    # Rarely reached. Reading a hundred small files is no work for the event loop.
+    return await trio.to_thread.run_sync(_has_running_member, leader)
+
+
+def _has_running_member(group: int) -> bool:
+    try:
+        processes = [name for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return True
+    for process in processes:
+        try:
+            stat = Path(f"/proc/{process}/stat").read_bytes()
+        except OSError:
+            continue  # it ended meanwhile
+        # proc(5): "pid (name) state ppid pgrp …", and the name may hold anything
+        state, _parent, its_group = stat[stat.rindex(b")") + 2 :].split(maxsplit=3)[:3]
+        if int(its_group) == group and state not in b"ZX":
+            return True
+    return False
+
+
+def _signal_group(leader: int, number: int) -> bool:
+    """Signals the group; false if there is nobody (left) whom we may signal."""
+    try:
+        os.killpg(leader, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True

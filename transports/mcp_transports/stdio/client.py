@@ -1,0 +1,105 @@
+"""The client side: a server started as a child process and spoken to through its pipes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from mcp_actors.abc import FrameChannel
+from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES, LineChannel
+from mcp_transports.stdio.child import ChildProcess, StderrTail, spawn
+
+__all__ = ["ChildChannel", "StdioClientTransport"]
+
+
+class ChildChannel(LineChannel):
+    """Frames to and from a child process. Its endings wait a moment for the exit status, so `loss_report` has it."""
+
+    def __init__(self, child: ChildProcess, *, max_message_bytes: int, peer: str) -> None:
+        super().__init__(child.stdout, child.stdin, max_message_bytes=max_message_bytes, peer=peer)
+        self._child = child
+
+    @property
+    def pid(self) -> int:
+        """The process id of the child, which is its process group and session as well."""
+        return self._child.pid
+
+    def loss_report(self) -> Mapping[str, Any]:
+        """``exit_code`` (None while it runs, negative for a signal) and ``stderr``, its last lines, as a tuple."""
+        return {"exit_code": self._child.exit_code, "stderr": self._child.stderr_lines}
+
+
+class StdioClientTransport:
+    """Starts ``command`` once for each connection (protocol §6.2). A `ClientTransport`.
+
+    Args:
+        command: the program and its arguments; no shell is run.
+        env: the whole environment of the child. None, the default, hands on ours, as `subprocess` does and as
+            programs started by hand have it; to add to it, pass ``{**os.environ, …}``, and to keep secrets from a
+            server that you do not trust, pass only what it needs.
+        cwd: its working directory; default ours.
+        grace: seconds that the child has to exit after its stdin was closed; then SIGTERM to its process group.
+        kill_after: seconds after SIGTERM until SIGKILL. Both default to 2: time to write a file, short enough for
+            a person who waits.
+        stderr_lines: how many of its last stderr lines are kept for `ConnectionLost`, each up to 2 KiB.
+        on_stderr: called with each line of stderr as it comes, without its newline, on the event loop; it must
+            not block. If it raises, it is dropped and the kept lines say so.
+        max_message_bytes: as in `LineChannel`.
+
+    A process that the child moved to a session of its own (a daemon) is not ours to end.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+        grace: float = 2.0,
+        kill_after: float = 2.0,
+        stderr_lines: int = 50,
+        on_stderr: Callable[[str], object] | None = None,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+    ) -> None:
+        if isinstance(command, str) or not command:
+            raise ValueError("command is a sequence of strings, the program first")
+        self._command = tuple(command)
+        self._env = env
+        self._cwd = cwd
+        self._grace = grace
+        self._kill_after = kill_after
+        self._stderr_lines = stderr_lines
+        self._on_stderr = on_stderr
+        self._max_message_bytes = max_message_bytes
+
+    def __repr__(self) -> str:
+        return f"<StdioClientTransport {shlex.join(self._command)}>"
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[FrameChannel]:
+        """Starts the child and yields the channel to it; raises `ConnectFailed` if it cannot be started.
+
+        Leaving the block, also by cancellation, closes its stdin and waits for its exit, with signals if need be,
+        while its output is still drained; afterwards nothing of its process group is left.
+        """
+        tail = StderrTail(self._stderr_lines, self._on_stderr)
+        child = await spawn(self._command, env=self._env, cwd=self._cwd, tail=tail)
+        channel = ChildChannel(
+            child, max_message_bytes=self._max_message_bytes, peer=f"{shlex.join(self._command)} (pid {child.pid})"
+        )
+        raised: BaseException | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(child.attend, self._kill_after)
+            try:
+                yield channel
+            except BaseException as error:
+                raised = error  # raised again outside the nursery, which would put it into a group
+            finally:
+                await child.stop(self._grace, self._kill_after)
+        if raised is not None:
+            raise raised

@@ -1,0 +1,60 @@
+"""The server side: one connection over the descriptors that this process was started with."""
+
+from __future__ import annotations
+
+import trio
+
+from mcp_actors.abc import ConnectionHandler
+from mcp_actors.errors import LocalProtocolError
+from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES, LineChannel
+from mcp_transports.stdio.descriptors import DescriptorReceiveStream, DescriptorSendStream, StandardStreams
+
+__all__ = ["StdioServerTransport"]
+
+
+class StdioServerTransport:
+    """Serves the one peer at descriptors 0 and 1 (protocol §6.2). A `ServerTransport`.
+
+    While it serves, descriptor 0 reads as empty and descriptor 1 is stderr for everybody else: `print`,
+    ``os.write(1)``, C code and child processes cannot corrupt the protocol, and appear on stderr. Both are put back,
+    with the blocking mode they had, on every way out. No thread reads; pipes, sockets, terminals, files and
+    /dev/null all serve.
+
+    ``max_message_bytes`` is that of `LineChannel`.
+    """
+
+    _serving = False
+
+    def __init__(self, *, max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES) -> None:
+        self._max_message_bytes = max_message_bytes
+
+    def __repr__(self) -> str:
+        return "<StdioServerTransport: serving>" if StdioServerTransport._serving else "<StdioServerTransport: idle>"
+
+    async def serve(
+        self,
+        handler: ConnectionHandler,
+        *,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Runs ``handler(channel)`` once, in the task that called, and returns when it returns.
+
+        End of input is `trio.EndOfChannel`; answers may still be sent. Raises `ConnectFailed` if descriptor 0 or 1
+        is closed, `LocalProtocolError` if this process serves them already.
+        """
+        if StdioServerTransport._serving:
+            raise LocalProtocolError("standard input and output are served already")
+        StdioServerTransport._serving = True
+        try:
+            with StandardStreams() as (fd_in, fd_out):
+                channel = LineChannel(
+                    DescriptorReceiveStream(fd_in),
+                    DescriptorSendStream(fd_out),
+                    max_message_bytes=self._max_message_bytes,
+                    peer="stdio",
+                )
+                async with channel:
+                    task_status.started("stdio:")
+                    await handler(channel)
+        finally:
+            StdioServerTransport._serving = False
