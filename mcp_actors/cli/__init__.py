@@ -1,0 +1,84 @@
+"""The command line ``mcp-actors``.
+
+General layout: this file knows the commands by name and imports the one that is run, so ``serve`` starts without the
+parts that draw. One file a command: `serve`, `listing`, `call`, `read`, `prompt`, `demo`. Below them: `target` (TARGET
+-> Server), `talk` (URL -> Client, Ctrl-C), `arguments` (``key=text``), `shown` (results -> text or JSON), `asking`
+(elicitation on a terminal), `progress` (the bar), `failures` (exceptions -> one line and an exit code), and
+``demo_*`` (what the demo runs and how it draws itself).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+import click
+
+__all__ = ["main"]
+
+_EPILOG = """\b
+URL     stdio:COMMAND ARG...   one shell word, for example 'stdio:python server.py'
+        or any scheme that an installed binding serves
+Exit codes
+  0     done
+  1     it failed while running: no connection, an error answer, a tool that reported an error, a timeout
+  2     wrong usage: bad option, unknown target, malformed argument
+  130   ended by Ctrl-C; a call in flight was cancelled at the server too
+Colours appear on terminals only; NO_COLOR=1 turns them off.
+"""
+
+# name -> (module, short help). The help stands here so that `--help` imports nothing.
+_COMMANDS: dict[str, tuple[str, str]] = {
+    "serve": ("mcp_actors.cli.serve", "Serve a Server from a file or a module (stdio unless --listen)."),
+    "list": ("mcp_actors.cli.listing", "Show tools, resources, prompts, era and capabilities of a server."),
+    "call": ("mcp_actors.cli.call", "Call a tool, with a live progress bar; Ctrl-C cancels the call."),
+    "read": ("mcp_actors.cli.read", "Read a resource; text and bytes go to stdout as they are."),
+    "prompt": ("mcp_actors.cli.prompt", "Get a prompt with its arguments filled in."),
+    "demo": ("mcp_actors.cli.demo", "Hundreds of sessions on this machine: calls, progress, cancellation."),
+}
+
+
+class _CommandTable(click.Group):
+    """A group that imports a command when it is run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command = importlib.import_module(_COMMANDS[cmd_name][0]).command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+def _print_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if not wanted or ctx.resilient_parsing:
+        return
+    try:
+        click.echo(f"mcp-actors {version('mcp-actors')}")
+    except PackageNotFoundError:
+        click.echo("mcp-actors, run from a checkout that is not installed")
+    ctx.exit()
+
+
+@click.group(cls=_CommandTable, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show it."
+)
+@click.pass_context
+def _group(ctx: click.Context) -> None:
+    """Serve, inspect and call Model Context Protocol servers of every revision."""
+    if os.environ.get("NO_COLOR"):
+        ctx.color = False
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Runs the command line with ``args`` (default: those of the process) and exits with its code."""
+    _group.main(args, prog_name="mcp-actors")

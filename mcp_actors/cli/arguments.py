@@ -1,0 +1,59 @@
+"""``key=text`` and ``key:=json`` on the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+__all__ = ["text_arguments", "tool_arguments"]
+
+
+def tool_arguments(words: Sequence[str]) -> dict[str, Any]:
+    """``a=1`` is the text ``"1"``, ``a:=1`` is the number 1; raises `click.UsageError` for anything else."""
+    arguments: dict[str, Any] = {}
+    for word in words:
+        key, text = _split(word)
+        value: Any = text
+        if key.endswith(":"):
+            key = key[:-1]
+            value = _json(key, text)
+        _put(arguments, key, value, word)
+    return arguments
+
+
+def text_arguments(words: Sequence[str]) -> dict[str, str]:
+    """For prompts, whose arguments are always text: the key ends at the first ``=``."""
+    arguments: dict[str, str] = {}
+    for word in words:
+        key, text = _split(word)
+        if key.endswith(":"):
+            raise click.UsageError(f"prompt arguments are text: write {key[:-1]}={text}")
+        _put(arguments, key, text, word)
+    return arguments
+
+
+def _split(word: str) -> tuple[str, str]:
+    key, equals, text = word.partition("=")
+    if not equals:
+        raise click.UsageError(f"{word!r} is no argument: write key=text or key:=json")
+    return key, text
+
+
+def _json(key: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise click.UsageError(
+            f"{key}:={text} is not JSON ({error}); for plain text write {key}={text}"
+        ) from None
+
+
+def _put(arguments: dict[str, Any], key: str, value: Any, word: str) -> None:
+    if not key:
+        raise click.UsageError(f"{word!r} has no key")
+    if key in arguments:
+        raise click.UsageError(f"{key!r} is given twice")
+    arguments[key] = value

@@ -1,0 +1,222 @@
+"""What the demo does: sessions over every binding in `BINDINGS`, in both eras, until the time is over.
+
+Each session calls again as soon as it has its answer, so the processors are the limit and a latency contains the time
+a call waited for them.
+"""
+
+from __future__ import annotations
+
+import random
+import shlex
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import attrs
+import trio
+
+from mcp_actors import Client, Server
+from mcp_actors.cli import demo_server
+from mcp_actors.cli.demo_figures import Tally
+from mcp_actors.errors import McpError
+from mcp_actors.types import UNSET, CallToolResult
+
+__all__ = ["BINDINGS", "ERAS", "Binding", "Load"]
+
+ERAS = ("legacy", "modern")
+
+_SHARE_OF_HELD = 0.15  # calls that are cancelled in flight
+_SHARE_OF_STEPS = 0.30  # calls that report progress
+_MAX_HOLD = 0.02  # seconds from a held call's first report to its cancellation, at most
+_CONFIRM_WITHIN = 5.0  # seconds for the server to have counted all cancellations of a session
+_CALL_WITHIN = 20.0  # seconds; a call that takes longer is an error of the demo
+
+Target = Server | str
+
+
+@attrs.frozen
+class Binding:
+    """One row of the table of bindings.
+
+    ``open`` gives a function that names a target for each new session; what it needs (a listening server) lives as
+    long as its block. ``sessions`` is how many to open over all eras; ``None``: all that the others leave.
+    """
+
+    name: str
+    open: Callable[[], AbstractAsyncContextManager[Callable[[], Target]]]
+    sessions: int | None
+    lanes: int
+
+
+@asynccontextmanager
+async def _memory() -> AsyncIterator[Callable[[], Target]]:
+    server = demo_server.server()
+    yield lambda: server
+
+
+@asynccontextmanager
+async def _stdio() -> AsyncIterator[Callable[[], Target]]:
+    command = shlex.join([sys.executable, "-m", "mcp_actors", "serve", demo_server.__name__])
+    yield lambda: f"stdio:{command}"
+
+
+BINDINGS: tuple[Binding, ...] = (
+    Binding("memory", _memory, sessions=None, lanes=1),
+    # A session over stdio is a child process: a few of them, busy, instead of hundreds of interpreters.
+    Binding("stdio", _stdio, sessions=4, lanes=16),
+)
+
+
+class WrongAnswer(Exception):
+    """The server answered something else than was right."""
+
+
+@attrs.define(eq=False)
+class Load:
+    """All sessions of one run; ``tallies`` may be read at any time."""
+
+    sessions: int
+    seconds: float
+    random: random.Random
+    tallies: list[tuple[Binding, Tally]] = attrs.field(init=False)
+    stopping: trio.Event = attrs.field(factory=trio.Event)
+
+    def __attrs_post_init__(self) -> None:
+        few = sum(binding.sessions or 0 for binding in BINDINGS)
+        if self.sessions < 2 * len(ERAS) * len(BINDINGS):
+            few = 0
+        self.tallies = []
+        for binding in BINDINGS:
+            wanted = self.sessions - few if binding.sessions is None else binding.sessions if few else 0
+            for index, era in enumerate(ERAS):
+                planned = (wanted + index) // len(ERAS)
+                if planned:
+                    self.tallies.append((binding, Tally(binding.name, era, planned, binding.lanes)))
+
+    @property
+    def rows(self) -> list[Tally]:
+        return [tally for _, tally in self.tallies]
+
+    async def run(self) -> None:
+        """Opens all sessions at once, returns when all have ended; `stop` makes that soon."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._stop_in_time)
+            async with trio.open_nursery() as bindings:
+                for binding in BINDINGS:
+                    bindings.start_soon(self._run_binding, binding)
+            nursery.cancel_scope.cancel()
+
+    def stop(self) -> None:
+        """No new calls from now on."""
+        self.stopping.set()
+
+    async def _stop_in_time(self) -> None:
+        await trio.sleep(self.seconds)
+        self.stop()
+
+    async def _run_binding(self, binding: Binding) -> None:
+        async with binding.open() as target:
+            async with trio.open_nursery() as sessions:
+                for each, tally in self.tallies:
+                    if each is binding:
+                        for number in range(tally.planned):
+                            who = f"{tally.binding}/{tally.era}/{number}"
+                            sessions.start_soon(self._session, target(), tally, who)
+
+    async def _session(self, target: Target, tally: Tally, who: str) -> None:
+        try:
+            async with Client(target, era=tally.era, timeout=_CALL_WITHIN, cap=2 * _CALL_WITHIN) as client:
+                tally.opened += 1
+                tally.live += 1
+                try:
+                    await self._converse(client, tally, who)
+                finally:
+                    tally.live -= 1
+        except Exception as error:
+            tally.fail(f"{who}: {type(error).__name__}: {error}")
+
+    async def _converse(self, client: Client, tally: Tally, who: str) -> None:
+        session = _Session(client, tally, who)
+        async with trio.open_nursery() as lanes:
+            for _ in range(tally.lanes):
+                lanes.start_soon(session.lane, random.Random(self.random.random()), self.stopping)
+        await session.confirm()
+
+
+@attrs.define(eq=False)
+class _Session:
+    client: Client
+    tally: Tally
+    who: str
+    cancelled: int = 0
+
+    async def lane(self, chance: random.Random, stopping: trio.Event) -> None:
+        """One call after the other; ends with its first error, which is counted."""
+        try:
+            while not stopping.is_set():
+                dice = chance.random()
+                if dice < _SHARE_OF_HELD:
+                    await self._held_call(chance.random() * _MAX_HOLD)
+                    continue
+                started = trio.current_time()
+                if dice < _SHARE_OF_HELD + _SHARE_OF_STEPS:
+                    await self._call_with_progress(chance.randint(2, 6))
+                else:
+                    await self._plain_call(chance.randint(0, 10**6), chance.randint(0, 10**6))
+                self.tally.latencies.add(trio.current_time() - started)
+                self.tally.calls += 1
+        except (McpError, WrongAnswer) as error:
+            self.tally.fail(f"{self.who}: {type(error).__name__}: {error}")
+
+    async def _plain_call(self, a: int, b: int) -> None:
+        answer = _value(await self.client.call_tool("add", {"a": a, "b": b}))
+        if answer != a + b:
+            raise WrongAnswer(f"{a} + {b} gave {answer!r}")
+
+    async def _call_with_progress(self, count: int) -> None:
+        seen: list[float] = []
+        await self.client.call_tool(
+            "steps", {"count": count}, on_progress=lambda report: seen.append(report.progress)
+        )
+        self.tally.reports += len(seen)
+        if seen != list(range(1, count + 1)):
+            raise WrongAnswer(f"{count} reports of progress were due before the answer, these came: {seen}")
+
+    async def _held_call(self, hold: float) -> None:
+        """Cancelled ``hold`` seconds after its first report: by then the handler runs for certain."""
+        with trio.CancelScope() as scope:
+
+            def begun(_report: object) -> None:
+                self.tally.reports += 1
+                scope.deadline = trio.current_time() + hold
+
+            answer = _value(await self.client.call_tool("hold", {"who": self.who}, on_progress=begun))
+        if not scope.cancelled_caught:
+            raise WrongAnswer(f"a held call was answered: {answer!r}")
+        self.cancelled += 1
+        self.tally.cancelled += 1
+        self.tally.calls += 1
+
+    async def confirm(self) -> None:
+        """Waits until the server has counted every cancellation; what is missing after that is an error."""
+        counted = 0
+        with trio.move_on_after(_CONFIRM_WITHIN):
+            while (counted := await self._counted()) < self.cancelled:  # noqa: ASYNC110 - the event is at the server
+                await trio.sleep(0.01)
+        self.tally.confirmed += counted
+        if counted != self.cancelled:
+            self.tally.fail(f"{self.who}: {self.cancelled} calls cancelled, {counted} handlers saw it")
+
+    async def _counted(self) -> int:
+        counted = _value(await self.client.call_tool("cancellations", {"who": self.who}))
+        if not isinstance(counted, int):
+            raise WrongAnswer(f"the server counted {counted!r}")
+        return counted
+
+
+def _value(result: CallToolResult) -> object:
+    """What a tool of the demo returned: a bare value travels as ``{"result": value}``."""
+    value = result.structured_content
+    if result.is_error or value is UNSET:
+        raise WrongAnswer(f"no value but {result.content!r}")
+    return value["result"] if isinstance(value, dict) and "result" in value else value

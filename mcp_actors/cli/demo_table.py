@@ -1,0 +1,94 @@
+"""How the demo shows itself: a live table on a terminal, lines without."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+
+from mcp_actors.cli.demo_figures import Tally
+
+__all__ = ["peak_memory", "plain_table", "progress_line", "summary", "table"]
+
+# title, width, cell of a row after `seconds`
+_COLUMNS: tuple[tuple[str, int, Callable[[Tally, float], str]], ...] = (
+    ("binding", 8, lambda row, _: row.binding),
+    ("era", 7, lambda row, _: row.era),
+    ("sessions", 9, lambda row, _: f"{row.opened:,}/{row.planned:,}"),
+    ("in flight", 9, lambda row, _: f"{row.lanes} each" if row.lanes else ""),
+    ("calls", 9, lambda row, _: f"{row.calls:,}"),
+    ("calls/s", 8, lambda row, seconds: f"{row.calls / seconds:,.0f}" if seconds else "-"),
+    ("progress", 9, lambda row, _: f"{row.reports:,}"),
+    ("cancelled", 9, lambda row, _: f"{row.cancelled:,}"),
+    ("confirmed", 9, lambda row, _: f"{row.confirmed:,}"),
+    ("p50 ms", 8, lambda row, _: _milliseconds(row, 50)),
+    ("p99 ms", 8, lambda row, _: _milliseconds(row, 99)),
+    ("errors", 6, lambda row, _: f"{row.errors:,}"),
+)
+
+
+def _milliseconds(row: Tally, percent: float) -> str:
+    seconds = row.latencies.percentile(percent)
+    return "-" if seconds is None else f"{seconds * 1000:,.1f}"
+
+
+def table(rows: Iterable[Tally], seconds: float, title: str) -> Any:
+    """The rows and their sum as a rich table."""
+    from rich.table import Table  # only a terminal needs it
+
+    rows = list(rows)
+    drawn = Table(title=title, title_justify="left", show_footer=True)
+    total = Tally.total(rows)
+    for name, _, cell in _COLUMNS:
+        drawn.add_column(
+            name, cell(total, seconds), justify="left" if name in ("binding", "era") else "right"
+        )
+    for row in rows:
+        style = "red" if row.errors else None
+        drawn.add_row(*(cell(row, seconds) for _, _, cell in _COLUMNS), style=style)
+    return drawn
+
+
+def progress_line(rows: Iterable[Tally], seconds: float) -> str:
+    """The state of the run in one line."""
+    total = Tally.total(rows)
+    return (
+        f"{seconds:5.1f} s  {total.live:,} sessions live  {total.calls:,} calls  {total.cancelled:,} cancelled  "
+        f"p50 {_milliseconds(total, 50)} ms  p99 {_milliseconds(total, 99)} ms  {total.errors:,} errors"
+    )
+
+
+def plain_table(rows: Iterable[Tally], seconds: float) -> str:
+    """The rows and their sum as text."""
+    rows = list(rows)
+    lines = ["  ".join(f"{name:>{width}}" for name, width, _ in _COLUMNS)]
+    lines += [
+        "  ".join(f"{cell(row, seconds):>{width}}" for _, width, cell in _COLUMNS)
+        for row in [*rows, Tally.total(rows)]
+    ]
+    return "\n".join(lines)
+
+
+def summary(rows: Iterable[Tally], seconds: float) -> str:
+    """The last lines: the figures in words, then the first errors of each row."""
+    rows = list(rows)
+    total = Tally.total(rows)
+    missing = total.cancelled - total.confirmed
+    unconfirmed = f" ({missing:,} not)" if missing else ""
+    lines = [
+        f"{total.opened:,} sessions, {total.calls:,} calls in {seconds:.1f} s: {total.calls / seconds:,.0f} calls/s, "
+        f"p50 {_milliseconds(total, 50)} ms, p99 {_milliseconds(total, 99)} ms",
+        f"{total.cancelled:,} calls cancelled in flight, {total.confirmed:,} confirmed by their handlers{unconfirmed}; "
+        f"{total.reports:,} reports of progress; {total.errors:,} errors; peak memory {peak_memory()} MiB",
+    ]
+    lines += [click.style(f"  {text}", fg="red") for row in rows for text in row.examples]
+    return "\n".join(lines)
+
+
+def peak_memory() -> int:
+    """MiB that this process (without its children) had resident at most."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak // (1024 * 1024) if sys.platform == "darwin" else peak // 1024

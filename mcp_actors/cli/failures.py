@@ -1,0 +1,68 @@
+"""What went wrong, in one readable line on stderr, with an exit code; the traceback only where it was asked for."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import IO, Any, TypeVar
+
+import click
+
+from mcp_actors.errors import CallTimeout, McpError, RpcError
+
+__all__ = ["EXIT_FAILED", "EXIT_INTERRUPTED", "EXIT_USAGE", "Failure", "reported", "traceback_option"]
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2  # click's own for bad options
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class Failure(click.ClickException):
+    """Ends the command: ``message`` goes to stderr behind the program's name."""
+
+    def __init__(self, message: str, exit_code: int = EXIT_FAILED) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        first, *rest = self.message.splitlines() or [""]
+        click.echo(f"{click.style('mcp-actors:', fg='red', bold=True)} {first}", file=file, err=True)
+        for line in rest:
+            click.secho(line, file=file, err=True, dim=True)
+
+
+def traceback_option(function: _F) -> _F:
+    """Adds ``--traceback`` to a command."""
+    return click.option(
+        "--traceback", "show_traceback", is_flag=True, help="Show the whole traceback of a failure."
+    )(function)
+
+
+@contextmanager
+def reported(show_traceback: bool) -> Iterator[None]:
+    """Turns whatever the block raises into a `Failure`, and Ctrl-C into exit code 130."""
+    try:
+        yield
+    except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+        if show_traceback:
+            traceback.print_exc()
+        raise  # click's own: its `main` prints them and knows their exit codes
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
+    except Exception as error:
+        if show_traceback:
+            traceback.print_exc()
+        raise Failure(_sentence(error)) from error
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, CallTimeout):
+        return f"{error} (--timeout and --cap set the clocks)"
+    if isinstance(error, RpcError):
+        return f"the server answered: {error}"
+    if isinstance(error, McpError):
+        return str(error) or type(error).__name__
+    return f"{type(error).__name__}: {error} (--traceback shows where)"

@@ -1,0 +1,86 @@
+"""``mcp-actors serve``: imports neither rich nor anything else that draws."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator, Sequence
+
+import click
+import trio
+
+from mcp_actors import Server
+from mcp_actors.cli.failures import reported, traceback_option
+from mcp_actors.cli.target import load_server
+
+__all__ = ["command"]
+
+_STDIO = "stdio:"
+
+
+@click.command("serve", short_help="Serve a Server.")
+@click.argument("target")
+@click.option(
+    "--listen", metavar="URL", multiple=True, help="Where to serve; may be repeated. Default: stdio:"
+)
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@traceback_option
+def command(target: str, listen: tuple[str, ...], args: tuple[str, ...], show_traceback: bool) -> None:
+    """Serve a Server from a file or a module.
+
+    \b
+    TARGET  path.py or package.module, then optionally :attribute,
+            which is a Server or a function that makes one from ARGS.
+            Without :attribute: `server`, else the only Server of the
+            module, else the function `make_server` or `main`.
+    ARGS    strings for that function; put -- before them if one starts with -
+
+    \b
+    mcp-actors serve weather.py
+    mcp-actors serve mcp_actors.examples.sqlite -- shop.db
+    mcp-actors serve weather.py:server --listen stdio: --listen URL
+
+    Ends on SIGINT and SIGTERM, and when every address has ended by itself (stdio: at end of input). Exit code 0 for
+    these, 1 if the target cannot be imported or an address cannot be served, 2 if there is no such target.
+    """
+    with reported(show_traceback):
+        server = load_server(target, args)
+        if not listen or listen == (_STDIO,):
+            server.run(_STDIO)
+        else:
+            trio.run(_serve_announced, server, listen)
+
+
+async def _serve_announced(server: Server, urls: Sequence[str]) -> None:
+    """One server at every address. One that cannot be served ends them all: half a service looks like a whole one."""
+    failure: Exception | None = None
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_stop_on_signal, server, signals, nursery.cancel_scope)
+            try:
+                await server.serve(*urls, task_status=_Announcement(urls))
+            except Exception as error:  # kept, for the nursery would wrap it in a group
+                failure = error
+            nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+class _Announcement:
+    """A task status that says on stderr where the server is to be found, once it is there."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        self._urls = urls
+
+    def started(self, places: Sequence[object] = ()) -> None:
+        for url, place in zip(self._urls, places, strict=True):
+            where = f" at {place}" if isinstance(place, str) and place != url else ""
+            click.echo(f"serving {url}{where}", err=True)
+
+
+async def _stop_on_signal(server: Server, signals: AsyncIterator[int], everything: trio.CancelScope) -> None:
+    stopping = False
+    async for _ in signals:
+        if stopping:  # the second one does not wait for calls in flight
+            everything.cancel()
+        stopping = True
+        server.stop()

@@ -1,0 +1,213 @@
+"""TARGET -> Server: ``path.py`` or ``package.module``, then optionally ``:attribute``.
+
+Without an attribute, the first of these in the module is taken:
+
+1. ``server``: a `Server`, or a function that makes one;
+2. the only `Server` among the module's attributes;
+3. ``make_server`` or ``main``: a function that makes one.
+
+A function gets ARGS as strings. A script may call ``server.run()`` at its end, or from ``main``: it does not run then
+and there, the server that it would have run is the one that is served.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+from mcp_actors import Server
+from mcp_actors.cli.failures import EXIT_USAGE, Failure
+
+__all__ = ["load_server"]
+
+_FACTORY_NAMES = ("make_server", "main")
+
+
+class _WouldRun(BaseException):
+    """Leaves a script at its ``server.run()``; no ``except Exception`` of the script is in the way."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(server)
+        self.server = server
+
+
+def load_server(target: str, args: Sequence[str]) -> Server:
+    """Imports TARGET and finds or makes its server; raises `Failure` with one line that says what is wrong.
+
+    What the target prints meanwhile goes to stderr: stdout may be the wire.
+    """
+    place, attribute = _split(target)
+    with _stdout_is_stderr(), _run_means_serve():
+        try:
+            module = _import(place)
+        except _WouldRun as stopped:
+            return _without_args(stopped.server, place, args)
+        found = _attribute(module, place, attribute) if attribute else _default(module, place)
+        if isinstance(found, Server):
+            return _without_args(found, target, args)
+        return _make(found, attribute or getattr(found, "__name__", "the factory"), place, args)
+
+
+def _split(target: str) -> tuple[str, str | None]:
+    if os.path.exists(target):
+        return target, None
+    place, colon, attribute = target.rpartition(":")
+    return (place, attribute) if colon and place else (target, None)
+
+
+def _import(place: str) -> ModuleType:
+    is_file = place.endswith(".py") or os.sep in place
+    if is_file and not os.path.isfile(place):
+        raise Failure(f"there is no file {place}", EXIT_USAGE)
+    try:
+        return _import_file(Path(place).resolve()) if is_file else _import_module(place)
+    except ModuleNotFoundError as error:
+        if not is_file and error.name and (place == error.name or place.startswith(error.name + ".")):
+            hint = f"; for a file write ./{place}.py" if os.path.isfile(f"{place}.py") else ""
+            raise Failure(f"there is no module {place}{hint}", EXIT_USAGE) from error
+        _cannot("import", place, error)
+    except (Exception, SystemExit) as error:
+        _cannot("import", place, error)
+
+
+def _import_module(name: str) -> ModuleType:
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as `python -m` does
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise Failure(f"{name!r} is neither a path that ends in .py nor a module's name", EXIT_USAGE)
+    return importlib.import_module(name)
+
+
+def _import_file(path: Path) -> ModuleType:
+    sys.path.insert(0, str(path.parent))  # as `python path.py` does: its neighbours can be imported
+    # A file called json.py must not become everybody's `json`.
+    name = path.stem if path.stem.isidentifier() and importlib.util.find_spec(path.stem) is None else ""
+    spec = importlib.util.spec_from_file_location(name or f"_served_{abs(hash(path))}", path)
+    if spec is None or spec.loader is None:
+        raise Failure(f"{path} is no Python file", EXIT_USAGE)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # type hints are resolved through it
+    spec.loader.exec_module(module)
+    return module
+
+
+def _attribute(module: ModuleType, place: str, attribute: str) -> Any:
+    found: Any = module
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            names = ", ".join(sorted(_servers(module))) or "none"
+            raise Failure(f"{place} has no {attribute}; its servers: {names}", EXIT_USAGE) from None
+    if not isinstance(found, Server) and not callable(found):
+        raise Failure(
+            f"{place}:{attribute} is a {type(found).__name__}, not a Server or a function", EXIT_USAGE
+        )
+    return found
+
+
+def _default(module: ModuleType, place: str) -> Any:
+    named = getattr(module, "server", None)
+    if isinstance(named, Server) or (callable(named) and not isinstance(named, ModuleType)):
+        return named
+    servers = _servers(module)
+    if len(servers) == 1:
+        return next(iter(servers.values()))
+    if servers:
+        raise Failure(
+            f"{place} has several servers: write {place}:{' or :'.join(sorted(servers))}", EXIT_USAGE
+        )
+    for name in _FACTORY_NAMES:
+        factory = getattr(module, name, None)
+        if callable(factory):
+            return factory
+    raise Failure(f"{place} has no Server and no function server, make_server or main", EXIT_USAGE)
+
+
+def _servers(module: ModuleType) -> dict[str, Server]:
+    return {name: value for name, value in vars(module).items() if isinstance(value, Server)}
+
+
+def _without_args(server: Server, target: str, args: Sequence[str]) -> Server:
+    if args:
+        raise Failure(f"{target} is a Server and takes no ARGS (a function would)", EXIT_USAGE)
+    return server
+
+
+def _make(factory: Callable[..., Any], name: str, place: str, args: Sequence[str]) -> Server:
+    try:
+        inspect.signature(factory).bind(*args)
+    except TypeError as error:
+        given = " ".join(args) or "nothing"
+        raise Failure(
+            f"{place}:{name}{inspect.signature(factory)} got {given}: {error}", EXIT_USAGE
+        ) from None
+    except ValueError:  # some callables written in C have no signature: calling them will tell
+        pass
+    try:
+        made = factory(*args)
+    except _WouldRun as stopped:
+        return stopped.server
+    except Failure:
+        raise
+    except ValueError as error:  # how a factory says that it does not like its ARGS
+        raise Failure(f"{place}: {error}", EXIT_USAGE) from error
+    except (Exception, SystemExit) as error:
+        _cannot("make a server with", f"{place}:{name}", error)
+    if not isinstance(made, Server):
+        if inspect.iscoroutine(made):
+            made.close()
+        raise Failure(f"{place}:{name} made a {type(made).__name__}, not a Server", EXIT_USAGE)
+    return made
+
+
+def _cannot(verb: str, what: str, error: BaseException) -> NoReturn:
+    if isinstance(error, SyntaxError):  # says itself where it is
+        where = ""
+    else:
+        frames = [
+            frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)
+        ]
+        where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    text = " ".join(str(error).split())
+    raise Failure(f"cannot {verb} {what}: {type(error).__name__}: {text}{where}") from error
+
+
+def _is_ours(filename: str) -> bool:
+    return filename == __file__ or filename.startswith("<frozen importlib")
+
+
+@contextmanager
+def _run_means_serve() -> Iterator[None]:
+    def stop_here(self: Server, *_args: Any, **_options: Any) -> NoReturn:
+        raise _WouldRun(self)
+
+    original = Server.run
+    Server.run = stop_here  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        Server.run = original  # type: ignore[method-assign]
+
+
+@contextmanager
+def _stdout_is_stderr() -> Iterator[None]:
+    """Descriptor 1 itself is turned, so that C libraries and child processes are covered."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
