@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import base64
 import mimetypes
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from mcp_actors.types import (
     BlobResourceContents,
     CallToolResult,
     EmbeddedResource,
+    Resource,
     TextContent,
     TextResourceContents,
     ToolAnnotations,
@@ -146,7 +147,11 @@ def _add_resources(app: Server, root: Root, template: str) -> None:
         """The directory that is served: one name in a line, directories with a slash at the end."""
         return await trio.to_thread.run_sync(_listing, root, "")
 
-    @app.resource(template, name="files")
+    async def files_at_the_top() -> list[Resource]:
+        entries, _ = await trio.to_thread.run_sync(root.entries, "")
+        return [_as_resource(root, entry) for entry in entries if entry.kind == "file"]
+
+    @app.resource(template, name="files", list=files_at_the_top)
     async def file(path: str) -> TextResourceContents | BlobResourceContents:
         """A file, or the names in a directory."""
         try:
@@ -157,7 +162,7 @@ def _add_resources(app: Server, root: Root, template: str) -> None:
             raise RpcError(INVALID_PARAMS, str(error)) from error
 
     @app.completion(resource=template, argument="path")
-    async def complete_path(value: str, context: Mapping[str, str]) -> list[str]:
+    async def complete_path(value: str) -> list[str]:
         directory, slash, start = value.rpartition("/")
         try:
             entries, _ = await trio.to_thread.run_sync(root.entries, directory)
@@ -176,6 +181,11 @@ def _path_of(root: Root, uri: str) -> str | None:
         return ""
     prefix = f"{root.uri.rstrip('/')}/"
     return unquote(uri[len(prefix) :]) if uri.startswith(prefix) else None
+
+
+def _as_resource(root: Root, entry: Entry) -> Resource:
+    mime_type, _ = mimetypes.guess_type(entry.name)
+    return Resource(root.uri_of(entry.name), entry.name, size=entry.size, mime_type=mime_type)
 
 
 def _read_or_list(root: Root, path: str) -> TextResourceContents | BlobResourceContents:

@@ -8,16 +8,16 @@ Tools ``query`` and ``list_tables``; resources ``db://tables`` and ``db://schema
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
 from msgspec import Meta
 
 from mcp_actors import Context, ResourceNotFound, Server
 from mcp_actors.examples.sqlite.database import Blob, Database, Parameters, QueryResult, Table
-from mcp_actors.types import ToolAnnotations
+from mcp_actors.types import Resource, ToolAnnotations
 
 __all__ = ["Blob", "QueryResult", "Table", "TableList", "server"]
 
@@ -83,15 +83,21 @@ def _add_resources(app: Server, database: Database) -> None:
         """The tables and views with their columns."""
         return TableList(await database.tables())
 
-    @app.resource("db://schema/{table}", name="schema", mime_type="application/sql")
+    async def schemas() -> list[Resource]:
+        return [
+            Resource(f"db://schema/{quote(table.name, safe='')}", table.name, mime_type="application/sql")
+            for table in await database.tables()
+        ]
+
+    @app.resource("db://schema/{table}", name="schema", mime_type="application/sql", list=schemas)
     async def schema(table: str) -> str:
         """The SQL that made a table, its indexes and its triggers."""
         statements = await database.schema(table)
         if statements is None:
-            raise ResourceNotFound(f"db://schema/{table}")
+            raise ResourceNotFound(f"db://schema/{quote(table, safe='')}")
         return statements
 
     @app.completion(resource="db://schema/{table}", argument="table")
-    async def complete_table(value: str, context: Mapping[str, str]) -> list[str]:
+    async def complete_table(value: str) -> list[str]:
         wanted = value.casefold()
         return [table.name for table in await database.tables() if table.name.casefold().startswith(wanted)]
