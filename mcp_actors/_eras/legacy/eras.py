@@ -1,0 +1,63 @@
+"""The revisions with sessions as values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from mcp_actors._eras.convert import make_converter
+from mcp_actors._eras.era import Era, Method
+from mcp_actors._eras.legacy.ladder import REVISIONS, absent_in, retold_in
+from mcp_actors._eras.legacy.methods import (
+    client_methods,
+    client_notifications,
+    server_methods,
+    server_notifications,
+)
+
+__all__ = ["LATEST_LEGACY", "LEGACY"]
+
+# What only results of the stateless revisions have; peers with sessions compare empty results with exactly {}.
+_STAMPS = ("resultType", "ttlMs", "cacheScope")
+
+
+def _make_seal(unstructure: Callable[[Any], Any], *, structured: bool) -> Callable[..., dict[str, Any]]:
+    def seal(result: Any, method: Method, stamp: Mapping[str, Any]) -> dict[str, Any]:
+        """The result as this revision has it. Takes an object, a plain dict (left as it is) or ``None`` for ``{}``."""
+        if result is None:
+            return {}
+        body: dict[str, Any] = result.copy() if result.__class__ is dict else unstructure(result)
+        for name in _STAMPS:
+            body.pop(name, None)
+        # An object of the vocabulary is right already; a plain dict may come from anywhere.
+        if method.name == "tools/call" and not (
+            structured and isinstance(body.get("structuredContent"), dict)
+        ):
+            body.pop("structuredContent", None)
+        return body
+
+    return seal
+
+
+def _make_era(revision: str) -> Era:
+    converter = make_converter(absent_in(revision), retold_in(revision))
+    return Era(
+        name="legacy",
+        version=revision,
+        converter=converter,
+        server_methods=server_methods(revision),
+        client_methods=client_methods(revision),
+        client_notifications=client_notifications(revision),
+        server_notifications=server_notifications(revision),
+        seal=_make_seal(converter.unstructure, structured=revision >= "2025-06-18"),
+        resource_not_found=-32002,
+        batches=revision == "2025-03-26",
+        progress_message=revision >= "2025-03-26",
+    )
+
+
+LEGACY: Mapping[str, Era] = MappingProxyType({revision: _make_era(revision) for revision in REVISIONS})
+"""Oldest first. An era's tables are small and its hooks are made at first use, so making all costs next to nothing."""
+
+LATEST_LEGACY = LEGACY[REVISIONS[-1]]

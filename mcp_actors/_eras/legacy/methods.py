@@ -1,0 +1,95 @@
+"""The requests and notifications of the revisions with sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, cast
+
+from mcp_actors import types as t
+from mcp_actors._eras.era import Method
+
+__all__ = ["client_methods", "client_notifications", "server_methods", "server_notifications"]
+
+# Either form of elicitation; `Method.params` is whatever the converter structures, also a union.
+_ELICIT = cast(type, t.ElicitParams)
+
+_SERVER = (
+    Method("initialize", t.InitializeParams, t.InitializeResult),
+    Method("ping", t.RequestParams, t.EmptyResult),
+    Method("tools/list", t.PaginatedParams, t.ListToolsResult, gate="tools"),
+    Method("tools/call", t.CallToolParams, t.CallToolResult, gate="tools", target="name", may_ask=True),
+    Method("resources/list", t.PaginatedParams, t.ListResourcesResult, gate="resources"),
+    Method("resources/templates/list", t.PaginatedParams, t.ListResourceTemplatesResult, gate="resources"),
+    Method(
+        "resources/read",
+        t.ReadResourceParams,
+        t.ReadResourceResult,
+        gate="resources",
+        target="uri",
+        may_ask=True,
+    ),
+    Method("resources/subscribe", t.SubscribeParams, t.EmptyResult, gate="resources.subscribe", target="uri"),
+    Method(
+        "resources/unsubscribe", t.UnsubscribeParams, t.EmptyResult, gate="resources.subscribe", target="uri"
+    ),
+    Method("prompts/list", t.PaginatedParams, t.ListPromptsResult, gate="prompts"),
+    Method("prompts/get", t.GetPromptParams, t.GetPromptResult, gate="prompts", target="name", may_ask=True),
+    Method("completion/complete", t.CompleteParams, t.CompleteResult, gate="completions"),
+    Method("logging/setLevel", t.SetLevelParams, t.EmptyResult, gate="logging"),
+)
+# The first revision had completion but no capability to declare it by.
+_UNGATED_COMPLETION = Method("completion/complete", t.CompleteParams, t.CompleteResult)
+
+_CLIENT = (
+    Method("ping", t.RequestParams, t.EmptyResult),
+    Method("roots/list", t.ListRootsParams, t.ListRootsResult, gate="roots"),
+    Method("sampling/createMessage", t.CreateMessageParams, t.CreateMessageResult, gate="sampling"),
+)
+_ELICITATION = Method("elicitation/create", _ELICIT, t.ElicitResult, gate="elicitation")
+
+_FROM_CLIENT = frozenset(
+    {
+        "notifications/initialized",
+        "notifications/cancelled",
+        "notifications/progress",
+        "notifications/roots/list_changed",
+    }
+)
+_FROM_SERVER = frozenset(
+    {
+        "notifications/cancelled",
+        "notifications/progress",
+        "notifications/message",
+        "notifications/resources/updated",
+        "notifications/resources/list_changed",
+        "notifications/tools/list_changed",
+        "notifications/prompts/list_changed",
+    }
+)
+
+
+def server_methods(revision: str) -> Mapping[str, Method]:
+    """What a server answers."""
+    if revision == "2024-11-05":
+        return _table((*_SERVER, _UNGATED_COMPLETION))
+    return _table(_SERVER)
+
+
+def client_methods(revision: str) -> Mapping[str, Method]:
+    """What a client answers."""
+    return _table((*_CLIENT, _ELICITATION) if revision >= "2025-06-18" else _CLIENT)
+
+
+def client_notifications(revision: str) -> frozenset[str]:
+    """What a client may tell."""
+    return _FROM_CLIENT
+
+
+def server_notifications(revision: str) -> frozenset[str]:
+    """What a server may tell."""
+    return _FROM_SERVER | {"notifications/elicitation/complete"} if revision >= "2025-11-25" else _FROM_SERVER
+
+
+def _table(methods: Iterable[Method]) -> Mapping[str, Any]:
+    return MappingProxyType({method.name: method for method in methods})

@@ -1,0 +1,154 @@
+"""How things are told to peers whose revision has no form for them. Each function returns its argument if it can."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import attrs
+
+from mcp_actors._wire.codec import encode_value
+from mcp_actors.errors import LocalProtocolError
+from mcp_actors.types import (
+    UNSET,
+    AudioContent,
+    CallToolResult,
+    CreateMessageParams,
+    CreateMessageResult,
+    ElicitFormParams,
+    ElicitUrlParams,
+    EmbeddedResource,
+    ImageContent,
+    InputRequiredResult,
+    ResourceLink,
+    SamplingContent,
+    SamplingMessage,
+    TextContent,
+    TextResourceContents,
+    Tool,
+    ToolResultContent,
+    ToolUseContent,
+)
+
+
+def audio_as_text(block: AudioContent) -> TextContent:
+    return TextContent(_spoken(block), annotations=block.annotations)
+
+
+def link_as_text(block: ResourceLink) -> TextContent:
+    return TextContent(_spoken(block), annotations=block.annotations)
+
+
+def tool_use_as_text(block: ToolUseContent) -> TextContent:
+    return TextContent(_spoken(block))
+
+
+def tool_result_as_text(block: ToolResultContent) -> TextContent:
+    return TextContent(_spoken(block))
+
+
+def _spoken(block: Any) -> str:
+    """The block in words, for a reader who gets nothing else of it."""
+    match block:
+        case TextContent(text=text):
+            return text
+        case AudioContent() | ImageContent():
+            kind = "audio" if isinstance(block, AudioContent) else "image"
+            return f"[{kind} left out: {block.mime_type}, {len(block.data) * 3 // 4} bytes]"
+        case ResourceLink():
+            words = f"[resource link: {block.title or block.name} <{block.uri}>"
+            words += f", {block.mime_type}" if block.mime_type else ""
+            return f"{words}]" + (f" {block.description}" if block.description else "")
+        case EmbeddedResource(resource=TextResourceContents(text=text)):
+            return text
+        case EmbeddedResource(resource=resource):
+            return f"[resource left out: {resource.uri}]"
+        case ToolUseContent():
+            return f"[tool call {block.id}: {block.name} {encode_value(block.input).decode()}]"
+        case ToolResultContent():
+            failed = " failed" if block.is_error else ""
+            return "\n".join([f"[tool call {block.tool_use_id}{failed}]", *map(_spoken, block.content)])
+    return f"[{getattr(block, 'type', type(block).__name__)} left out]"
+
+
+def one_block_a_message(params: CreateMessageParams) -> CreateMessageParams:
+    """Older peers take one block a message: a list becomes as many messages of the same role."""
+    if not any(isinstance(message.content, list) for message in params.messages):
+        return params
+    messages: list[SamplingMessage] = []
+    for message in params.messages:
+        if isinstance(message.content, list):
+            messages.extend(attrs.evolve(message, content=block) for block in message.content)
+        else:
+            messages.append(message)
+    return attrs.evolve(params, messages=messages)
+
+
+def message_in_one_block(message: SamplingMessage) -> SamplingMessage:
+    """For a message that is written by itself, where no second one can follow."""
+    return (
+        attrs.evolve(message, content=_joined(message.content))
+        if isinstance(message.content, list)
+        else message
+    )
+
+
+def result_in_one_block(result: CreateMessageResult) -> CreateMessageResult:
+    """A result is one message: one block as it is, several as one text."""
+    return (
+        attrs.evolve(result, content=_joined(result.content)) if isinstance(result.content, list) else result
+    )
+
+
+def _joined(blocks: list[SamplingContent]) -> SamplingContent:
+    return blocks[0] if len(blocks) == 1 else TextContent("\n".join(map(_spoken, blocks)))
+
+
+def tool_with_object_output(tool: Tool) -> Tool:
+    """Only the stateless revisions describe output that is no object."""
+    if tool.output_schema is None or tool.output_schema.get("type") == "object":
+        return tool
+    return attrs.evolve(tool, output_schema=None)
+
+
+def object_output_only(result: CallToolResult | ToolResultContent) -> CallToolResult | ToolResultContent:
+    """Only the stateless revisions carry structured content that is no object; its text stays in ``content``."""
+    if result.structured_content is UNSET or isinstance(result.structured_content, dict):
+        return result
+    return attrs.evolve(result, structured_content=UNSET)
+
+
+def form_with_plain_enums(params: ElicitFormParams) -> ElicitFormParams:
+    """Forms before multi-select: titles go into ``enumNames``, only booleans have defaults.
+
+    Raises `LocalProtocolError` for a choice of several, which has no other form there.
+    """
+    properties = params.requested_schema.get("properties")
+    if not isinstance(properties, dict):
+        return params
+    plain = {name: _plain_property(name, schema) for name, schema in properties.items()}
+    return attrs.evolve(params, requested_schema={**params.requested_schema, "properties": plain})
+
+
+def _plain_property(name: str, schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("type") == "array":
+        raise LocalProtocolError(
+            f"{name!r} is a choice of several, which this peer's revision cannot ask for"
+        )
+    plain = dict(schema)
+    if plain.get("type") != "boolean":
+        plain.pop("default", None)
+    titled = plain.pop("oneOf", None)
+    if isinstance(titled, list):
+        plain["enum"] = [option["const"] for option in titled]
+        plain["enumNames"] = [option.get("title", option["const"]) for option in titled]
+    return plain
+
+
+def refuse_url_elicitation(params: ElicitUrlParams) -> NoReturn:
+    raise LocalProtocolError("this peer's revision has no elicitation by url")
+
+
+def refuse_input_required(result: InputRequiredResult) -> NoReturn:
+    raise LocalProtocolError("a session is asked by requests: its revision has no input-required results")

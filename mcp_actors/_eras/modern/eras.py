@@ -1,0 +1,78 @@
+"""The stateless revisions as values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from mcp_actors import types as t
+from mcp_actors._eras.convert import make_converter
+from mcp_actors._eras.era import Era, Method
+from mcp_actors._eras.modern.methods import (
+    CLIENT_METHODS,
+    CLIENT_NOTIFICATIONS,
+    SERVER_METHODS,
+    SERVER_NOTIFICATIONS,
+)
+
+__all__ = ["LATEST_MODERN", "MODERN"]
+
+_SERVER_INFO = "io.modelcontextprotocol/serverInfo"
+
+# What the revisions with sessions had and the stateless ones dropped.
+_GONE: dict[type, frozenset[str]] = {
+    t.RootsCapability: frozenset({"list_changed"}),
+    t.ClientCapabilities: frozenset({"tasks"}),
+    t.ServerCapabilities: frozenset({"tasks"}),
+    t.Tool: frozenset({"execution"}),
+    t.ElicitUrlParams: frozenset({"elicitation_id"}),
+}
+
+
+def _make_seal(unstructure: Callable[[Any], Any]) -> Callable[..., dict[str, Any]]:
+    def seal(result: Any, method: Method, stamp: Mapping[str, Any]) -> dict[str, Any]:
+        """The result with its type, caching hints where they belong, and who sent it.
+
+        ``stamp`` may have ``ttl_ms`` and ``cache_scope`` for results that say nothing of it themselves, and
+        ``server_info``, a ready JSON object. ``None`` is the empty result; a plain dict is not changed.
+        """
+        if result is None:
+            body: dict[str, Any] = {}
+        else:
+            body = result.copy() if result.__class__ is dict else unstructure(result)
+        kind = body.setdefault("resultType", "complete")
+        if method.cacheable and kind == "complete":
+            # Without a word from the server nothing may be reused, least of all by somebody else.
+            if "ttlMs" not in body:
+                body["ttlMs"] = stamp.get("ttl_ms", 0)
+            if "cacheScope" not in body:
+                body["cacheScope"] = stamp.get("cache_scope", "private")
+        info = stamp.get("server_info")
+        if info is not None:
+            meta = body.get("_meta")
+            body["_meta"] = {**meta, _SERVER_INFO: info} if meta else {_SERVER_INFO: info}
+        return body
+
+    return seal
+
+
+def _make_era(revision: str) -> Era:
+    converter = make_converter(_GONE)
+    return Era(
+        name="modern",
+        version=revision,
+        converter=converter,
+        server_methods=SERVER_METHODS,
+        client_methods=CLIENT_METHODS,
+        client_notifications=CLIENT_NOTIFICATIONS,
+        server_notifications=SERVER_NOTIFICATIONS,
+        seal=_make_seal(converter.unstructure),
+        resource_not_found=-32602,
+    )
+
+
+MODERN: Mapping[str, Era] = MappingProxyType({"2026-07-28": _make_era("2026-07-28")})
+"""Oldest first."""
+
+LATEST_MODERN = MODERN["2026-07-28"]
