@@ -1,0 +1,490 @@
+"""Every fixture of the conformance suite, called in memory in both eras, with the suite's exact texts."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from mcp_actors import Client, InputRequired, MissingCapability, RpcError
+from mcp_actors.examples.everything import server as packaged
+from mcp_actors.examples.everything.content import ADDRESS_BOOK_SCHEMA
+from mcp_actors.types import (
+    AudioContent,
+    BlobResourceContents,
+    CreateMessageParams,
+    CreateMessageResult,
+    ElicitFormParams,
+    ElicitResult,
+    ElicitUrlParams,
+    EmbeddedResource,
+    ImageContent,
+    PromptReference,
+    TextContent,
+    TextResourceContents,
+)
+
+from .everything_server import server
+
+LIMIT = 20.0
+NAMES = [
+    "test_simple_text",
+    "test_image_content",
+    "test_audio_content",
+    "test_embedded_resource",
+    "test_multiple_content_types",
+    "test_tool_with_logging",
+    "test_tool_with_progress",
+    "test_error_handling",
+    "test_sampling",
+    "test_elicitation",
+    "test_elicitation_sep1034_defaults",
+    "test_elicitation_sep1330_enums",
+    "test_reconnection",
+    "json_schema_2020_12_tool",
+    "test_missing_capability",
+    "test_streaming_elicitation",
+    "test_logging_tool",
+    "test_trigger_tool_change",
+    "test_trigger_prompt_change",
+    "test_input_required_result_elicitation",
+    "test_input_required_result_sampling",
+    "test_input_required_result_list_roots",
+    "test_input_required_result_request_state",
+    "test_input_required_result_multiple_inputs",
+    "test_input_required_result_multi_round",
+    "test_input_required_result_tampered_state",
+    "test_input_required_result_capabilities",
+]
+
+
+class User:
+    """The client's side of every question, and what was asked."""
+
+    def __init__(self) -> None:
+        self.forms: list[ElicitFormParams] = []
+        self.logged: list[tuple[str, Any]] = []
+        self.answer: dict[str, Any] = {}
+
+    async def sampling(self, params: CreateMessageParams) -> CreateMessageResult:
+        return CreateMessageResult(role="assistant", content=TextContent(text="Paris"), model="fake-1")
+
+    async def elicitation(self, params: ElicitFormParams | ElicitUrlParams) -> ElicitResult:
+        assert isinstance(params, ElicitFormParams)
+        self.forms.append(params)
+        known = params.requested_schema["properties"]
+        return ElicitResult(
+            action="accept", content={name: value for name, value in self.answer.items() if name in known}
+        )
+
+    def on_log(self, level: str, data: Any, logger: str | None) -> None:
+        self.logged.append((level, data))
+
+
+@pytest.fixture(params=["legacy", "modern"])
+def era(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@asynccontextmanager
+async def connected(era: str, user: User | None = None, **options: Any) -> AsyncIterator[Client]:
+    if user is not None:
+        options = {
+            "sampling": user.sampling,
+            "elicitation": user.elicitation,
+            "roots": ["file:///home/user"],
+            "on_log": user.on_log,
+            **options,
+        }
+    with trio.fail_after(LIMIT):
+        async with Client(server, era=era, **options) as client:
+            yield client
+
+
+async def said(client: Client, name: str, arguments: dict[str, Any] | None = None) -> str:
+    result = await client.call_tool(name, arguments or {})
+    assert not result.is_error, result
+    (block,) = result.content
+    assert isinstance(block, TextContent)
+    return block.text
+
+
+def test_there_is_one_truth() -> None:
+    assert server is packaged
+
+
+async def test_listing(era: str) -> None:
+    async with connected(era) as client:
+        tools = {tool.name: tool async for tool in client.tools()}
+        assert set(NAMES) <= set(tools)
+        assert all(tool.description for tool in tools.values())
+        assert tools["json_schema_2020_12_tool"].input_schema == ADDRESS_BOOK_SCHEMA
+        mirrored = [
+            tool
+            for tool in tools.values()
+            if any("x-mcp-header" in each for each in tool.input_schema.get("properties", {}).values())
+        ]
+        assert [tool.name for tool in mirrored] == ["test_custom_header"]
+        prompts = [prompt async for prompt in client.prompts()]
+        assert {prompt.name for prompt in prompts} == {
+            "test_simple_prompt",
+            "test_prompt_with_arguments",
+            "test_prompt_with_embedded_resource",
+            "test_prompt_with_image",
+            "test_input_required_result_prompt",
+        }
+        assert all(prompt.description for prompt in prompts)
+        uris = {resource.uri async for resource in client.resources()}
+        assert uris == {"test://static-text", "test://static-binary", "test://watched-resource"}
+        templates = [template.uri_template async for template in client.resource_templates()]
+        assert templates == ["test://template/{id}/data"]
+
+
+async def test_first_tool_takes_no_arguments(era: str) -> None:
+    """The suite calls the first tool with an empty object, and wants no protocol error."""
+    async with connected(era) as client:
+        page = await client.list_tools()
+        await client.call_tool(page.tools[0].name, {})
+
+
+async def test_content(era: str) -> None:
+    async with connected(era) as client:
+        assert await said(client, "test_simple_text") == "This is a simple text response for testing."
+        (image,) = (await client.call_tool("test_image_content")).content
+        assert isinstance(image, ImageContent)
+        assert image.mime_type == "image/png"
+        assert base64.b64decode(image.data).startswith(b"\x89PNG\r\n\x1a\n")
+        (audio,) = (await client.call_tool("test_audio_content")).content
+        assert isinstance(audio, AudioContent)
+        assert audio.mime_type == "audio/wav"
+        assert base64.b64decode(audio.data)[8:12] == b"WAVE"
+        (embedded,) = (await client.call_tool("test_embedded_resource")).content
+        assert isinstance(embedded, EmbeddedResource)
+        assert embedded.resource == TextResourceContents(
+            uri="test://embedded-resource",
+            mime_type="text/plain",
+            text="This is an embedded resource content.",
+        )
+        text, image, mixed = (await client.call_tool("test_multiple_content_types")).content
+        assert text == TextContent(text="Multiple content types test:")
+        assert isinstance(image, ImageContent)
+        assert isinstance(mixed, EmbeddedResource)
+        assert mixed.resource == TextResourceContents(
+            uri="test://mixed-content-resource",
+            mime_type="application/json",
+            text='{"test":"data","value":123}',
+        )
+
+
+async def test_logging(era: str, autojump_clock: trio.testing.MockClock) -> None:
+    user = User()
+    async with connected(era, user) as client:
+        await client.set_log_level("info")
+        assert await said(client, "test_tool_with_logging") == "Tool with logging executed successfully"
+        await client.call_tool("test_logging_tool")
+    messages = [
+        "Tool execution started",
+        "Tool processing data",
+        "Tool execution completed",
+        "Logging tool executed",
+    ]
+    assert user.logged == [("info", message) for message in messages]
+
+
+async def test_no_log_message_without_a_level_in_the_modern_era() -> None:
+    user = User()
+    async with connected("modern", elicitation=user.elicitation) as client:
+        notified = await client.call_tool("test_logging_tool")
+    assert not notified.is_error
+    assert user.logged == []
+
+
+async def test_progress(era: str, autojump_clock: trio.testing.MockClock) -> None:
+    seen: list[tuple[float, float | None]] = []
+    async with connected(era) as client:
+        await client.call_tool(
+            "test_tool_with_progress", on_progress=lambda p: seen.append((p.progress, p.total))
+        )
+    assert seen == [(0, 100), (50, 100), (100, 100)]
+
+
+async def test_errors(era: str) -> None:
+    async with connected(era) as client:
+        result = await client.call_tool("test_error_handling")
+        assert result.is_error
+        assert result.content == [TextContent(text="This tool intentionally returns an error for testing")]
+        with pytest.raises(MissingCapability) as caught:
+            await client.call_tool("test_missing_capability")
+        assert caught.value.data == {"requiredCapabilities": {"sampling": {}}}
+
+
+async def test_raw_schema_is_enforced(era: str) -> None:
+    async with connected(era) as client:
+        good = await said(client, "json_schema_2020_12_tool", {"name": "Ada", "email": "a@b.c"})
+        assert json.loads(good.split(": ", 1)[1]) == {"name": "Ada", "email": "a@b.c"}
+        for arguments in ({"name": "Ada"}, {"email": "a@b.c", "surprise": 1}, {"email": 7}):
+            assert (await client.call_tool("json_schema_2020_12_tool", arguments)).is_error
+
+
+async def test_reconnection(era: str, autojump_clock: trio.testing.MockClock) -> None:
+    async with connected(era) as client:
+        assert "completed" in await said(client, "test_reconnection")
+
+
+async def test_asking_the_model_and_the_user(era: str) -> None:
+    user = User()
+    user.answer = {"username": "ada", "email": "ada@example.com"}
+    async with connected(era, user) as client:
+        assert await said(client, "test_sampling", {"prompt": "Who?"}) == "LLM response: Paris"
+        text = await said(client, "test_elicitation", {"message": "Tell me"})
+        assert text == f"User response: action=accept, content={json.dumps(user.answer, sort_keys=True)}"
+        assert user.forms[0].message == "Tell me"
+        assert user.forms[0].requested_schema["required"] == ["username", "email"]
+
+
+async def test_defaults(era: str) -> None:
+    user = User()
+    async with connected(era, user) as client:
+        text = await said(client, "test_elicitation_sep1034_defaults")
+    properties = user.forms[0].requested_schema["properties"]
+    found = {name: (schema["type"], schema["default"]) for name, schema in properties.items()}
+    assert found == {
+        "name": ("string", "John Doe"),
+        "age": ("integer", 30),
+        "score": ("number", 95.5),
+        "status": ("string", "active"),
+        "verified": ("boolean", True),
+    }
+    assert properties["status"]["enum"] == ["active", "inactive", "pending"]
+    prefix = "Elicitation completed: action=accept, content="
+    assert text.startswith(prefix)
+    assert json.loads(text.removeprefix(prefix)) == {name: default for name, (_, default) in found.items()}
+
+
+async def test_enums(era: str) -> None:
+    user = User()
+    user.answer = {"untitledSingle": "option2", "titledMulti": ["value1", "value3"]}
+    async with connected(era, user) as client:
+        assert '"titledMulti": ["value1", "value3"]' in await said(client, "test_elicitation_sep1330_enums")
+    properties = user.forms[0].requested_schema["properties"]
+    assert properties["untitledSingle"]["enum"]
+    assert "oneOf" not in properties["untitledSingle"]
+    assert all({"const", "title"} == set(each) for each in properties["titledSingle"]["oneOf"])
+    assert len(properties["legacyEnum"]["enum"]) == len(properties["legacyEnum"]["enumNames"])
+    assert properties["untitledMulti"]["items"]["enum"]
+    assert all({"const", "title"} == set(each) for each in properties["titledMulti"]["items"]["anyOf"])
+
+
+async def test_questions_are_answered_by_the_client(era: str) -> None:
+    """What the suite does by hand in the modern era, left to the client, in both."""
+    user = User()
+    user.answer = {"name": "Alice", "ok": True, "color": "blue", "value": "x", "context": "chess"}
+    expected = {
+        "test_input_required_result_elicitation": "Hello, Alice!",
+        "test_input_required_result_sampling": "The model says: Paris",
+        "test_input_required_result_list_roots": "1 root(s): file:///home/user",
+        "test_input_required_result_request_state": 'state-ok: action=accept, content={"ok": true}',
+        "test_input_required_result_tampered_state": 'integrity-ok: action=accept, content={"ok": true}',
+        "test_input_required_result_multiple_inputs": "Name: Alice; Greeting: Paris; Roots: 1",
+        "test_input_required_result_multi_round": "Alice likes blue",
+        "test_input_required_result_capabilities": "capabilities-ok: elicit_input, sample_input",
+        "test_streaming_elicitation": 'Streaming complete: action=accept, content={"ok": true}',
+    }
+    async with connected(era, user) as client:
+        found = {name: await said(client, name) for name in expected}
+        assert found == expected
+        prompt = await client.get_prompt("test_input_required_result_prompt")
+        assert prompt.messages[0].content == TextContent(text="Prompt with context: chess")
+
+
+async def test_resources(era: str) -> None:
+    async with connected(era) as client:
+        (text,) = (await client.read_resource("test://static-text")).contents
+        assert text == TextResourceContents(
+            uri="test://static-text",
+            mime_type="text/plain",
+            text="This is the content of the static text resource.",
+        )
+        (blob,) = (await client.read_resource("test://static-binary")).contents
+        assert isinstance(blob, BlobResourceContents)
+        assert blob.mime_type == "image/png"
+        (data,) = (await client.read_resource("test://template/123/data")).contents
+        assert isinstance(data, TextResourceContents)
+        assert (data.uri, data.mime_type) == ("test://template/123/data", "application/json")
+        assert json.loads(data.text) == {"id": "123", "templateTest": True, "data": "Data for ID: 123"}
+
+
+async def test_prompts_and_completion(era: str) -> None:
+    async with connected(era) as client:
+        prompt = await client.get_prompt("test_simple_prompt")
+        assert prompt.messages[0].content == TextContent(text="This is a simple prompt for testing.")
+        prompt = await client.get_prompt("test_prompt_with_arguments", {"arg1": "hello", "arg2": "world"})
+        text = "Prompt with arguments: arg1='hello', arg2='world'"
+        assert prompt.messages[0].content == TextContent(text=text)
+        uri = "test://example-resource"
+        prompt = await client.get_prompt("test_prompt_with_embedded_resource", {"resourceUri": uri})
+        embedded = prompt.messages[0].content
+        assert isinstance(embedded, EmbeddedResource)
+        assert embedded.resource == TextResourceContents(
+            uri=uri, mime_type="text/plain", text="Embedded resource content for testing."
+        )
+        assert isinstance(prompt.messages[1].content, TextContent)
+        prompt = await client.get_prompt("test_prompt_with_image")
+        assert isinstance(prompt.messages[0].content, ImageContent)
+        assert isinstance(prompt.messages[1].content, TextContent)
+        reference = PromptReference(name="test_prompt_with_arguments")
+        assert (await client.complete(reference, "arg1", "te")).values == ["test", "testing"]
+
+
+async def test_changes_are_heard(era: str) -> None:
+    async with connected(era) as client, client.listen(tools=True, prompts=True) as events:
+        await client.call_tool("test_trigger_tool_change")
+        heard = await anext(aiter(events))
+        assert "tools" in heard.kind
+        assert "appearing_tool" in {tool.name async for tool in client.tools()}
+        await client.call_tool("test_trigger_tool_change")
+        await client.call_tool("test_trigger_prompt_change")
+        async for event in events:
+            if "prompts" in event.kind:
+                break
+        assert "appearing_prompt" in {prompt.name async for prompt in client.prompts()}
+        await client.call_tool("test_trigger_prompt_change")
+
+
+# The rounds of the modern era as the suite makes them: by hand.
+
+
+async def ask(client: Client, name: str, method: str = "tools/call", **members: Any) -> dict[str, Any]:
+    """One request, with the answers and the state that a retry carries."""
+    arguments = {"arguments": {}} if method == "tools/call" else {}
+    return dict(await client.request(method, {"name": name, **arguments, **members}))
+
+
+def accept(**content: Any) -> dict[str, Any]:
+    return {"action": "accept", "content": content}
+
+
+@asynccontextmanager
+async def by_hand(**options: Any) -> AsyncIterator[Client]:
+    user = User()
+    async with connected("modern", user, answer_input=False, **options) as client:
+        yield client
+
+
+async def question(client: Client, name: str, method: str = "tools/call", **members: Any) -> InputRequired:
+    """The input-required result, which a client that does not answer by itself raises."""
+    with pytest.raises(InputRequired) as caught:
+        await ask(client, name, method, **members)
+    return caught.value
+
+
+SAMPLED = {
+    "role": "assistant",
+    "content": {"type": "text", "text": "Hi"},
+    "model": "fake-1",
+    "stopReason": "endTurn",
+}
+
+
+async def test_one_round() -> None:
+    name = "test_input_required_result_elicitation"
+    async with by_hand() as client:
+        first = await question(client, name)
+        assert list(first.requests) == ["user_name"]
+        result = await ask(
+            client, name, inputResponses={"user_name": accept(name="Alice")}, requestState=first.state
+        )
+        assert result["content"] == [{"type": "text", "text": "Hello, Alice!"}]
+
+
+async def test_wrong_and_extra_answers() -> None:
+    name = "test_input_required_result_elicitation"
+    async with by_hand() as client:
+        again = await question(client, name, inputResponses={"wrong_key": accept(data="wrong")})
+        assert list(again.requests) == ["user_name"]
+        answers = {"user_name": accept(name="Alice"), "extra": accept(data="ignored")}
+        result = await ask(client, name, inputResponses=answers, requestState=again.state)
+        assert result["content"][0]["text"] == "Hello, Alice!"
+
+
+@pytest.mark.parametrize("responses", [{"user_name": 12345}, {"user_name": None}, None])
+async def test_invalid_answers_never_complete(responses: Any) -> None:
+    name = "test_input_required_result_elicitation"
+    async with by_hand() as client:
+        first = await question(client, name)
+        with pytest.raises((InputRequired, RpcError)) as caught:
+            await ask(client, name, inputResponses=responses, requestState=first.state)
+        if isinstance(caught.value, RpcError):
+            assert caught.value.code == -32602
+
+
+async def test_many_rounds() -> None:
+    name = "test_input_required_result_multi_round"
+    async with by_hand() as client:
+        first = await question(client, name)
+        assert list(first.requests) == ["step1"]
+        answers = {"step1": accept(name="Alice")}
+        second = await question(client, name, inputResponses=answers, requestState=first.state)
+        assert list(second.requests) == ["step2"]
+        assert second.state != first.state
+        answers = {"step2": accept(color="blue")}
+        result = await ask(client, name, inputResponses=answers, requestState=second.state)
+        assert result["content"][0]["text"] == "Alice likes blue"
+
+
+async def test_three_questions_at_once() -> None:
+    name = "test_input_required_result_multiple_inputs"
+    async with by_hand() as client:
+        first = await question(client, name)
+        assert set(first.requests) == {"user_name", "greeting", "client_roots"}
+        assert isinstance(first.state, str)
+        answers = {"user_name": accept(name="Alice"), "greeting": SAMPLED, "client_roots": {"roots": []}}
+        result = await ask(client, name, inputResponses=answers, requestState=first.state)
+        assert result["content"][0]["text"] == "Name: Alice; Greeting: Hi; Roots: 0"
+
+
+async def test_tampered_state() -> None:
+    name = "test_input_required_result_tampered_state"
+    async with by_hand() as client:
+        first = await question(client, name)
+        with pytest.raises(RpcError) as caught:
+            await ask(
+                client,
+                name,
+                inputResponses={"confirm": accept(ok=True)},
+                requestState=f"{first.state}-TAMPERED",
+            )
+        assert caught.value.code == -32602
+
+
+async def test_state_belongs_to_its_call() -> None:
+    async with by_hand() as client:
+        first = await question(client, "test_input_required_result_tampered_state")
+        with pytest.raises(RpcError) as caught:
+            await ask(
+                client,
+                "test_input_required_result_request_state",
+                inputResponses={"confirm": accept(ok=True)},
+                requestState=first.state,
+            )
+        assert caught.value.code == -32602
+
+
+async def test_only_declared_capabilities_are_asked_for() -> None:
+    async with by_hand(elicitation=None) as client:
+        first = await question(client, "test_input_required_result_capabilities")
+        assert list(first.requests) == ["sample_input"]
+
+
+async def test_prompts_ask_too() -> None:
+    name = "test_input_required_result_prompt"
+    async with by_hand() as client:
+        first = await question(client, name, "prompts/get")
+        answers = {"user_context": accept(context="chess")}
+        result = await ask(client, name, "prompts/get", inputResponses=answers, requestState=first.state)
+        assert result["messages"][0]["content"]["text"] == "Prompt with context: chess"
