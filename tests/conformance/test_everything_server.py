@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import trio
 
-from mcp_actors import Client, InputRequired, MissingCapability, RpcError
+from mcp_actors import Client, MissingCapability
 from mcp_actors.examples.everything import server as packaged
 from mcp_actors.examples.everything.content import ADDRESS_BOOK_SCHEMA
 from mcp_actors.types import (
     AudioContent,
     BlobResourceContents,
-    CreateMessageParams,
-    CreateMessageResult,
-    ElicitFormParams,
-    ElicitResult,
-    ElicitUrlParams,
     EmbeddedResource,
     ImageContent,
     PromptReference,
@@ -30,8 +23,8 @@ from mcp_actors.types import (
 )
 
 from .everything_server import server
+from .user import User, connected
 
-LIMIT = 20.0
 NAMES = [
     "test_simple_text",
     "test_image_content",
@@ -63,47 +56,9 @@ NAMES = [
 ]
 
 
-class User:
-    """The client's side of every question, and what was asked."""
-
-    def __init__(self) -> None:
-        self.forms: list[ElicitFormParams] = []
-        self.logged: list[tuple[str, Any]] = []
-        self.answer: dict[str, Any] = {}
-
-    async def sampling(self, params: CreateMessageParams) -> CreateMessageResult:
-        return CreateMessageResult(role="assistant", content=TextContent(text="Paris"), model="fake-1")
-
-    async def elicitation(self, params: ElicitFormParams | ElicitUrlParams) -> ElicitResult:
-        assert isinstance(params, ElicitFormParams)
-        self.forms.append(params)
-        known = params.requested_schema["properties"]
-        return ElicitResult(
-            action="accept", content={name: value for name, value in self.answer.items() if name in known}
-        )
-
-    def on_log(self, level: str, data: Any, logger: str | None) -> None:
-        self.logged.append((level, data))
-
-
 @pytest.fixture(params=["legacy", "modern"])
 def era(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-@asynccontextmanager
-async def connected(era: str, user: User | None = None, **options: Any) -> AsyncIterator[Client]:
-    if user is not None:
-        options = {
-            "sampling": user.sampling,
-            "elicitation": user.elicitation,
-            "roots": ["file:///home/user"],
-            "on_log": user.on_log,
-            **options,
-        }
-    with trio.fail_after(LIMIT):
-        async with Client(server, era=era, **options) as client:
-            yield client
 
 
 async def said(client: Client, name: str, arguments: dict[str, Any] | None = None) -> str:
@@ -354,137 +309,3 @@ async def test_changes_are_heard(era: str) -> None:
                 break
         assert "appearing_prompt" in {prompt.name async for prompt in client.prompts()}
         await client.call_tool("test_trigger_prompt_change")
-
-
-# The rounds of the modern era as the suite makes them: by hand.
-
-
-async def ask(client: Client, name: str, method: str = "tools/call", **members: Any) -> dict[str, Any]:
-    """One request, with the answers and the state that a retry carries."""
-    arguments = {"arguments": {}} if method == "tools/call" else {}
-    return dict(await client.request(method, {"name": name, **arguments, **members}))
-
-
-def accept(**content: Any) -> dict[str, Any]:
-    return {"action": "accept", "content": content}
-
-
-@asynccontextmanager
-async def by_hand(**options: Any) -> AsyncIterator[Client]:
-    user = User()
-    async with connected("modern", user, answer_input=False, **options) as client:
-        yield client
-
-
-async def question(client: Client, name: str, method: str = "tools/call", **members: Any) -> InputRequired:
-    """The input-required result, which a client that does not answer by itself raises."""
-    with pytest.raises(InputRequired) as caught:
-        await ask(client, name, method, **members)
-    return caught.value
-
-
-SAMPLED = {
-    "role": "assistant",
-    "content": {"type": "text", "text": "Hi"},
-    "model": "fake-1",
-    "stopReason": "endTurn",
-}
-
-
-async def test_one_round() -> None:
-    name = "test_input_required_result_elicitation"
-    async with by_hand() as client:
-        first = await question(client, name)
-        assert list(first.requests) == ["user_name"]
-        result = await ask(
-            client, name, inputResponses={"user_name": accept(name="Alice")}, requestState=first.state
-        )
-        assert result["content"] == [{"type": "text", "text": "Hello, Alice!"}]
-
-
-async def test_wrong_and_extra_answers() -> None:
-    name = "test_input_required_result_elicitation"
-    async with by_hand() as client:
-        again = await question(client, name, inputResponses={"wrong_key": accept(data="wrong")})
-        assert list(again.requests) == ["user_name"]
-        answers = {"user_name": accept(name="Alice"), "extra": accept(data="ignored")}
-        result = await ask(client, name, inputResponses=answers, requestState=again.state)
-        assert result["content"][0]["text"] == "Hello, Alice!"
-
-
-@pytest.mark.parametrize("responses", [{"user_name": 12345}, {"user_name": None}, None])
-async def test_invalid_answers_never_complete(responses: Any) -> None:
-    name = "test_input_required_result_elicitation"
-    async with by_hand() as client:
-        first = await question(client, name)
-        with pytest.raises((InputRequired, RpcError)) as caught:
-            await ask(client, name, inputResponses=responses, requestState=first.state)
-        if isinstance(caught.value, RpcError):
-            assert caught.value.code == -32602
-
-
-async def test_many_rounds() -> None:
-    name = "test_input_required_result_multi_round"
-    async with by_hand() as client:
-        first = await question(client, name)
-        assert list(first.requests) == ["step1"]
-        answers = {"step1": accept(name="Alice")}
-        second = await question(client, name, inputResponses=answers, requestState=first.state)
-        assert list(second.requests) == ["step2"]
-        assert second.state != first.state
-        answers = {"step2": accept(color="blue")}
-        result = await ask(client, name, inputResponses=answers, requestState=second.state)
-        assert result["content"][0]["text"] == "Alice likes blue"
-
-
-async def test_three_questions_at_once() -> None:
-    name = "test_input_required_result_multiple_inputs"
-    async with by_hand() as client:
-        first = await question(client, name)
-        assert set(first.requests) == {"user_name", "greeting", "client_roots"}
-        assert isinstance(first.state, str)
-        answers = {"user_name": accept(name="Alice"), "greeting": SAMPLED, "client_roots": {"roots": []}}
-        result = await ask(client, name, inputResponses=answers, requestState=first.state)
-        assert result["content"][0]["text"] == "Name: Alice; Greeting: Hi; Roots: 0"
-
-
-async def test_tampered_state() -> None:
-    name = "test_input_required_result_tampered_state"
-    async with by_hand() as client:
-        first = await question(client, name)
-        with pytest.raises(RpcError) as caught:
-            await ask(
-                client,
-                name,
-                inputResponses={"confirm": accept(ok=True)},
-                requestState=f"{first.state}-TAMPERED",
-            )
-        assert caught.value.code == -32602
-
-
-async def test_state_belongs_to_its_call() -> None:
-    async with by_hand() as client:
-        first = await question(client, "test_input_required_result_tampered_state")
-        with pytest.raises(RpcError) as caught:
-            await ask(
-                client,
-                "test_input_required_result_request_state",
-                inputResponses={"confirm": accept(ok=True)},
-                requestState=first.state,
-            )
-        assert caught.value.code == -32602
-
-
-async def test_only_declared_capabilities_are_asked_for() -> None:
-    async with by_hand(elicitation=None) as client:
-        first = await question(client, "test_input_required_result_capabilities")
-        assert list(first.requests) == ["sample_input"]
-
-
-async def test_prompts_ask_too() -> None:
-    name = "test_input_required_result_prompt"
-    async with by_hand() as client:
-        first = await question(client, name, "prompts/get")
-        answers = {"user_context": accept(context="chess")}
-        result = await ask(client, name, "prompts/get", inputResponses=answers, requestState=first.state)
-        assert result["messages"][0]["content"]["text"] == "Prompt with context: chess"
