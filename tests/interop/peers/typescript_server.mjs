@@ -1,0 +1,114 @@
+// A server made with the official TypeScript SDK's second generation, dual-era, over stdio.
+//
+// Usage: typescript_server.mjs MODULES, where MODULES is a directory with a node_modules folder.
+
+import { createRequire } from 'node:module';
+import { join } from 'node:path';
+
+const load = createRequire(join(process.argv[2], 'package.json'));
+const { McpServer, ResourceTemplate, acceptedContent, inputRequired } = load('@modelcontextprotocol/server');
+const { serveStdio } = load('@modelcontextprotocol/server/stdio');
+const z = load('zod');
+
+const WATCHED = 'test://watched-resource';
+const state = { sleeping: 0, slept: 0, cancelled: 0 };
+let watched = 'Watched resource content';
+const text = (value) => ({ content: [{ type: 'text', text: value }] });
+
+function pause(milliseconds, signal) {
+    return new Promise((resolve, reject) => {
+        const timer = setTimeout(resolve, milliseconds);
+        signal.addEventListener('abort', () => {
+            clearTimeout(timer);
+            reject(signal.reason);
+        });
+    });
+}
+
+function build() {
+    const server = new McpServer(
+        { name: 'official-typescript', version: '2.0.0' },
+        { instructions: 'An official server.', capabilities: { logging: {}, resources: { subscribe: true } } }
+    );
+    server.registerTool(
+        'echo',
+        { description: 'The same again', inputSchema: z.object({ message: z.string() }) },
+        async ({ message }) => text(message)
+    );
+    server.registerTool(
+        'add',
+        {
+            description: 'A sum',
+            inputSchema: z.object({ a: z.number(), b: z.number() }),
+            outputSchema: z.object({ total: z.number() })
+        },
+        async ({ a, b }) => ({ ...text(String(a + b)), structuredContent: { total: a + b } })
+    );
+    server.registerTool(
+        'sleep',
+        { description: 'Sleeps', inputSchema: z.object({ seconds: z.number(), steps: z.number() }) },
+        async ({ seconds, steps }, ctx) => {
+            const { signal, _meta } = ctx.mcpReq;
+            state.sleeping += 1;
+            try {
+                for (let step = 1; step <= steps; step++) {
+                    await pause((seconds / steps) * 1000, signal);
+                    if (_meta?.progressToken !== undefined) {
+                        const params = { progressToken: _meta.progressToken, progress: step, total: steps };
+                        await ctx.mcpReq.notify({ method: 'notifications/progress', params });
+                    }
+                }
+                state.slept += 1;
+            } catch (error) {
+                state.cancelled += 1;
+                throw error;
+            } finally {
+                state.sleeping -= 1;
+            }
+            return text(`slept ${seconds} s`);
+        }
+    );
+    server.registerTool('activity', { description: 'What the sleeps did' }, async () => text(JSON.stringify(state)));
+    server.registerTool(
+        'ask',
+        { description: 'Asks twice', inputSchema: z.object({}) },
+        async (_args, ctx) => {
+            const answers = ctx.mcpReq.inputResponses;
+            const name = acceptedContent(answers, 'name', z.object({ name: z.string() }));
+            if (name === undefined) {
+                const requestedSchema = { type: 'object', properties: { name: { type: 'string' } }, required: ['name'] };
+                const question = inputRequired.elicit({ message: 'Who?', requestedSchema });
+                return inputRequired({ inputRequests: { name: question }, requestState: 'first round' });
+            }
+            return text(`Hello, ${name.name}!`);
+        }
+    );
+    server.registerTool(
+        'touch',
+        { description: 'Changes the watched resource', inputSchema: z.object({ text: z.string() }) },
+        async (args) => {
+            watched = args.text;
+            await server.server.sendResourceUpdated({ uri: WATCHED });
+            return text('touched');
+        }
+    );
+    server.registerTool('log', { description: 'Logs' }, async (ctx) => {
+        await ctx.mcpReq.log('info', 'a message');
+        return text('logged');
+    });
+    server.registerResource('watched', WATCHED, { mimeType: 'text/plain' }, async (uri) => ({
+        contents: [{ uri: uri.href, mimeType: 'text/plain', text: watched }]
+    }));
+    const template = new ResourceTemplate('test://template/{id}/data', { list: undefined });
+    server.registerResource('template', template, {}, async (uri, { id }) => ({
+        contents: [{ uri: uri.href, text: `Data for ID: ${id}` }]
+    }));
+    server.registerPrompt(
+        'greet',
+        { description: 'A greeting', argsSchema: z.object({ name: z.string() }) },
+        ({ name }) => ({ messages: [{ role: 'user', content: { type: 'text', text: `Greet ${name}.` } }] })
+    );
+    return server;
+}
+
+serveStdio(build);

@@ -1,0 +1,150 @@
+"""Our client drives a server made with the official Python SDK, in both of its eras."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import trio
+
+from mcp_actors import CallTimeout, Client, RpcError
+from mcp_actors.types import (
+    BlobResourceContents,
+    PromptReference,
+    TextResourceContents,
+)
+
+from .installation import Peers
+from .user import DRIVERS, LEGACY, LIMIT, MODERN, User, stdio, text_of
+
+WATCHED = "test://watched-resource"
+
+
+@pytest.fixture(params=["legacy", "modern", "auto"])
+def era(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def python_server(peers: Peers) -> str:
+    return stdio(peers.python, DRIVERS / "python_server.py")
+
+
+async def test_python_server_features(python_server: str, era: str) -> None:
+    user = User()
+    user.answer = {"username": "ada", "email": "ada@example.com"}
+    with trio.fail_after(LIMIT):
+        async with Client(python_server, era=era, **user.options()) as client:
+            assert client.version == (LEGACY if era == "legacy" else MODERN)
+            assert client.era == ("legacy" if era == "legacy" else "modern")
+            assert client.server_info.name == "official-python"
+            assert client.instructions == "An official server."
+
+            names = {tool.name async for tool in client.tools()}
+            assert {"echo", "add", "sleep", "test_sampling"} <= names
+            result = await client.call_tool("echo", {"message": "gruß 🐍\n\u2028"})
+            assert text_of(result.content) == "gruß 🐍\n\u2028"
+            result = await client.call_tool("add", {"a": 2, "b": 3.5})
+            assert result.structured_content == {"total": 5.5, "terms": 2}
+            result = await client.call_tool("test_error_handling")
+            assert result.is_error
+            result = await client.call_tool("add", {"a": "two", "b": 1})
+            assert result.is_error
+
+            result = await client.call_tool("test_sampling", {"prompt": "Who are you?"})
+            assert text_of(result.content) == "LLM response: I am the model"
+            assert user.sampled[0].max_tokens == 100
+            result = await client.call_tool("test_elicitation", {"message": "Tell me"})
+            assert "ada@example.com" in text_of(result.content)
+            assert user.elicited[0].message == "Tell me"
+
+
+async def test_python_server_resources_and_prompts(python_server: str, era: str) -> None:
+    with trio.fail_after(LIMIT):
+        async with Client(python_server, era=era) as client:
+            uris = {resource.uri async for resource in client.resources()}
+            assert {"test://static-text", "test://static-binary", WATCHED} <= uris
+            templates = [template.uri_template async for template in client.resource_templates()]
+            assert templates == ["test://template/{id}/data"]
+            (contents,) = (await client.read_resource("test://template/123/data")).contents
+            assert isinstance(contents, TextResourceContents)
+            assert json.loads(contents.text)["id"] == "123"
+            (contents,) = (await client.read_resource("test://static-binary")).contents
+            assert isinstance(contents, BlobResourceContents)
+            with pytest.raises(RpcError) as caught:
+                await client.read_resource("test://nothing")
+            assert caught.value.data == {"uri": "test://nothing"}
+
+            arguments = {"arg1": "one", "arg2": "two"}
+            prompt = await client.get_prompt("test_prompt_with_arguments", arguments)
+            assert [message.role for message in prompt.messages] == ["user", "assistant"]
+            reference = PromptReference(name="test_prompt_with_arguments")
+            completion = await client.complete(reference, "arg1", "par")
+            assert completion.values == ["paris", "park", "party"]
+
+
+async def test_python_server_progress_and_cancellation(python_server: str, era: str) -> None:
+    seen: list[tuple[float, float | None]] = []
+    with trio.fail_after(LIMIT):
+        async with Client(python_server, era=era) as client:
+            await client.call_tool(
+                "sleep",
+                {"seconds": 0.05, "steps": 5},
+                on_progress=lambda progress: seen.append((progress.progress, progress.total)),
+            )
+            assert seen == [(step, 5) for step in range(1, 6)]
+
+            # Leaving the scope round a call tells the server.
+            with trio.CancelScope() as scope:
+                await client.call_tool(
+                    "sleep", {"seconds": 60, "steps": 1000}, on_progress=lambda progress: scope.cancel()
+                )
+            assert scope.cancelled_caught
+            # So does the clock.
+            with pytest.raises(CallTimeout):
+                await client.call_tool("sleep", {"seconds": 60, "steps": 1}, timeout=0.1)
+            while (await activity(client))["sleeping"]:  # noqa: ASYNC110 - another process: only asking can tell
+                await trio.sleep(0.02)
+            assert (await activity(client))["cancelled"] == 2
+
+
+async def activity(client: Client) -> dict[str, int]:
+    result = await client.call_tool("activity")
+    decoded: dict[str, int] = json.loads(text_of(result.content))
+    return decoded
+
+
+async def test_python_server_change_notifications(python_server: str) -> None:
+    with trio.fail_after(LIMIT):
+        async with Client(python_server, era="modern") as client, client.listen(uris=[WATCHED]) as events:
+            await client.call_tool("touch", {"text": "new"})
+            async for event in events:
+                assert event.uri == WATCHED
+                break
+            (contents,) = (await client.read_resource(WATCHED)).contents
+            assert contents.text == "new"
+
+
+async def test_python_server_logging_in_the_modern_era(python_server: str) -> None:
+    user = User()
+    with trio.fail_after(LIMIT):
+        async with Client(python_server, era="modern", on_log=user.on_log) as client:
+            await client.set_log_level("info")
+            await client.call_tool("test_tool_with_logging")
+    texts = ["Tool execution started", "Tool processing data", "Tool execution completed"]
+    assert user.logged == [("info", text) for text in texts]
+
+
+async def test_fifty_calls_at_once(python_server: str, era: str) -> None:
+    answers: dict[int, str] = {}
+    with trio.fail_after(LIMIT):
+        async with Client(python_server, era=era) as client:
+
+            async def call(number: int) -> None:
+                result = await client.call_tool("echo", {"message": f"message {number}"})
+                answers[number] = text_of(result.content)
+
+            async with trio.open_nursery() as nursery:
+                for number in range(50):
+                    nursery.start_soon(call, number)
+    assert answers == {number: f"message {number}" for number in range(50)}

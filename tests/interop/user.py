@@ -1,0 +1,72 @@
+"""The client's side of a conversation with an official server: a person, a model, and a log window."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from mcp_actors.types import (
+    CreateMessageParams,
+    CreateMessageResult,
+    ElicitFormParams,
+    ElicitResult,
+    ElicitUrlParams,
+    TextContent,
+)
+
+__all__ = ["DRIVERS", "LEGACY", "LIMIT", "MODERN", "User", "stdio", "text_of"]
+
+LIMIT = 40.0  # seconds for one test; they take about one
+DRIVERS = Path(__file__).parent / "peers"
+LEGACY, MODERN = "2025-11-25", "2026-07-28"
+
+
+def stdio(*command: object) -> str:
+    return "stdio:" + shlex.join(str(part) for part in command)
+
+
+class User:
+    """What a person, a model and a log window would do on the client's side, and what they saw."""
+
+    def __init__(self) -> None:
+        self.sampled: list[CreateMessageParams] = []
+        self.elicited: list[ElicitFormParams | ElicitUrlParams] = []
+        self.logged: list[tuple[str, Any]] = []
+        self.changed: list[tuple[str, str | None]] = []
+        self.answer: dict[str, Any] = {}
+        self.news = trio.Event()
+
+    async def sampling(self, params: CreateMessageParams) -> CreateMessageResult:
+        self.sampled.append(params)
+        return CreateMessageResult(
+            role="assistant", content=TextContent(text="I am the model"), model="fake-1"
+        )
+
+    async def elicitation(self, params: ElicitFormParams | ElicitUrlParams) -> ElicitResult:
+        self.elicited.append(params)
+        return ElicitResult(action="accept", content=dict(self.answer))
+
+    def on_log(self, level: str, data: Any, logger: str | None) -> None:
+        self.logged.append((level, data))
+
+    def on_change(self, kind: str, uri: str | None) -> None:
+        self.changed.append((kind, uri))
+        self.news.set()
+        self.news = trio.Event()
+
+    def options(self) -> dict[str, Any]:
+        return {
+            "sampling": self.sampling,
+            "elicitation": self.elicitation,
+            "roots": ["file:///home/peer"],
+            "on_log": self.on_log,
+            "on_change": self.on_change,
+        }
+
+
+def text_of(content: Sequence[Any]) -> str:
+    return "\n".join(block.text for block in content if isinstance(block, TextContent))
