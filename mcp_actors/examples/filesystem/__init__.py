@@ -64,8 +64,6 @@ def server(*args: str) -> Server:
 
     @asynccontextmanager
     async def lifespan(app: Server) -> AsyncIterator[None]:
-        watch = Watch(root, lambda uri: _path_of(root, uri), app.resource_updated)
-        app.on_subscribe, app.on_unsubscribe = watch.add, watch.discard
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch.run)
             yield
@@ -77,6 +75,8 @@ def server(*args: str) -> Server:
         instructions="Paths are relative to the root of this server, with / between names. Links are not followed.",
         lifespan=lifespan,
     )
+    watch = Watch(root, lambda uri: _path_of(root, uri), app.resource_updated)
+    app.on_subscribe, app.on_unsubscribe = watch.add, watch.discard
     _add_reading_tools(app, root)
     if "--read-only" not in args:
         _add_writing_tool(app, root)

@@ -26,6 +26,7 @@ class Watch:
         self._path_of = path_of
         self._changed = changed
         self._seen: dict[str, tuple[str, tuple[int, ...] | None]] = {}
+        self._turn = trio.Lock()
         self._wanted = trio.Event()
         self._unwanted = trio.Event()
 
@@ -42,15 +43,16 @@ class Watch:
             self._unwanted.set()
 
     async def run(self) -> None:
-        """Watches whenever there is something to watch; never returns."""
-        while True:
-            await self._wanted.wait()
-            self._unwanted = trio.Event()
-            if self._seen:
-                await self._watch_until(self._unwanted)
-            self._wanted = trio.Event()
-            if self._seen:
-                self._wanted.set()
+        """Watches whenever there is something to watch; never returns. Run twice, the second is a spare."""
+        async with self._turn:
+            while True:
+                await self._wanted.wait()
+                self._unwanted = trio.Event()
+                if self._seen:
+                    await self._watch_until(self._unwanted)
+                self._wanted = trio.Event()
+                if self._seen:
+                    self._wanted.set()
 
     async def _watch_until(self, stop: trio.Event) -> None:
         async with trio.open_nursery() as nursery:

@@ -111,7 +111,7 @@ def _add_resources(app: Server, history: History) -> None:
     @app.resource(COMMIT, name="commit", mime_type="text/plain", list=recent_commits)
     async def commit(sha: str) -> str:
         """A commit with its message, statistics and patch; a branch or tag will do for the id."""
-        with _errors_of(f"git://commit/{quote(sha)}"):
+        with _errors_of(f"git://commit/{quote(sha, safe='')}"):
             return await history.show(sha)
 
     @app.resource(FILE, name="file")

@@ -123,7 +123,7 @@ class Repository:
         return found.text.strip()
 
     async def _run(self, arguments: Sequence[str]) -> Output:
-        chunks: list[bytes] = []
+        printed = bytearray()
         complaint = bytearray()
         truncated = False
         async with trio.open_nursery() as nursery:
@@ -142,7 +142,7 @@ class Repository:
             nursery.start_soon(_keep_first, process.stderr, complaint)
             left = MAX_OUTPUT_BYTES
             async for chunk in process.stdout:
-                chunks.append(chunk[:left])
+                printed += chunk[:left]
                 left -= len(chunk)
                 if left < 0:
                     truncated = True
@@ -150,7 +150,7 @@ class Repository:
                     break
         if process.returncode != 0 and not truncated:
             raise ToolError(_explained(bytes(complaint), self.directory))
-        return Output(b"".join(chunks), truncated)
+        return Output(bytes(printed), truncated)
 
 
 def checked(value: str) -> str:
