@@ -6,6 +6,7 @@ import random
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import click
 import trio
@@ -18,7 +19,10 @@ __all__ = ["command"]
 
 _GRACE = 15.0  # seconds for the sessions to end by themselves once the time is over
 _REDRAW = 0.25  # seconds between two pictures of the table
-_NOTE = "Each session calls again at once: latencies include waiting for a processor. One stdio child = one session."
+_NOTE = (
+    "Each session calls again at once, so latencies include waiting for a processor; "
+    "a session over stdio is a child process; 2 x 16: two sessions with 16 calls in flight each."
+)
 
 
 @click.command("demo", short_help="Run the engine for real.")
@@ -91,7 +95,7 @@ async def _print(load: Load, started: float) -> None:
 async def _draw(load: Load, started: float) -> None:
     from rich.live import Live  # only a terminal needs it
 
-    def picture(title: str = "mcp-actors demo, Ctrl-C ends it early") -> object:
+    def picture(title: str = "mcp-actors demo, Ctrl-C ends it early") -> Any:
         return table(load.rows, trio.current_time() - started, title)
 
     with Live(picture(), auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live:

@@ -34,7 +34,7 @@ class Latencies:
         for index, count in enumerate(self.counts):
             seen += count
             if count and seen >= wanted:
-                return _FLOOR * 2.0 ** ((index + 0.5) / _PER_DOUBLING)
+                return _FLOOR * math.exp2((index + 0.5) / _PER_DOUBLING)
         return None
 
 
@@ -72,7 +72,7 @@ class Tally:
     @classmethod
     def total(cls, tallies: Iterable[Tally]) -> Tally:
         """The sum of all rows."""
-        total = cls("all", "", 0, 0)
+        total = cls("all", "", 0, 1)
         for tally in tallies:
             for name in ("planned", "opened", "live", "calls", "reports", "cancelled", "confirmed", "errors"):
                 setattr(total, name, getattr(total, name) + getattr(tally, name))

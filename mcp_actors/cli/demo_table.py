@@ -13,21 +13,24 @@ from mcp_actors.cli.demo_figures import Tally
 
 __all__ = ["peak_memory", "plain_table", "progress_line", "summary", "table"]
 
-# title, width, cell of a row after `seconds`
+# title, width, cell of a row after `seconds`. With one space between them they fill 80 columns at most.
 _COLUMNS: tuple[tuple[str, int, Callable[[Tally, float], str]], ...] = (
-    ("binding", 8, lambda row, _: row.binding),
-    ("era", 7, lambda row, _: row.era),
-    ("sessions", 9, lambda row, _: f"{row.opened:,}/{row.planned:,}"),
-    ("in flight", 9, lambda row, _: f"{row.lanes} each" if row.lanes else ""),
-    ("calls", 9, lambda row, _: f"{row.calls:,}"),
-    ("calls/s", 8, lambda row, seconds: f"{row.calls / seconds:,.0f}" if seconds else "-"),
-    ("progress", 9, lambda row, _: f"{row.reports:,}"),
+    ("binding, era", 13, lambda row, _: f"{row.binding} {row.era}"),
+    ("sessions", 8, lambda row, _: _sessions(row)),
+    ("calls", 7, lambda row, _: f"{row.calls:,}"),
+    ("calls/s", 7, lambda row, seconds: f"{row.calls / seconds:,.0f}" if seconds else "-"),
     ("cancelled", 9, lambda row, _: f"{row.cancelled:,}"),
     ("confirmed", 9, lambda row, _: f"{row.confirmed:,}"),
-    ("p50 ms", 8, lambda row, _: _milliseconds(row, 50)),
-    ("p99 ms", 8, lambda row, _: _milliseconds(row, 99)),
+    ("p50 ms", 6, lambda row, _: _milliseconds(row, 50)),
+    ("p99 ms", 6, lambda row, _: _milliseconds(row, 99)),
     ("errors", 6, lambda row, _: f"{row.errors:,}"),
 )
+
+
+def _sessions(row: Tally) -> str:
+    """``2 x 16``: two sessions, each with 16 calls in flight; ``12/148``: not all are open yet."""
+    opened = f"{row.opened:,}" if row.opened == row.planned else f"{row.opened:,}/{row.planned:,}"
+    return f"{opened} x {row.lanes}" if row.lanes > 1 else opened
 
 
 def _milliseconds(row: Tally, percent: float) -> str:
@@ -40,12 +43,13 @@ def table(rows: Iterable[Tally], seconds: float, title: str) -> Any:
     from rich.table import Table  # only a terminal needs it
 
     rows = list(rows)
-    drawn = Table(title=title, title_justify="left", show_footer=True)
+    drawn = Table(
+        title=title, title_justify="left", show_footer=True, box=None, padding=(0, 1, 0, 0), pad_edge=False
+    )
     total = Tally.total(rows)
-    for name, _, cell in _COLUMNS:
-        drawn.add_column(
-            name, cell(total, seconds), justify="left" if name in ("binding", "era") else "right"
-        )
+    for name, width, cell in _COLUMNS:
+        side: Any = "left" if name == _COLUMNS[0][0] else "right"
+        drawn.add_column(name, cell(total, seconds), justify=side, min_width=width, no_wrap=True)
     for row in rows:
         style = "red" if row.errors else None
         drawn.add_row(*(cell(row, seconds) for _, _, cell in _COLUMNS), style=style)
@@ -64,12 +68,14 @@ def progress_line(rows: Iterable[Tally], seconds: float) -> str:
 def plain_table(rows: Iterable[Tally], seconds: float) -> str:
     """The rows and their sum as text."""
     rows = list(rows)
-    lines = ["  ".join(f"{name:>{width}}" for name, width, _ in _COLUMNS)]
-    lines += [
-        "  ".join(f"{cell(row, seconds):>{width}}" for _, width, cell in _COLUMNS)
-        for row in [*rows, Tally.total(rows)]
-    ]
-    return "\n".join(lines)
+    lines = [[name for name, _, _ in _COLUMNS]]
+    lines += [[cell(row, seconds) for _, _, cell in _COLUMNS] for row in [*rows, Tally.total(rows)]]
+    return "\n".join(_plain_line(cells) for cells in lines)
+
+
+def _plain_line(cells: list[str]) -> str:
+    first, *others = (f"{cell:>{width}}" for cell, (_, width, _) in zip(cells, _COLUMNS, strict=True))
+    return " ".join([first.strip().ljust(len(first)), *others])
 
 
 def summary(rows: Iterable[Tally], seconds: float) -> str:

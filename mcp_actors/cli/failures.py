@@ -11,7 +11,15 @@ import click
 
 from mcp_actors.errors import CallTimeout, McpError, RpcError
 
-__all__ = ["EXIT_FAILED", "EXIT_INTERRUPTED", "EXIT_USAGE", "Failure", "reported", "traceback_option"]
+__all__ = [
+    "EXIT_FAILED",
+    "EXIT_INTERRUPTED",
+    "EXIT_USAGE",
+    "Failure",
+    "WrongUsage",
+    "reported",
+    "traceback_option",
+]
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2  # click's own for bad options
@@ -21,17 +29,21 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class Failure(click.ClickException):
-    """Ends the command: ``message`` goes to stderr behind the program's name."""
+    """Ends the command with exit code 1: its message goes to stderr behind the program's name."""
 
-    def __init__(self, message: str, exit_code: int = EXIT_FAILED) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+    exit_code = EXIT_FAILED
 
     def show(self, file: IO[Any] | None = None) -> None:
         first, *rest = self.message.splitlines() or [""]
         click.echo(f"{click.style('mcp-actors:', fg='red', bold=True)} {first}", file=file, err=True)
         for line in rest:
             click.secho(line, file=file, err=True, dim=True)
+
+
+class WrongUsage(Failure):
+    """A `Failure` that better arguments would have avoided: exit code 2."""
+
+    exit_code = EXIT_USAGE
 
 
 def traceback_option(function: _F) -> _F:

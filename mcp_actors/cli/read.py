@@ -8,7 +8,7 @@ import sys
 import click
 
 from mcp_actors import Client, types
-from mcp_actors.cli.failures import EXIT_USAGE, Failure, reported, traceback_option
+from mcp_actors.cli.failures import WrongUsage, reported, traceback_option
 from mcp_actors.cli.shown import echo_json, echo_text
 from mcp_actors.cli.talk import client_options, talk
 
@@ -50,7 +50,7 @@ def _write(part: types.TextResourceContents | types.BlobResourceContents) -> Non
     if terminal:
         kind = part.mime_type or "binary"
         hint = "redirect stdout (> FILE), or use --json"
-        raise Failure(
-            f"{part.uri} is {kind}, {len(data)} bytes, which do not belong on a terminal: {hint}", EXIT_USAGE
+        raise WrongUsage(
+            f"{part.uri} is {kind}, {len(data)} bytes, which do not belong on a terminal: {hint}"
         )
     click.echo(data, nl=False)

@@ -63,7 +63,8 @@ def _plain_object(value: Any) -> dict[str, Any]:
         if item is None and field.default is None:
             continue
         members[_wire_name(field.name)] = plain(item)
-    return members | plain(getattr(value, "extra", {}))
+    members.update(plain(getattr(value, "extra", {})))
+    return members
 
 
 def _wire_name(name: str) -> str:

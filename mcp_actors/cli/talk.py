@@ -11,7 +11,7 @@ import click
 import trio
 
 from mcp_actors import Client
-from mcp_actors.cli.failures import EXIT_INTERRUPTED, EXIT_USAGE, Failure
+from mcp_actors.cli.failures import EXIT_INTERRUPTED, Failure, WrongUsage
 
 __all__ = ["Interrupted", "client_options", "talk"]
 
@@ -22,11 +22,10 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 class Interrupted(Failure):
     """Ctrl-C (or SIGTERM) ended the command; ``connected`` says whether there was a server to tell."""
 
+    exit_code = EXIT_INTERRUPTED
+
     def __init__(self, connected: bool) -> None:
-        super().__init__(
-            "cancelled; the server was told" if connected else "interrupted while connecting",
-            EXIT_INTERRUPTED,
-        )
+        super().__init__("cancelled; the server was told" if connected else "interrupted while connecting")
 
 
 def client_options(function: _F) -> _F:
@@ -100,4 +99,4 @@ def _client(url: str, era: str, options: dict[str, Any]) -> Client:
     try:
         return Client(url, era=era, **options)
     except ValueError as error:  # an era that does not exist
-        raise Failure(str(error), EXIT_USAGE) from error
+        raise WrongUsage(str(error)) from error

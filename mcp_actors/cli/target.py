@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from mcp_actors import Server
-from mcp_actors.cli.failures import EXIT_USAGE, Failure
+from mcp_actors.cli.failures import Failure, WrongUsage
 
 __all__ = ["load_server"]
 
@@ -54,7 +54,7 @@ def load_server(target: str, args: Sequence[str]) -> Server:
         found = _attribute(module, place, attribute) if attribute else _default(module, place)
         if isinstance(found, Server):
             return _without_args(found, target, args)
-        return _make(found, attribute or getattr(found, "__name__", "the factory"), place, args)
+        return _make(found, attribute or str(getattr(found, "__name__", "the function")), place, args)
 
 
 def _split(target: str) -> tuple[str, str | None]:
@@ -67,13 +67,15 @@ def _split(target: str) -> tuple[str, str | None]:
 def _import(place: str) -> ModuleType:
     is_file = place.endswith(".py") or os.sep in place
     if is_file and not os.path.isfile(place):
-        raise Failure(f"there is no file {place}", EXIT_USAGE)
+        raise WrongUsage(f"there is no file {place}")
     try:
         return _import_file(Path(place).resolve()) if is_file else _import_module(place)
+    except Failure:
+        raise
     except ModuleNotFoundError as error:
         if not is_file and error.name and (place == error.name or place.startswith(error.name + ".")):
             hint = f"; for a file write ./{place}.py" if os.path.isfile(f"{place}.py") else ""
-            raise Failure(f"there is no module {place}{hint}", EXIT_USAGE) from error
+            raise WrongUsage(f"there is no module {place}{hint}") from error
         _cannot("import", place, error)
     except (Exception, SystemExit) as error:
         _cannot("import", place, error)
@@ -83,7 +85,7 @@ def _import_module(name: str) -> ModuleType:
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())  # as `python -m` does
     if not all(part.isidentifier() for part in name.split(".")):
-        raise Failure(f"{name!r} is neither a path that ends in .py nor a module's name", EXIT_USAGE)
+        raise WrongUsage(f"{name!r} is neither a path that ends in .py nor a module's name")
     return importlib.import_module(name)
 
 
@@ -93,7 +95,7 @@ def _import_file(path: Path) -> ModuleType:
     name = path.stem if path.stem.isidentifier() and importlib.util.find_spec(path.stem) is None else ""
     spec = importlib.util.spec_from_file_location(name or f"_served_{abs(hash(path))}", path)
     if spec is None or spec.loader is None:
-        raise Failure(f"{path} is no Python file", EXIT_USAGE)
+        raise WrongUsage(f"{path} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # type hints are resolved through it
     spec.loader.exec_module(module)
@@ -107,11 +109,9 @@ def _attribute(module: ModuleType, place: str, attribute: str) -> Any:
             found = getattr(found, part)
         except AttributeError:
             names = ", ".join(sorted(_servers(module))) or "none"
-            raise Failure(f"{place} has no {attribute}; its servers: {names}", EXIT_USAGE) from None
+            raise WrongUsage(f"{place} has no {attribute}; its servers: {names}") from None
     if not isinstance(found, Server) and not callable(found):
-        raise Failure(
-            f"{place}:{attribute} is a {type(found).__name__}, not a Server or a function", EXIT_USAGE
-        )
+        raise WrongUsage(f"{place}:{attribute} is a {type(found).__name__}, not a Server or a function")
     return found
 
 
@@ -123,14 +123,12 @@ def _default(module: ModuleType, place: str) -> Any:
     if len(servers) == 1:
         return next(iter(servers.values()))
     if servers:
-        raise Failure(
-            f"{place} has several servers: write {place}:{' or :'.join(sorted(servers))}", EXIT_USAGE
-        )
+        raise WrongUsage(f"{place} has several servers: write {place}:{' or :'.join(sorted(servers))}")
     for name in _FACTORY_NAMES:
         factory = getattr(module, name, None)
         if callable(factory):
             return factory
-    raise Failure(f"{place} has no Server and no function server, make_server or main", EXIT_USAGE)
+    raise WrongUsage(f"{place} has no Server and no function server, make_server or main")
 
 
 def _servers(module: ModuleType) -> dict[str, Server]:
@@ -139,7 +137,7 @@ def _servers(module: ModuleType) -> dict[str, Server]:
 
 def _without_args(server: Server, target: str, args: Sequence[str]) -> Server:
     if args:
-        raise Failure(f"{target} is a Server and takes no ARGS (a function would)", EXIT_USAGE)
+        raise WrongUsage(f"{target} is a Server and takes no ARGS (a function would)")
     return server
 
 
@@ -148,9 +146,7 @@ def _make(factory: Callable[..., Any], name: str, place: str, args: Sequence[str
         inspect.signature(factory).bind(*args)
     except TypeError as error:
         given = " ".join(args) or "nothing"
-        raise Failure(
-            f"{place}:{name}{inspect.signature(factory)} got {given}: {error}", EXIT_USAGE
-        ) from None
+        raise WrongUsage(f"{place}:{name}{inspect.signature(factory)} got {given}: {error}") from None
     except ValueError:  # some callables written in C have no signature: calling them will tell
         pass
     try:
@@ -160,13 +156,13 @@ def _make(factory: Callable[..., Any], name: str, place: str, args: Sequence[str
     except Failure:
         raise
     except ValueError as error:  # how a factory says that it does not like its ARGS
-        raise Failure(f"{place}: {error}", EXIT_USAGE) from error
+        raise WrongUsage(f"{place}: {error}") from error
     except (Exception, SystemExit) as error:
         _cannot("make a server with", f"{place}:{name}", error)
     if not isinstance(made, Server):
         if inspect.iscoroutine(made):
             made.close()
-        raise Failure(f"{place}:{name} made a {type(made).__name__}, not a Server", EXIT_USAGE)
+        raise WrongUsage(f"{place}:{name} made a {type(made).__name__}, not a Server")
     return made
 
 
@@ -192,7 +188,7 @@ def _run_means_serve() -> Iterator[None]:
         raise _WouldRun(self)
 
     original = Server.run
-    Server.run = stop_here  # type: ignore[method-assign,assignment]
+    Server.run = stop_here  # type: ignore[method-assign]
     try:
         yield
     finally:
