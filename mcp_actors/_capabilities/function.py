@@ -107,10 +107,12 @@ def _threaded(
     async def run(ctx: Invoked, arguments: dict[str, Any]) -> Any:
         if injected_name is not None:
             arguments[injected_name] = ctx
-        value = await trio.to_thread.run_sync(
-            partial(call, **arguments), abandon_on_cancel=True, limiter=limiter
+        boxed = await trio.to_thread.run_sync(
+            lambda: [call(**arguments)], abandon_on_cancel=True, limiter=limiter
         )
-        # A plain wrapper round an async function gives its coroutine back: that belongs on the loop.
+        # A plain wrapper round an async function gives its coroutine back, which belongs on the loop. It comes in a
+        # box, since Trio takes a coroutine out of a thread for a mistake.
+        value = boxed[0]
         return await value if hasattr(type(value), "__await__") else value
 
     return run

@@ -3,14 +3,14 @@
 A cursor is opaque to the client and carries all that the server needs, so it survives without any memory of a
 session and means the same in another process that serves the same list. It names the last entry that was shown: the
 next page begins after that entry, wherever it stands by then. When that entry is gone, the page begins at the first
-one that was registered after it. So an unchanged entry is never skipped and never shown twice.
+one that was registered after it. So no entry of a registry is skipped or shown twice, whatever comes and goes.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -62,9 +62,9 @@ def _cursor(kind: str, serial: int, key: str) -> str:
 
 def _start_after(entries: Sequence[Listed], cursor: Any, kind: str) -> int:
     serial, key = _place(cursor, kind)
-    start = bisect_right(entries, serial, key=lambda entry: entry.serial)
-    if start and entries[start - 1].key == key:
-        return start
+    start = bisect_left(entries, serial, key=lambda entry: entry.serial)
+    if start < len(entries) and entries[start].key == key:
+        return start + 1
     # Another process may have registered the same entries in another order: the key counts more than the number.
     for index, entry in enumerate(entries):
         if entry.key == key:
