@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import attrs
 from cattrs import Converter
 
+from mcp_actors._eras.convert import structure_error_text
 from mcp_actors._wire.envelope import RequestId
-from mcp_actors.types.capabilities import ClientCapabilities, Implementation
+from mcp_actors.errors import INVALID_PARAMS, RpcError
+from mcp_actors.types import ClientCapabilities, Implementation
 
-__all__ = ["Era", "Invocation", "Method", "Peer"]
+__all__ = ["Era", "Invocation", "Method", "Peer", "structured"]
+
+T = TypeVar("T")
 
 
 @attrs.frozen
@@ -29,16 +33,6 @@ class Method:
     target: str | None = None
     cacheable: bool = False
     may_ask: bool = False
-
-
-@attrs.define(eq=False)
-class Peer:
-    """What the other side said of itself: once per session (legacy) or in every request (modern)."""
-
-    version: str
-    capabilities: ClientCapabilities
-    info: Implementation | None = None
-    log_level: str | None = None
 
 
 @attrs.frozen(eq=False)
@@ -60,6 +54,7 @@ class Era:
     seal: Callable[[Any, Method, Mapping[str, Any]], dict[str, Any]]
     resource_not_found: int
     batches: bool = False
+    progress_message: bool = True
 
     def structure(self, value: Any, cls: type) -> Any:
         """JSON to the neutral vocabulary; what this revision does not know is kept in ``extra``."""
@@ -68,6 +63,56 @@ class Era:
     def unstructure(self, value: Any) -> Any:
         """The neutral vocabulary to JSON; what this revision does not know is left out."""
         return self.converter.unstructure(value)
+
+
+class Peer:
+    """What a client said of itself: once per session (legacy) or in every request (modern).
+
+    A modern request repeats all of it, so the JSON is turned into types only when something reads it.
+    """
+
+    __slots__ = ("_capabilities", "_info", "era", "log_level", "raw_capabilities", "raw_info")
+
+    def __init__(
+        self, era: Era, raw_capabilities: dict[str, Any], raw_info: Any, log_level: str | None
+    ) -> None:
+        self.era = era
+        self.raw_capabilities = raw_capabilities
+        self.raw_info = raw_info
+        self.log_level = log_level
+        self._capabilities: ClientCapabilities | None = None
+        self._info: Implementation | None = None
+
+    @property
+    def version(self) -> str:
+        """The protocol revision this client speaks."""
+        return self.era.version
+
+    @property
+    def capabilities(self) -> ClientCapabilities:
+        """What the client can do; raises `RpcError` -32602 when it is malformed."""
+        if self._capabilities is None:
+            self._capabilities = structured(self.era, self.raw_capabilities, ClientCapabilities)
+        return self._capabilities
+
+    @property
+    def info(self) -> Implementation | None:
+        """The client's name and version, for display only: never decide anything by it."""
+        if self._info is None and self.raw_info is not None:
+            self._info = structured(self.era, self.raw_info, Implementation)
+        return self._info
+
+    def __repr__(self) -> str:
+        name = self.raw_info.get("name") if isinstance(self.raw_info, dict) else None
+        return f"<Peer {name!r} {self.version}>"
+
+
+def structured(era: Era, value: Any, cls: type[T]) -> T:
+    """Structures what a peer sent; what does not fit is its mistake: -32602 with the member's name."""
+    try:
+        return era.converter.structure(value, cls)
+    except Exception as error:  # cattrs raises whatever the member's own conversion raised
+        raise RpcError(INVALID_PARAMS, f"invalid params: {structure_error_text(error)}") from None
 
 
 @attrs.define(eq=False)

@@ -1,0 +1,42 @@
+"""A JSON-RPC batch: the answers to its requests go back together, as one array, in any order."""
+
+from __future__ import annotations
+
+from mcp_actors._actors.link import Link
+from mcp_actors.abc import Frame
+
+__all__ = ["Batch"]
+
+
+class Batch:
+    """An outlet that holds the answers back until every request of the batch has ended, with or without one."""
+
+    def __init__(self, link: Link, expected: int) -> None:
+        self._link = link
+        self._expected = expected
+        self._answers: list[bytes] = []
+
+    def post(self, frame: Frame) -> None:
+        if not frame.last:
+            self._link.post(frame)
+        elif (whole := self._collect(frame.data)) is not None:
+            self._link.post(whole)
+
+    async def send(self, frame: Frame) -> None:
+        if not frame.last:
+            await self._link.send(frame)
+        elif (whole := self._collect(frame.data)) is not None:
+            await self._link.send(whole)
+
+    def settle(self) -> None:
+        """One request of the batch ended without an answer: it was cancelled."""
+        if (whole := self._collect(None)) is not None:
+            self._link.post(whole)
+
+    def _collect(self, answer: bytes | None) -> Frame | None:
+        self._expected -= 1
+        if answer is not None:
+            self._answers.append(answer)
+        if self._expected or not self._answers:
+            return None
+        return Frame(b"[" + b",".join(self._answers) + b"]")

@@ -1,0 +1,275 @@
+"""A call: an inbound request in flight. One task, one cancel scope, at most one answer.
+
+How a call ends, first row that fits:
+
+===============================================  ==============================================================
+the peer cancelled it                            nothing is sent, whatever the handler returned
+the handler asked for input (`Call.replace`)     the input-required result that it left
+the handler returned                             the result, sealed by the era
+`RpcError`                                       that error
+any other exception                              -32603 without its text, which is logged here
+the session ends                                 nothing is sent
+===============================================  ==============================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import attrs
+import structlog
+import trio
+
+from mcp_actors._actors.gate import Gate
+from mcp_actors._eras.era import Invocation
+from mcp_actors._wire.codec import encode_failure, encode_notification, encode_reply
+from mcp_actors._wire.envelope import RequestId
+from mcp_actors.abc import Frame
+from mcp_actors.errors import INTERNAL_ERROR, ResourceNotFound, RpcError
+
+__all__ = ["DEFERRED", "Call", "CallStatistics", "Conversation", "Deferred", "Outlet", "Responder"]
+
+log = structlog.get_logger("mcp_actors")
+
+
+class Deferred:
+    """The type of `DEFERRED`."""
+
+    def __repr__(self) -> str:
+        return "DEFERRED"
+
+
+# What an inline attempt returns when the request needs a task of its own.
+DEFERRED = Deferred()
+
+
+class Outlet(Protocol):
+    """Where the frames about a call go."""
+
+    def post(self, frame: Frame) -> None: ...
+
+    async def send(self, frame: Frame) -> None: ...
+
+    def settle(self) -> None:
+        """A call ended without an answer."""
+
+
+class Conversation(Protocol):
+    """What a call can ask of the session it belongs to."""
+
+    name: str
+
+    async def request(
+        self, method: str, params: dict[str, Any], *, idle: float, cap: float, about: RequestId | None = None
+    ) -> dict[str, Any]: ...
+
+    def forget(self, call: Call) -> None: ...
+
+
+class Responder(Protocol):
+    """The floor above: whoever knows what the methods do."""
+
+    stamp: Mapping[str, Any]
+
+    def attempt(self, call: Call) -> Any:
+        """Answers at once without blocking, or returns `DEFERRED`."""
+
+    async def answer(self, call: Call) -> Any:
+        """Answers in the call's own task."""
+
+
+@attrs.frozen
+class CallStatistics:
+    """A snapshot of a call."""
+
+    id: RequestId
+    method: str
+    target: str | None
+    """The tool, prompt or resource that is meant."""
+    age: float
+    """Seconds since it arrived."""
+    state: str
+    """``waiting`` for a place, ``running`` or ``cancelled`` (its handler cleans up)."""
+
+
+class Call:
+    """One inbound request in flight."""
+
+    __slots__ = (
+        "_on_drain",
+        "_replacement",
+        "_state",
+        "cancelled",
+        "conversation",
+        "gates",
+        "id",
+        "invocation",
+        "outlet",
+        "queued_at",
+        "responder",
+        "scope",
+        "started",
+    )
+
+    def __init__(
+        self, invocation: Invocation, conversation: Conversation, outlet: Outlet, responder: Responder
+    ) -> None:
+        self.id = invocation.id
+        self.invocation = invocation
+        self.conversation = conversation
+        self.outlet = outlet
+        self.responder = responder
+        self.scope = trio.CancelScope()
+        self.started = trio.current_time()
+        self.gates: Sequence[Gate] = ()
+        self.queued_at: Sequence[Gate] = ()
+        self.cancelled = False
+        self._state = "running"
+        self._replacement: Any = None
+        self._on_drain: Callable[[], None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Call {self.id!r} {self.invocation.method.name} {self.state}>"
+
+    # -- from outside ----------------------------------------------------------------------------------------------
+
+    def cancel(self, reason: str | None = None) -> None:
+        """The peer no longer wants the answer: the handler sees `trio.Cancelled` and nothing is sent."""
+        self.cancelled = True
+        self.scope.cancel(reason=f"cancelled by the peer: {reason or 'no reason given'}")
+
+    def drain(self) -> None:
+        """The connection is about to end: calls without an end of their own end now."""
+        if self._on_drain is not None:
+            self._on_drain()
+
+    @property
+    def state(self) -> str:
+        return "cancelled" if self.cancelled else self._state
+
+    # -- for the handler's context ---------------------------------------------------------------------------------
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        """Registers how a call that would go on for ever (a subscription) is ended gracefully."""
+        self._on_drain = callback
+
+    async def notify(self, method: str, params: dict[str, Any]) -> None:
+        """Sends a notification that belongs to this call; after a cancellation nothing goes out any more."""
+        if not self.cancelled:
+            await self.outlet.send(Frame(encode_notification(method, params), self.id))
+
+    async def ask(self, method: str, params: dict[str, Any], *, idle: float, cap: float) -> dict[str, Any]:
+        """Sends a request to the client on this call's stream; cancelling the call cancels it at the other side."""
+        return await self.conversation.request(method, params, idle=idle, cap=cap, about=self.id)
+
+    async def replace(self, result: Any) -> None:
+        """Ends the call with ``result`` instead of what the handler would return. Never returns.
+
+        The handler is unwound like any cancelled code, so that an ``except Exception`` in it cannot stop this.
+        """
+        self._replacement = result
+        self.scope.cancel(reason="the client is asked for input; its retry runs this handler again")
+        await trio.sleep_forever()
+
+    # -- the actor -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Runs the handler and sends what comes of it. Only `trio.Cancelled` of the session gets out."""
+        try:
+            frame = await self._outcome()
+            # From here on a cancellation comes too late, as the protocol allows.
+            self.conversation.forget(self)
+            if frame is None:
+                self.outlet.settle()
+            else:
+                await self.outlet.send(frame)
+        except trio.BrokenResourceError:
+            log.debug("answer not sent: the connection is gone", id=self.id)
+        finally:
+            self.conversation.forget(self)
+            for gate in self.gates:
+                gate.leave()
+
+    async def _outcome(self) -> Frame | None:
+        result: Any = None
+        try:
+            with self.scope:
+                if self.queued_at:
+                    await self._enter()
+                result = await self.responder.answer(self)
+                if not self.cancelled:
+                    return self.reply(result)
+        except BaseExceptionGroup as group:
+            return self._group_failure(group)
+        except Exception as error:
+            return None if self._is_silent(error) else self.failure(error)
+        if self.cancelled or self._replacement is None:
+            return None
+        return self.reply(self._replacement)
+
+    async def _enter(self) -> None:
+        self._state = "waiting"
+        entered = [gate for gate in self.gates if gate not in self.queued_at]
+        try:
+            for gate in self.queued_at:
+                await gate.enter()
+                entered.append(gate)
+        finally:
+            self.gates = entered
+        self._state = "running"
+
+    def _is_silent(self, error: BaseException) -> bool:
+        if self.cancelled:
+            log.debug("a cancelled handler raised while it cleaned up", id=self.id, exc_info=error)
+        return self.cancelled
+
+    def _group_failure(self, group: BaseExceptionGroup[BaseException]) -> Frame | None:
+        """A handler's own nursery broke. Cancellation from outside goes on; one sole cause speaks for itself."""
+        cancelled, rest = group.split(trio.Cancelled)
+        if cancelled is not None:
+            if rest is not None:
+                log.warning("a handler raised while it was cancelled", id=self.id, exc_info=rest)
+            raise cancelled
+        if not isinstance(group, ExceptionGroup):
+            raise group
+        cause: BaseException = group
+        while isinstance(cause, BaseExceptionGroup) and len(cause.exceptions) == 1:
+            cause = cause.exceptions[0]
+        return None if self._is_silent(cause) else self.failure(cause)
+
+    # -- encoding --------------------------------------------------------------------------------------------------
+
+    def reply(self, result: Any) -> Frame:
+        """The answer as a frame; raises what the encoder raises for a value that JSON cannot hold."""
+        invocation = self.invocation
+        payload = invocation.era.seal(result, invocation.method, self.responder.stamp)
+        return Frame(encode_reply(self.id, payload), self.id, True)
+
+    def failure(self, error: BaseException) -> Frame:
+        """The error as a frame. Only `RpcError` says more than that something went wrong."""
+        if not isinstance(error, RpcError):
+            log.error("handler failed", method=self.invocation.method.name, id=self.id, exc_info=error)
+            error = RpcError(INTERNAL_ERROR, "internal error")
+        code = error.code
+        if isinstance(error, ResourceNotFound):
+            code = self.invocation.era.resource_not_found
+        return Frame(failure_bytes(self.id, code, error.message, error.data), self.id, True)
+
+    def statistics(self) -> CallStatistics:
+        """Where the call stands."""
+        method = self.invocation.method
+        target = self.invocation.params.get(method.target) if method.target else None
+        age = trio.current_time() - self.started
+        return CallStatistics(
+            self.id, method.name, target if isinstance(target, str) else None, age, self.state
+        )
+
+
+def failure_bytes(id: RequestId | None, code: int, message: str, data: Any) -> bytes:
+    """Encodes an error response; data that JSON cannot hold is left out rather than losing the answer."""
+    try:
+        return encode_failure(id, code, message, data)
+    except (TypeError, ValueError):
+        log.warning("error data cannot be encoded", id=id, code=code)
+        return encode_failure(id, code, message)

@@ -1,0 +1,42 @@
+"""Every bound of the engine, named, with its default and the reason for it."""
+
+from __future__ import annotations
+
+import attrs
+
+__all__ = ["Limits"]
+
+
+@attrs.frozen(kw_only=True)
+class Limits:
+    """Bounds of one connection and, where the name says so, of one server: frames, calls, seconds."""
+
+    max_in_flight: int = 1024
+    """Calls that run at once on one connection: more than any honest peer keeps open."""
+
+    max_waiting: int = 1024
+    """Calls that may wait for one of those places; the next one is refused with `Overloaded`."""
+
+    max_wait: float = 30.0
+    """How long a call may wait for its place before it is refused."""
+
+    server_max_in_flight: int = 10_000
+    """Calls that run at once on all connections of one server; each costs about 10 KiB."""
+
+    outbox: int = 256
+    """Frames queued for the peer; a sender waits when it is full. One burst, not a buffer against a slow reader."""
+
+    progress_queue: int = 16_384
+    """Progress reports that wait for a slow callback; beyond it the oldest are dropped and counted."""
+
+    stall_timeout: float = 30.0
+    """How long a full outbox may stay full before the connection counts as broken."""
+
+    drain_grace: float = 5.0
+    """How long calls in flight may go on after the peer said goodbye or the server was told to stop."""
+
+    close_timeout: float = 1.0
+    """How long closing may take to write what is queued."""
+
+    ask_timeout: float = 600.0
+    """How long a question to the client may take: a person may have to read it."""

@@ -1,0 +1,204 @@
+"""The link: an actor that owns a channel. Its mailbox is the outbox; its task writes bursts.
+
+Reading needs no task of its own: the session, whose mailbox the other direction is, calls `receive` and gets all
+the messages that one read brought, decoded.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import trio
+
+from mcp_actors._actors.limits import Limits
+from mcp_actors._wire.codec import decode
+from mcp_actors._wire.envelope import Envelope
+from mcp_actors.abc import Frame, FrameChannel
+from mcp_actors.errors import MalformedMessage
+
+__all__ = ["Link", "LinkStatistics", "Received"]
+
+Received = Envelope | MalformedMessage | list[Envelope | MalformedMessage]
+
+
+@attrs.frozen
+class LinkStatistics:
+    """A snapshot of a link."""
+
+    outbox: int
+    """Frames that wait for the writer."""
+    outbox_limit: int
+    """Frames the outbox takes before senders wait."""
+    blocked: int
+    """Senders that wait for room."""
+    frames_in: int
+    frames_out: int
+    bytes_in: int
+    bytes_out: int
+
+
+class Link:
+    """Owns one channel; `run` is its writer, `receive` its reader's door."""
+
+    def __init__(self, channel: FrameChannel, limits: Limits) -> None:
+        self.channel = channel
+        self.limits = limits
+        self.on_broken: Callable[[BaseException], None] = lambda error: None
+        self._outbox, self._inbox = trio.open_memory_channel[Frame](limits.outbox)
+        # What must not wait: cancellations, refusals and other answers that the session gives itself. Bounded by
+        # the number of calls in flight plus one batch, because the session waits in `flow` before it reads on.
+        self._held: deque[Frame] = deque()
+        self._unwritten = 0
+        self._progressed = trio.lowlevel.ParkingLot()
+        # A channel in memory takes a frame for less than it costs to wake the writer.
+        self._direct = type(channel).send_nowait is not FrameChannel.send_nowait
+        self._frames_in = self._frames_out = self._bytes_in = self._bytes_out = 0
+
+    def __repr__(self) -> str:
+        return f"<Link {self.channel.peer} outbox={self._unwritten}/{self.limits.outbox}>"
+
+    # -- outgoing ------------------------------------------------------------------------------------------------
+
+    def post(self, frame: Frame) -> None:
+        """Queues a frame without waiting, even when the outbox is full: for what must always get through."""
+        if self._direct and not self._unwritten and self._hand_over(frame):
+            return
+        self._unwritten += 1
+        try:
+            self._outbox.send_nowait(frame)
+        except trio.WouldBlock:
+            self._held.append(frame)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._unwritten -= 1
+
+    async def send(self, frame: Frame) -> None:
+        """Queues a frame, waiting while the outbox is full. Cancelled while it waits, it has queued nothing.
+
+        Raises `trio.BrokenResourceError` when the link is down or the peer has stopped reading for too long.
+        """
+        if self._direct and not self._unwritten and self._hand_over(frame):
+            return
+        try:
+            self._outbox.send_nowait(frame)
+        except trio.WouldBlock:
+            await self._send_when_there_is_room(frame)
+        except trio.ClosedResourceError:
+            raise trio.BrokenResourceError("the connection is closed") from None
+        self._unwritten += 1
+
+    async def _send_when_there_is_room(self, frame: Frame) -> None:
+        with trio.move_on_after(self.limits.stall_timeout):
+            try:
+                await self._outbox.send(frame)
+            except trio.ClosedResourceError:
+                raise trio.BrokenResourceError("the connection is closed") from None
+            return
+        raise self._stalled()
+
+    def settle(self) -> None:
+        """A call ended without an answer: nothing to do on a link."""
+
+    async def flow(self) -> None:
+        """Waits until what was posted beyond the outbox is on its way: how a session's reader feels back-pressure."""
+        with trio.move_on_after(self.limits.stall_timeout):
+            while self._held:
+                await self._progressed.park()
+            return
+        raise self._stalled()
+
+    @property
+    def congested(self) -> bool:
+        """Whether more was posted than the outbox holds."""
+        return bool(self._held)
+
+    def _stalled(self) -> trio.BrokenResourceError:
+        error = trio.BrokenResourceError(f"the peer has not read for {self.limits.stall_timeout:g} s")
+        self.on_broken(error)
+        return error
+
+    def _hand_over(self, frame: Frame) -> bool:
+        try:
+            self.channel.send_nowait(frame)
+        except trio.WouldBlock:
+            return False
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self.on_broken(error)
+            return True
+        self._frames_out += 1
+        self._bytes_out += len(frame.data)
+        return True
+
+    async def run(self) -> None:
+        """The writer: takes everything that is queued and makes one write of it. Ends when the link is closed."""
+        try:
+            async for frame in self._inbox:
+                burst = self._take_all(frame)
+                await self.channel.send_many(burst)
+                self._written(burst)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self.on_broken(error)
+        finally:
+            self._inbox.close()
+            self._unwritten = 0
+            self._held.clear()
+            self._progressed.unpark_all()
+
+    def _take_all(self, first: Frame) -> list[Frame]:
+        burst = [first]
+        try:
+            while True:
+                burst.append(self._inbox.receive_nowait())
+        except (trio.WouldBlock, trio.EndOfChannel):
+            pass
+        if self._held:
+            burst.extend(self._held)
+            self._held.clear()
+        return burst
+
+    def _written(self, burst: list[Frame]) -> None:
+        self._unwritten -= len(burst)
+        self._frames_out += len(burst)
+        for frame in burst:
+            self._bytes_out += len(frame.data)
+        if self._progressed:
+            self._progressed.unpark_all()
+
+    async def aclose(self) -> None:
+        """Writes what is queued, for at most ``close_timeout`` seconds, then closes the channel."""
+        with trio.move_on_after(self.limits.close_timeout, shield=True):
+            while self._unwritten > 0:
+                await self._progressed.park()
+        self._outbox.close()
+        with trio.move_on_after(self.limits.close_timeout, shield=True):
+            await self.channel.aclose()
+
+    # -- incoming ------------------------------------------------------------------------------------------------
+
+    async def receive(self) -> list[Received]:
+        """All messages that one read brought; those that are none stand in the list as `MalformedMessage`."""
+        frames = await self.channel.receive_many()
+        self._frames_in += len(frames)
+        messages: list[Any] = []
+        for frame in frames:
+            self._bytes_in += len(frame.data)
+            try:
+                messages.append(decode(frame.data))
+            except MalformedMessage as error:
+                messages.append(error)
+        return messages
+
+    def statistics(self) -> LinkStatistics:
+        """Where the link stands."""
+        outbox = self._outbox.statistics()
+        return LinkStatistics(
+            outbox=self._unwritten,
+            outbox_limit=self.limits.outbox,
+            blocked=outbox.tasks_waiting_send,
+            frames_in=self._frames_in,
+            frames_out=self._frames_out,
+            bytes_in=self._bytes_in,
+            bytes_out=self._bytes_out,
+        )

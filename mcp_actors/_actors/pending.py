@@ -1,0 +1,131 @@
+"""A pending call: a request of ours that waits for its answer, seen from the task that waits."""
+
+from __future__ import annotations
+
+import inspect
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import attrs
+import trio
+
+from mcp_actors._actors.deadline import Deadline
+from mcp_actors._wire.envelope import Failure, Reply, RequestId
+
+__all__ = ["PendingCall", "PendingStatistics", "Progress", "ProgressCallback"]
+
+
+@attrs.frozen
+class Progress:
+    """One report of a peer's progress."""
+
+    progress: float
+    """Grows with each report."""
+    total: float | None = None
+    """What ``progress`` will reach at the end, when the peer knows."""
+    message: str | None = None
+
+
+ProgressCallback = Callable[[Progress], Awaitable[None] | None]
+
+
+@attrs.frozen
+class PendingStatistics:
+    """A snapshot of a pending call."""
+
+    id: RequestId
+    method: str
+    age: float
+    """Seconds since it was made."""
+    progress_waiting: int
+    """Progress reports that the callback has not seen yet."""
+
+
+class PendingCall:
+    """The waiting task runs the progress callbacks itself: in wire order, and all of them before the answer."""
+
+    __slots__ = (
+        "_answer",
+        "_progress",
+        "_started",
+        "_task",
+        "deadline",
+        "dropped",
+        "id",
+        "method",
+        "on_progress",
+        "sent",
+    )
+
+    def __init__(
+        self, id: RequestId, method: str, deadline: Deadline, on_progress: ProgressCallback | None, queue: int
+    ) -> None:
+        self.id = id
+        self.method = method
+        self.deadline = deadline
+        self.on_progress = on_progress
+        self.sent = False
+        self.dropped = 0
+        self._started = trio.current_time()
+        self._answer: Reply | Failure | BaseException | None = None
+        self._progress: deque[Progress] | None = deque(maxlen=queue) if on_progress else None
+        self._task: trio.lowlevel.Task | None = None
+
+    def __repr__(self) -> str:
+        state = "answered" if self._answer is not None else "waiting"
+        return f"<PendingCall {self.id!r} {self.method} {state}>"
+
+    async def wait(self) -> Reply | Failure:
+        """Waits for the answer; raises what `fail` was given. Cancelled, it forgets what arrives later."""
+        while True:
+            if self._progress:
+                await self._report(self._progress.popleft())
+            elif self._answer is not None:
+                break
+            else:
+                self._task = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(self._abort)
+        if isinstance(self._answer, BaseException):
+            raise self._answer
+        return self._answer
+
+    def _abort(self, raise_cancel: Any) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    async def _report(self, progress: Progress) -> None:
+        assert self.on_progress is not None
+        outcome = self.on_progress(progress)
+        if inspect.isawaitable(outcome):
+            await outcome
+
+    def progressed(self, progress: Progress) -> None:
+        """Takes one progress report; the idle clock starts anew."""
+        self.deadline.touch()
+        if self._progress is not None:
+            if len(self._progress) == self._progress.maxlen:
+                self.dropped += 1
+            self._progress.append(progress)
+            self._wake()
+
+    def settle(self, answer: Reply | Failure | BaseException) -> None:
+        """Takes the answer, or the reason why there will be none. Only the first one counts."""
+        if self._answer is None:
+            self._answer = answer
+            self.deadline.disarm()
+            self._wake()
+
+    @property
+    def settled(self) -> bool:
+        return self._answer is not None
+
+    def _wake(self) -> None:
+        if self._task is not None:
+            task, self._task = self._task, None
+            trio.lowlevel.reschedule(task)
+
+    def statistics(self) -> PendingStatistics:
+        """Where the call stands."""
+        age = trio.current_time() - self._started
+        return PendingStatistics(self.id, self.method, age, len(self._progress or ()))

@@ -1,0 +1,101 @@
+"""What a server may ask a client, which capability that needs, and how the answer is read.
+
+=======================  ===========================  =========================================================
+question                 method                       the client must have declared
+=======================  ===========================  =========================================================
+`ElicitFormParams`       ``elicitation/create``       ``elicitation``: with ``form``, or empty, which means form
+`ElicitUrlParams`        ``elicitation/create``       ``elicitation.url``
+`CreateMessageParams`    ``sampling/createMessage``   ``sampling``, and ``sampling.tools`` for tools
+`ListRootsParams`        ``roots/list``               ``roots``
+=======================  ===========================  =========================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mcp_actors._eras.era import Era, structured
+from mcp_actors.errors import INVALID_PARAMS, RemoteProtocolError, RpcError
+from mcp_actors.types import (
+    CreateMessageParams,
+    CreateMessageResult,
+    ElicitFormParams,
+    ElicitResult,
+    ElicitUrlParams,
+    InputRequest,
+    InputResponse,
+    ListRootsParams,
+    ListRootsResult,
+    validate_form_answer,
+)
+
+__all__ = ["input_required", "missing_capability", "read_answer", "read_recorded"]
+
+_ANSWER: dict[type, type] = {
+    ElicitFormParams: ElicitResult,
+    ElicitUrlParams: ElicitResult,
+    CreateMessageParams: CreateMessageResult,
+    ListRootsParams: ListRootsResult,
+}
+
+
+def missing_capability(question: InputRequest, declared: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the client would have to declare as well, in the form of the error's data; ``None`` if it did."""
+    if isinstance(question, CreateMessageParams):
+        sampling = declared.get("sampling")
+        if not isinstance(sampling, Mapping):
+            return {"sampling": {}}
+        wants_tools = question.tools is not None or question.tool_choice is not None
+        return {"sampling": {"tools": {}}} if wants_tools and "tools" not in sampling else None
+    if isinstance(question, ListRootsParams):
+        return None if isinstance(declared.get("roots"), Mapping) else {"roots": {}}
+    elicitation = declared.get("elicitation")
+    if isinstance(question, ElicitUrlParams):
+        return (
+            None
+            if isinstance(elicitation, Mapping) and "url" in elicitation
+            else {"elicitation": {"url": {}}}
+        )
+    if not isinstance(elicitation, Mapping) or ("url" in elicitation and "form" not in elicitation):
+        return {"elicitation": {"form": {}}}
+    return None
+
+
+def read_answer(question: InputRequest, raw: Any, era: Era) -> InputResponse:
+    """The typed answer. Raises `RemoteProtocolError` when it is not what was asked for."""
+    try:
+        answer: InputResponse = structured(era, raw, _ANSWER[type(question)])
+    except RpcError as error:
+        raise RemoteProtocolError(
+            f"the client's answer to {question.method} is malformed: {error.message}"
+        ) from None
+    if (
+        isinstance(question, ElicitFormParams)
+        and isinstance(answer, ElicitResult)
+        and answer.action == "accept"
+    ):
+        problems = validate_form_answer(question.requested_schema, answer.content or {})
+        if problems:
+            raise RemoteProtocolError(f"the client's answer does not fit the form: {'; '.join(problems)}")
+    return answer
+
+
+def read_recorded(
+    question: InputRequest, key: str, recorded: Mapping[str, Any], era: Era
+) -> InputResponse | None:
+    """The answer among those that a retry carried, ``None`` if there is none. A malformed one is -32602."""
+    if key not in recorded:
+        return None
+    try:
+        return read_answer(question, recorded[key], era)
+    except RemoteProtocolError as error:
+        raise RpcError(INVALID_PARAMS, f"inputResponses[{key!r}]: {error}") from None
+
+
+def input_required(questions: Mapping[str, InputRequest], state: str, era: Era) -> dict[str, Any]:
+    """The result that asks; its requests carry neither id nor ``_meta``."""
+    requests = {
+        key: {"method": each.method, "params": era.unstructure(each)} for key, each in questions.items()
+    }
+    return {"resultType": "input_required", "inputRequests": requests, "requestState": state}

@@ -1,0 +1,167 @@
+"""The server's side of a connection: which handler answers a call, and what a server says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import trio
+
+from mcp_actors._actors.call import DEFERRED, Call
+from mcp_actors._capabilities.handler import Handler, bad_params
+from mcp_actors._eras.modern.eras import LATEST_MODERN, MODERN
+from mcp_actors.context import Context, Home
+from mcp_actors.errors import METHOD_NOT_FOUND, RpcError
+from mcp_actors.types import (
+    LOGGING_LEVELS,
+    DiscoverResult,
+    Implementation,
+    InitializeResult,
+    ServerCapabilities,
+)
+
+__all__ = ["Middleware", "Serving", "declared_gates", "lifecycle_handlers", "stamp_of"]
+
+Middleware = Callable[[Context, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+
+# Answered even when everything else waits for its turn: a peer that cannot get through takes us for dead.
+_ALWAYS_INLINE = frozenset({"ping", "initialize"})
+
+
+class Serving:
+    """Answers the calls of one connection with the handlers of the server."""
+
+    __slots__ = ("gates", "handlers", "home", "middleware", "stamp")
+
+    def __init__(
+        self,
+        home: Home,
+        handlers: Mapping[str, Handler],
+        middleware: Sequence[Middleware],
+        gates: Callable[[], frozenset[str]],
+        stamp: Mapping[str, Any],
+    ) -> None:
+        self.home = home
+        self.handlers = handlers
+        self.middleware = middleware
+        self.gates = gates
+        self.stamp = stamp
+
+    def _handler(self, call: Call) -> Handler:
+        method = call.invocation.method
+        handler = self.handlers.get(method.name)
+        if handler is None or (method.gate is not None and method.gate not in self.gates()):
+            raise RpcError(METHOD_NOT_FOUND, f"method not found: {method.name}")
+        return handler
+
+    def attempt(self, call: Call) -> Any:
+        """Answers on the spot what can be; with middleware in place only what must never wait."""
+        handler = self._handler(call)
+        if handler.inline is None or (self.middleware and call.invocation.method.name not in _ALWAYS_INLINE):
+            return DEFERRED
+        return handler.inline(Context(call, self.home))
+
+    async def answer(self, call: Call) -> Any:
+        """Answers in the call's own task, through the middleware, the first one added outermost."""
+        handler = self._handler(call)
+        if call.invocation.state is not None:
+            # A forged state is refused whether or not the handler would have looked at it.
+            self.home.recorded_answers(call.invocation)
+        ctx = Context(call, self.home)
+        if not self.middleware:
+            return await handler.run(ctx)
+        return await _through(self.middleware, ctx, handler.run)
+
+
+async def _through(
+    middleware: Sequence[Middleware], ctx: Context, run: Callable[[Context], Awaitable[Any]]
+) -> Any:
+    if not middleware:
+        return await run(ctx)
+    outermost, *inner = middleware
+
+    async def call_next() -> Any:
+        return await _through(inner, ctx, run)
+
+    return await outermost(ctx, call_next)
+
+
+def declared_gates(capabilities: ServerCapabilities) -> frozenset[str]:
+    """The dotted names that the method tables ask for, of what is declared."""
+    gates = {
+        name
+        for name in ("tools", "prompts", "resources", "completions", "logging")
+        if getattr(capabilities, name) is not None
+    }
+    if capabilities.resources is not None and capabilities.resources.subscribe:
+        gates.add("resources.subscribe")
+    return frozenset(gates)
+
+
+def stamp_of(info: Implementation, ttl_ms: int, cache_scope: str) -> dict[str, Any]:
+    """What the modern era writes into every result."""
+    return {
+        "server_info": MODERN[LATEST_MODERN.version].unstructure(info),
+        "ttl_ms": ttl_ms,
+        "cache_scope": cache_scope,
+    }
+
+
+@attrs.frozen
+class _Itself:
+    """What a server says of itself, in each era's form."""
+
+    info: Implementation
+    instructions: str | None
+    versions: Sequence[str]
+
+    def initialize(self, ctx: Context) -> InitializeResult:
+        return InitializeResult(
+            protocol_version=ctx.era.version,
+            capabilities=ctx.server.capabilities,
+            server_info=self.info,
+            instructions=self.instructions,
+        )
+
+    def discover(self, ctx: Context) -> DiscoverResult:
+        return DiscoverResult(
+            supported_versions=list(self.versions),
+            capabilities=ctx.server.capabilities,
+            instructions=self.instructions,
+        )
+
+
+def _ping(ctx: Context) -> dict[str, Any]:
+    return {}
+
+
+def _set_level(ctx: Context) -> dict[str, Any]:
+    level = ctx.params.get("level")
+    if level not in LOGGING_LEVELS:
+        raise bad_params(f"level must be one of {', '.join(LOGGING_LEVELS)}")
+    ctx.peer.log_level = level
+    return {}
+
+
+def lifecycle_handlers(
+    info: Implementation, instructions: str | None, versions: Sequence[str]
+) -> dict[str, Handler]:
+    """The handlers of the methods that every server answers."""
+    itself = _Itself(info, instructions, versions)
+    return {
+        "initialize": at_once(itself.initialize),
+        "server/discover": at_once(itself.discover),
+        "ping": at_once(_ping),
+        "logging/setLevel": at_once(_set_level),
+    }
+
+
+def at_once(answer: Callable[[Context], Any]) -> Handler:
+    """A handler that never waits."""
+
+    async def run(ctx: Context) -> Any:
+        await trio.lowlevel.checkpoint()
+        return answer(ctx)
+
+    return Handler(run, answer)

@@ -1,0 +1,177 @@
+"""A client's connection: one channel, one session, and what the two sides agreed when they met."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+
+from mcp_actors._actors.limits import Limits
+from mcp_actors._actors.link import Link
+from mcp_actors._actors.session import Session
+from mcp_actors._capabilities.answers import Answers
+from mcp_actors._capabilities.serving import declared_gates
+from mcp_actors._eras.era import Era
+from mcp_actors._eras.legacy.eras import LATEST_LEGACY, LEGACY
+from mcp_actors._eras.modern.eras import MODERN
+from mcp_actors._eras.probe import verdict_on_error, verdict_on_result
+from mcp_actors._eras.requesting import ClientOpening, request_meta
+from mcp_actors.abc import FrameChannel
+from mcp_actors.errors import CallTimeout, RemoteProtocolError, RpcError, UnsupportedVersion
+from mcp_actors.types import DiscoverResult, Implementation, InitializeResult, ServerCapabilities
+
+__all__ = ["Agreement", "Connection", "Terms"]
+
+SERVER_INFO = "io.modelcontextprotocol/serverInfo"
+
+
+@attrs.frozen
+class Agreement:
+    """What the two sides agreed on."""
+
+    era: Era
+    capabilities: ServerCapabilities
+    info: Implementation | None
+    instructions: str | None
+
+    @property
+    def gates(self) -> frozenset[str]:
+        return declared_gates(self.capabilities)
+
+
+@attrs.frozen
+class Terms:
+    """What the client brings to a meeting. Times are seconds."""
+
+    versions: Sequence[str]
+    info: Implementation
+    answers: Answers
+    probe_timeout: float
+    handshake_timeout: float
+
+
+class Connection:
+    """One channel with its session; `agree` performs the handshake of the era that the server speaks."""
+
+    def __init__(
+        self,
+        channel: FrameChannel,
+        name: str,
+        limits: Limits,
+        answers: Answers,
+        on_notification: Callable[[str, dict[str, Any]], None],
+    ) -> None:
+        self.opening = ClientOpening()
+        self.session = Session(
+            name,
+            Link(channel, limits),
+            self.opening,
+            answers,
+            limits=limits,
+            on_notification=on_notification,
+            answers_malformed=False,
+        )
+
+    def __repr__(self) -> str:
+        return f"<Connection {self.opening.era.version if self.opening.era else '-'} {self.session!r}>"
+
+    async def agree(self, terms: Terms, hint: Era | None) -> Agreement:
+        """Finds out the era, trying ``hint`` first, and performs its handshake.
+
+        Raises `UnsupportedVersion` when no version is common, `CallTimeout` and `ConnectionLost` as calls do.
+        """
+        if hint is not None and hint.name == "legacy":
+            try:
+                agreed = await self._initialize(terms, hint)
+            except RpcError:
+                if not any(version in MODERN for version in terms.versions):
+                    raise
+                agreed = await self._discover(terms, None) or await self._initialize(terms, None)
+        else:
+            agreed = await self._discover(terms, hint) or await self._initialize(terms, None)
+        self.opening.era = agreed.era
+        return agreed
+
+    # -- modern ----------------------------------------------------------------------------------------------------
+
+    async def _discover(self, terms: Terms, hint: Era | None) -> Agreement | None:
+        """``None`` when the server is a legacy one, or we speak nothing else."""
+        tried = hint or next((MODERN[v] for v in reversed(terms.versions) if v in MODERN), None)
+        if tried is None:
+            return None
+        speaks_legacy = any(version in LEGACY for version in terms.versions)
+        try:
+            result, era = await self._probe(terms, tried)
+        except (RpcError, CallTimeout, RemoteProtocolError):
+            if speaks_legacy:
+                return None
+            raise
+        if era is None and not speaks_legacy:
+            raise RemoteProtocolError("the server's answer to server/discover names no supportedVersions")
+        if era is None or era.name == "legacy":
+            return None
+        discovered: DiscoverResult = read(era, result, DiscoverResult)
+        meta = result.get("_meta")
+        info = meta.get(SERVER_INFO) if isinstance(meta, dict) else None
+        return Agreement(
+            era,
+            discovered.capabilities,
+            read(era, info, Implementation) if isinstance(info, dict) else None,
+            discovered.instructions,
+        )
+
+    async def _probe(self, terms: Terms, tried: Era) -> tuple[dict[str, Any], Era | None]:
+        """Asks until the server and we mean the same version; a server may refuse the first one we name."""
+        for _ in terms.versions:
+            try:
+                result = await self._ask(terms, "server/discover", tried, terms.probe_timeout)
+            except RpcError as error:
+                era = verdict_on_error(error, terms.versions, tried)
+                if era is None or not isinstance(error, UnsupportedVersion):
+                    raise
+                if era.name == "legacy":
+                    return {}, era
+                tried = era
+                continue
+            return result, verdict_on_result(result, terms.versions)
+        raise RemoteProtocolError("the server refuses each version that it says it supports")
+
+    # -- legacy ----------------------------------------------------------------------------------------------------
+
+    async def _initialize(self, terms: Terms, hint: Era | None) -> Agreement:
+        ours = [version for version in terms.versions if version in LEGACY]
+        asked = hint or (LEGACY[ours[-1]] if ours else LATEST_LEGACY)
+        params = {
+            "protocolVersion": asked.version,
+            "capabilities": asked.unstructure(terms.answers.capabilities),
+            "clientInfo": asked.unstructure(terms.info),
+        }
+        # initialize is never cancelled by message: a client that gives up closes the connection.
+        result = await self.session.request(
+            "initialize", params, idle=terms.handshake_timeout, cap=math.inf, cancellable=False
+        )
+        version = result.get("protocolVersion")
+        if version not in ours:
+            raise UnsupportedVersion(asked.version, [version] if isinstance(version, str) else [])
+        era = LEGACY[version]
+        initialized: InitializeResult = read(era, result, InitializeResult)
+        self.opening.era = era
+        await self.session.notify("notifications/initialized")
+        return Agreement(era, initialized.capabilities, initialized.server_info, initialized.instructions)
+
+    async def _ask(self, terms: Terms, method: str, era: Era, seconds: float) -> dict[str, Any]:
+        meta = request_meta(era, terms.info, terms.answers.capabilities, None)
+        # A legacy server that never answers must not be confused by a cancellation it cannot know.
+        return await self.session.request(
+            method, {"_meta": meta}, idle=seconds, cap=math.inf, cancellable=False
+        )
+
+
+def read(era: Era, value: Any, cls: type) -> Any:
+    """A server's JSON as a typed object; raises `RemoteProtocolError` when it does not fit."""
+    try:
+        return era.structure(value, cls)
+    except Exception as error:  # cattrs raises whatever the member's own conversion raised
+        raise RemoteProtocolError(f"the server sent a malformed {cls.__name__}: {error}") from error

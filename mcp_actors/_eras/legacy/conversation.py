@@ -1,0 +1,93 @@
+"""A legacy session's memory on the server side: which revision was agreed, who the client is, where we stand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mcp_actors._eras.era import Era, Invocation, Method, Peer
+from mcp_actors._eras.legacy.eras import LEGACY
+from mcp_actors._eras.legacy.lifecycle import NEXT_STATE, Event, State
+from mcp_actors._wire.envelope import RequestId
+from mcp_actors.errors import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, RpcError
+
+__all__ = ["LegacyConversation", "negotiate", "open_method"]
+
+# The tutorials that show the bare method are wrong, but their clients are out there.
+INITIALIZED = frozenset({"notifications/initialized", "initialized"})
+
+_EVENT_BY_METHOD = {"initialize": Event.INITIALIZE, "ping": Event.PING}
+
+
+def negotiate(requested: str, served: Sequence[str]) -> Era:
+    """The version that was asked for if it is served, else our newest: the client decides whether that fits it."""
+    return LEGACY[requested if requested in served else served[-1]]
+
+
+def open_method(era: Era, method: Method, id: RequestId, params: dict[str, Any], peer: Peer) -> Invocation:
+    """Takes ``_meta`` out of ``params``; a token that is neither string nor integer is no token."""
+    meta = params.pop("_meta", None)
+    if meta is None:
+        return Invocation(era, method, params, {}, peer, id, None, peer.log_level)
+    if not isinstance(meta, dict):
+        raise RpcError(INVALID_PARAMS, "_meta must be an object")
+    token = meta.get("progressToken")
+    if token is not None and type(token) is not int and not isinstance(token, str):
+        raise RpcError(INVALID_PARAMS, "progressToken must be a string or an integer")
+    return Invocation(era, method, params, meta, peer, id, token, peer.log_level)
+
+
+class LegacyConversation:
+    """Turns a client's requests into invocations, or refuses them by the lifecycle table."""
+
+    __slots__ = ("era", "peer", "served", "state")
+
+    def __init__(self, served: Sequence[str]) -> None:
+        self.served = served
+        self.state = State.NEW
+        self.era: Era | None = None
+        self.peer: Peer | None = None
+
+    def __repr__(self) -> str:
+        return f"<LegacyConversation {self.state.value} {self.era.version if self.era else '-'}>"
+
+    def open(self, id: RequestId, name: str, params: dict[str, Any], method: Method | None) -> Invocation:
+        """Raises `RpcError` for what the table, or the negotiated revision, does not allow.
+
+        ``method`` overrides the revision's table: a custom method, which every revision tolerates.
+        """
+        event = _EVENT_BY_METHOD.get(name, Event.REQUEST)
+        next_state = NEXT_STATE.get((self.state, event))
+        if next_state is None:
+            raise RpcError(INVALID_REQUEST, self._refusal(event), {"supported": list(self.served)})
+        if event is Event.INITIALIZE:
+            self._agree(params)
+        if self.era is None or self.peer is None:
+            # Only a ping comes before initialize; every revision answers it alike.
+            era = LEGACY[self.served[-1]]
+            peer = Peer(era, {}, None, None)
+        else:
+            era, peer = self.era, self.peer
+        method = method or era.server_methods.get(name)
+        if method is None:
+            raise RpcError(METHOD_NOT_FOUND, f"method not found: {name}")
+        self.state = next_state
+        return open_method(era, method, id, params, peer)
+
+    def notified(self, name: str) -> None:
+        if name in INITIALIZED:
+            self.state = NEXT_STATE.get((self.state, Event.INITIALIZED), self.state)
+
+    def _refusal(self, event: Event) -> str:
+        if event is Event.INITIALIZE:
+            return "this session is initialized already"
+        return f"send initialize first; supported protocol versions: {', '.join(self.served)}"
+
+    def _agree(self, params: dict[str, Any]) -> None:
+        requested, capabilities = params.get("protocolVersion"), params.get("capabilities", {})
+        if not isinstance(requested, str):
+            raise RpcError(INVALID_PARAMS, "initialize needs protocolVersion, a string")
+        if not isinstance(capabilities, dict):
+            raise RpcError(INVALID_PARAMS, "capabilities must be an object")
+        self.era = negotiate(requested, self.served)
+        self.peer = Peer(self.era, capabilities, params.get("clientInfo"), None)

@@ -1,0 +1,81 @@
+"""A modern request explains itself: version, capabilities and identity come in its own ``_meta``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mcp_actors._eras.era import Era, Invocation, Method, Peer
+from mcp_actors._eras.modern.eras import MODERN
+from mcp_actors._wire.envelope import RequestId
+from mcp_actors.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError, UnsupportedVersion
+from mcp_actors.types import LOGGING_LEVELS
+
+__all__ = ["CAPABILITIES", "CLIENT_INFO", "LOG_LEVEL", "SUBSCRIPTION_ID", "VERSION", "open_request"]
+
+VERSION = "io.modelcontextprotocol/protocolVersion"
+CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
+CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
+LOG_LEVEL = "io.modelcontextprotocol/logLevel"
+SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
+
+
+def open_request(
+    id: RequestId,
+    name: str,
+    params: dict[str, Any],
+    *,
+    served: Sequence[str],
+    supported: Sequence[str],
+    method: Method | None,
+) -> Invocation:
+    """Checks in the order that the revision prescribes: metadata keys, version, method, then the rest.
+
+    ``served`` are the modern versions that can be asked for, ``supported`` all that `server/discover` tells.
+    """
+    meta = params.pop("_meta", None)
+    if not isinstance(meta, dict):
+        raise RpcError(INVALID_PARAMS, f"params._meta must be an object with {VERSION} and {CAPABILITIES}")
+    version, capabilities = meta.get(VERSION), meta.get(CAPABILITIES)
+    if not isinstance(version, str):
+        raise RpcError(INVALID_PARAMS, f"_meta needs {VERSION}, a string")
+    if not isinstance(capabilities, dict):
+        raise RpcError(INVALID_PARAMS, f"_meta needs {CAPABILITIES}, an object")
+    if version not in served:
+        raise UnsupportedVersion(version, list(supported))
+    era = MODERN[version]
+    method = method or era.server_methods.get(name)
+    if method is None:
+        raise RpcError(METHOD_NOT_FOUND, f"method not found: {name}")
+    return _invocation(era, method, id, params, meta, capabilities)
+
+
+def _invocation(
+    era: Era,
+    method: Method,
+    id: RequestId,
+    params: dict[str, Any],
+    meta: dict[str, Any],
+    capabilities: dict[str, Any],
+) -> Invocation:
+    level = meta.get(LOG_LEVEL)
+    if level is not None and level not in LOGGING_LEVELS:
+        raise RpcError(INVALID_PARAMS, f"{LOG_LEVEL} must be one of {', '.join(LOGGING_LEVELS)}")
+    token = meta.get("progressToken")
+    if token is not None and type(token) is not int and not isinstance(token, str):
+        raise RpcError(INVALID_PARAMS, "progressToken must be a string or an integer")
+    peer = Peer(era, capabilities, meta.get(CLIENT_INFO), level)
+    invocation = Invocation(era, method, params, meta, peer, id, token, level)
+    if method.may_ask:
+        _read_retry(invocation, params)
+    return invocation
+
+
+def _read_retry(invocation: Invocation, params: dict[str, Any]) -> None:
+    """Multi round-trip requests: a retry repeats the request and adds answers and the state it was given."""
+    answers, state = params.pop("inputResponses", None), params.pop("requestState", None)
+    if answers is not None and not isinstance(answers, Mapping):
+        raise RpcError(INVALID_PARAMS, "inputResponses must be an object")
+    if state is not None and not isinstance(state, str):
+        raise RpcError(INVALID_PARAMS, "requestState must be a string")
+    invocation.answers, invocation.state = answers, state

@@ -1,0 +1,241 @@
+"""The owner of a client's connection: it connects, agrees, notices the end, and connects again when told to.
+
+Everything of a client lives in one nursery that is opened by ``async with Client`` and closed with it. The connection
+is held by one task in there, so that closing is legal from any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+import trio
+
+from mcp_actors._actors.limits import Limits
+from mcp_actors._actors.session import Session
+from mcp_actors._actors.supervise import converse, one_error
+from mcp_actors._connection import Agreement, Connection, Terms
+from mcp_actors._eras.era import Era
+from mcp_actors._eras.legacy.eras import LATEST_LEGACY
+from mcp_actors.abc import ClientTransport, ConnectionHandler, ServerTransport
+from mcp_actors.discovery import client_transport
+from mcp_actors.errors import ConnectFailed, ConnectionLost, LocalProtocolError
+from mcp_actors.server import Server
+
+__all__ = ["Supervisor", "Target"]
+
+Target = Server | str | ClientTransport
+
+# Waits between attempts to connect again, seconds; the last one repeats.
+BACKOFF = (0.1, 0.5, 1.0, 2.0, 5.0)
+# How long closing may take: a child process gets its signals and grace periods in this time.
+CLOSE_TIMEOUT = 10.0
+# Which era a URL was found to speak, so that the next client need not probe. The oldest verdict goes.
+MAX_VERDICTS = 1024
+
+_verdicts: dict[str, Era] = {}
+log = structlog.get_logger("mcp_actors")
+
+
+class Supervisor:
+    """Keeps one connection to ``target`` alive for as long as it is open."""
+
+    def __init__(
+        self,
+        target: Target,
+        terms: Terms,
+        limits: Limits,
+        restart: bool,
+        *,
+        on_notification: Callable[[str, dict[str, Any]], None],
+        on_agreed: Callable[[Agreement], None],
+    ) -> None:
+        self._target = target
+        self._terms = terms
+        self._limits = limits
+        self._restart = restart
+        self._on_notification = on_notification
+        self._on_agreed = on_agreed
+        self._manager: Any = None
+        self._nursery: trio.Nursery | None = None
+        self._connection: Connection | None = None
+        self._hint: Era | None = _verdicts.get(target) if isinstance(target, str) else None
+        self._stopping = False
+        self._changed = trio.lowlevel.ParkingLot()
+        self._connections = 0
+        self._loss: ConnectionLost | ConnectFailed | None = None
+        self._done = trio.Event()
+        self.agreement: Agreement | None = None
+
+    def __repr__(self) -> str:
+        state = "connected" if self._connection is not None else "ended" if self._loss else "not connected"
+        return f"{self._target if isinstance(self._target, str) else type(self._target).__name__!r} {state}"
+
+    # -- the nursery -----------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Connects and agrees, or raises why that did not work."""
+        if self._manager is not None:
+            raise LocalProtocolError("a Client is good for one 'async with' block; make a new one")
+        self._manager = trio.open_nursery()
+        self._nursery = await self._manager.__aenter__()
+        try:
+            transport = await self._transport(self._nursery)
+            await self._nursery.start(self._supervise, transport)
+        except BaseException:
+            await self._leave()
+            raise
+
+    async def close(self) -> None:
+        """Closes the connection and ends every task of this client; bounded, whatever state it is in."""
+        with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
+            await self.stop()
+        await self._leave()
+
+    async def _leave(self) -> None:
+        assert self._nursery is not None
+        self._nursery.cancel_scope.cancel(reason="the client is closed")
+        # The body's own exception is not given to the nursery, so it leaves `async with` as it is, never in a group.
+        with one_error():
+            await self._manager.__aexit__(None, None, None)
+
+    def start_soon(self, fn: Callable[[], Awaitable[None]]) -> None:
+        """Runs ``fn`` as a task of this client."""
+        assert self._nursery is not None
+        self._nursery.start_soon(fn)
+
+    async def stop(self) -> None:
+        """Ends the connection and waits until all that came with it is gone."""
+        self._stopping = True
+        if self._connection is not None:
+            self._connection.session.stop()
+        self._changed.unpark_all()
+        if self._nursery is not None:
+            await self._done.wait()
+
+    # -- the connection --------------------------------------------------------------------------------------------
+
+    @property
+    def session(self) -> Session:
+        """The session of the moment; raises `ConnectionLost` when there is none."""
+        if self._connection is None:
+            raise self._why_not()
+        return self._connection.session
+
+    async def live_session(self) -> Session:
+        """The session, waiting for a new connection when one is on its way."""
+        while self._connection is None:
+            if not self._restart or self._stopping or self._done.is_set() or self._nursery is None:
+                raise self._why_not()
+            await self._changed.park()
+        return self._connection.session
+
+    def _why_not(self) -> Exception:
+        if self._loss is None:
+            return ConnectionLost("not connected: use 'async with Client(...) as client'")
+        if isinstance(self._loss, ConnectFailed):
+            return ConnectFailed(str(self._loss))
+        loss = ConnectionLost(self._loss.args[0], exit_code=self._loss.exit_code, stderr=self._loss.stderr)
+        loss.__cause__ = self._loss.__cause__
+        return loss
+
+    async def _transport(self, nursery: trio.Nursery) -> ClientTransport:
+        if isinstance(self._target, str):
+            return client_transport(self._target)
+        if not isinstance(self._target, Server):
+            return self._target
+        memory: Any = client_transport("memory:")
+        # Ending the serving with the connection, not by cancelling it, lets the server's lifespan end in peace.
+        await nursery.start(self._target.serve, _Until(memory, self._done))
+        return memory
+
+    async def _supervise(
+        self, transport: ClientTransport, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        failures = 0
+        try:
+            while not self._stopping:
+                try:
+                    await self._connect(transport, task_status)
+                    failures = 0
+                except (ConnectFailed, ConnectionLost) as error:
+                    self._loss = error
+                    if self.agreement is None:
+                        if self._spare_it_the_probe(error):
+                            continue
+                        raise
+                if not self._restart:
+                    break
+                if not self._stopping:
+                    with trio.move_on_after(BACKOFF[min(failures, len(BACKOFF) - 1)]):
+                        await self._changed.park()
+                    failures += 1
+        finally:
+            self._done.set()
+            self._changed.unpark_all()
+
+    def _spare_it_the_probe(self, error: Exception) -> bool:
+        """A server that died of the probe is started once more and greeted in the legacy way, if we speak it."""
+        if (
+            self._hint is None
+            and LATEST_LEGACY.version in self._terms.versions
+            and isinstance(error, ConnectionLost)
+        ):
+            self._hint = LATEST_LEGACY
+            return True
+        return False
+
+    async def _connect(self, transport: ClientTransport, task_status: trio.TaskStatus[None]) -> None:
+        """Returns when a connection that came about has ended."""
+        with one_error():
+            async with transport.connect() as channel:
+                self._connections += 1
+                connection = Connection(
+                    channel,
+                    f"client#{self._connections}",
+                    self._limits,
+                    self._terms.answers,
+                    self._on_notification,
+                )
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(converse, connection.session.link, connection.session)
+                    try:
+                        met_before = self.agreement is not None
+                        await self._agree(connection)
+                        self._connection = connection
+                        if not met_before:
+                            task_status.started()
+                        self._changed.unpark_all()
+                        await connection.session.ended.wait()
+                    finally:
+                        self._connection = None
+                        self._loss = connection.session.loss
+                        nursery.cancel_scope.cancel(reason="the connection ended")
+
+    async def _agree(self, connection: Connection) -> None:
+        agreement = await connection.agree(self._terms, self._hint)
+        self._hint = agreement.era
+        self.agreement = agreement
+        if isinstance(self._target, str):
+            _verdicts.pop(self._target, None)
+            _verdicts[self._target] = agreement.era
+            if len(_verdicts) > MAX_VERDICTS:
+                del _verdicts[next(iter(_verdicts))]
+        self._on_agreed(agreement)
+
+
+class _Until:
+    """A server transport that ends when ``done`` is set, as one that has no more connections to come does."""
+
+    def __init__(self, inner: ServerTransport, done: trio.Event) -> None:
+        self._inner = inner
+        self._done = done
+
+    async def serve(
+        self, handler: ConnectionHandler, *, task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        async with trio.open_nursery() as nursery:
+            task_status.started(await nursery.start(self._inner.serve, handler))
+            await self._done.wait()
+            nursery.cancel_scope.cancel(reason="the client is closed")
