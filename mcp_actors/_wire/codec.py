@@ -71,7 +71,8 @@ _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
 _MEMBERS = (b'"jsonrpc"', b'"id"', b'"method"', b'"params"', b'"result"', b'"error"')
-_STRING = re.compile(rb'"(?:[^"\\]+|\\.)*"', re.DOTALL)
+# Possessive, and an unclosed string ends with the data: it is linear in whatever a peer sends.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
@@ -125,19 +126,20 @@ def _check_text(data: bytes, max_depth: int) -> None:
             data.decode("utf-8")
         except UnicodeDecodeError as error:
             raise MalformedMessage(f"invalid UTF-8 at byte {error.start}") from None
-    if data.count(b"{") + data.count(b"[") > max_depth and _depth(data) > max_depth:
+    if data.count(b"{") + data.count(b"[") > max_depth and _is_deeper(data, max_depth):
         raise MalformedMessage(f"nested deeper than {max_depth} levels")
 
 
-def _depth(data: bytes) -> int:
-    depth = deepest = 0
+def _is_deeper(data: bytes, max_depth: int) -> bool:
+    depth = 0
     for bracket in _STRING.sub(b"", data).translate(None, _NOT_BRACKETS):
         if bracket in b"[{":
             depth += 1
-            deepest = max(deepest, depth)
+            if depth > max_depth:
+                return True
         else:
             depth -= 1
-    return deepest
+    return False
 
 
 def _decode_batch(data: bytes) -> list[Envelope | MalformedMessage]:
@@ -218,5 +220,6 @@ def _repeats_members(data: bytes) -> bool:
         names = [name for name, _ in pairs]
         repeated = len(set(names)) < len(names)
 
-    json.loads(data, object_pairs_hook=last_call_is_outermost)
+    # Numbers stay text here: CPython refuses to convert very long ones.
+    json.loads(data, object_pairs_hook=last_call_is_outermost, parse_int=str, parse_float=str)
     return repeated
