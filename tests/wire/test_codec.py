@@ -1,0 +1,325 @@
+"""Examples of every form of message and of every way to be none."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from mcp_actors._wire import codec
+from mcp_actors._wire.envelope import Failure, Notification, Reply, Request
+from mcp_actors.errors import INVALID_REQUEST, PARSE_ERROR, MalformedMessage
+
+
+def refused(data: bytes, **options: Any) -> MalformedMessage:
+    with pytest.raises(MalformedMessage) as caught:
+        codec.decode(data, **options)
+    return caught.value
+
+
+def value(raw: Any) -> Any:
+    return codec.decode_value(raw)
+
+
+# -- the four forms ---------------------------------------------------------------------------------------------------
+
+
+def test_request() -> None:
+    message = codec.decode(b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":[1]}}')
+    assert isinstance(message, Request)
+    assert (message.id, message.method, value(message.params)) == (1, "m", {"a": [1]})
+
+
+def test_request_without_params() -> None:
+    assert codec.decode(b'{"jsonrpc":"2.0","id":"x","method":"m"}') == Request("x", "m", None)
+
+
+def test_notification() -> None:
+    message = codec.decode(b'{"method":"n","params":{},"jsonrpc":"2.0"}')
+    assert isinstance(message, Notification)
+    assert (message.method, value(message.params)) == ("n", {})
+
+
+@pytest.mark.parametrize("result", ["{}", "null", "[1]", '"text"', "0"])
+def test_reply_with_any_result(result: str) -> None:
+    message = codec.decode(f'{{"jsonrpc":"2.0","id":7,"result":{result}}}'.encode())
+    assert isinstance(message, Reply)
+    assert message.id == 7
+    assert value(message.result) == json.loads(result)
+
+
+def test_failure() -> None:
+    data = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no","data":[1]}}'
+    assert codec.decode(data) == Failure(1, -32601, "no", [1])
+
+
+@pytest.mark.parametrize("id", ["", '"id":null,'])
+def test_failure_without_id_or_with_null(id: str) -> None:
+    """Older peers answer what they could not read with a null id; the newest schema leaves the id out."""
+    data = f'{{"jsonrpc":"2.0",{id}"error":{{"code":-32700,"message":"no"}}}}'.encode()
+    assert codec.decode(data) == Failure(None, -32700, "no", None)
+
+
+def test_unknown_members_are_passed_over() -> None:
+    assert codec.decode(b'{"jsonrpc":"2.0","id":1,"method":"m","extra":{"id":2}}') == Request(1, "m", None)
+
+
+@pytest.mark.parametrize("space", [b" ", b"\t", b"\r", b"\n"])
+def test_white_space_round_a_message(space: bytes) -> None:
+    data = space + b'{"jsonrpc":"2.0",' + space + b'"id":1,"method":"m"}' + space
+    assert codec.decode(data) == Request(1, "m", None)
+
+
+# -- ids --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("id", [0, 1, -1, 2**53, 2**63 - 1, -(2**63), "", "1", "0", "ü", "a\nb", "\x00"])
+def test_an_id_keeps_its_json_type(id: int | str) -> None:
+    message = codec.decode(codec.encode_request(id, "m", {}))
+    assert isinstance(message, Request)
+    assert (type(message.id), message.id) == (type(id), id)
+    answer = json.loads(codec.encode_reply(message.id, {}))
+    assert (type(answer["id"]), answer["id"]) == (type(id), id)
+
+
+@pytest.mark.parametrize("id", ["null", "true", "false", "1.5", "[]", "{}", "1e400", "-0.5"])
+@pytest.mark.parametrize("form", ['"method":"m"', '"result":{}'])
+def test_what_is_no_id(id: str, form: str) -> None:
+    error = refused(f'{{"jsonrpc":"2.0","id":{id},{form}}}'.encode())
+    assert (error.code, error.id) in {(INVALID_REQUEST, None), (PARSE_ERROR, None)}
+
+
+def test_the_id_of_a_broken_request_is_told() -> None:
+    assert refused(b'{"jsonrpc":"1.0","id":5,"method":"m"}').id == 5
+    assert refused(b'{"jsonrpc":"2.0","id":"5","method":7}').id == "5"
+    assert refused(b'{"jsonrpc":"2.0","id":true,"method":7}').id is None
+
+
+# -- envelopes that are none -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1",
+        '"text"',
+        "null",
+        "true",
+        "{}",
+        '{"jsonrpc":"2.0"}',
+        '{"jsonrpc":"2.0","id":1}',
+        '{"id":1,"method":"m"}',
+        '{"jsonrpc":2.0,"id":1,"method":"m"}',
+        '{"jsonrpc":"1.0","id":1,"method":"m"}',
+        '{"JSONRPC":"2.0","id":1,"method":"m"}',
+        '{"jsonrpc\\u0000":"2.0","id":1,"method":"m"}',
+        '{"jsonrpc":"2.0","id":1,"method":null}',
+        '{"jsonrpc":"2.0","id":1,"method":"m","result":{}}',
+        '{"jsonrpc":"2.0","id":1,"method":"m","error":{"code":1,"message":""}}',
+        '{"jsonrpc":"2.0","id":1,"result":{},"error":{"code":1,"message":""}}',
+        '{"jsonrpc":"2.0","result":{}}',
+        '{"jsonrpc":"2.0","id":1,"error":{"code":1}}',
+        '{"jsonrpc":"2.0","id":1,"error":{"message":"m"}}',
+        '{"jsonrpc":"2.0","id":1,"error":{"code":"1","message":"m"}}',
+        '{"jsonrpc":"2.0","id":1,"error":null}',
+        '{"jsonrpc":"2.0","id":1,"error":"text"}',
+    ],
+)
+def test_json_that_is_no_message(text: str) -> None:
+    assert refused(text.encode()).code == INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b" ",
+        b"{",
+        b"[",
+        b"}",
+        b'{"jsonrpc":"2.0","id":1,"method":"m"',
+        b'{"jsonrpc":"2.0","id":1,"method":"m"}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"m"} {}',
+        b"{'jsonrpc':'2.0'}",
+        b'{"jsonrpc":"2.0","id":1,"method":"m",}',
+        b'{"jsonrpc":"2.0","id":01,"method":"m"}',
+        b'{"jsonrpc":"2.0","id":1,"method":"m","params":NaN}',
+        b'{"jsonrpc":"2.0","id":1,"method":"m","params":Infinity}',
+        b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":"\x01"}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":"\\x"}}',
+        b"\xef\xbb\xbf{}",
+        b"Content-Length: 2",
+        b"hello",
+    ],
+)
+def test_what_is_not_json(data: bytes) -> None:
+    error = refused(data)
+    assert (error.code, error.id) == (PARSE_ERROR, None)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [b"\xff", b"\xc3", b"\xc0\x80", b"\xed\xa0\x80", b"\xf5\x80\x80\x80", b"\xe2\x82", b"\x80"],
+    ids=["ff", "cut", "overlong", "surrogate", "beyond", "cut-3", "continuation"],
+)
+def test_invalid_utf8_is_refused_and_never_repaired(bad: bytes) -> None:
+    error = refused(b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":"' + bad + b'"}}')
+    assert (error.code, error.id) == (PARSE_ERROR, None)
+    assert "UTF-8" in str(error)
+
+
+# -- members that occur twice ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"jsonrpc":"2.0","id":1,"id":2,"method":"m"}',
+        '{"jsonrpc":"2.0","id":1,"method":"m","method":"n"}',
+        '{"jsonrpc":"2.0","id":1,"method":"m","params":{},"params":{}}',
+        '{"jsonrpc":"2.0","jsonrpc":"2.0","id":1,"method":"m"}',
+        '{"jsonrpc":"2.0","id":1,"result":{},"result":{}}',
+        '{"jsonrpc":"2.0","id":1,"\\u0069d":2,"method":"m"}',
+        '{"jsonrpc":"2.0","id":1,"i\\u0064":2,"method":"m"}',
+        '{"jsonrpc":"2.0","id":1,"method":"m","\\u006Dethod":"n"}',
+        '{"jsonrpc":"2.0","id":1,"method":"m","\\u0070arams":{},"params":{}}',
+        '{"jsonrpc":"2.0","id":1,"result":{},"resul\\u0074":{}}',
+        '{"jsonrpc":"2.0","id":1,"method":"m","jso\\u006erpc":"2.0"}',
+        '{"jsonrpc":"2.0","id":1,"id" :2,"method":"m"}',
+    ],
+)
+def test_a_doubled_member_is_refused(text: str) -> None:
+    assert refused(text.encode()).code == INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"id": 1, "method": "m", "params": {"id": 2}}, {"text": '"id" "id" "method"'}, {"text": "idm\u0001"}],
+)
+def test_the_same_name_further_in_is_no_double(params: Any) -> None:
+    message = codec.decode(codec.encode_request(1, "m", params))
+    assert isinstance(message, Request)
+    assert value(message.params) == params
+
+
+def test_an_escaped_name_that_occurs_once_is_read() -> None:
+    assert codec.decode(b'{"jsonrpc":"2.0","\\u0069d":1,"method":"m"}') == Request(1, "m", None)
+
+
+# -- depth ------------------------------------------------------------------------------------------------------------
+
+
+def nested(levels: int, opening: str = "[", closing: str = "]") -> bytes:
+    """A request whose params hold ``levels`` levels; two more are round them."""
+    inner = opening * levels + "1" + closing * levels
+    return f'{{"jsonrpc":"2.0","id":1,"method":"m","params":{{"a":{inner}}}}}'.encode()
+
+
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
+def test_depth_is_bounded(opening: str, closing: str) -> None:
+    assert isinstance(codec.decode(nested(codec.MAX_DEPTH - 2, opening, closing)), Request)
+    error = refused(nested(codec.MAX_DEPTH - 1, opening, closing))
+    assert (error.code, error.id) == (PARSE_ERROR, None)
+    assert isinstance(codec.decode(nested(3, opening, closing), max_depth=5), Request)
+    assert refused(nested(4, opening, closing), max_depth=5).code == PARSE_ERROR
+
+
+@pytest.mark.parametrize("levels", [10_000, 1_000_000])
+def test_absurd_depth_costs_nothing_but_an_error(levels: int) -> None:
+    assert refused(nested(levels)).code == PARSE_ERROR
+    assert refused(b"[" * levels).code == PARSE_ERROR
+    assert refused(b'{"a":' * levels).code == PARSE_ERROR
+
+
+@pytest.mark.parametrize("tail", ['"' + "a" * 100_000, '"' + '\\"' * 100_000, '"a" "' * 100_000, '"\\'])
+def test_an_unclosed_string_after_many_brackets_costs_nothing_either(tail: str) -> None:
+    """Looking for strings takes linear time; with backtracking this test would not end."""
+    assert refused(b"[]" * codec.MAX_DEPTH + tail.encode()).code == PARSE_ERROR
+
+
+def test_a_very_long_number_beside_an_escaped_name() -> None:
+    """The slower search for doubled names meets what CPython refuses to convert."""
+    data = b'{"jsonrpc":"2.0","\\u0069d":1,"method":"m","params":{"a":' + b"1" * 5000 + b"}}"
+    assert isinstance(codec.decode(data), Request)
+
+
+def test_many_brackets_side_by_side_or_in_strings_are_not_deep() -> None:
+    params = {"flat": [[] for _ in range(1000)], "text": "[{" * 1000, "quotes": '\\"[[[[\\\\"' * 100}
+    message = codec.decode(codec.encode_request(1, "m", params))
+    assert isinstance(message, Request)
+    assert value(message.params) == params
+
+
+# -- batches ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_keeps_order_and_good_entries() -> None:
+    batch = codec.decode(
+        b' [{"jsonrpc":"2.0","id":1,"method":"a"}, 5, {"jsonrpc":"2.0","method":"b"}, {"jsonrpc":"2.0","id":"x"}]'
+    )
+    assert isinstance(batch, list)
+    assert batch[0] == Request(1, "a", None)
+    assert batch[2] == Notification("b", None)
+    broken = [entry for entry in batch if isinstance(entry, MalformedMessage)]
+    assert [(error.code, error.id) for error in broken] == [(INVALID_REQUEST, None), (INVALID_REQUEST, "x")]
+
+
+def test_an_empty_batch_is_no_message() -> None:
+    assert refused(b"[]").code == INVALID_REQUEST
+    assert refused(b" [ ] ").code == INVALID_REQUEST
+
+
+def test_a_batch_in_a_batch_is_a_broken_entry() -> None:
+    batch = codec.decode(b'[[{"jsonrpc":"2.0","id":1,"method":"a"}]]')
+    assert isinstance(batch, list)
+    assert isinstance(batch[0], MalformedMessage)
+
+
+def test_a_batch_that_is_cut_off_is_not_json() -> None:
+    assert refused(b'[{"jsonrpc":"2.0","id":1,"method":"a"},').code == PARSE_ERROR
+
+
+# -- encoding ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_null_id_is_never_sent() -> None:
+    assert json.loads(codec.encode_failure(None, -32700, "no")) == {
+        "jsonrpc": "2.0",
+        "error": {"code": -32700, "message": "no"},
+    }
+
+
+def test_a_failure_has_data_only_when_there_is_some() -> None:
+    assert "data" not in json.loads(codec.encode_failure(1, -1, "m"))["error"]
+    assert json.loads(codec.encode_failure(1, -1, "m", {"a": 0}))["error"]["data"] == {"a": 0}
+
+
+def test_a_notification_without_params_has_no_such_member() -> None:
+    assert json.loads(codec.encode_notification("n")) == {"jsonrpc": "2.0", "method": "n"}
+    assert json.loads(codec.encode_notification("n", {})) == {"jsonrpc": "2.0", "method": "n", "params": {}}
+
+
+@pytest.mark.parametrize("text", ["line\nbreak", "\r\n", "\u2028\u2029\x85", "\x00", "\U0001f600", "\ufeff"])
+def test_a_frame_has_no_line_break_in_it(text: str) -> None:
+    data = codec.encode_reply(text, {text: [text]})
+    assert b"\n" not in data
+    assert b"\r" not in data
+    assert json.loads(data)["result"] == {text: [text]}
+
+
+@pytest.mark.parametrize("bad", [object(), {1: {object(): 1}}, {"a": {1, object()}}])
+def test_what_json_cannot_hold_is_a_type_error(bad: Any) -> None:
+    with pytest.raises(TypeError):
+        codec.encode_reply(1, bad)
+
+
+def test_a_lone_surrogate_is_not_sent() -> None:
+    """Python strings can hold half a character; UTF-8 cannot."""
+    with pytest.raises((TypeError, ValueError)):
+        codec.encode_reply(1, {"a": "\ud800"})
+
+
+def test_a_value_left_raw_that_is_broken_inside() -> None:
+    with pytest.raises(MalformedMessage):
+        codec.decode_value(b"{")
