@@ -29,6 +29,8 @@ FLOORS = {
     "mcp_actors._actors": 5,
     "mcp_actors._capabilities": 6,
     "mcp_actors.context": 6,
+    "mcp_actors._connection": 7,
+    "mcp_actors._supervisor": 7,
     "mcp_actors.server": 7,
     "mcp_actors.client": 7,
     "mcp_actors.discovery": 7,
