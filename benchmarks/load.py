@@ -87,7 +87,7 @@ class _Pipe:
             raise LoadError(f"no answer within {ANSWER_WITHIN_SECONDS:g} s")
         chunk = os.read(self._read_fd, READ_BYTES)
         if not chunk:
-            raise LoadError(f"the server ended with exit code {self.process.wait()}")
+            raise LoadError("the server closed its output; start it by hand to see why")
         return chunk
 
     def ask(self, message: dict[str, Any]) -> dict[str, Any]:
