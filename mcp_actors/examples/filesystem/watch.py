@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import aclosing
 
 import trio
-from watchfiles import awatch
+from watchfiles import watch
 
 from mcp_actors.examples.filesystem.root import Root
 
@@ -38,6 +37,7 @@ class Watch:
             self._wanted.set()
 
     def discard(self, uri: str) -> None:
+        """Forgets it; without anything left to look at, the watching ends."""
         self._seen.pop(uri, None)
         if not self._seen:
             self._unwanted.set()
@@ -58,13 +58,14 @@ class Watch:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_set_when_cancelled, stop)
             try:
-                await self._look_when_told(stop)
+                # In a thread of our own for as long as it lasts: to begin means to visit every directory.
+                await trio.to_thread.run_sync(self._look_when_told, stop, limiter=trio.CapacityLimiter(1))
             except (OSError, RuntimeError):  # no more watches allowed on this machine, or the root is gone
                 await self._look_now_and_then(stop)
             nursery.cancel_scope.cancel()
 
-    async def _look_when_told(self, stop: trio.Event) -> None:
-        changes = awatch(
+    def _look_when_told(self, stop: trio.Event) -> None:
+        for _ in watch(
             self._root.directory,
             watch_filter=None,
             debounce=200,
@@ -72,23 +73,23 @@ class Watch:
             rust_timeout=LOOK_EVERY,
             yield_on_timeout=True,
             ignore_permission_denied=True,
-        )
-        async with aclosing(changes):
-            async for _ in changes:
-                await self._look()
+        ):
+            self._look()
 
     async def _look_now_and_then(self, stop: trio.Event) -> None:
         while not stop.is_set():
-            await self._look()
+            await trio.to_thread.run_sync(self._look)
             with trio.move_on_after(LOOK_EVERY / 1_000):
                 await stop.wait()
 
-    async def _look(self) -> None:
-        for uri, (path, before) in list(self._seen.items()):
-            now = await trio.to_thread.run_sync(self._root.signature, path)
-            if now != before and uri in self._seen:
-                self._seen[uri] = (path, now)
-                self._changed(uri)
+    def _look(self) -> None:
+        for uri, (path, _) in list(self._seen.items()):
+            trio.from_thread.run_sync(self._compare, uri, self._root.signature(path))
+
+    def _compare(self, uri: str, now: tuple[int, ...] | None) -> None:
+        if uri in self._seen and self._seen[uri][1] != now:
+            self._seen[uri] = (self._seen[uri][0], now)
+            self._changed(uri)
 
 
 async def _set_when_cancelled(stop: trio.Event) -> None:
