@@ -104,7 +104,9 @@ def _entry_points() -> Mapping[str, _EntryPoint]:
 
 def _or_list() -> str:
     schemes = installed_schemes()
-    return " or ".join(f"'{scheme}:'" for scheme in schemes) if schemes else f"a scheme, but {_what_there_is()}"
+    return (
+        " or ".join(f"'{scheme}:'" for scheme in schemes) if schemes else f"a scheme, but {_what_there_is()}"
+    )
 
 
 def _what_there_is() -> str:

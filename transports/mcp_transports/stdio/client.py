@@ -90,7 +90,9 @@ class StdioClientTransport:
         tail = StderrTail(self._stderr_lines, self._on_stderr)
         child = await spawn(self._command, env=self._env, cwd=self._cwd, tail=tail)
         channel = ChildChannel(
-            child, max_message_bytes=self._max_message_bytes, peer=f"{shlex.join(self._command)} (pid {child.pid})"
+            child,
+            max_message_bytes=self._max_message_bytes,
+            peer=f"{shlex.join(self._command)} (pid {child.pid})",
         )
         raised: BaseException | None = None
         async with trio.open_nursery() as nursery:

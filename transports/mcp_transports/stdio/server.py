@@ -29,7 +29,11 @@ class StdioServerTransport:
         self._max_message_bytes = max_message_bytes
 
     def __repr__(self) -> str:
-        return "<StdioServerTransport: serving>" if StdioServerTransport._serving else "<StdioServerTransport: idle>"
+        return (
+            "<StdioServerTransport: serving>"
+            if StdioServerTransport._serving
+            else "<StdioServerTransport: idle>"
+        )
 
     async def serve(
         self,

@@ -1,0 +1,161 @@
+"""The binding inside one process."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import trio
+import trio.testing
+
+from mcp_actors.abc import ClientTransport, Frame, FrameChannel, ServerTransport
+from mcp_actors.errors import ConnectFailed, LocalProtocolError
+from mcp_transports.memory import MemoryTransport, from_url, memory_channel_pair
+
+
+async def echo(channel: FrameChannel) -> None:
+    try:
+        while True:
+            await channel.send_many(await channel.receive_many())
+    except (trio.EndOfChannel, trio.BrokenResourceError):
+        pass
+
+
+async def test_receive_many_takes_all_that_is_there() -> None:
+    here, there = memory_channel_pair(max_buffer=3)
+
+    await here.send_many([Frame(b"1"), Frame(b"2")])
+    here.send_nowait(Frame(b"3"))
+    with pytest.raises(trio.WouldBlock):
+        here.send_nowait(Frame(b"4"))
+    assert "3 to receive" in repr(there)
+
+    assert [frame.data for frame in await there.receive_many()] == [b"1", b"2", b"3"]
+    await here.send(Frame(b"5"))
+    assert (await there.receive()).data == b"5"
+
+
+async def test_a_full_buffer_makes_the_sender_wait_in_order(autojump_clock: trio.testing.MockClock) -> None:
+    here, there = memory_channel_pair(max_buffer=2)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(here.send_many, [Frame(b"%d" % number) for number in range(9)])
+        received: list[bytes] = []
+        while len(received) < 9:
+            await trio.sleep(10)
+            assert int(repr(there).split(": ")[1].split()[0]) <= 2
+            received += [frame.data for frame in await there.receive_many()]
+
+    assert received == [b"%d" % number for number in range(9)]
+
+
+async def test_close_ends_the_other_side_after_what_was_sent() -> None:
+    here, there = memory_channel_pair()
+    await here.send(Frame(b"last words"))
+    await there.send(Frame(b"unread"))
+    await here.aclose()
+    await here.aclose()
+
+    with pytest.raises(trio.BrokenResourceError):
+        await there.send(Frame(b"x"))
+    with pytest.raises(trio.BrokenResourceError):
+        there.send_nowait(Frame(b"x"))
+    assert [frame.data for frame in await there.receive_many()] == [b"last words"]
+    with pytest.raises(trio.EndOfChannel):
+        await there.receive_many()
+    with pytest.raises(trio.EndOfChannel):
+        await there.receive()
+    for attempt in (here.receive, here.receive_many):
+        with pytest.raises(trio.ClosedResourceError):
+            await attempt()
+    with pytest.raises(trio.ClosedResourceError):
+        await here.send(Frame(b"x"))
+
+
+async def test_close_wakes_who_waits_on_either_side() -> None:
+    here, there = memory_channel_pair(max_buffer=1)
+    there.send_nowait(Frame(b"full"))
+    endings: list[str] = []
+
+    async def watch(name: str, channel: FrameChannel, *sent: Frame) -> None:
+        try:
+            await (channel.send_many(sent) if sent else channel.receive_many())
+        except (trio.ClosedResourceError, trio.BrokenResourceError, trio.EndOfChannel) as error:
+            endings.append(f"{name} {type(error).__name__}")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch, "their send", there, Frame(b"waits"))
+        nursery.start_soon(watch, "their receive", there)
+        await trio.testing.wait_all_tasks_blocked()
+        await here.aclose()
+
+    assert sorted(endings) == ["their receive EndOfChannel", "their send BrokenResourceError"]
+
+
+async def test_one_serves_many_connect(autojump_clock: trio.testing.MockClock) -> None:
+    transport = MemoryTransport("busy")
+    assert isinstance(transport, ServerTransport)
+    assert isinstance(transport, ClientTransport)
+
+    async def talk(number: int) -> None:
+        async with transport.connect() as channel:
+            assert channel.peer.startswith("memory:busy#")
+            await channel.send(Frame(b"%d" % number))
+            assert (await channel.receive()).data == b"%d" % number
+
+    async with trio.open_nursery() as nursery:
+        assert await nursery.start(transport.serve, echo) == "memory:busy"
+        async with trio.open_nursery() as clients:
+            for number in range(50):
+                clients.start_soon(talk, number)
+        await trio.testing.wait_all_tasks_blocked()
+        assert repr(transport) == "<MemoryTransport memory:busy: 0 connections>"
+        nursery.cancel_scope.cancel()
+
+    assert repr(transport) == "<MemoryTransport memory:busy: not served>"
+
+
+async def test_a_server_that_stops_ends_its_connections() -> None:
+    transport = MemoryTransport()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(transport.serve, echo)
+        async with transport.connect() as channel:
+            nursery.cancel_scope.cancel()
+            with trio.CancelScope(shield=True), pytest.raises(trio.EndOfChannel):
+                await channel.receive()
+
+    with pytest.raises(ConnectFailed, match="nobody serves memory:"):
+        async with transport.connect():
+            pass
+
+
+async def test_a_second_server_is_refused() -> None:
+    transport = MemoryTransport("one")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(transport.serve, echo)
+        with pytest.raises(LocalProtocolError, match="memory:one is served already"):
+            await transport.serve(echo)
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_the_block_raises_is_not_wrapped() -> None:
+    transport = MemoryTransport()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(transport.serve, echo)
+        with pytest.raises(KeyError, match="mine"):
+            async with transport.connect():
+                raise KeyError("mine")
+        nursery.cancel_scope.cancel()
+
+
+def test_equal_names_meet_while_somebody_holds_them() -> None:
+    first = from_url("memory:meet", max_buffer=5)
+
+    assert from_url("memory:meet") is first
+    assert from_url("memory:other") is not first
+    assert from_url("memory:") is not from_url("memory:")
+
+    first.mark = True  # type: ignore[attr-defined]
+    del first
+    gc.collect()
+    assert not hasattr(from_url("memory:meet"), "mark")

@@ -1,0 +1,387 @@
+"""The stdio client and its child processes: what it says, how it ends, and that nobody is left."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from mcp_actors.abc import ClientTransport, Frame, FrameChannel, ServerTransport
+from mcp_actors.errors import ConnectFailed, RemoteProtocolError
+from mcp_transports.stdio import StdioClientTransport, StdioServerTransport, from_url
+
+TIMEOUT = 30
+CAT = "import sys\nfor line in sys.stdin.buffer:\n    sys.stdout.buffer.write(line)\n    sys.stdout.buffer.flush()"
+# A leader that ignores SIGTERM and EOF, with a grandchild that ignores SIGTERM and holds all three pipes.
+STUBBORN = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+grandchild = os.fork()
+if grandchild: os.write(1, b"%d %d\\n" % (os.getpid(), grandchild))
+time.sleep(1000)
+"""
+# A leader that leaves at EOF, a grandchild that ignores everything.
+LEAVES_ONE_BEHIND = STUBBORN.replace(
+    "time.sleep(1000)", "time.sleep(0 if grandchild and not os.read(0, 1) else 1000)"
+)
+EXITS_WITH_WORDS = """
+import os, sys
+os.write(1, b"hello\\n")
+for number in range(80): print("line", number, file=sys.stderr)
+sys.stderr.write("last words, no newline")
+sys.exit(3)
+"""
+
+
+def python(code: str, **options: Any) -> StdioClientTransport:
+    return StdioClientTransport([sys.executable, "-c", code], **options)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+async def exit_of(pid: int) -> None:
+    descriptor = os.pidfd_open(pid)
+    try:
+        await trio.lowlevel.wait_readable(descriptor)
+    finally:
+        trio.lowlevel.notify_closing(descriptor)
+        os.close(descriptor)
+
+
+def open_descriptors() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
+
+
+async def ending_of(channel: FrameChannel) -> BaseException:
+    try:
+        while True:
+            await channel.receive_many()
+    except (trio.EndOfChannel, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+        return error
+
+
+async def test_echo_and_a_clean_end() -> None:
+    with trio.fail_after(TIMEOUT):
+        async with python(CAT).connect() as channel:
+            await channel.send_many([Frame(b"1"), Frame(b"2")])
+            received = [*await channel.receive_many()]
+            while len(received) < 2:
+                received += await channel.receive_many()
+            pid = channel.pid  # type: ignore[attr-defined]
+            assert channel.loss_report() == {"exit_code": None, "stderr": ()}
+            assert f"pid {pid}" in channel.peer
+
+    assert [frame.data for frame in received] == [b"1", b"2"]
+    assert channel.loss_report()["exit_code"] == 0
+    assert not is_running(pid)
+
+
+async def test_large_messages_pass_both_ways_at_once() -> None:
+    message = Frame(bytes(range(33, 127)) * 50_000)
+    with trio.fail_after(TIMEOUT):
+        async with python(CAT).connect() as channel, trio.open_nursery() as nursery:
+            nursery.start_soon(channel.send_many, [message, message])
+            assert await channel.receive() == message
+            assert await channel.receive() == message
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        (["/no/such/program", "a b"], "cannot start \"/no/such/program 'a b'\": there is no command"),
+        (["no-such-command-for-test"], "there is no command 'no-such-command-for-test'"),
+        (["/"], "Permission denied"),
+        (["a\0b"], "null byte"),
+    ],
+)
+async def test_what_cannot_be_started_is_said_in_one_line(command: list[str], reason: str) -> None:
+    before = open_descriptors()
+    with pytest.raises(ConnectFailed) as caught:
+        async with StdioClientTransport(command).connect():
+            pass
+
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert open_descriptors() == before
+
+
+async def test_a_missing_working_directory_is_named(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no program")
+    (tmp_path / "text").chmod(0o755)
+    with pytest.raises(ConnectFailed, match="the working directory '/no/such/place': No such file"):
+        async with python(CAT, cwd="/no/such/place").connect():
+            pass
+    with pytest.raises(ConnectFailed, match="Exec format error"):
+        async with StdioClientTransport([str(tmp_path / "text")]).connect():
+            pass
+
+
+async def test_environment_and_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MARK_FOR_TEST", "ours")
+    tell = "import os; print(os.environ.get('MARK_FOR_TEST'), os.getcwd(), os.getsid(0) == os.getpid())"
+    said = []
+    with trio.fail_after(TIMEOUT):
+        for options in ({}, {"env": {"MARK_FOR_TEST": "theirs"}, "cwd": tmp_path}, {"env": {}}):
+            async with python(tell, **options).connect() as channel:
+                said.append((await channel.receive()).data.decode())
+
+    here = os.getcwd()
+    assert said == [f"ours {here} True", f"theirs {tmp_path} True", f"None {here} True"]
+
+
+async def test_the_ending_carries_exit_code_and_last_words() -> None:
+    with trio.fail_after(TIMEOUT):
+        async with python(EXITS_WITH_WORDS, stderr_lines=5).connect() as channel:
+            assert (await channel.receive()).data == b"hello"
+            with pytest.raises(trio.EndOfChannel):
+                await channel.receive()
+            report = channel.loss_report()
+            with pytest.raises(trio.BrokenResourceError):
+                await channel.send(Frame(b"anybody there?"))
+
+    assert report["exit_code"] == 3
+    assert report["stderr"] == (*[f"line {number}" for number in range(76, 80)], "last words, no newline")
+
+
+async def test_a_killed_child_ends_receiving_and_sending_at_once() -> None:
+    with trio.fail_after(TIMEOUT):
+        async with python(CAT).connect() as channel:
+            os.kill(channel.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+            assert isinstance(await ending_of(channel), trio.EndOfChannel)
+            assert channel.loss_report()["exit_code"] == -signal.SIGKILL
+
+
+async def test_a_dead_child_is_over_though_a_grandchild_holds_its_pipes() -> None:
+    code = (
+        "import os, time\n"
+        "grandchild = os.fork()\n"
+        "if grandchild == 0:\n    os.setsid(); time.sleep(1000)\n"
+        "os.write(1, b'%d\\n' % grandchild + b'x' * 100 + b'\\nend\\n'); os.read(0, 100); os._exit(4)"
+    )
+    with trio.fail_after(TIMEOUT):
+        async with python(code).connect() as channel:
+            grandchild = int((await channel.receive()).data)
+            try:
+                # Fills the pipe: the sender waits when the child leaves, and must be told.
+                with pytest.raises(trio.BrokenResourceError):
+                    await channel.send(Frame(b"x" * 1_000_000))
+                assert channel.loss_report()["exit_code"] == 4
+                rest = await channel.receive_many()
+                assert [frame.data for frame in rest][-1] == b"end"
+                assert isinstance(await ending_of(channel), trio.EndOfChannel)
+                # A session of its own: a daemon on purpose, not ours to end.
+                assert is_running(grandchild)
+            finally:
+                os.kill(grandchild, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("code", [STUBBORN, LEAVES_ONE_BEHIND], ids=["stubborn", "leaves one behind"])
+@pytest.mark.parametrize("way", ["leave", "raise", "cancel"])
+async def test_nobody_is_left(code: str, way: str) -> None:
+    transport = python(code, grace=0.1, kill_after=0.1)
+    pids: list[int] = []
+    raised: KeyError | None = None
+    with trio.fail_after(TIMEOUT):
+        with trio.CancelScope() as scope:
+            try:
+                async with transport.connect() as channel:
+                    pids = [int(word) for word in (await channel.receive()).data.split()]
+                    assert all(map(is_running, pids))
+                    if way == "raise":
+                        raise KeyError("mine")
+                    if way == "cancel":
+                        scope.cancel()
+                        await trio.sleep_forever()
+            except KeyError as error:
+                raised = error
+
+    assert (raised is not None) == (way == "raise")
+    assert scope.cancelled_caught == (way == "cancel")
+    assert len(pids) == 2
+    assert not any(map(is_running, pids))
+    assert channel.loss_report()["exit_code"] == (-signal.SIGKILL if code is STUBBORN else 0)
+
+
+async def test_sigterm_comes_before_sigkill() -> None:
+    code = (
+        "import os, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit('cleaned up'))\n"
+        "os.write(1, b'ready\\n')\n"
+        "while True: time.sleep(1000)"
+    )
+    with trio.fail_after(TIMEOUT):
+        async with python(code, grace=0.05).connect() as channel:
+            await channel.receive()
+
+    assert channel.loss_report() == {"exit_code": 1, "stderr": ("cleaned up",)}
+
+
+async def test_output_is_drained_while_the_child_comes_to_its_end() -> None:
+    code = (
+        "import os, sys\n"
+        "os.write(1, b'ready\\n'); os.read(0, 1)\n"
+        "for _ in range(64): os.write(1, b'x' * 65536); os.write(2, b'y' * 65536)\n"
+        "sys.exit(7)"
+    )
+    with trio.fail_after(TIMEOUT):
+        async with python(code, grace=20, stderr_lines=3).connect() as channel:
+            await channel.receive()
+            await channel.aclose()
+            assert isinstance(await ending_of(channel), trio.ClosedResourceError)
+            with pytest.raises(trio.ClosedResourceError):
+                await channel.send(Frame(b"x"))
+
+    assert channel.loss_report()["exit_code"] == 7
+    (line,) = channel.loss_report()["stderr"]
+    assert line == "y" * 2048
+
+
+async def test_closing_wakes_the_task_that_receives() -> None:
+    endings: list[BaseException] = []
+
+    async def receive(channel: FrameChannel) -> None:
+        endings.append(await ending_of(channel))
+
+    with trio.fail_after(TIMEOUT):
+        async with python(CAT).connect() as channel, trio.open_nursery() as nursery:
+            nursery.start_soon(receive, channel)
+            await trio.testing.wait_all_tasks_blocked()
+            await channel.aclose()
+            await channel.aclose()
+
+    assert isinstance(endings[0], trio.ClosedResourceError)
+
+
+async def test_stderr_lines_are_told_and_a_failing_listener_is_dropped() -> None:
+    code = "import sys; sys.stderr.buffer.write(b'one\\r\\n\\xfftwo\\nthree\\n')"
+    heard: list[str] = []
+
+    def listener(line: str) -> None:
+        heard.append(line)
+        if len(heard) == 2:
+            raise ValueError("enough")
+
+    with trio.fail_after(TIMEOUT):
+        async with python(code, on_stderr=listener).connect() as channel:
+            await ending_of(channel)
+
+    assert heard == ["one", "\ufffdtwo"]
+    lines = channel.loss_report()["stderr"]
+    assert lines[:2] == ("one", "\ufffdtwo")
+    assert "ValueError('enough')" in lines[2]
+    assert lines[3] == "three"
+
+
+async def test_a_message_over_the_limit_breaks_the_connection() -> None:
+    code = "import os; os.write(1, b'x' * 5000); os.read(0, 1)"
+    with trio.fail_after(TIMEOUT):
+        async with python(code, max_message_bytes=4999).connect() as channel:
+            ending = await ending_of(channel)
+
+    assert isinstance(ending, trio.BrokenResourceError)
+    assert isinstance(ending.__cause__, RemoteProtocolError)
+
+
+async def test_fifty_connections_leave_no_descriptor_and_no_task() -> None:
+    async def one() -> None:
+        async with python("import os; os.write(1, b'hi\\n'); os.read(0, 1)").connect() as channel:
+            await channel.receive()
+
+    with trio.fail_after(2 * TIMEOUT):
+        await one()
+        before, tasks = open_descriptors(), trio.lowlevel.current_statistics().tasks_living
+        for _ in range(10):
+            async with trio.open_nursery() as nursery:
+                for _ in range(5):
+                    nursery.start_soon(one)
+
+    assert open_descriptors() == before
+    assert trio.lowlevel.current_statistics().tasks_living == tasks
+
+
+async def test_children_do_not_hold_each_others_pipes() -> None:
+    """Were a pipe end inherited by the second child, the first would not see its input end while the second lives."""
+    with trio.fail_after(TIMEOUT):
+        async with python(CAT, grace=20).connect() as first, python(CAT).connect() as second:
+            for channel in (first, second):
+                await channel.send(Frame(b"up"))
+                await channel.receive()
+            await first.aclose()
+            await exit_of(first.pid)  # type: ignore[attr-defined]
+            await second.send(Frame(b"still here"))
+            assert (await second.receive()).data == b"still here"
+
+
+PARENT = f"""
+import os, sys, trio
+from mcp_transports.stdio import StdioClientTransport
+async def main():
+    child = StdioClientTransport([sys.executable, "-c", {CAT!r}])
+    async with child.connect() as first, child.connect() as second:
+        os.write(1, b"%d %d\\n" % (first.pid, second.pid))
+        await trio.sleep_forever()
+trio.run(main)
+"""
+
+
+async def test_children_end_by_themselves_when_their_parent_is_killed() -> None:
+    with trio.fail_after(TIMEOUT):
+        process = await trio.lowlevel.open_process([sys.executable, "-c", PARENT], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        pids = [int(word) for word in (await process.stdout.receive_some()).split()]
+        assert all(map(is_running, pids))
+        async with trio.open_nursery() as nursery:
+            for pid in pids:
+                nursery.start_soon(exit_of, pid)
+            await trio.testing.wait_all_tasks_blocked()
+            process.kill()
+        await process.wait()
+        await process.stdout.aclose()
+
+    assert len(pids) == 2
+    assert not any(map(is_running, pids))
+
+
+async def test_cancelling_receives_loses_nothing() -> None:
+    count = 3000
+    code = f"import os\nfor n in range({count}): os.write(1, b'%d\\n' % n)\nos.read(0, 1)"
+    received: list[bytes] = []
+    with trio.fail_after(TIMEOUT):
+        async with python(code).connect() as channel:
+            for attempt in itertools.count():
+                if len(received) == count:
+                    break
+                with trio.move_on_after(0.0001 * (attempt % 3)):
+                    received.append((await channel.receive()).data)
+                await trio.lowlevel.checkpoint()
+
+    assert received == [b"%d" % number for number in range(count)]
+
+
+def test_urls() -> None:
+    server = from_url("stdio:")
+    assert isinstance(server, StdioServerTransport)
+    assert isinstance(server, ServerTransport)
+    assert not isinstance(server, ClientTransport)
+
+    client = from_url("stdio:python 'my server.py' --flag", grace=1)
+    assert isinstance(client, ClientTransport)
+    assert repr(client) == "<StdioClientTransport python 'my server.py' --flag>"
+
+    with pytest.raises(ConnectFailed, match="No closing quotation"):
+        from_url("stdio:python 'my server.py")
+    with pytest.raises(ValueError, match="sequence of strings"):
+        StdioClientTransport("python server.py")
