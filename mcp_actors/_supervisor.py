@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 import trio
 
+from mcp_actors._actors.deadline import Deadline
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.session import Session
 from mcp_actors._actors.supervise import converse, one_error
@@ -122,6 +123,11 @@ class Supervisor:
         if self._connection is None:
             raise self._why_not()
         return self._connection.session
+
+    def watch(self, deadline: Deadline) -> None:
+        """A deadline was moved closer."""
+        if self._connection is not None:
+            self._connection.session.clock.watch(deadline)
 
     async def live_session(self) -> Session:
         """The session, waiting for a new connection when one is on its way."""

@@ -448,6 +448,7 @@ class Client:
         finally:
             for deadline in held:
                 deadline.release()
+                self._supervisor.watch(deadline)
 
     async def _list(self, method: str, cursor: str | None) -> Any:
         return await self._call(method, {} if cursor is None else {"cursor": cursor})

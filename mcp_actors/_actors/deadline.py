@@ -1,51 +1,102 @@
-"""Two clocks in one cancel scope: ``deadline = min(now + idle, start + cap)``."""
+"""Two clocks for every call of ours, ``min(now + idle, start + cap)``, and the one actor that watches them all.
+
+A cancel scope with a deadline for each call would cost more than sending it; one task per session that sleeps until
+the earliest deadline costs a comparison.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol
 
 import trio
 
-__all__ = ["Deadline"]
+__all__ = ["Clock", "Deadline"]
 
 
 class Deadline:
     """Progress moves the idle clock, nothing moves the cap. Seconds; `math.inf` switches a clock off."""
 
-    __slots__ = ("_ends_at", "_held", "cap", "idle", "scope")
+    __slots__ = ("_held", "at", "cap", "ends_at", "idle")
 
     def __init__(self, idle: float, cap: float) -> None:
         now = trio.current_time()
         self.idle = idle
         self.cap = cap
-        self._ends_at = now + cap
-        self._held = False
-        self.scope = trio.CancelScope(deadline=min(now + idle, self._ends_at))
+        self.ends_at = now + cap
+        self.at = min(now + idle, self.ends_at)
+        self._held = 0
 
     def touch(self) -> None:
         """A sign of life: the idle clock starts anew."""
         if not self._held:
-            self.scope.deadline = min(trio.current_time() + self.idle, self._ends_at)
+            self.at = min(trio.current_time() + self.idle, self.ends_at)
 
     def hold(self) -> None:
         """Stops the idle clock, for while the peer waits for us and not we for it."""
-        self._held = True
-        self.scope.deadline = self._ends_at
+        self._held += 1
+        self.at = self.ends_at
 
     def release(self) -> None:
-        """Starts the idle clock again after `hold`."""
-        self._held = False
+        """Starts the idle clock again after as many calls of this as of `hold`."""
+        self._held -= 1
         self.touch()
 
-    def disarm(self) -> None:
-        """The answer is here: no clock may cut off what remains to be done with it."""
-        self._held = True
-        self.scope.deadline = math.inf
-
     @property
-    def expired(self) -> Literal["idle", "cap"] | None:
-        """Which clock ran out, if one did."""
-        if not self.scope.cancelled_caught:
-            return None
-        return "cap" if self.scope.deadline >= self._ends_at else "idle"
+    def which(self) -> Literal["idle", "cap"]:
+        """Which clock is the one that will run out, or has."""
+        return "cap" if self.at >= self.ends_at else "idle"
+
+
+class Watched(Protocol):
+    """What a clock looks after."""
+
+    deadline: Deadline
+
+    def expire(self) -> None:
+        """The deadline has passed."""
+
+
+class Clock:
+    """Expires what is in ``watched`` when its time has come. Its task exists only once there was something."""
+
+    def __init__(self, watched: Mapping[Any, Watched], start_soon: Callable[..., None]) -> None:
+        self._watched = watched
+        self._start_soon = start_soon
+        self._running = False
+        self._ended = False
+        self._wakes_at = math.inf
+        self._parked = trio.lowlevel.ParkingLot()
+
+    def __repr__(self) -> str:
+        return f"<Clock {'running' if self._running else 'idle'} watching={len(self._watched)}>"
+
+    def watch(self, deadline: Deadline) -> None:
+        """Takes note of a deadline that is new or was moved closer."""
+        if deadline.at < self._wakes_at:
+            # So that no second call of the same turn asks for the same again.
+            self._wakes_at = deadline.at
+            if self._running:
+                self._parked.unpark_all()
+            elif not self._ended:
+                self._running = True
+                self._start_soon(self._run, "clock")
+
+    def end(self) -> None:
+        """Nothing will expire any more."""
+        self._ended = True
+        self._parked.unpark_all()
+
+    async def _run(self) -> None:
+        while not self._ended:
+            now = trio.current_time()
+            earliest = math.inf
+            for each in self._watched.values():
+                if each.deadline.at <= now:
+                    each.expire()
+                else:
+                    earliest = min(earliest, each.deadline.at)
+            self._wakes_at = earliest
+            with trio.move_on_at(earliest):
+                await self._parked.park()

@@ -74,20 +74,27 @@ class Link:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._unwritten -= 1
 
+    def send_nowait(self, frame: Frame) -> bool:
+        """Queues a frame if there is room, and says whether there was; raises like `send`."""
+        if self._direct and not self._unwritten and self._hand_over(frame):
+            return True
+        try:
+            self._outbox.send_nowait(frame)
+        except trio.WouldBlock:
+            return False
+        except trio.ClosedResourceError:
+            raise trio.BrokenResourceError("the connection is closed") from None
+        self._unwritten += 1
+        return True
+
     async def send(self, frame: Frame) -> None:
         """Queues a frame, waiting while the outbox is full. Cancelled while it waits, it has queued nothing.
 
         Raises `trio.BrokenResourceError` when the link is down or the peer has stopped reading for too long.
         """
-        if self._direct and not self._unwritten and self._hand_over(frame):
-            return
-        try:
-            self._outbox.send_nowait(frame)
-        except trio.WouldBlock:
+        if not self.send_nowait(frame):
             await self._send_when_there_is_room(frame)
-        except trio.ClosedResourceError:
-            raise trio.BrokenResourceError("the connection is closed") from None
-        self._unwritten += 1
+            self._unwritten += 1
 
     async def _send_when_there_is_room(self, frame: Frame) -> None:
         with trio.move_on_after(self.limits.stall_timeout):

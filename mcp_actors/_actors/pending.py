@@ -12,6 +12,7 @@ import trio
 
 from mcp_actors._actors.deadline import Deadline
 from mcp_actors._wire.envelope import Failure, Reply, RequestId
+from mcp_actors.errors import CallTimeout
 
 __all__ = ["PendingCall", "PendingStatistics", "Progress", "ProgressCallback"]
 
@@ -113,12 +114,18 @@ class PendingCall:
         """Takes the answer, or the reason why there will be none. Only the first one counts."""
         if self._answer is None:
             self._answer = answer
-            self.deadline.disarm()
             self._wake()
 
+    def expire(self) -> None:
+        """A clock ran out before the answer came."""
+        deadline = self.deadline
+        clock = deadline.which
+        self.settle(CallTimeout(self.method, clock, deadline.idle if clock == "idle" else deadline.cap))
+
     @property
-    def settled(self) -> bool:
-        return self._answer is not None
+    def answered(self) -> bool:
+        """Whether the peer has nothing more to do for this call."""
+        return isinstance(self._answer, Reply | Failure)
 
     def _wake(self) -> None:
         if self._task is not None:

@@ -16,7 +16,7 @@ import trio
 
 from mcp_actors._actors.batch import Batch
 from mcp_actors._actors.call import DEFERRED, Call, CallStatistics, Outlet, Responder, failure_bytes
-from mcp_actors._actors.deadline import Deadline
+from mcp_actors._actors.deadline import Clock, Deadline
 from mcp_actors._actors.gate import Gate
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.link import Link, LinkStatistics, Received
@@ -116,6 +116,7 @@ class Session:
         self._on_notification = on_notification
         self._answers_malformed = answers_malformed
         self._last_id = 0
+        self.clock = Clock(self.pending, self.start_soon)
         self.ended = trio.Event()
         self._ending: ConnectionLost | None = None
         self._reading = trio.CancelScope()
@@ -199,6 +200,7 @@ class Session:
         if self._ending is not None:
             return
         self._ending = self._loss(broken)
+        self.clock.end()
         for pending in self.pending.values():
             pending.settle(self._loss(broken))
 
@@ -406,32 +408,33 @@ class Session:
         id = self.next_id() if id is None else id
         if progress or on_progress:
             params["_meta"] = {**params.get("_meta", {}), "progressToken": id}
-        deadline = Deadline(idle, cap)
-        pending = PendingCall(id, method, deadline, on_progress, self.limits.progress_queue)
+        pending = PendingCall(id, method, Deadline(idle, cap), on_progress, self.limits.progress_queue)
         self.pending[id] = pending
-        answer: Reply | Failure | None = None
+        self.clock.watch(pending.deadline)
         try:
-            with deadline.scope:
-                await self.link.send(Frame(encode_request(id, method, params), about))
-                pending.sent = True
-                answer = await pending.wait()
-        except trio.BrokenResourceError as error:
-            raise self._loss(error) from error
+            await self._send_request(Frame(encode_request(id, method, params), about), pending)
+            answer = await pending.wait()
+        except BaseException as error:
+            if pending.sent and cancellable and self._ending is None and not pending.answered:
+                reason = "timed out" if isinstance(error, CallTimeout) else "the caller gave up"
+                self.post("notifications/cancelled", {"requestId": id, "reason": reason}, about)
+            raise
         finally:
             del self.pending[id]
-            if (
-                answer is None
-                and pending.sent
-                and not pending.settled
-                and cancellable
-                and self._ending is None
-            ):
-                reason = "timed out" if deadline.expired else "the caller gave up"
-                self.post("notifications/cancelled", {"requestId": id, "reason": reason}, about)
-        if answer is None:
-            clock = deadline.expired or "cap"
-            raise CallTimeout(method, clock, idle if clock == "idle" else cap)
         return _result_of(answer)
+
+    async def _send_request(self, frame: Frame, pending: PendingCall) -> None:
+        try:
+            if not self.link.send_nowait(frame):
+                with trio.move_on_at(pending.deadline.at):
+                    await self.link.send(frame)
+                    pending.sent = True
+                if not pending.sent:
+                    pending.expire()
+                return
+        except trio.BrokenResourceError as error:
+            raise self._loss(error) from error
+        pending.sent = True
 
     def statistics(self) -> SessionStatistics:
         """Where the session, its calls and its link stand."""

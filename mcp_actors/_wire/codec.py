@@ -70,7 +70,6 @@ _decode_array = msgspec.json.Decoder(list[Raw]).decode
 _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
-_MEMBERS = (b'"jsonrpc"', b'"id"', b'"method"', b'"params"', b'"result"', b'"error"')
 # Possessive, and an unclosed string ends with the data: it is linear in whatever a peer sends.
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -206,10 +205,17 @@ def _readable_id(data: bytes) -> RequestId | None:
 
 def _may_repeat_members(data: bytes) -> bool:
     """A cheap test that is never wrong when it says no: names are repeated literally or spelled with escapes."""
-    for member in _MEMBERS:
-        if data.count(member) > 1:
-            return True
-    return b"\\u006" in data or b"\\u007" in data
+    count = data.count
+    return (
+        count(b'"method"') > 1
+        or count(b'"id"') > 1
+        or count(b'"params"') > 1
+        or count(b'"result"') > 1
+        or count(b'"error"') > 1
+        or count(b'"jsonrpc"') > 1
+        or b"\\u006" in data
+        or b"\\u007" in data
+    )
 
 
 def _repeats_members(data: bytes) -> bool:

@@ -18,12 +18,16 @@ __all__ = ["NEXT_STATE", "Event", "State"]
 
 
 class State(Enum):
+    __hash__ = object.__hash__  # the one of Enum is written in Python, and this table is looked up for every request
+
     NEW = "new"
     ANSWERED = "answered"
     OPERATING = "operating"
 
 
 class Event(Enum):
+    __hash__ = object.__hash__
+
     INITIALIZE = "initialize"
     INITIALIZED = "notifications/initialized"
     PING = "ping"
