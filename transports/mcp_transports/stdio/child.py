@@ -18,19 +18,15 @@ from pathlib import Path
 import trio
 
 from mcp_actors.errors import ConnectFailed
-from mcp_transports.stdio.descriptors import DescriptorReceiveStream, DescriptorSendStream, EndHook
+from mcp_transports.stdio.group import REAP_TIMEOUT, end_group, signal_group
+from mcp_transports.stdio.streams import DescriptorReceiveStream, DescriptorSendStream, EndHook
 
 __all__ = ["ChildProcess", "StderrTail", "spawn"]
 
-# SIGKILL works at once but for a process inside an uninterruptible system call; that one is left to the system.
-REAP_TIMEOUT = 1.0
 # The end of the pipe usually comes a moment before the exit status: how long the ending waits to carry it.
 EXIT_STATUS_WAIT = 0.5
 # A line of stderr is kept up to here: enough for a message, too short to be a memory problem.
 STDERR_LINE_BYTES = 2048
-# First pause between two looks at a process group that was told to end; it doubles up to the second one.
-_LOOK_AGAIN = 0.002
-_LOOK_AGAIN_AT_MOST = 0.05
 
 
 class StderrTail:
@@ -130,7 +126,7 @@ class ChildProcess:
                 for stream in (self.stdin, self.stdout, self._unwanted, self._stderr):
                     if stream is not None:
                         stream.finish()
-                await _end_group(self.pid, kill_after)
+                await end_group(self.pid, kill_after)
                 self._group_ended.set()
 
     @trio.lowlevel.enable_ki_protection
@@ -143,9 +139,9 @@ class ChildProcess:
             self.stdin.close()
             self.stdout.close()
             if not await _happens(self._exited, grace):
-                _signal_group(self.pid, signal.SIGTERM)
+                signal_group(self.pid, signal.SIGTERM)
                 if not await _happens(self._exited, kill_after):
-                    _signal_group(self.pid, signal.SIGKILL)
+                    signal_group(self.pid, signal.SIGKILL)
                     await _happens(self._exited, REAP_TIMEOUT)
             if self._exited.is_set():
                 await _happens(self._group_ended, kill_after + 2 * REAP_TIMEOUT)
@@ -235,50 +231,3 @@ async def _happens(event: trio.Event, seconds: float) -> bool:
     with trio.move_on_after(seconds):
         await event.wait()
     return event.is_set()
-
-
-async def _end_group(leader: int, grace: float) -> None:
-    """Ends whom the leader, just reaped, left behind. While one is left, the number names nobody else's group."""
-    for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, REAP_TIMEOUT)):
-        if not await _group_remains(leader):
-            return
-        _signal_group(leader, number)
-        with trio.move_on_after(seconds):
-            pause = _LOOK_AGAIN
-            while await _group_remains(leader):
-                await trio.sleep(pause)
-                pause = min(2 * pause, _LOOK_AGAIN_AT_MOST)
-
-
-async def _group_remains(leader: int) -> bool:
-    """Whether anybody in the group still runs. The dead whom their new parent does not reap do not count."""
-    if not _signal_group(leader, 0):
-        return False
-    # Rarely reached. Reading a hundred small files is no work for the event loop.
-    return await trio.to_thread.run_sync(_has_running_member, leader)
-
-
-def _has_running_member(group: int) -> bool:
-    try:
-        processes = [name for name in os.listdir("/proc") if name.isdigit()]
-    except OSError:
-        return True
-    for process in processes:
-        try:
-            stat = Path(f"/proc/{process}/stat").read_bytes()
-        except OSError:
-            continue  # it ended meanwhile
-        # proc(5): "pid (name) state ppid pgrp …", and the name may hold anything
-        state, _parent, its_group = stat[stat.rindex(b")") + 2 :].split(maxsplit=3)[:3]
-        if int(its_group) == group and state not in b"ZX":
-            return True
-    return False
-
-
-def _signal_group(leader: int, number: int) -> bool:
-    """Signals the group; false if there is nobody (left) whom we may signal."""
-    try:
-        os.killpg(leader, number)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True

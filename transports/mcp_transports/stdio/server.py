@@ -7,7 +7,8 @@ import trio
 from mcp_actors.abc import ConnectionHandler
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES, LineChannel
-from mcp_transports.stdio.descriptors import DescriptorReceiveStream, DescriptorSendStream, StandardStreams
+from mcp_transports.stdio.descriptors import StandardStreams
+from mcp_transports.stdio.streams import DescriptorReceiveStream, DescriptorSendStream
 
 __all__ = ["StdioServerTransport"]
 

@@ -1,0 +1,64 @@
+"""Process groups: signalled as one, ended to the last member."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import trio
+
+__all__ = ["REAP_TIMEOUT", "end_group", "signal_group"]
+
+# SIGKILL works at once but for a process inside an uninterruptible system call; that one is left to the system.
+REAP_TIMEOUT = 1.0
+# First pause between two looks at a process group that was told to end; it doubles up to the second one.
+_LOOK_AGAIN = 0.002
+_LOOK_AGAIN_AT_MOST = 0.05
+
+
+async def end_group(leader: int, grace: float) -> None:
+    """Ends whom the leader, just reaped, left behind. While one is left, the number names nobody else's group."""
+    for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, REAP_TIMEOUT)):
+        if not await _group_remains(leader):
+            return
+        signal_group(leader, number)
+        with trio.move_on_after(seconds):
+            pause = _LOOK_AGAIN
+            while await _group_remains(leader):
+                await trio.sleep(pause)
+                pause = min(2 * pause, _LOOK_AGAIN_AT_MOST)
+
+
+async def _group_remains(leader: int) -> bool:
+    """Whether anybody in the group still runs. The dead whom their new parent does not reap do not count."""
+    if not signal_group(leader, 0):
+        return False
+    # Rarely reached. Reading a hundred small files is no work for the event loop.
+    return await trio.to_thread.run_sync(_has_running_member, leader)
+
+
+def _has_running_member(group: int) -> bool:
+    try:
+        processes = [name for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return True
+    for process in processes:
+        try:
+            stat = Path(f"/proc/{process}/stat").read_bytes()
+        except OSError:
+            continue  # it ended meanwhile
+        # proc(5): "pid (name) state ppid pgrp …", and the name may hold anything
+        state, _parent, its_group = stat[stat.rindex(b")") + 2 :].split(maxsplit=3)[:3]
+        if int(its_group) == group and state not in b"ZX":
+            return True
+    return False
+
+
+def signal_group(leader: int, number: int) -> bool:
+    """Signals the group; false if there is nobody (left) whom we may signal."""
+    try:
+        os.killpg(leader, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True

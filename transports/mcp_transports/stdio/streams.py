@@ -1,0 +1,174 @@
+"""Trio streams on file descriptors.
+
+`trio.lowlevel.FdStream` would do for pipes. These are here because they wait first and read then (one system call
+and one exception less for each message), read what cannot be polled, and can be told that no more comes.
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import fcntl
+import os
+import stat
+import termios
+from collections.abc import Awaitable, Callable
+
+import trio
+
+__all__ = ["DescriptorReceiveStream", "DescriptorSendStream", "EndHook"]
+
+_RECEIVE_BYTES = 64 * 1024
+# How many sends may go through without another task having had its turn: a reader that is always fast enough would
+# otherwise keep a sending loop from ever giving way.
+_SENDS_PER_TURN = 16
+
+EndHook = Callable[[], Awaitable[object]]
+
+
+async def _nothing() -> None:
+    """The default of ``before_end``."""
+
+
+def is_pollable(fd: int) -> bool:
+    """Whether the kernel can say that ``fd`` is ready. What it cannot (files, /dev/null) never keeps one waiting."""
+    mode = os.fstat(fd).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(fd)
+
+
+class _Descriptor:
+    """Owns ``fd``, which is non-blocking if it can be polled."""
+
+    def __init__(self, fd: int, before_end: EndHook) -> None:
+        self._fd = fd
+        self._pollable = is_pollable(fd)
+        self._before_end = before_end
+        if self._pollable:
+            os.set_blocking(fd, False)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def release(self) -> int | None:
+        """Gives the descriptor up, open: for whoever used this stream it is closed. None if it was closed before."""
+        if self._fd < 0:
+            return None
+        fd, self._fd = self._fd, -1
+        trio.lowlevel.notify_closing(fd)
+        return fd
+
+    def close(self) -> None:
+        fd = self.release()
+        if fd is not None:
+            os.close(fd)
+
+    async def aclose(self) -> None:
+        self.close()
+        await trio.lowlevel.checkpoint()
+
+    def _require_open(self) -> int:
+        if self._fd < 0:
+            raise trio.ClosedResourceError("this stream was closed")
+        return self._fd
+
+
+class DescriptorReceiveStream(_Descriptor, trio.abc.ReceiveStream):
+    """Receives from a descriptor and owns it.
+
+    ``before_end`` is awaited before the end of the stream is reported, clean or broken.
+    """
+
+    def __init__(self, fd: int, *, before_end: EndHook = _nothing) -> None:
+        super().__init__(fd, before_end)
+        self._left: int | None = None
+
+    def finish(self) -> None:
+        """Ends the stream after what the kernel holds now, though somebody may still have the other end open."""
+        if self._fd >= 0 and self._left is None:
+            held = array.array("i", [0])
+            fcntl.ioctl(self._fd, termios.FIONREAD, held)
+            self._left = held[0]
+            trio.lowlevel.notify_closing(self._fd)  # wakes the task that waits
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """Waits for bytes; ``b""`` is the end. Cancelling loses nothing: after the read there is no checkpoint."""
+        max_bytes = max_bytes or _RECEIVE_BYTES
+        if not self._pollable or self._left is not None:
+            await trio.lowlevel.checkpoint()
+        while True:
+            fd = self._require_open()
+            if self._left is None and self._pollable:
+                try:
+                    await trio.lowlevel.wait_readable(fd)
+                except trio.ClosedResourceError:
+                    continue  # closed or finished: the next turn tells which
+            try:
+                data = os.read(fd, max_bytes if self._left is None else min(max_bytes, self._left))
+            except BlockingIOError:
+                if self._left is None:
+                    continue
+                data = b""  # somebody else took what was left
+            except OSError as error:
+                if error.errno != errno.EIO:  # a terminal that hung up
+                    await self._before_end()
+                    raise trio.BrokenResourceError(f"reading failed: {error}") from error
+                data = b""
+            if not data:
+                await self._before_end()
+            elif self._left is not None:
+                self._left -= len(data)
+            return data
+
+
+class DescriptorSendStream(_Descriptor, trio.abc.SendStream):
+    """Sends to a descriptor and owns it; ``before_end`` is awaited before it is reported as broken."""
+
+    def __init__(self, fd: int, *, before_end: EndHook = _nothing) -> None:
+        super().__init__(fd, before_end)
+        self._broken = False
+        self._turn = 0
+
+    def finish(self) -> None:
+        """Breaks the stream: nobody reads at the other end, though somebody may still have it open."""
+        self._broken = True
+        if self._fd >= 0:
+            trio.lowlevel.notify_closing(self._fd)
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Sends everything. Cancelled, a part may have been sent."""
+        self._turn = (self._turn + 1) % _SENDS_PER_TURN
+        if self._turn:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        else:
+            await trio.lowlevel.checkpoint()
+        with memoryview(data) as view:
+            sent = 0
+            while sent < len(view):
+                fd = self._require_open()
+                if self._broken:
+                    await self._break("the peer is gone")
+                try:
+                    sent += os.write(fd, view[sent:])
+                except BlockingIOError:
+                    await self._wait_writable(fd)
+                except OSError as error:
+                    await self._break(f"writing failed: {error}", error)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """Waits until the descriptor takes bytes."""
+        fd = self._require_open()
+        if self._pollable and not self._broken:
+            await self._wait_writable(fd)
+        else:
+            await trio.lowlevel.checkpoint()
+
+    async def _wait_writable(self, fd: int) -> None:
+        try:
+            await trio.lowlevel.wait_writable(fd)
+        except trio.ClosedResourceError:
+            self._require_open()  # returns if only `finish` was called
+
+    async def _break(self, reason: str, cause: OSError | None = None) -> None:
+        self._broken = True
+        await self._before_end()
+        raise trio.BrokenResourceError(reason) from cause
