@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import structlog
 import trio
 
 from mcp_actors._actors.deadline import Deadline
@@ -36,7 +35,6 @@ CLOSE_TIMEOUT = 10.0
 MAX_VERDICTS = 1024
 
 _verdicts: dict[str, Era] = {}
-log = structlog.get_logger("mcp_actors")
 
 
 class Supervisor:

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Literal, TypeVar
 
-import structlog
 import trio
 
 from mcp_actors._actors.limits import Limits
@@ -23,6 +22,7 @@ from mcp_actors._connection import Agreement, Terms, read
 from mcp_actors._eras.era import Era, Method
 from mcp_actors._eras.probe import versions_for
 from mcp_actors._eras.requesting import request_meta
+from mcp_actors._logs import log
 from mcp_actors._supervisor import Supervisor, Target
 from mcp_actors.errors import (
     INVALID_PARAMS,
@@ -58,7 +58,6 @@ from mcp_actors.types import (
 __all__ = ["Client"]
 
 T = TypeVar("T")
-log = structlog.get_logger("mcp_actors")
 
 
 class Client:

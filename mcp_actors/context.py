@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
-import structlog
 import trio
 
 from mcp_actors._actors.call import Call
@@ -17,6 +16,7 @@ from mcp_actors._capabilities.asking import input_required, missing_capability, 
 from mcp_actors._capabilities.signature import JsonType
 from mcp_actors._eras.era import Era, Invocation, Peer
 from mcp_actors._eras.modern.request_state import StateSealer
+from mcp_actors._logs import logger
 from mcp_actors._wire.envelope import RequestId
 from mcp_actors.errors import LocalProtocolError, MissingCapability
 from mcp_actors.types import (
@@ -159,7 +159,7 @@ class Context:
     def logger(self) -> Any:
         """A structlog logger bound to this session and request. For the operator; `log` is for the client."""
         if self._logger is None:
-            self._logger = structlog.get_logger("mcp_actors").bind(
+            self._logger = logger().bind(
                 session=self.call.conversation.name, request=self.call.id, method=self.method
             )
         return self._logger

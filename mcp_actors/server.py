@@ -9,7 +9,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
 import attrs
-import structlog
 import trio
 
 from mcp_actors._actors.gate import Gate, GateStatistics
@@ -35,6 +34,7 @@ from mcp_actors._capabilities.tools import Tools
 from mcp_actors._eras.choice import VERSIONS, ServerOpening
 from mcp_actors._eras.era import Method
 from mcp_actors._eras.modern.request_state import StateSealer
+from mcp_actors._logs import log
 from mcp_actors.abc import FrameChannel, ServerTransport
 from mcp_actors.context import Context, Home
 from mcp_actors.discovery import server_transport
@@ -54,7 +54,6 @@ __all__ = ["Server", "ServerStatistics"]
 F = TypeVar("F", bound=Callable[..., Any])
 Lifespan = Callable[["Server"], AbstractAsyncContextManager[Any]]
 
-log = structlog.get_logger("mcp_actors")
 
 # Sync functions run here unless they are declared inline; as many as Trio itself allows by default.
 WORKER_THREADS = 40

@@ -18,19 +18,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
-import structlog
 import trio
 
 from mcp_actors._actors.gate import Gate
 from mcp_actors._eras.era import Invocation
+from mcp_actors._logs import log
 from mcp_actors._wire.codec import encode_failure, encode_notification, encode_reply
 from mcp_actors._wire.envelope import RequestId
 from mcp_actors.abc import Frame
 from mcp_actors.errors import INTERNAL_ERROR, ResourceNotFound, RpcError
 
 __all__ = ["DEFERRED", "Call", "CallStatistics", "Conversation", "Deferred", "Outlet", "Responder"]
-
-log = structlog.get_logger("mcp_actors")
 
 
 class Deferred:

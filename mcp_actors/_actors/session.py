@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 import attrs
-import structlog
 import trio
 
 from mcp_actors._actors.batch import Batch
@@ -22,6 +21,7 @@ from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.link import Link, LinkStatistics, Received
 from mcp_actors._actors.pending import PendingCall, PendingStatistics, Progress, ProgressCallback
 from mcp_actors._eras.era import Invocation
+from mcp_actors._logs import log
 from mcp_actors._wire.codec import decode_value, encode_notification, encode_request
 from mcp_actors._wire.envelope import Envelope, Failure, Notification, Reply, Request, RequestId
 from mcp_actors.abc import Frame
@@ -36,8 +36,6 @@ from mcp_actors.errors import (
 )
 
 __all__ = ["Opening", "Session", "SessionStatistics"]
-
-log = structlog.get_logger("mcp_actors")
 
 
 class Opening(Protocol):

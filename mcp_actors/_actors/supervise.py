@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import structlog
 import trio
 
 from mcp_actors._actors.link import Link
 from mcp_actors._actors.session import Session
+from mcp_actors._logs import log
 
 __all__ = ["converse", "one_error", "sole_cause"]
-
-log = structlog.get_logger("mcp_actors")
 
 
 async def converse(

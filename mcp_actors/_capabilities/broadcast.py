@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol, get_args
 
 import attrs
-import structlog
 import trio
 
 from mcp_actors._capabilities.handler import bad_params
+from mcp_actors._logs import log
 from mcp_actors.errors import LocalProtocolError
 
 __all__ = ["Bus", "BusStatistics", "Event", "EventKind", "Filter", "Subscription", "SubscriptionStatistics"]
@@ -30,8 +30,6 @@ _KINDS: frozenset[str] = frozenset(get_args(EventKind))
 
 # What one subscriber may make the server remember. Far above honest use, and 100 subscribers stay within some 20 MB.
 DEFAULT_MAX_URIS = 1024
-
-_log = structlog.get_logger("mcp_actors")
 
 
 @attrs.frozen
@@ -334,7 +332,7 @@ class Bus:
             self.on_last_unsubscribed(uri)
         except Exception:
             # Nobody is left who could be told, and the rest of the subscriptions must still be taken down.
-            _log.exception("on_unsubscribe failed", uri=uri)
+            log.exception("on_unsubscribe failed", uri=uri)
 
     def _forget(self, subscription: Subscription) -> None:
         if subscription not in self._subscriptions:

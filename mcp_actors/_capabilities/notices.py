@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import structlog
 import trio
 
 from mcp_actors._capabilities.broadcast import Event
 from mcp_actors._capabilities.listening import KIND_OF_METHOD
 from mcp_actors._capabilities.subscriptions import ACKNOWLEDGED, SUBSCRIPTION_ID
+from mcp_actors._logs import log
 
 __all__ = ["ChangeHandler", "LogHandler", "Notices"]
 
@@ -25,8 +25,6 @@ ChangeHandler = Callable[[str, str | None], Awaitable[None] | None]
 
 # Notices that wait for a slow handler; beyond it the oldest go. A log is worth less than the connection.
 MAX_WAITING = 4096
-
-log = structlog.get_logger("mcp_actors")
 
 
 class Notices:

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
-import structlog
 import trio
 
 from mcp_actors._capabilities.content import as_blocks
@@ -17,6 +16,7 @@ from mcp_actors._capabilities.json_schema import Validator, compile_schema
 from mcp_actors._capabilities.paging import DEFAULT_PAGE_SIZE, page
 from mcp_actors._capabilities.registry import Registry
 from mcp_actors._capabilities.signature import InvalidArguments, Signature, read_signature
+from mcp_actors._logs import log
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import ToolError
 from mcp_actors.types import UNSET, CallToolResult, Icon, ListToolsResult, TextContent, Tool, ToolAnnotations
@@ -24,8 +24,6 @@ from mcp_actors.types import UNSET, CallToolResult, Icon, ListToolsResult, TextC
 __all__ = ["Tools"]
 
 _ADVISED_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-
-_log = structlog.get_logger("mcp_actors")
 
 
 @attrs.frozen(eq=False)
@@ -86,7 +84,7 @@ class Tools(Registry[_Entry]):
         """
         name = name_of(call) if name is None else name
         if not _ADVISED_NAME.fullmatch(name):
-            _log.warning("some clients refuse this tool name: use 1 to 128 of A-Z a-z 0-9 _ . -", tool=name)
+            log.warning("some clients refuse this tool name: use 1 to 128 of A-Z a-z 0-9 _ . -", tool=name)
         if input_schema is None:
             signature = read_signature(call, injected=self._injected)
             schema, bind = signature.input_schema, signature.bind
