@@ -296,7 +296,7 @@ def special_packages_stay_where_they_belong(modules: list[Module]) -> list[str]:
 
 
 def nothing_swallows_what_it_does_not_know(modules: list[Module]) -> list[str]:
-    """``except BaseException`` must raise or keep what it met (``trio.Cancelled``); ``except Exception`` must do something."""
+    """``except BaseException`` must raise or keep what it met; ``except Exception`` must do something."""
     complaints = []
     for module in modules:
         for node in ast.walk(module.tree):
