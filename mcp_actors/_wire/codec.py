@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from mcp_actors._wire.envelope import Envelope, Failure, Notification, Reply, Request, RequestId
-from mcp_actors.errors import INVALID_REQUEST, PARSE_ERROR, MalformedMessage
+from mcp_actors.errors import INVALID_REQUEST, MalformedMessage
 
 __all__ = [
     "MAX_DEPTH",
@@ -38,7 +38,7 @@ class _ErrorMember(msgspec.Struct):
 
 class _Incoming(msgspec.Struct):
     jsonrpc: str | UnsetType = UNSET
-    id: RequestId | None | UnsetType = UNSET
+    id: RequestId | UnsetType | None = UNSET
     method: str | UnsetType = UNSET
     params: Raw | UnsetType = UNSET
     result: Raw | UnsetType = UNSET
@@ -108,7 +108,9 @@ def encode_failure(id: RequestId | None, code: int, message: str, data: Any = No
     if data is not None:
         error["data"] = data
     # No schema of MCP allows a null id: an error about an unreadable request has no id member at all.
-    return _encode({"jsonrpc": "2.0", "error": error} if id is None else {"jsonrpc": "2.0", "id": id, "error": error})
+    return _encode(
+        {"jsonrpc": "2.0", "error": error} if id is None else {"jsonrpc": "2.0", "id": id, "error": error}
+    )
 
 
 def encode_request(id: RequestId, method: str, params: Any) -> bytes:
@@ -162,7 +164,9 @@ def _decode_one(data: bytes) -> Envelope:
     try:
         message = _decode_incoming(data)
     except msgspec.ValidationError as error:
-        raise MalformedMessage(f"not a JSON-RPC message: {error}", code=INVALID_REQUEST, id=_readable_id(data)) from None
+        raise MalformedMessage(
+            f"not a JSON-RPC message: {error}", code=INVALID_REQUEST, id=_readable_id(data)
+        ) from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise MalformedMessage(f"invalid JSON: {error}") from None
     if _may_repeat_members(data) and _repeats_members(data):
