@@ -26,6 +26,7 @@ FLOORS = {
     "mcp_actors._eras": 3,
     "mcp_actors.abc": 4,
     "mcp_actors.framing": 4,
+    "mcp_actors._logs": 4,
     "mcp_actors._actors": 5,
     "mcp_actors._capabilities": 6,
     "mcp_actors.context": 6,
