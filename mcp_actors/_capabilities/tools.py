@@ -166,9 +166,9 @@ def _object_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 def _raw_binding(signature: Signature, schema: Validator) -> Callable[[dict[str, Any]], dict[str, Any]]:
     def bind(arguments: dict[str, Any]) -> dict[str, Any]:
-        problems = schema.problems(arguments)
-        if problems:
-            raise InvalidArguments("; ".join(problems))
+        findings = schema.findings(arguments)
+        if findings:
+            raise InvalidArguments(findings)
         return signature.bind(arguments)
 
     return bind

@@ -147,6 +147,14 @@ async def test_a_subscriber_to_a_uri_and_one_above_it_hears_of_it_once() -> None
     assert subscription.take() == [updated("file:///a/b")]
 
 
+async def test_giving_up_a_uri_leaves_its_event_to_the_one_above_it() -> None:
+    bus = Bus()
+    subscription = bus.subscribe(Wanted(resource_subscriptions=["file:///a", "file:///a/b"]))
+    bus.publish("resource_updated", "file:///a/b/c")
+    subscription.discard_uri("file:///a/b")
+    assert subscription.take() == [updated("file:///a/b/c")]
+
+
 @given(uri=st.text("a/", max_size=8), subscribed=st.sets(st.text("a/", max_size=8), max_size=12))
 def test_both_ways_to_find_who_covers_a_uri_agree(uri: str, subscribed: set[str]) -> None:
     index = dict.fromkeys(subscribed)
@@ -276,8 +284,16 @@ async def test_a_subscriber_closed_by_the_callback_of_another_gets_nothing() -> 
 async def test_publishing_from_a_worker_thread_reaches_the_reader() -> None:
     bus = Bus()
     subscription = bus.subscribe(Wanted(resource_subscriptions=["a:1"]))
-    await trio.to_thread.run_sync(bus.publish, "resource_updated", "a:1")
-    assert await subscription.receive_many() == [updated("a:1")]
+    received: list[Event] = []
+
+    async def read() -> None:
+        received.extend(await subscription.receive_many())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        await trio.to_thread.run_sync(bus.publish, "resource_updated", "a:1")
+    assert received == [updated("a:1")]
 
 
 def test_publishing_with_no_loop_at_all_is_harmless_before_and_after_one() -> None:
