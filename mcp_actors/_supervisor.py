@@ -125,7 +125,7 @@ class Supervisor:
     def watch(self, deadline: Deadline) -> None:
         """A deadline was moved closer."""
         if self._connection is not None:
-            self._connection.session.clock.watch(deadline)
+            self._connection.session.outbound.clock.watch(deadline)
 
     async def live_session(self) -> Session:
         """The session, waiting for a new connection when one is on its way."""

@@ -346,7 +346,7 @@ class Client:
     @asynccontextmanager
     async def _listen_legacy(self, listener: Listener) -> AsyncIterator[None]:
         uris = listener.filter.resource_subscriptions or []
-        key = self._session.next_id()
+        key = self._session.outbound.next_id()
         self._listeners[key] = listener
         try:
             for uri in uris:
@@ -370,7 +370,7 @@ class Client:
 
     @asynccontextmanager
     async def _listen_modern(self, listener: Listener) -> AsyncIterator[None]:
-        id = self._session.next_id()
+        id = self._session.outbound.next_id()
         self._listeners[id] = listener
         scope = trio.CancelScope()
         self._supervisor.start_soon(lambda: self._hold_open(id, listener, scope))
@@ -439,7 +439,7 @@ class Client:
     @contextmanager
     def _asked(self) -> Iterator[None]:
         """While the server waits for us, our calls to it are not idle."""
-        held = [pending.deadline for pending in self._session.pending.values()]
+        held = [pending.deadline for pending in self._session.outbound.pending.values()]
         for deadline in held:
             deadline.hold()
         try:

@@ -15,20 +15,19 @@ import trio
 
 from mcp_actors._actors.batch import Batch
 from mcp_actors._actors.call import DEFERRED, Call, CallStatistics, Outlet, Responder, failure_bytes
-from mcp_actors._actors.deadline import Clock, Deadline
 from mcp_actors._actors.gate import Gate
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.link import Link, LinkStatistics, Received
-from mcp_actors._actors.pending import PendingCall, PendingStatistics, Progress, ProgressCallback
+from mcp_actors._actors.outbound import Outbound
+from mcp_actors._actors.pending import PendingStatistics
 from mcp_actors._eras.era import Invocation
 from mcp_actors._logs import log
-from mcp_actors._wire.codec import decode_value, encode_notification, encode_request
+from mcp_actors._wire.codec import decode_value, encode_notification
 from mcp_actors._wire.envelope import Envelope, Failure, Notification, Reply, Request, RequestId
 from mcp_actors.abc import Frame
 from mcp_actors.errors import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
-    CallTimeout,
     ConnectionLost,
     MalformedMessage,
     RemoteProtocolError,
@@ -105,7 +104,6 @@ class Session:
         self.responder = responder
         self.limits = limits
         self.calls: dict[RequestId, Call] = {}
-        self.pending: dict[RequestId, PendingCall] = {}
         self.counters = Counters()
         self._gates: Sequence[Gate] = [
             Gate("connection", limits.max_in_flight, limits.max_waiting, limits.max_wait),
@@ -113,17 +111,20 @@ class Session:
         ]
         self._on_notification = on_notification
         self._answers_malformed = answers_malformed
-        self._last_id = 0
-        self.clock = Clock(self.pending, self.start_soon)
+        self.outbound = Outbound(link, limits, self.start_soon, self._loss)
+        self.request = self.outbound.request
         self.ended = trio.Event()
         self._ending: ConnectionLost | None = None
         self._reading = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
         self._breaking: BaseException | None = None
+        self._lost_to: BaseException | None = None
         link.on_broken = self._broken
 
     def __repr__(self) -> str:
-        return f"<Session {self.name} {self.state} calls={len(self.calls)} pending={len(self.pending)}>"
+        return (
+            f"<Session {self.name} {self.state} calls={len(self.calls)} pending={len(self.outbound.pending)}>"
+        )
 
     @property
     def state(self) -> Literal["new", "open", "ended"]:
@@ -184,7 +185,7 @@ class Session:
             return None
         except trio.BrokenResourceError as error:
             if isinstance(error.__cause__, RemoteProtocolError):
-                self._refuse(None, RpcError(INVALID_REQUEST, str(error.__cause__)), self.link)
+                self._malformed(MalformedMessage(str(error.__cause__), code=INVALID_REQUEST), self.link)
             return error
         except trio.ClosedResourceError:
             return None
@@ -198,11 +199,11 @@ class Session:
         if self._ending is not None:
             return
         self._ending = self._loss(broken)
-        self.clock.end()
-        for pending in self.pending.values():
-            pending.settle(self._loss(broken))
+        self._lost_to = broken
+        self.outbound.end(broken)
 
     def _loss(self, broken: BaseException | None) -> ConnectionLost:
+        broken = broken or self._lost_to
         report = self.link.channel.loss_report()
         code = report.get("exit_code")
         text = f"the connection to {self.link.channel.peer} " + (f"broke: {broken}" if broken else "ended")
@@ -312,12 +313,9 @@ class Session:
         outlet.post(Frame(failure_bytes(id, error.code, error.message, error.data), id, True))
 
     def _answered(self, answer: Reply | Failure) -> None:
-        pending = None if answer.id is None else self.pending.get(answer.id)
-        if pending is None:
+        if not self.outbound.answered(answer):
             self.counters.late += 1
             log.debug("an answer nobody waits for", session=self.name, id=answer.id)
-        else:
-            pending.settle(answer)
 
     def _notified(self, notification: Notification) -> None:
         try:
@@ -329,35 +327,21 @@ class Session:
         elif notification.method == "notifications/cancelled":
             self._cancelled(params)
         elif notification.method == "notifications/progress":
-            self._progressed(params)
+            self.counters.late += not self.outbound.progressed(params)
         else:
             self.opening.notified(notification.method)
             self._on_notification(notification.method, params)
 
     def _cancelled(self, params: dict[str, Any]) -> None:
         id, reason = params.get("requestId"), params.get("reason")
-        call = self.calls.get(id) if isinstance(id, int | str) else None
+        # 1 == True for a dict, but not for JSON.
+        call = self.calls.get(id) if type(id) is int or isinstance(id, str) else None
         if call is None:
             self.counters.late += 1
             self._on_notification("notifications/cancelled", params)
         elif not call.cancelled:
             self.counters.cancelled += 1
             call.cancel(reason if isinstance(reason, str) else None)
-
-    def _progressed(self, params: dict[str, Any]) -> None:
-        token, amount = params.get("progressToken"), params.get("progress")
-        pending = self.pending.get(token) if isinstance(token, int | str) else None
-        if pending is None or not isinstance(amount, int | float):
-            self.counters.late += 1
-            return
-        total, message = params.get("total"), params.get("message")
-        pending.progressed(
-            Progress(
-                amount,
-                total if isinstance(total, int | float) else None,
-                message if isinstance(message, str) else None,
-            )
-        )
 
     def forget(self, call: Call) -> None:
         """Takes a call that has ended out of the table, so that its id may be used again."""
@@ -377,63 +361,6 @@ class Session:
         """Queues a notification without waiting."""
         self.link.post(Frame(encode_notification(method, params), about))
 
-    def next_id(self) -> int:
-        """Ids count up and are never used again: the legacy rule, and right for both eras."""
-        self._last_id += 1
-        return self._last_id
-
-    async def request(
-        self,
-        method: str,
-        params: dict[str, Any],
-        *,
-        idle: float,
-        cap: float,
-        about: RequestId | None = None,
-        on_progress: ProgressCallback | None = None,
-        progress: bool = False,
-        cancellable: bool = True,
-        id: int | None = None,
-    ) -> dict[str, Any]:
-        """Sends a request and waits for its result, a decoded JSON object.
-
-        ``idle`` and ``cap`` are the two clocks in seconds; ``progress`` asks for reports, which move the first.
-        Raises `RpcError` for an error response, `CallTimeout`, `ConnectionLost`. When the caller is cancelled or a
-        clock runs out the peer is told once, except for what the protocol does not let be cancelled.
-        """
-        if self._ending is not None:
-            raise self._loss(self._ending.__cause__)
-        id = self.next_id() if id is None else id
-        if progress or on_progress:
-            params["_meta"] = {**params.get("_meta", {}), "progressToken": id}
-        pending = PendingCall(id, method, Deadline(idle, cap), on_progress, self.limits.progress_queue)
-        self.pending[id] = pending
-        self.clock.watch(pending.deadline)
-        try:
-            await self._send_request(Frame(encode_request(id, method, params), about), pending)
-            answer = await pending.wait()
-        except BaseException as error:
-            if pending.sent and cancellable and self._ending is None and not pending.answered:
-                reason = "timed out" if isinstance(error, CallTimeout) else "the caller gave up"
-                self.post("notifications/cancelled", {"requestId": id, "reason": reason}, about)
-            raise
-        finally:
-            del self.pending[id]
-        return _result_of(answer)
-
-    async def _send_request(self, frame: Frame, pending: PendingCall) -> None:
-        try:
-            if not self.link.send_nowait(frame):
-                with trio.move_on_at(pending.deadline.at):
-                    await self.link.send(frame)
-                    pending.sent = True
-                if not pending.sent:
-                    pending.expire()
-                return
-        except trio.BrokenResourceError as error:
-            raise self._loss(error) from error
-        pending.sent = True
-
     def statistics(self) -> SessionStatistics:
         """Where the session, its calls and its link stand."""
         return SessionStatistics(
@@ -441,16 +368,7 @@ class Session:
             peer=self.link.channel.peer,
             state=self.state,
             calls=tuple(call.statistics() for call in self.calls.values()),
-            pending=tuple(pending.statistics() for pending in self.pending.values()),
+            pending=tuple(pending.statistics() for pending in self.outbound.pending.values()),
             link=self.link.statistics(),
             counters=attrs.evolve(self.counters),
         )
-
-
-def _result_of(answer: Reply | Failure) -> dict[str, Any]:
-    if isinstance(answer, Failure):
-        raise RpcError.from_wire(answer.code, answer.message, answer.data)
-    result = decode_value(answer.result)
-    if not isinstance(result, dict):
-        raise RemoteProtocolError("the peer answered with a result that is no object")
-    return result

@@ -1,0 +1,142 @@
+"""Requests of ours: made here, answered by the session's reader, timed by one clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+from mcp_actors._actors.deadline import Clock, Deadline
+from mcp_actors._actors.limits import Limits
+from mcp_actors._actors.link import Link
+from mcp_actors._actors.pending import PendingCall, Progress, ProgressCallback
+from mcp_actors._wire.codec import decode_value, encode_notification, encode_request
+from mcp_actors._wire.envelope import Failure, Reply, RequestId
+from mcp_actors.abc import Frame
+from mcp_actors.errors import CallTimeout, ConnectionLost, RemoteProtocolError, RpcError
+
+__all__ = ["Outbound"]
+
+
+class Outbound:
+    """The pending calls of one session, by id."""
+
+    def __init__(
+        self,
+        link: Link,
+        limits: Limits,
+        start_soon: Callable[..., None],
+        loss: Callable[[BaseException | None], ConnectionLost],
+    ) -> None:
+        self.pending: dict[RequestId, PendingCall] = {}
+        self.clock = Clock(self.pending, start_soon)
+        self._link = link
+        self._limits = limits
+        self._loss = loss
+        self._last_id = 0
+        self._ended = False
+
+    def __repr__(self) -> str:
+        return f"<Outbound {'ended' if self._ended else 'open'} pending={len(self.pending)}>"
+
+    def next_id(self) -> int:
+        """Ids count up and are never used again: the legacy rule, and right for both eras."""
+        self._last_id += 1
+        return self._last_id
+
+    async def request(
+        self,
+        method: str,
+        params: dict[str, Any],
+        *,
+        idle: float,
+        cap: float,
+        about: RequestId | None = None,
+        on_progress: ProgressCallback | None = None,
+        progress: bool = False,
+        cancellable: bool = True,
+        id: int | None = None,
+    ) -> dict[str, Any]:
+        """Sends a request and waits for its result, a decoded JSON object.
+
+        ``idle`` and ``cap`` are the two clocks in seconds; ``progress`` asks for reports, which move the first.
+        Raises `RpcError` for an error response, `CallTimeout`, `ConnectionLost`. When the caller is cancelled or a
+        clock runs out the peer is told once, except for what the protocol does not let be cancelled.
+        """
+        if self._ended:
+            raise self._loss(None)
+        id = self.next_id() if id is None else id
+        if progress or on_progress:
+            params["_meta"] = {**params.get("_meta", {}), "progressToken": id}
+        pending = PendingCall(id, method, Deadline(idle, cap), on_progress, self._limits.progress_queue)
+        self.pending[id] = pending
+        self.clock.watch(pending.deadline)
+        try:
+            await self._send(Frame(encode_request(id, method, params), about), pending)
+            answer = await pending.wait()
+        except BaseException as error:
+            if pending.sent and cancellable and not self._ended and not pending.answered:
+                reason = "timed out" if isinstance(error, CallTimeout) else "the caller gave up"
+                told = encode_notification("notifications/cancelled", {"requestId": id, "reason": reason})
+                self._link.post(Frame(told, about))
+            raise
+        finally:
+            del self.pending[id]
+        return _result_of(answer)
+
+    async def _send(self, frame: Frame, pending: PendingCall) -> None:
+        try:
+            if not self._link.send_nowait(frame):
+                with trio.move_on_at(pending.deadline.at):
+                    await self._link.send(frame)
+                    pending.sent = True
+                if not pending.sent:
+                    pending.expire()
+                return
+        except trio.BrokenResourceError as error:
+            raise self._loss(error) from error
+        pending.sent = True
+
+    def answered(self, answer: Reply | Failure) -> bool:
+        """Wakes whoever waits for this answer; false if nobody does."""
+        pending = None if answer.id is None else self.pending.get(answer.id)
+        if pending is None:
+            return False
+        pending.settle(answer)
+        return True
+
+    def progressed(self, params: dict[str, Any]) -> bool:
+        """Hands a progress report to its call; false if there is none, or it is no report."""
+        token, amount = params.get("progressToken"), params.get("progress")
+        # 1 == True for a dict, but not for JSON.
+        pending = self.pending.get(token) if type(token) is int or isinstance(token, str) else None
+        if pending is None or not _is_number(amount):
+            return False
+        total, message = params.get("total"), params.get("message")
+        pending.progressed(
+            Progress(
+                amount, total if _is_number(total) else None, message if isinstance(message, str) else None
+            )
+        )
+        return True
+
+    def end(self, broken: BaseException | None) -> None:
+        """There will be no more answers: every call raises why."""
+        self._ended = True
+        self.clock.end()
+        for pending in self.pending.values():
+            pending.settle(self._loss(broken))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _result_of(answer: Reply | Failure) -> dict[str, Any]:
+    if isinstance(answer, Failure):
+        raise RpcError.from_wire(answer.code, answer.message, answer.data)
+    result = decode_value(answer.result)
+    if not isinstance(result, dict):
+        raise RemoteProtocolError("the peer answered with a result that is no object")
+    return result
