@@ -1,0 +1,219 @@
+"""The fields of the classes that people describe data with, whichever way they declare them."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, TypeVar
+
+import attrs
+import msgspec
+
+__all__ = ["NOTHING", "TypeField", "components", "read_fields", "read_hints", "record_kind", "strip"]
+
+Kind = Literal["struct", "typeddict", "namedtuple", "dataclass", "attrs"]
+
+
+class _Nothing:
+    def __repr__(self) -> str:
+        return "NOTHING"
+
+
+NOTHING = _Nothing()
+"""Stands for the absence of a default."""
+
+_ALIAS_TYPE: Any = getattr(typing, "TypeAliasType", ())
+_QUALIFIERS = (typing.Required, typing.NotRequired, typing.Final, getattr(typing, "ReadOnly", typing.Final))
+
+
+@attrs.frozen
+class TypeField:
+    """One field: its name on the wire, its annotation, and how the class takes it when it is made.
+
+    ``init`` is false for fields that the class fills by itself: they come out and never go in. ``default`` is
+    `NOTHING` where there is none, and where a factory makes it.
+    """
+
+    wire: str
+    hint: Any
+    required: bool
+    argument: str
+    default: Any = NOTHING
+    init: bool = True
+    shown: bool = True
+
+
+def record_kind(tp: Any) -> Kind | None:
+    """How the class (or generic alias) ``tp`` declares fields, ``None`` if it does not."""
+    cls = typing.get_origin(tp) or tp
+    if not isinstance(cls, type):
+        return None
+    if issubclass(cls, msgspec.Struct):
+        return "struct"
+    if typing.is_typeddict(cls):
+        return "typeddict"
+    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+        return "namedtuple"
+    if dataclasses.is_dataclass(cls):
+        return "dataclass"
+    return "attrs" if attrs.has(cls) else None
+
+
+def read_fields(tp: Any) -> tuple[TypeField, ...]:
+    """The fields of a class for which `record_kind` gives a kind, in the order of their declaration.
+
+    Raises `TypeError` for annotations that cannot be resolved and for what cannot be made from fields alone.
+    """
+    kind = record_kind(tp)
+    cls: Any = typing.get_origin(tp) or tp
+    hints = {name: _substituted(hint, _arguments(tp)) for name, hint in read_hints(cls).items()}
+    assert kind is not None
+    return tuple(_READERS[kind](cls, hints))
+
+
+def _struct(cls: Any, hints: dict[str, Any]) -> Iterator[TypeField]:
+    omitted = cls.__struct_config__.omit_defaults
+    for field in msgspec.structs.fields(cls):
+        default = NOTHING if field.default in (msgspec.NODEFAULT, msgspec.UNSET) else field.default
+        shown = field.required or not (omitted or field.default is msgspec.UNSET)
+        yield TypeField(
+            field.encode_name, hints[field.name], field.required, field.name, default, True, shown
+        )
+
+
+def _typeddict(cls: Any, hints: dict[str, Any]) -> Iterator[TypeField]:
+    for name, hint in hints.items():
+        required = name in cls.__required_keys__
+        yield TypeField(name, hint, required, name, shown=required)
+
+
+def _namedtuple(cls: Any, hints: dict[str, Any]) -> Iterator[TypeField]:
+    for name in cls._fields:
+        default = cls._field_defaults.get(name, NOTHING)
+        yield TypeField(name, hints.get(name, Any), default is NOTHING, name, default)
+
+
+def _dataclass(cls: Any, hints: dict[str, Any]) -> Iterator[TypeField]:
+    if any(isinstance(hint, dataclasses.InitVar) for hint in hints.values()):
+        raise TypeError(f"{cls.__qualname__} has an InitVar, which no field of a JSON object stands for")
+    for field in dataclasses.fields(cls):
+        default = NOTHING if field.default is dataclasses.MISSING else field.default
+        required = default is NOTHING and field.default_factory is dataclasses.MISSING
+        yield TypeField(field.name, hints[field.name], required, field.name, default, field.init)
+
+
+def _attrs(cls: Any, hints: dict[str, Any]) -> Iterator[TypeField]:
+    for field in attrs.fields(cls):
+        made = isinstance(field.default, attrs.Factory)  # type: ignore[arg-type]
+        default = NOTHING if made or field.default is attrs.NOTHING else field.default
+        # What is private goes in under its alias and is never shown.
+        shown = not field.name.startswith("_")
+        hint = hints.get(field.name, Any if field.type is None else field.type)
+        yield TypeField(
+            field.name if shown else field.alias or field.name,
+            hint,
+            field.default is attrs.NOTHING,
+            field.alias or field.name,
+            default,
+            field.init,
+            shown,
+        )
+
+
+_READERS: dict[Kind, Callable[[Any, dict[str, Any]], Iterator[TypeField]]] = {
+    "struct": _struct,
+    "typeddict": _typeddict,
+    "namedtuple": _namedtuple,
+    "dataclass": _dataclass,
+    "attrs": _attrs,
+}
+
+
+def read_hints(annotated: Any) -> dict[str, Any]:
+    """The annotations of a function or class, with those that are strings resolved.
+
+    A name that the module does not have is looked for in the functions that are being executed, innermost first:
+    types that were declared inside a function live there. Raises `TypeError` when it is nowhere.
+    """
+    found: dict[str, Any] = {}
+    while True:
+        try:
+            return typing.get_type_hints(annotated, localns=found or None, include_extras=True)
+        except NameError as error:
+            name = error.name
+            if name is None or name in found or not _look_up(name, found):
+                where = getattr(annotated, "__qualname__", repr(annotated))
+                raise TypeError(
+                    f"the annotations of {where} use a name that is not defined: {error.name}; "
+                    "import it, also at run time, or define it before"
+                ) from None
+
+
+def _look_up(name: str, found: dict[str, Any]) -> bool:
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if name in frame.f_locals and not frame.f_globals.get("__name__", "").startswith("mcp_actors._"):
+            found[name] = frame.f_locals[name]
+            return True
+        frame = frame.f_back
+    return False
+
+
+def strip(tp: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Takes off what does not change the form of the data: aliases, NewType, qualifiers, and ``Annotated``.
+
+    Returns the bare type and all that ``Annotated`` said, the innermost first.
+    """
+    said: tuple[Any, ...] = ()
+    while True:
+        origin = typing.get_origin(tp)
+        if origin is typing.Annotated:
+            said = tp.__metadata__ + said
+            tp = tp.__origin__
+        elif origin in _QUALIFIERS:
+            tp = tp.__args__[0]
+        elif hasattr(tp, "__supertype__"):
+            tp = tp.__supertype__
+        elif _ALIAS_TYPE and isinstance(tp, _ALIAS_TYPE):
+            tp = tp.__value__
+        elif _ALIAS_TYPE and isinstance(origin, _ALIAS_TYPE):
+            tp = origin.__value__[tp.__args__]
+        elif isinstance(tp, TypeVar):
+            tp = typing.Union[tp.__constraints__] if tp.__constraints__ else tp.__bound__ or Any  # noqa: UP007
+        else:
+            return (type(None) if tp is None else tp), said
+
+
+def components(tp: Any) -> tuple[Any, ...]:
+    """The types that the stripped type ``tp`` is directly made of."""
+    if record_kind(tp) is not None:
+        return tuple(field.hint for field in read_fields(tp))
+    if typing.get_origin(tp) is Literal:
+        return ()
+    return tuple(each for each in typing.get_args(tp) if each is not ...)
+
+
+def _arguments(tp: Any) -> dict[Any, Any]:
+    """What the type variables of ``tp`` and of the generic classes it inherits from stand for."""
+    bound: dict[Any, Any] = {}
+    pending = [tp]
+    while pending:
+        each = pending.pop()
+        cls = typing.get_origin(each) or each
+        for variable, value in zip(getattr(cls, "__parameters__", ()), typing.get_args(each), strict=False):
+            bound[variable] = _substituted(value, bound)
+        if isinstance(cls, type):
+            pending.extend(cls.__dict__.get("__orig_bases__", cls.__bases__))
+    return bound
+
+
+def _substituted(hint: Any, bound: dict[Any, Any]) -> Any:
+    if isinstance(hint, TypeVar):
+        return bound.get(hint, hint)
+    variables = getattr(hint, "__parameters__", ())
+    if not bound or not variables or isinstance(hint, type):
+        return hint
+    return hint[tuple(bound.get(variable, variable) for variable in variables)]
