@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Literal, TypeVar
 
-import trio
-
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.pending import ProgressCallback
-from mcp_actors._actors.session import Session, SessionStatistics
+from mcp_actors._actors.session import SessionStatistics
+from mcp_actors._caller import Caller
 from mcp_actors._capabilities.answers import Answers, ElicitationHandler, Roots, SamplingHandler
 from mcp_actors._capabilities.broadcast import Event
 from mcp_actors._capabilities.listening import Listener
 from mcp_actors._capabilities.notices import LogHandler, Notices
 from mcp_actors._capabilities.output_check import OutputCheck
-from mcp_actors._capabilities.response_cache import ResponseCache
-from mcp_actors._connection import Agreement, Terms, read
-from mcp_actors._eras.era import Era, Method
+from mcp_actors._connection import Agreement, Terms
 from mcp_actors._eras.probe import versions_for
-from mcp_actors._eras.requesting import request_meta
+from mcp_actors._listeners import Listeners
 from mcp_actors._logs import log
 from mcp_actors._supervisor import Supervisor, Target
 from mcp_actors.errors import (
     INVALID_PARAMS,
-    InputRequired,
     LocalProtocolError,
-    RemoteProtocolError,
     ResourceNotFound,
     RpcError,
 )
@@ -56,6 +50,8 @@ from mcp_actors.types import (
 )
 
 __all__ = ["Client"]
+
+VERSION = "0.1.0"
 
 T = TypeVar("T")
 
@@ -98,27 +94,29 @@ class Client:
         restart: bool = False,
         limits: Limits | None = None,
     ) -> None:
-        self.timeout = timeout
-        self.cap = cap
-        self.answer_input = answer_input
-        self.max_rounds = max_rounds
-        self._info = info or Implementation("mcp-actors", "0.1.0")
-        self._answers = Answers(sampling, sampling_tools, elicitation, roots, busy=self._asked)
-        self._log_level: str | None = log_level if on_log is not None else None
-        self._cache = ResponseCache()
-        self._outputs = OutputCheck()
-        self._listeners: dict[int, Listener] = {}
-        self._notices = Notices(on_log, on_change, self._heard)
-        self._meta: dict[str, Any] = {}
-        terms = Terms(versions_for(era), self._info, self._answers, probe_timeout, timeout)
+        answers = Answers(sampling, sampling_tools, elicitation, roots, busy=self._asked)
+        info = info or Implementation("mcp-actors", VERSION)
+        self._caller = Caller(
+            info,
+            answers,
+            log_level if on_log is not None else None,
+            timeout=timeout,
+            cap=cap,
+            answer_input=answer_input,
+            max_rounds=max_rounds,
+        )
+        self._notices = Notices(on_log, on_change, self._heard, self._acknowledged)
         self._supervisor = Supervisor(
             target,
-            terms,
+            Terms(versions_for(era), info, answers, probe_timeout, timeout),
             limits or Limits(),
             restart,
             on_notification=self._notices.put,
-            on_agreed=self._agreed,
+            on_agreed=self._caller.agreed,
         )
+        self._caller.attach(self._supervisor)
+        self._listeners = Listeners(self._supervisor, self._caller)
+        self._outputs = OutputCheck()
 
     def __repr__(self) -> str:
         return f"<Client {self._supervisor!r}>"
@@ -168,13 +166,6 @@ class Client:
         """What the server wants the model to know."""
         return self._agreement.instructions
 
-    @property
-    def _agreement(self) -> Agreement:
-        agreement = self._supervisor.agreement
-        if agreement is None:
-            raise LocalProtocolError("not connected: use 'async with Client(...) as client'")
-        return agreement
-
     # -- tools -----------------------------------------------------------------------------------------------------
 
     async def list_tools(self, cursor: str | None = None) -> ListToolsResult:
@@ -209,7 +200,7 @@ class Client:
         params: dict[str, Any] = {"name": name}
         if arguments is not None:
             params["arguments"] = dict(arguments)
-        result: CallToolResult = await self._call(
+        result: CallToolResult = await self._caller.call(
             "tools/call", params, timeout, cap, on_progress, meta, answers, state
         )
         self._outputs.check(name, result)
@@ -219,7 +210,8 @@ class Client:
 
     async def list_resources(self, cursor: str | None = None) -> ListResourcesResult:
         """One page of the resources; see `resources` for all of them."""
-        return await self._list("resources/list", cursor)
+        page: ListResourcesResult = await self._list("resources/list", cursor)
+        return page
 
     def resources(self) -> AsyncIterator[Resource]:
         """All resources, page by page."""
@@ -227,7 +219,8 @@ class Client:
 
     async def list_resource_templates(self, cursor: str | None = None) -> ListResourceTemplatesResult:
         """One page of the resource templates; see `resource_templates` for all of them."""
-        return await self._list("resources/templates/list", cursor)
+        page: ListResourceTemplatesResult = await self._list("resources/templates/list", cursor)
+        return page
 
     def resource_templates(self) -> AsyncIterator[ResourceTemplate]:
         """All resource templates, page by page."""
@@ -238,7 +231,8 @@ class Client:
     ) -> ReadResourceResult:
         """Reads a resource; raises `ResourceNotFound`."""
         try:
-            return await self._call("resources/read", {"uri": uri}, timeout, cap)
+            result: ReadResourceResult = await self._caller.call("resources/read", {"uri": uri}, timeout, cap)
+            return result
         except RpcError as error:
             # The revisions have two codes for it; the stateless one is told apart by its data.
             if error.code == INVALID_PARAMS and isinstance(error.data, dict) and error.data.get("uri") == uri:
@@ -247,17 +241,18 @@ class Client:
 
     async def subscribe_resource(self, uri: str) -> None:
         """Subscribes for the rest of a legacy session; `listen` does it in both eras, and ends it too."""
-        await self._call("resources/subscribe", {"uri": uri})
+        await self._caller.call("resources/subscribe", {"uri": uri})
 
     async def unsubscribe_resource(self, uri: str) -> None:
         """Takes `subscribe_resource` back."""
-        await self._call("resources/unsubscribe", {"uri": uri})
+        await self._caller.call("resources/unsubscribe", {"uri": uri})
 
     # -- prompts and completion ------------------------------------------------------------------------------------
 
     async def list_prompts(self, cursor: str | None = None) -> ListPromptsResult:
         """One page of the prompts; see `prompts` for all of them."""
-        return await self._list("prompts/list", cursor)
+        page: ListPromptsResult = await self._list("prompts/list", cursor)
+        return page
 
     def prompts(self) -> AsyncIterator[Prompt]:
         """All prompts, page by page."""
@@ -275,7 +270,8 @@ class Client:
         params: dict[str, Any] = {"name": name}
         if arguments is not None:
             params["arguments"] = dict(arguments)
-        return await self._call("prompts/get", params, timeout, cap)
+        result: GetPromptResult = await self._caller.call("prompts/get", params, timeout, cap)
+        return result
 
     async def complete(
         self, ref: CompletionReference, argument: str, value: str, context: Mapping[str, str] | None = None
@@ -287,7 +283,7 @@ class Client:
         }
         if context is not None:
             params["context"] = {"arguments": dict(context)}
-        result: CompleteResult = await self._call("completion/complete", params)
+        result: CompleteResult = await self._caller.call("completion/complete", params)
         return result.completion
 
     # -- the connection --------------------------------------------------------------------------------------------
@@ -301,22 +297,22 @@ class Client:
         """The least severe log message that is wanted, from now on."""
         if level not in LOGGING_LEVELS:
             raise LocalProtocolError(f"no such level: {level!r}; use one of {', '.join(LOGGING_LEVELS)}")
-        self._log_level = level
+        self._caller.log_level = level
         if self.era == "legacy":
-            await self._call("logging/setLevel", {"level": level})
+            await self._caller.call("logging/setLevel", {"level": level})
         else:
-            self._agreed(self._agreement)
+            self._caller.agreed(self._agreement)
 
     async def roots_changed(self) -> None:
         """Tells a legacy server to list the roots anew; a modern one asks when it needs them."""
         if self.era == "legacy":
-            await self._session.notify("notifications/roots/list_changed")
+            await self._supervisor.session.notify("notifications/roots/list_changed")
 
     async def request(
         self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
     ) -> dict[str, Any]:
         """Sends any request and returns its raw result: for methods of your own."""
-        return await self._send(method, dict(params or {}), timeout, None, None, None, progress=False)
+        return await self._caller.send(method, dict(params or {}), timeout)
 
     @asynccontextmanager
     async def listen(
@@ -339,63 +335,8 @@ class Client:
                 resource_subscriptions=list(uris) or None,
             )
         )
-        subscribe = self._listen_legacy if self.era == "legacy" else self._listen_modern
-        async with subscribe(listener):
+        async with self._listeners.opened(listener):
             yield listener
-
-    @asynccontextmanager
-    async def _listen_legacy(self, listener: Listener) -> AsyncIterator[None]:
-        uris = listener.filter.resource_subscriptions or []
-        key = self._session.outbound.next_id()
-        self._listeners[key] = listener
-        try:
-            for uri in uris:
-                await self.subscribe_resource(uri)
-            yield
-        finally:
-            del self._listeners[key]
-            with trio.move_on_after(1, shield=True):
-                for uri in uris:
-                    if not any(
-                        uri in (other.filter.resource_subscriptions or ())
-                        for other in self._listeners.values()
-                    ):
-                        await self._quietly(self.unsubscribe_resource(uri))
-
-    async def _quietly(self, call: Awaitable[None]) -> None:
-        try:
-            await call
-        except Exception as error:
-            log.debug("could not unsubscribe", error=str(error))
-
-    @asynccontextmanager
-    async def _listen_modern(self, listener: Listener) -> AsyncIterator[None]:
-        id = self._session.outbound.next_id()
-        self._listeners[id] = listener
-        scope = trio.CancelScope()
-        self._supervisor.start_soon(lambda: self._hold_open(id, listener, scope))
-        try:
-            with trio.fail_after(self.timeout):
-                await listener.acknowledged.wait()
-            listener.raise_if_lost()
-            yield
-        finally:
-            scope.cancel(reason="the listener is no longer wanted")
-            self._listeners.pop(id, None)
-
-    async def _hold_open(self, id: int, listener: Listener, scope: trio.CancelScope) -> None:
-        filter = self._agreement.era.unstructure(listener.filter)
-        params = {"notifications": filter, "_meta": dict(self._meta)}
-        lost: BaseException | None = None
-        try:
-            with scope:
-                await self._session.request(
-                    "subscriptions/listen", params, idle=math.inf, cap=math.inf, id=id
-                )
-        except Exception as error:
-            lost = error
-        finally:
-            listener.end(lost)
 
     async def _follow_lists(self) -> None:
         """A modern server tells of changes only to who listens."""
@@ -412,34 +353,25 @@ class Client:
 
     def tree(self) -> SessionStatistics:
         """The live actor tree of this client: calls in both directions, the link and its mailbox."""
-        return self._session.statistics()
+        return self._supervisor.session.statistics()
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
     @property
-    def _session(self) -> Session:
-        return self._supervisor.session
+    def _agreement(self) -> Agreement:
+        return self._caller.agreement
 
-    def _agreed(self, agreement: Agreement) -> None:
-        self._meta = request_meta(agreement.era, self._info, self._answers.capabilities, self._log_level)
-        self._cache.clear()
+    def _heard(self, event: Event, subscription: Any) -> None:
+        self._caller.cache.invalidate(event.kind, event.uri)
+        self._listeners.heard(event, subscription)
 
-    def _heard(self, event: Event | None, subscription: Any) -> None:
-        """A change notification arrived: the cache forgets, and who listens for it is told."""
-        if event is None:
-            listener = self._listeners.get(subscription)
-            if listener is not None:
-                listener.acknowledged.set()
-            return
-        self._cache.invalidate(event.kind, event.uri)
-        for id, listener in self._listeners.items():
-            if subscription is None or subscription == id:
-                listener.deliver(event.kind, event.uri)
+    def _acknowledged(self, subscription: Any) -> None:
+        self._listeners.acknowledged(subscription)
 
     @contextmanager
     def _asked(self) -> Iterator[None]:
         """While the server waits for us, our calls to it are not idle."""
-        held = [pending.deadline for pending in self._session.outbound.pending.values()]
+        held = [pending.deadline for pending in self._supervisor.session.outbound.pending.values()]
         for deadline in held:
             deadline.hold()
         try:
@@ -450,99 +382,7 @@ class Client:
                 self._supervisor.watch(deadline)
 
     async def _list(self, method: str, cursor: str | None) -> Any:
-        return await self._call(method, {} if cursor is None else {"cursor": cursor})
-
-    def _method(self, name: str) -> Method:
-        agreement = self._agreement
-        method = agreement.era.server_methods.get(name)
-        if method is None:
-            raise LocalProtocolError(f"{name} does not exist in protocol version {agreement.era.version}")
-        if method.gate is not None and method.gate not in agreement.gates:
-            raise LocalProtocolError(
-                f"the server did not declare {method.gate!r}, so {name} cannot be asked of it"
-            )
-        return method
-
-    async def _call(
-        self,
-        name: str,
-        params: dict[str, Any],
-        timeout: float | None = None,
-        cap: float | None = None,
-        on_progress: ProgressCallback | None = None,
-        meta: Mapping[str, Any] | None = None,
-        answers: Mapping[str, InputResponse] | None = None,
-        state: str | None = None,
-    ) -> Any:
-        """Sends a request of the protocol, answers what the server asks on the way, and reads the typed result."""
-        method = self._method(name)
-        era = self._agreement.era
-        if method.cacheable and (cached := self._cache.get(name, params, trio.current_time())) is not None:
-            await trio.lowlevel.checkpoint()
-            return read(era, cached, method.result)
-        asked = params
-        if answers is not None or state is not None:
-            asked = self._retry(
-                params, {key: era.unstructure(each) for key, each in (answers or {}).items()}, state
-            )
-        for _ in range(self.max_rounds + 1):
-            result = await self._send(
-                name, dict(asked), timeout, cap, on_progress, meta, progress=method.may_ask
-            )
-            kind = result.get("resultType", "complete")
-            if kind == "complete":
-                if method.cacheable and asked is params:
-                    self._cache.put(name, params, result, trio.current_time())
-                return read(era, result, method.result)
-            if kind != "input_required" or not method.may_ask:
-                raise RemoteProtocolError(
-                    f"the server answered {name} with a result of the unknown type {kind!r}"
-                )
-            asked = await self._answered(params, result, era)
-        raise RemoteProtocolError(f"the server still asks for input after {self.max_rounds} rounds")
-
-    async def _answered(self, params: dict[str, Any], result: dict[str, Any], era: Era) -> dict[str, Any]:
-        """The params of the retry: the same ones, with answers and the untouched state."""
-        questions = self._answers.read_requests(result.get("inputRequests"), era)
-        state = result.get("requestState")
-        if state is not None and not isinstance(state, str):
-            raise RemoteProtocolError("requestState must be a string")
-        if not self.answer_input:
-            raise InputRequired(questions, state)
-        answers = {key: era.unstructure(await self._answers.fulfil(each)) for key, each in questions.items()}
-        return self._retry(params, answers, state)
-
-    @staticmethod
-    def _retry(params: dict[str, Any], answers: dict[str, Any], state: str | None) -> dict[str, Any]:
-        retry = dict(params)
-        if answers:
-            retry["inputResponses"] = answers
-        if state is not None:
-            retry["requestState"] = state
-        return retry
-
-    async def _send(
-        self,
-        method: str,
-        params: dict[str, Any],
-        timeout: float | None,
-        cap: float | None,
-        on_progress: ProgressCallback | None,
-        meta: Mapping[str, Any] | None,
-        *,
-        progress: bool,
-    ) -> dict[str, Any]:
-        session = await self._supervisor.live_session()
-        if self._meta or meta:
-            params["_meta"] = {**self._meta, **(meta or {})}
-        return await session.request(
-            method,
-            params,
-            idle=self.timeout if timeout is None else timeout,
-            cap=self.cap if cap is None else cap,
-            on_progress=on_progress,
-            progress=progress,
-        )
+        return await self._caller.call(method, {} if cursor is None else {"cursor": cursor})
 
 
 async def _all_pages(

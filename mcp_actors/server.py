@@ -6,7 +6,7 @@ import secrets
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import attrs
 import trio
@@ -176,7 +176,12 @@ class Server:
 
     def resource(self, uri: str, **options: Any) -> Callable[[F], F]:
         """Decorator: adds a resource, or a template if ``uri`` has variables; see `add_resource`."""
-        return lambda function: (self.add_resource(uri, function, **options), function)[1]
+
+        def add(function: F) -> F:
+            self.add_resource(uri, function, **options)
+            return function
+
+        return add
 
     def completion(
         self, *, argument: str, prompt: str | None = None, resource: str | None = None
@@ -390,11 +395,11 @@ class Server:
         uri = string_param(ctx.params, "uri")
         if not self.resources.covers(uri):
             raise ResourceNotFound(uri)
-        self._subscriber(ctx.call.conversation).subscribe(uri)
+        self._subscriber(cast(Session, ctx.call.conversation)).subscribe(uri)
         return {}
 
     def _unsubscribe(self, ctx: Context) -> dict[str, Any]:
-        self._subscriber(ctx.call.conversation).unsubscribe(string_param(ctx.params, "uri"))
+        self._subscriber(cast(Session, ctx.call.conversation)).unsubscribe(string_param(ctx.params, "uri"))
         return {}
 
     # -- watching --------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import trio
@@ -35,6 +36,13 @@ class Listener:
         self._subscription = self._bus.subscribe(filter)
         self._ready: deque[Event] = deque()
         self._lost: BaseException | None = None
+        self._ended = False
+        self.on_end: Callable[[], None] = lambda: None
+
+    @property
+    def uris(self) -> Sequence[str]:
+        """The resources that are subscribed to."""
+        return self.filter.resource_subscriptions or ()
 
     def deliver(self, kind: EventKind, uri: Any) -> None:
         """Takes one change; those that were not asked for are dropped."""
@@ -45,9 +53,13 @@ class Listener:
 
     def end(self, lost: BaseException | None = None) -> None:
         """No more changes will come; ``lost`` says why, unless the server ended it in order."""
-        self._lost = self._lost or lost
-        self.acknowledged.set()
-        self._bus.close()
+        if not self._ended:
+            self._ended = True
+            self._lost = lost
+            if lost is not None:
+                self.acknowledged.set()
+            self._bus.close()
+            self.on_end()
 
     def __aiter__(self) -> Listener:
         return self

@@ -34,11 +34,13 @@ class Notices:
         self,
         on_log: LogHandler | None,
         on_change: ChangeHandler | None,
-        on_event: Callable[[Event | None, Any], None],
+        on_event: Callable[[Event, Any], None],
+        on_acknowledged: Callable[[Any], None],
     ) -> None:
         self.on_log = on_log
         self.on_change = on_change
         self._on_event = on_event
+        self._on_acknowledged = on_acknowledged
         self._waiting: deque[Awaitable[None]] = deque()
         self._parked = trio.lowlevel.ParkingLot()
 
@@ -60,7 +62,7 @@ class Notices:
             if subscription is None:
                 self.changed(event.kind, event.uri)
         elif method == ACKNOWLEDGED:
-            self._on_event(None, subscription)
+            self._on_acknowledged(subscription)
         else:
             log.debug("notification ignored", method=method)
 

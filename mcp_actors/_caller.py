@@ -1,0 +1,161 @@
+"""How a client's call of the protocol runs: gate, cache, metadata, answering what the server asks, typed result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import trio
+
+from mcp_actors._actors.pending import ProgressCallback
+from mcp_actors._capabilities.answers import Answers
+from mcp_actors._capabilities.response_cache import ResponseCache
+from mcp_actors._connection import Agreement, read
+from mcp_actors._eras.era import Era, Method
+from mcp_actors._eras.requesting import request_meta
+from mcp_actors._supervisor import Supervisor
+from mcp_actors.errors import InputRequired, LocalProtocolError, RemoteProtocolError
+from mcp_actors.types import Implementation, InputResponse
+
+__all__ = ["Caller"]
+
+
+class Caller:
+    """Calls methods of whatever server the supervisor is connected to. Times are seconds."""
+
+    def __init__(
+        self,
+        info: Implementation,
+        answers: Answers,
+        log_level: str | None,
+        *,
+        timeout: float,
+        cap: float,
+        answer_input: bool,
+        max_rounds: int,
+    ) -> None:
+        self.timeout = timeout
+        self.cap = cap
+        self.cache = ResponseCache()
+        self.meta: dict[str, Any] = {}
+        self.log_level = log_level
+        self._info = info
+        self._answers = answers
+        self._answer_input = answer_input
+        self._max_rounds = max_rounds
+        self._supervisor: Supervisor | None = None
+        self._agreement: Agreement | None = None
+
+    def __repr__(self) -> str:
+        return f"<Caller {self._agreement.era.version if self._agreement else '-'} {self.cache!r}>"
+
+    def attach(self, supervisor: Supervisor) -> None:
+        """Whose connection to use."""
+        self._supervisor = supervisor
+
+    def agreed(self, agreement: Agreement) -> None:
+        """A handshake was made: from now on this is how requests look."""
+        self._agreement = agreement
+        self.meta = request_meta(agreement.era, self._info, self._answers.capabilities, self.log_level)
+        self.cache.clear()
+
+    @property
+    def agreement(self) -> Agreement:
+        if self._agreement is None:
+            raise LocalProtocolError("not connected: use 'async with Client(...) as client'")
+        return self._agreement
+
+    async def call(
+        self,
+        name: str,
+        params: dict[str, Any],
+        timeout: float | None = None,
+        cap: float | None = None,
+        on_progress: ProgressCallback | None = None,
+        meta: Mapping[str, Any] | None = None,
+        answers: Mapping[str, InputResponse] | None = None,
+        state: str | None = None,
+    ) -> Any:
+        """Sends a request of the protocol, answers what the server asks on the way, and reads the typed result."""
+        method = self._method(name)
+        era = self.agreement.era
+        if method.cacheable and (cached := self.cache.get(name, params, trio.current_time())) is not None:
+            await trio.lowlevel.checkpoint()
+            return read(era, cached, method.result)
+        asked = params
+        if answers is not None or state is not None:
+            asked = _retry(
+                params, {key: era.unstructure(each) for key, each in (answers or {}).items()}, state
+            )
+        for _ in range(self._max_rounds + 1):
+            result = await self.send(
+                name, dict(asked), timeout, cap, on_progress, meta, progress=method.may_ask
+            )
+            kind = result.get("resultType", "complete")
+            if kind == "complete":
+                # What came of a retry is not cacheable.
+                if method.cacheable and asked is params:
+                    self.cache.put(name, params, result, trio.current_time())
+                return read(era, result, method.result)
+            if kind != "input_required" or not method.may_ask:
+                raise RemoteProtocolError(
+                    f"the server answered {name} with a result of the unknown type {kind!r}"
+                )
+            asked = await self._answered(params, result, era)
+        raise RemoteProtocolError(f"the server still asks for input after {self._max_rounds} rounds")
+
+    async def send(
+        self,
+        method: str,
+        params: dict[str, Any],
+        timeout: float | None = None,
+        cap: float | None = None,
+        on_progress: ProgressCallback | None = None,
+        meta: Mapping[str, Any] | None = None,
+        *,
+        progress: bool = False,
+    ) -> dict[str, Any]:
+        """Sends any request, with the metadata of the era, and returns its raw result."""
+        assert self._supervisor is not None
+        session = await self._supervisor.live_session()
+        if self.meta or meta:
+            params["_meta"] = {**self.meta, **(meta or {})}
+        return await session.request(
+            method,
+            params,
+            idle=self.timeout if timeout is None else timeout,
+            cap=self.cap if cap is None else cap,
+            on_progress=on_progress,
+            progress=progress,
+        )
+
+    def _method(self, name: str) -> Method:
+        agreement = self.agreement
+        method = agreement.era.server_methods.get(name)
+        if method is None:
+            raise LocalProtocolError(f"{name} does not exist in protocol version {agreement.era.version}")
+        if method.gate is not None and method.gate not in agreement.gates:
+            raise LocalProtocolError(
+                f"the server did not declare {method.gate!r}, so {name} cannot be asked of it"
+            )
+        return method
+
+    async def _answered(self, params: dict[str, Any], result: dict[str, Any], era: Era) -> dict[str, Any]:
+        """The params of the retry: the same ones, with answers and the untouched state."""
+        questions = self._answers.read_requests(result.get("inputRequests"), era)
+        state = result.get("requestState")
+        if state is not None and not isinstance(state, str):
+            raise RemoteProtocolError("requestState must be a string")
+        if not self._answer_input:
+            raise InputRequired(questions, state)
+        answers = {key: era.unstructure(await self._answers.fulfil(each)) for key, each in questions.items()}
+        return _retry(params, answers, state)
+
+
+def _retry(params: dict[str, Any], answers: dict[str, Any], state: str | None) -> dict[str, Any]:
+    retry = dict(params)
+    if answers:
+        retry["inputResponses"] = answers
+    if state is not None:
+        retry["requestState"] = state
+    return retry
