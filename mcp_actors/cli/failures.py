@@ -71,6 +71,8 @@ def reported(show_traceback: bool) -> Iterator[None]:
 
 
 def _sentence(error: Exception) -> str:
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]  # out of the nurseries of the demo
     if isinstance(error, CallTimeout):
         return f"{error} (--timeout and --cap set the clocks)"
     if isinstance(error, RpcError):

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SERVED = Path(__file__).with_name("served.py")
+LIMIT = 60  # seconds: nothing here takes a tenth of it
+
+Ran = subprocess.CompletedProcess[str]
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    """That of the tests, with the checkout importable and without colours forced on or off."""
+    kept = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "FORCE_COLOR")}
+    path = [str(ROOT), str(ROOT / "transports"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return kept | {"PYTHONPATH": os.pathsep.join(path), "TERM": "xterm-256color", "COLUMNS": "120"}
+
+
+@pytest.fixture
+def mcp(environment: dict[str, str], tmp_path: Path) -> Callable[..., Ran]:
+    """Runs ``mcp-actors`` with words, without a terminal, in an empty directory."""
+
+    def run(*words: str, text: str = "") -> Ran:
+        return subprocess.run(
+            [sys.executable, "-m", "mcp_actors", *words],
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            cwd=tmp_path,
+            env=environment,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def url() -> str:
+    """A URL that starts the server of ``served.py``."""
+    return "stdio:" + shlex.join([sys.executable, "-m", "mcp_actors", "serve", str(SERVED)])

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import base64
+import json
+import shlex
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from .conftest import Ran
+
+Mcp = Callable[..., Ran]
+
+
+def test_list_for_people(mcp: Mcp, url: str) -> None:
+    result = mcp("list", url)
+    assert result.returncode == 0, result.stderr
+    assert "\x1b" not in result.stdout
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("served 1.2  modern era, protocol ")
+    assert "  add(a: integer, b?: integer)" in lines
+    assert "      Adds two numbers." in lines
+    assert "  note://text text/plain" in lines
+    assert "  note://{topic}/{number}" in lines
+    assert "  greet(name, manner?)" in lines
+    assert any(line.startswith("capabilities: ") and "tools" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("era", "version"), [("legacy", None), ("modern", None), ("2025-03-26", "2025-03-26")]
+)
+def test_list_as_json_in_an_era(mcp: Mcp, url: str, era: str, version: str | None) -> None:
+    result = mcp("list", url, "--json", "--era", era)
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["server"]["name"] == "served"
+    assert found["era"] == ("modern" if era == "modern" else "legacy")
+    assert version is None or found["version"] == version
+    assert {tool["name"] for tool in found["tools"]} >= {"add", "refuse", "wait"}
+    assert found["tools"][0]["inputSchema"]["type"] == "object"
+    assert [each["uriTemplate"] for each in found["resourceTemplates"]] == ["note://{topic}/{number}"]
+
+
+def test_call_with_json_arguments(mcp: Mcp, url: str) -> None:
+    result = mcp("call", url, "add", "a:=2", "b:=40")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "42\n", "")
+
+
+def test_call_as_json(mcp: Mcp, url: str) -> None:
+    result = mcp("call", url, "echo", 'value:={"é": [1, null]}', "--json")
+    answer = json.loads(result.stdout)
+    assert answer["structuredContent"] == {"é": [1, None]}
+    assert answer["content"][0]["type"] == "text"
+
+
+def test_text_is_not_a_number(mcp: Mcp, url: str) -> None:
+    result = mcp("call", url, "add", "a=2")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "a" in result.stderr
+
+
+def test_an_error_of_a_tool(mcp: Mcp, url: str) -> None:
+    result = mcp("call", url, "refuse")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith("no, because")
+    as_json = mcp("call", url, "refuse", "--json")
+    assert as_json.returncode == 1
+    assert json.loads(as_json.stdout)["isError"] is True
+
+
+def test_what_is_no_text_is_named(mcp: Mcp, url: str) -> None:
+    assert mcp("call", url, "picture").stdout == "[image/png, 3 bytes; --json shows them]\n"
+    assert json.loads(mcp("call", url, "picture", "--json").stdout)["content"] == [
+        {"type": "image", "data": "AAEC", "mimeType": "image/png"}
+    ]
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_logs_go_to_stderr(mcp: Mcp, url: str, era: str) -> None:
+    result = mcp("call", url, "chatty", "--era", era)
+    assert result.stdout == "done\n"
+    assert result.stderr == "  warning train: mind the gap\n"
+
+
+def test_questions_are_declined_without_a_terminal(mcp: Mcp, url: str) -> None:
+    result = mcp("call", url, "ask", text="Eve\n3\n")
+    assert result.stdout == "decline []\n"
+    assert "no terminal to ask on: Who are you?" in result.stderr
+
+
+def test_the_idle_clock(mcp: Mcp, url: str, tmp_path: object) -> None:
+    result = mcp("call", url, "wait", "begun=b", "ended=e", "--timeout", "0.5")
+    assert result.returncode == 1
+    assert "the idle clock" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_read(mcp: Mcp, url: str) -> None:
+    assert mcp("read", url, "note://text").stdout == "no newline"
+    assert mcp("read", url, "note://trains/7").stdout == "trains 7"
+    raw = mcp("read", url, "note://bytes", "--json")
+    assert base64.b64decode(json.loads(raw.stdout)["contents"][0]["blob"]) == b"\x00\x01\xff"
+
+
+def test_read_what_is_not_there(mcp: Mcp, url: str) -> None:
+    result = mcp("read", url, "note://nothing")
+    assert result.returncode == 1
+    assert len(result.stderr.splitlines()) == 1
+    assert "note://nothing" in result.stderr
+
+
+def test_prompt(mcp: Mcp, url: str) -> None:
+    result = mcp("prompt", url, "greet", "name=Ada")
+    assert (result.returncode, result.stdout) == (0, "user: Greet Ada kindly.\n")
+    as_json = mcp("prompt", url, "greet", "name=Ada", "manner=twice", "--json")
+    assert json.loads(as_json.stdout)["messages"] == [
+        {"role": "user", "content": {"type": "text", "text": "Greet Ada twice."}}
+    ]
+
+
+def test_a_server_that_exits_at_once(mcp: Mcp) -> None:
+    program = "import sys; print('cannot find my config', file=sys.stderr); sys.exit(3)"
+    result = mcp("list", f"stdio:{shlex.join([sys.executable, '-c', program])}")
+    first, *rest = result.stderr.splitlines()
+    assert result.returncode == 1
+    assert first.startswith("mcp-actors: ")
+    assert "cannot find my config" in rest[-1]
+    assert "Traceback" not in result.stderr
+
+
+def test_a_server_that_dies_in_a_call(mcp: Mcp, url: str) -> None:
+    result = mcp("call", url, "crash")
+    assert result.returncode == 1
+    assert "the last words" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["list", "stdio:/no/such/program"], 1, "/no/such/program"),
+        (["list", "nosuchscheme://x"], 1, "nosuchscheme"),
+        (["call", "stdio:true", "t", "what"], 2, "write key=text"),
+        (["list", "server.py"], 2, "is no URL"),
+        (["list", "stdio:true", "--era", "paleozoic"], 2, "paleozoic"),
+        (["nonsense"], 2, "nonsense"),
+    ],
+)
+def test_wrong_words(mcp: Mcp, words: list[str], code: int, says: str) -> None:
+    result = mcp(*words)
+    assert result.returncode == code, result.stderr
+    assert says in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_traceback_where_it_is_asked_for(mcp: Mcp) -> None:
+    assert "Traceback" in mcp("list", "stdio:/no/such/program", "--traceback").stderr
+
+
+def test_help_names_commands_and_exit_codes(mcp: Mcp) -> None:
+    result = mcp("--help")
+    assert result.returncode == 0
+    for word in ("serve", "list", "call", "read", "prompt", "demo", "Exit codes", "130", "NO_COLOR"):
+        assert word in result.stdout
+    assert mcp("--version").stdout.startswith("mcp-actors")

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import random
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+from click.testing import CliRunner
+
+from mcp_actors import Server
+from mcp_actors.cli import demo_load, demo_server
+from mcp_actors.cli.demo import command
+from mcp_actors.cli.demo_figures import Latencies, Tally
+from mcp_actors.cli.demo_load import Load
+
+from .conftest import LIMIT, Ran
+
+
+def test_the_demo_makes_calls_over_every_binding_in_both_eras(mcp: Callable[..., Ran]) -> None:
+    result = mcp("demo", "--sessions", "24", "--seconds", "2", "--seed", "7")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stderr == ""
+    assert "seed 7" in result.stdout
+    rows = [line.split() for line in result.stdout.splitlines() if re.match(r" *(memory|stdio) ", line)]
+    assert {(row[0], row[1]) for row in rows} == {
+        (binding.name, era) for binding in demo_load.BINDINGS for era in demo_load.ERAS
+    }
+    words = re.search(
+        r"(\d[\d,]*) calls cancelled in flight, (\d[\d,]*) confirmed by their handlers;", result.stdout
+    )
+    assert words is not None
+    assert words[1] == words[2] != "0"
+    assert " 0 errors" in result.stdout
+
+
+def test_ctrl_c_ends_it_early_with_the_summary(environment: dict[str, str]) -> None:
+    words = ["demo", "--sessions", "8", "--seconds", "600"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "mcp_actors", *words], stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.readline()  # the first second is over
+        process.send_signal(signal.SIGINT)
+        rest, _ = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, rest
+    assert "8 sessions, " in rest
+
+
+def test_a_wrong_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest_server = demo_server.server
+
+    def lying_server() -> Server:
+        server = honest_server()
+        server.remove_tool("add")
+
+        @server.tool
+        async def add(a: int, b: int) -> int:
+            return a - b
+
+        return server
+
+    memory = next(binding for binding in demo_load.BINDINGS if binding.name == "memory")
+    monkeypatch.setattr(demo_load, "BINDINGS", (memory,))
+    monkeypatch.setattr(demo_load.demo_server, "server", lying_server)
+    result = CliRunner().invoke(command, ["--sessions", "4", "--seconds", "0.2", "--seed", "1"])
+    assert result.exit_code == 1
+    assert "WrongAnswer" in result.output
+
+
+def test_sessions_are_dealt_out_to_the_bindings() -> None:
+    def planned(sessions: int) -> dict[tuple[str, str], int]:
+        return {(row.binding, row.era): row.planned for row in Load(sessions, 1, random.Random(0)).rows}
+
+    assert sum(planned(300).values()) == 300
+    assert len(planned(300)) == len(demo_load.BINDINGS) * len(demo_load.ERAS)
+    assert planned(1) == {("memory", "modern"): 1}
+
+
+def test_percentiles_are_right_to_a_bucket() -> None:
+    latencies = Latencies()
+    assert latencies.percentile(50) is None
+    for millisecond in range(1, 1001):
+        latencies.add(millisecond / 1000)
+    for percent in (1, 50, 99):
+        assert latencies.percentile(percent) == pytest.approx(percent / 100, rel=0.05)
+    latencies.add(1e9)
+    latencies.add(0)
+    assert sum(latencies.counts) == 1002
+
+
+def test_the_sum_of_rows() -> None:
+    rows = [Tally("a", "legacy", 1, 1), Tally("b", "modern", 2, 1)]
+    for number, row in enumerate(rows, 1):
+        row.calls = number
+        row.latencies.add(number)
+    rows[1].fail("x")
+    total = Tally.total(rows)
+    assert (total.planned, total.calls, total.errors, sum(total.latencies.counts)) == (3, 3, 1, 2)

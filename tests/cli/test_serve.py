@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import LIMIT, SERVED, Ran
+
+INITIALIZE = json.dumps(
+    {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": {"name": "t", "version": "0"},
+        },
+    }
+)
+
+# A stranger's binding, and a server whose file prints before it serves.
+TWO_ADDRESSES = """
+import trio
+from mcp_actors import Server
+from mcp_actors.discovery import register_transport
+
+class Pigeon:
+    def __init__(self, url):
+        self.url = url
+    async def serve(self, handler, *, task_status=trio.TASK_STATUS_IGNORED):
+        if "grounded" in self.url:
+            raise OSError("no pigeon today")
+        task_status.started(self.url + "/loft")
+        if "lost" in self.url:
+            raise OSError("the pigeon got lost")
+        await trio.sleep_forever()
+    def connect(self):
+        raise NotImplementedError
+
+register_transport("pigeon", Pigeon)
+print("this line must not reach the wire")
+server = Server("two")
+"""
+
+
+def answers(result: Ran) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_stdio_is_the_default(mcp: Callable[..., Ran]) -> None:
+    result = mcp("serve", str(SERVED), text=INITIALIZE + "\n")
+    assert result.returncode == 0, result.stderr
+    assert [each["result"]["serverInfo"]["name"] for each in answers(result)] == ["served"]
+
+
+def test_printing_while_importing_does_not_reach_the_wire(mcp: Callable[..., Ran], tmp_path: Path) -> None:
+    (tmp_path / "noisy.py").write_text(TWO_ADDRESSES)
+    result = mcp("serve", "noisy.py", text=INITIALIZE + "\n")
+    assert [each["id"] for each in answers(result)] == [1]
+    assert "must not reach the wire" in result.stderr
+
+
+def test_args_reach_the_factory(mcp: Callable[..., Ran], tmp_path: Path) -> None:
+    (tmp_path / "made.py").write_text(
+        "from mcp_actors import Server\ndef server(*args):\n    return Server('|'.join(args))\n"
+    )
+    result = mcp("serve", "made.py", "--", "a b", "--write", text=INITIALIZE + "\n")
+    assert [each["result"]["serverInfo"]["name"] for each in answers(result)] == ["a b|--write"]
+
+
+def test_several_addresses_are_announced_and_a_signal_ends_them(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "two.py").write_text(TWO_ADDRESSES)
+    words = ["serve", "two.py", "--listen", "pigeon:north", "--listen", "pigeon:south"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "mcp_actors", *words],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+    ) as process:
+        assert process.stderr is not None
+        lines = [process.stderr.readline() for _ in range(3)]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT) == 0
+    assert lines[1:] == [
+        "serving pigeon:north at pigeon:north/loft\n",
+        "serving pigeon:south at pigeon:south/loft\n",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("address", "says"), [("grounded", "no pigeon today"), ("lost", "the pigeon got lost")]
+)
+def test_an_address_that_fails_ends_all(
+    mcp: Callable[..., Ran], tmp_path: Path, address: str, says: str
+) -> None:
+    (tmp_path / "two.py").write_text(TWO_ADDRESSES)
+    result = mcp("serve", "two.py", "--listen", "pigeon:north", "--listen", f"pigeon:{address}")
+    assert result.returncode == 1
+    assert says in result.stderr.splitlines()[-1]
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["nowhere.py"], 2, "mcp-actors: there is no file nowhere.py"),
+        ([f"{SERVED}:nothing"], 2, "has no nothing; its servers: server"),
+        ([str(SERVED), "--listen", "nosuchscheme:x"], 1, "nosuchscheme"),
+    ],
+)
+def test_failures_are_one_line(mcp: Callable[..., Ran], words: list[str], code: int, says: str) -> None:
+    result = mcp("serve", *words)
+    assert result.returncode == code
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
+    assert says in result.stderr
+
+
+def test_a_traceback_where_it_is_asked_for(mcp: Callable[..., Ran], tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    quiet = mcp("serve", "broken.py")
+    loud = mcp("serve", "broken.py", "--traceback")
+    assert quiet.returncode == loud.returncode == 1
+    assert "Traceback" not in quiet.stderr
+    assert "Traceback" in loud.stderr
+    assert "1 / 0" in loud.stderr
+
+
+def test_serving_imports_nothing_that_draws(environment: dict[str, str]) -> None:
+    program = (
+        "import sys\nfrom mcp_actors.cli import main\nbefore = set(sys.modules)\n"
+        f"sys.argv = ['mcp-actors', 'serve', {str(SERVED)!r}]\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "drawing = [name for name in set(sys.modules) - before if name.split('.')[0] == 'rich' or '.demo' in name]\n"
+        "print(drawing, file=sys.stderr)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        env=environment,
+        check=False,
+    )
+    assert result.stderr.splitlines()[-1] == "[]"

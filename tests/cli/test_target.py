@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mcp_actors import Server
+from mcp_actors.cli.failures import Failure
+from mcp_actors.cli.target import load_server
+
+IMPORT = "from mcp_actors import Server\n"
+ONE = IMPORT + "app = Server('one')\n"
+
+
+@pytest.fixture(autouse=True)
+def _imports_stay_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    known = set(sys.modules)
+    yield
+    for name in set(sys.modules) - known:
+        module = sys.modules[name]
+        if (getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def write(text: str, name: str = "target_file.py") -> str:
+    Path(name).write_text(text)
+    return name
+
+
+@pytest.mark.parametrize(
+    ("text", "attribute", "name"),
+    [
+        (ONE, "", "one"),
+        (ONE, ":app", "one"),
+        (ONE + "server = Server('two')\n", "", "two"),
+        (ONE + "server = Server('two')\n", ":app", "one"),
+        (IMPORT + "class Place:\n    inner = Server('deep')\n", ":Place.inner", "deep"),
+        (IMPORT + "def server():\n    return Server('made')\n", "", "made"),
+        (IMPORT + "def make_server():\n    return Server('made')\n", "", "made"),
+        (IMPORT + "def build():\n    return Server('made')\n", ":build", "made"),
+        (IMPORT + "def main():\n    Server('run by main').run()\n", "", "run by main"),
+        (IMPORT + "Server('run at once').run()\nraise SystemExit(3)\n", "", "run at once"),
+    ],
+)
+def test_what_is_served(text: str, attribute: str, name: str) -> None:
+    assert load_server(write(text) + attribute, []).name == name
+
+
+def test_a_function_gets_args_as_text() -> None:
+    write(IMPORT + "def server(*args):\n    return Server(repr(args))\n")
+    assert load_server("target_file.py", ["3", "--write"]).name == "('3', '--write')"
+
+
+def test_a_module_by_name_and_its_neighbours() -> None:
+    write("NAME = 'from a neighbour'\n", "target_neighbour.py")
+    write(IMPORT + "from target_neighbour import NAME\nserver = Server(NAME)\n", "target_module.py")
+    assert load_server("target_module", []).name == "from a neighbour"
+    assert load_server("./target_module.py", []).name == "from a neighbour"
+
+
+def test_a_file_does_not_hide_a_module_of_the_same_name() -> None:
+    write(ONE, "json.py")
+    assert load_server("json.py", []).name == "one"
+    assert hasattr(sys.modules["json"], "loads")
+
+
+def test_annotations_of_a_file_resolve() -> None:
+    text = (
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+        + IMPORT
+        + "server = Server('typed')\n"
+        "@dataclass\nclass Point:\n    x: int\n"
+        "@server.tool\nasync def mirror(point: Point) -> Point:\n    return point\n"
+    )
+    assert load_server(write(text), []).name == "typed"
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "args", "code", "says"),
+    [
+        (None, "nowhere.py", [], 2, "there is no file nowhere.py"),
+        (None, "no.such.module", [], 2, "there is no module no.such.module"),
+        (None, "mcp_actors.nothing_here", [], 2, "there is no module mcp_actors.nothing_here"),
+        (None, "what-is-this", [], 2, "neither a path"),
+        (ONE, "target_file", [], 0, ""),
+        (ONE, "target_file.py:nothing", [], 2, "has no nothing; its servers: app"),
+        (ONE + "number = 3\n", "target_file.py:number", [], 2, "is a int, not a Server"),
+        (ONE + "two = Server('two')\n", "target_file.py", [], 2, "several servers.*:app or :two"),
+        ("x = 1\n", "target_file.py", [], 2, "has no Server and no function"),
+        (ONE, "target_file.py", ["x"], 2, "takes no ARGS"),
+        ("import no_such_thing\n", "target_file.py", [], 1, "cannot import.*no_such_thing.*line 1"),
+        ("x = 1\ny = undefined\n", "target_file.py", [], 1, "NameError: .*line 2"),
+        ("def f(:\n", "target_file.py", [], 1, "SyntaxError"),
+        ("raise SystemExit('enough')\n", "target_file.py", [], 1, "SystemExit: enough"),
+        ("def server(file):\n    pass\n", "target_file.py", [], 2, r"server\(file\) got nothing: missing"),
+        ("def server():\n    1 / 0\n", "target_file.py", [], 1, "cannot make.*ZeroDivisionError.*line 2"),
+        (
+            "def server():\n    raise ValueError('usage: x')\n",
+            "target_file.py",
+            [],
+            2,
+            "target_file.py: usage: x",
+        ),
+        ("def server():\n    return 'server'\n", "target_file.py", [], 2, "made a str, not a Server"),
+        ("async def server():\n    pass\n", "target_file.py", [], 2, "made a coroutine, not a Server"),
+    ],
+)
+def test_one_line_says_what_is_wrong(
+    text: str | None, target: str, args: list[str], code: int, says: str
+) -> None:
+    if text is not None:
+        write(text)
+    if code == 0:
+        assert load_server(target, args).name == "one"
+        return
+    with pytest.raises(Failure, match=says) as caught:
+        load_server(target, args)
+    assert caught.value.exit_code == code
+    assert "\n" not in caught.value.message
+
+
+def test_a_server_can_run_again_after_loading() -> None:
+    original = Server.run
+    load_server(write(IMPORT + "Server('x').run()\n"), [])
+    assert Server.run is original
+
+
+def test_what_a_target_prints_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    load_server(write(ONE + "import os\nos.write(1, b'hello')\nos.system('echo from a child')\n"), [])
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "hello" in err
+    assert "from a child" in err
+    os.write(1, b"afterwards stdout is back\n")
+    assert capfd.readouterr().out == "afterwards stdout is back\n"

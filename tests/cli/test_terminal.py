@@ -1,0 +1,173 @@
+"""The command line on a pseudo-terminal: the bar, Ctrl-C, questions, bytes."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import LIMIT
+
+CTRL_C = b"\x03"
+
+
+class Terminal:
+    """A program on a terminal of its own; `until` waits for what it draws, within `LIMIT` seconds."""
+
+    def __init__(self, process: subprocess.Popen[bytes], master: int) -> None:
+        self.process = process
+        self.master = master
+        self.screen = b""
+
+    def type(self, keys: bytes) -> None:
+        os.write(self.master, keys)
+
+    def until(self, done: Callable[[], bool]) -> None:
+        end = time.monotonic() + LIMIT
+        while not done():
+            assert time.monotonic() < end, self.text
+            if not self._read(0.05) and self.process.poll() is not None and not done():
+                raise AssertionError(f"it exited with {self.process.returncode}: {self.text}")
+
+    def wait(self) -> int:
+        end = time.monotonic() + LIMIT
+        while self.process.poll() is None or self._read(0):
+            assert time.monotonic() < end, self.text
+            self._read(0.05)
+        return self.process.returncode
+
+    @property
+    def text(self) -> str:
+        """All that was drawn, without colours and movements."""
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.screen.decode(errors="replace")).replace(
+            "\r\n", "\n"
+        )
+
+    def _read(self, seconds: float) -> bool:
+        if not select.select([self.master], [], [], seconds)[0]:
+            return False
+        try:
+            data = os.read(self.master, 65536)
+        except OSError:  # Linux: the other side is closed
+            data = b""
+        self.screen += data
+        return bool(data)
+
+
+@pytest.fixture
+def terminal(environment: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
+    opened: list[Terminal] = []
+
+    def start(*words: str, **more: str) -> Terminal:
+        master, slave = pty.openpty()
+        process = subprocess.Popen(
+            # Ctrl-C becomes SIGINT only on the controlling terminal of a session.
+            [sys.executable, "-c", AS_SESSION_LEADER, sys.executable, "-m", "mcp_actors", *words],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            cwd=tmp_path,
+            env=environment | more,
+        )
+        os.close(slave)
+        opened.append(Terminal(process, master))
+        return opened[-1]
+
+    yield start
+    for each in opened:
+        each.process.kill()
+        each.process.wait(LIMIT)
+        os.close(each.master)
+
+
+AS_SESSION_LEADER = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_ctrl_c_cancels_the_call(
+    terminal: Callable[..., Terminal], url: str, tmp_path: Path, era: str
+) -> None:
+    begun, ended = tmp_path / "begun", tmp_path / "ended"
+    session = terminal("call", url, "wait", f"begun={begun}", f"ended={ended}", "--era", era)
+    session.until(begun.exists)
+    session.until(lambda: "1/4" in session.text)
+    session.type(CTRL_C)
+    assert session.wait() == 130
+    assert ended.exists()  # the handler saw its cancellation
+    assert "mcp-actors: cancelled; the server was told" in session.text
+    assert "Traceback" not in session.text
+
+
+def test_ctrl_c_while_connecting(terminal: Callable[..., Terminal]) -> None:
+    session = terminal("list", "stdio:sh -c 'echo started >&2; touch here; exec sleep 60'")
+    here = Path(os.readlink(f"/proc/{session.process.pid}/cwd")) / "here"
+    session.until(here.exists)
+    session.type(CTRL_C)
+    assert session.wait() == 130
+    assert "interrupted while connecting" in session.text
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_a_question_is_asked_on_the_terminal(terminal: Callable[..., Terminal], url: str, era: str) -> None:
+    session = terminal("call", url, "ask", "--era", era)
+    session.until(lambda: "Who are you?" in session.text and "answer?" in session.text)
+    session.type(b"y\n")
+    session.until(lambda: "name: " in session.text)
+    session.type(b"Ada\n")
+    session.until(lambda: "age (integer): " in session.text)
+    session.type(b"old\n")
+    session.until(lambda: "write a whole number" in session.text)
+    session.type(b"36\n")
+    session.until(lambda: "colour" in session.text)
+    session.type(b"\n")
+    assert session.wait() == 0
+    assert "accept [('age', 36), ('colour', 'green'), ('name', 'Ada')]" in session.text
+
+
+@pytest.mark.parametrize(
+    ("keys", "action", "code"),
+    [(b"n\n", "decline []", 0), (b"\x04", "cancel []", 0), (CTRL_C, "cancelled", 130)],
+)
+def test_a_question_can_be_refused(
+    terminal: Callable[..., Terminal], url: str, keys: bytes, action: str, code: int
+) -> None:
+    session = terminal("call", url, "ask")
+    session.until(lambda: "answer?" in session.text)
+    session.type(keys)
+    assert session.wait() == code
+    assert action in session.text
+
+
+def test_bytes_are_kept_off_the_terminal(terminal: Callable[..., Terminal], url: str) -> None:
+    session = terminal("read", url, "note://bytes")
+    assert session.wait() == 2
+    assert "3 bytes, which do not belong on a terminal" in session.text
+    assert b"\xff" not in session.screen
+
+
+def test_a_server_cannot_command_the_terminal(terminal: Callable[..., Terminal], url: str) -> None:
+    session = terminal("call", url, "refuse", NO_COLOR="1")
+    assert session.wait() == 1
+    assert "no, because \\x1b[31mred\\x1b[0m" in session.text
+    assert b"\x1b[31m" not in session.screen
+
+
+def test_colours_on_a_terminal_only_where_wanted(terminal: Callable[..., Terminal], url: str) -> None:
+    coloured, plain = terminal("list", url), terminal("list", url, NO_COLOR="1")
+    assert (coloured.wait(), plain.wait()) == (0, 0)
+    assert b"\x1b[1m" in coloured.screen
+    assert b"\x1b[" not in plain.screen
+    assert coloured.text == plain.text
