@@ -221,14 +221,14 @@ def test_blocks_of_a_newer_revision_can_be_read_at_any() -> None:
 
 # -- sampling ---------------------------------------------------------------------------------------------------------
 
-TWO = [TextContent("a"), ImageContent("AAAA", "image/png")]
+TWO: list[Any] = [TextContent("a"), ImageContent("AAAA", "image/png")]
 
 
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18"])
 def test_a_list_of_blocks_becomes_messages_of_one_block(version: str) -> None:
     params = CreateMessageParams(
         [SamplingMessage("user", TWO), SamplingMessage("assistant", TextContent("c"))], 9
-    )  # type: ignore[arg-type]
+    )
     assert LEGACY[version].unstructure(params)["messages"] == [
         {"role": "user", "content": {"type": "text", "text": "a"}},
         {"role": "user", "content": {"type": "image", "data": "AAAA", "mimeType": "image/png"}},
@@ -239,14 +239,14 @@ def test_a_list_of_blocks_becomes_messages_of_one_block(version: str) -> None:
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
 def test_a_list_of_blocks_stays_a_list_later(version: str) -> None:
-    plain = ERAS[version].unstructure(SamplingMessage("user", TWO))  # type: ignore[arg-type]
+    plain = ERAS[version].unstructure(SamplingMessage("user", TWO))
     assert [block["type"] for block in plain["content"]] == ["text", "image"]
 
 
 def test_a_result_has_one_block_in_older_revisions() -> None:
     older = LEGACY["2025-06-18"]
     one = CreateMessageResult("assistant", [TextContent("a")], "m")
-    many = CreateMessageResult("assistant", TWO, "m")  # type: ignore[arg-type]
+    many = CreateMessageResult("assistant", TWO, "m")
     none = CreateMessageResult("assistant", [], "m")
     assert older.unstructure(one)["content"] == {"type": "text", "text": "a"}
     assert older.unstructure(many)["content"] == {
@@ -263,13 +263,13 @@ def test_a_result_has_one_block_in_older_revisions() -> None:
 
 def test_tool_calls_are_told_in_words_before_there_were_any() -> None:
     older = LEGACY["2025-06-18"]
-    blocks = [
+    blocks: list[Any] = [
         ToolUseContent("7", "add", {"a": 1}),
         ToolResultContent(
             "7", [TextContent("2"), EmbeddedResource(BlobResourceContents("u", ""))], is_error=True
         ),
     ]
-    params = CreateMessageParams([SamplingMessage("user", [block]) for block in blocks], 9)  # type: ignore[list-item]
+    params = CreateMessageParams([SamplingMessage("user", [block]) for block in blocks], 9)
     assert [message["content"] for message in older.unstructure(params)["messages"]] == [
         {"type": "text", "text": '[tool call 7: add {"a":1}]'},
         {"type": "text", "text": "[tool call 7 failed]\n2\n[resource left out: u]"},

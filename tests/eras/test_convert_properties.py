@@ -110,7 +110,7 @@ def test_any_json_is_read_or_refused(cls: type, data: st.DataObject) -> None:
 def outcome(value: Any, cls: type) -> str:
     """Any exception but the one that is meant for it comes out and fails the test."""
     try:
-        thing = FULL.structure(value, cls)
+        thing: Any = FULL.structure(value, cls)
     except StructureError as error:
         return "refused" if str(error) else "refused without a word"
     return "read" if isinstance(thing, cls) else "read as something else"
