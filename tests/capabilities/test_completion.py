@@ -134,6 +134,13 @@ async def test_what_cannot_be_completed_is_an_error_of_the_protocol(
     assert caught.value.code == -32602
 
 
+async def test_the_error_tells_an_unknown_prompt_from_an_unknown_argument(completions: Completions) -> None:
+    with pytest.raises(RpcError, match="unknown prompt: other"):
+        await complete(completions, prompt="other")
+    with pytest.raises(RpcError, match="the prompt review has no argument other"):
+        await complete(completions, "other")
+
+
 @pytest.mark.parametrize("arguments", [7, [], {"style": 7}])
 async def test_other_arguments_must_be_an_object_of_strings(completions: Completions, arguments: Any) -> None:
     completions.add(lambda value, others: [], prompt="review", argument="branch")
