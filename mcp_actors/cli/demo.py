@@ -19,10 +19,10 @@ __all__ = ["command"]
 
 _GRACE = 15.0  # seconds for the sessions to end by themselves once the time is over
 _REDRAW = 0.25  # seconds between two pictures of the table
-_NOTE = (
-    "Each session calls again at once, so latencies include waiting for a processor; "
-    "a session over stdio is a child process; 2 x 16: two sessions with 16 calls in flight each."
-)
+_NOTE = """\
+Each session calls again as soon as it is answered: latencies include waiting
+for a processor. A session over stdio is a child process of its own.
+2 x 16 = two sessions with 16 calls in flight each."""
 
 
 @click.command("demo", short_help="Run the engine for real.")
@@ -44,34 +44,32 @@ def command(sessions: int, seconds: float, seed: int | None, show_traceback: boo
     """
     seed = random.randrange(10**6) if seed is None else seed
     load = Load(sessions, seconds, random.Random(seed))
-    click.echo(f"{sessions} sessions for {seconds:g} s, seed {seed}. {_NOTE}")
+    click.echo(f"{sessions} sessions for {seconds:g} s, seed {seed}.\n{_NOTE}")
     with reported(show_traceback):
-        elapsed = trio.run(_run, load, _draw if sys.stdout.isatty() else _print)
-    if not sys.stdout.isatty():
-        click.echo(plain_table(load.rows, elapsed))
-    click.echo(summary(load.rows, elapsed))
+        trio.run(_run, load, _draw if sys.stdout.isatty() else _print)
+        if not sys.stdout.isatty():
+            click.echo(plain_table(load.rows, load.elapsed))
+        click.echo(summary(load.rows, load.elapsed))
     if any(row.errors for row in load.rows):
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
-async def _run(load: Load, show: Callable[[Load, float], Awaitable[None]]) -> float:
-    """Runs the load; returns the seconds in which calls were made."""
-    started = trio.current_time()
-    stopped = [0.0]
+async def _run(load: Load, show: Callable[[Load], Awaitable[None]]) -> None:
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_stop_on_signal, load, signals, nursery.cancel_scope)
-            nursery.start_soon(_bound, load, stopped, nursery.cancel_scope)
-            nursery.start_soon(show, load, started)
-            await load.run()
+            nursery.start_soon(_bound, load, nursery.cancel_scope)
+            nursery.start_soon(show, load)
+            try:
+                await load.run()
+            finally:
+                load.stop()  # the clock as well, whatever ended it
             nursery.cancel_scope.cancel()
-    return (stopped[0] or trio.current_time()) - started
 
 
-async def _bound(load: Load, stopped: list[float], everything: trio.CancelScope) -> None:
+async def _bound(load: Load, everything: trio.CancelScope) -> None:
     """The sessions get a grace to end by themselves; what hangs longer is counted as an error and cut off."""
     await load.stopping.wait()
-    stopped[0] = trio.current_time()
     await trio.sleep(_GRACE)
     for row in load.rows:
         if row.live:
@@ -86,17 +84,17 @@ async def _stop_on_signal(load: Load, signals: AsyncIterator[int], everything: t
         load.stop()
 
 
-async def _print(load: Load, started: float) -> None:
+async def _print(load: Load) -> None:
     while True:
         await trio.sleep(1)
-        click.echo(progress_line(load.rows, trio.current_time() - started))
+        click.echo(progress_line(load.rows, load.elapsed))
 
 
-async def _draw(load: Load, started: float) -> None:
+async def _draw(load: Load) -> None:
     from rich.live import Live  # only a terminal needs it
 
     def picture(title: str = "mcp-actors demo, Ctrl-C ends it early") -> Any:
-        return table(load.rows, trio.current_time() - started, title)
+        return table(load.rows, load.elapsed, title)
 
     with Live(picture(), auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live:
         try:

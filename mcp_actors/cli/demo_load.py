@@ -80,6 +80,8 @@ class Load:
     random: random.Random
     tallies: list[tuple[Binding, Tally]] = attrs.field(init=False)
     stopping: trio.Event = attrs.field(factory=trio.Event)
+    began: float | None = attrs.field(init=False, default=None)
+    ended: float | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
         few = sum(binding.sessions or 0 for binding in BINDINGS)
@@ -99,6 +101,7 @@ class Load:
 
     async def run(self) -> None:
         """Opens all sessions at once, returns when all have ended; `stop` makes that soon."""
+        self.began = trio.current_time()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._stop_in_time)
             async with trio.open_nursery() as bindings:
@@ -108,7 +111,16 @@ class Load:
 
     def stop(self) -> None:
         """No new calls from now on."""
+        if self.ended is None:
+            self.ended = trio.current_time()
         self.stopping.set()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds in which calls were begun, so far."""
+        if self.began is None:
+            return 0.0
+        return (self.ended or trio.current_time()) - self.began
 
     async def _stop_in_time(self) -> None:
         await trio.sleep(self.seconds)
@@ -149,6 +161,7 @@ class _Session:
     tally: Tally
     who: str
     cancelled: int = 0
+    confirmed: int = 0
 
     async def lane(self, chance: random.Random, stopping: trio.Event) -> None:
         """One call after the other; ends with its first error, which is counted."""
@@ -196,19 +209,23 @@ class _Session:
         self.cancelled += 1
         self.tally.cancelled += 1
         self.tally.calls += 1
+        await self._count_confirmed()
+        self.tally.calls += 1
 
     async def confirm(self) -> None:
         """Waits until the server has counted every cancellation; what is missing after that is an error."""
-        counted = 0
         with trio.move_on_after(_CONFIRM_WITHIN):
-            while (counted := await self._counted()) < self.cancelled:  # noqa: ASYNC110 - the event is at the server
+            while self.confirmed < self.cancelled:
                 await trio.sleep(0.01)
-        self.tally.confirmed += counted
-        if counted != self.cancelled:
-            self.tally.fail(f"{self.who}: {self.cancelled} calls cancelled, {counted} handlers saw it")
+                await self._count_confirmed()
+        if self.confirmed != self.cancelled:
+            self.tally.fail(f"{self.who}: {self.cancelled} calls cancelled, {self.confirmed} handlers saw it")
 
-    async def _counted(self) -> int:
-        return _value(await self.client.call_tool("cancellations", {"who": self.who}))
+    async def _count_confirmed(self) -> None:
+        counted = _value(await self.client.call_tool("cancellations", {"who": self.who}))
+        if counted > self.confirmed:  # answers of two lanes may overtake each other
+            self.tally.confirmed += counted - self.confirmed
+            self.confirmed = counted
 
 
 def _value(result: CallToolResult) -> int:
