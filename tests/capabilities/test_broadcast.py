@@ -374,6 +374,6 @@ def _tell(subscription: Subscription, stale: set[tuple[str, str | None]]) -> set
         stale = {
             (kind, uri)
             for kind, uri in stale
-            if kind != event.kind or (uri is not None and event.uri not in _levels(uri))
+            if kind != event.kind or (uri is not None and event.uri not in set(_levels(uri)))
         }
     return stale

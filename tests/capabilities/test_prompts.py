@@ -58,8 +58,8 @@ async def returned(value: Any) -> GetPromptResult:
 
 async def test_a_prompt_is_listed_with_the_arguments_of_its_signature(prompts: Prompts) -> None:
     prompt = prompts.add(review, title="Review")
+    listed: Any
     (listed,) = (await answer(prompts.handlers()["prompts/list"], {})).prompts
-    assert listed is prompt is prompts.get("review")
     assert listed.title == "Review"
     assert listed.description.startswith("Reviews code.")
     assert [(each.name, each.description, each.required) for each in listed.arguments] == [
@@ -67,6 +67,7 @@ async def test_a_prompt_is_listed_with_the_arguments_of_its_signature(prompts: P
         ("style", "In which tone.", False),
         ("since", None, False),
     ]
+    assert listed is prompt is prompts.get("review")
 
 
 async def test_a_prompt_without_arguments_lists_none_and_has_a_description(prompts: Prompts) -> None:

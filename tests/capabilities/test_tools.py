@@ -67,13 +67,14 @@ async def returned(value: Any, **how: Any) -> CallToolResult:
 
 async def test_a_tool_is_listed_as_it_was_declared(tools: Tools) -> None:
     tool = tools.add(add, title="Sum", annotations=ToolAnnotations(read_only_hint=True), meta={"a/b": 1})
+    listed: Any
     (listed,) = (await answer(tools.handlers()["tools/list"], {})).tools
-    assert listed is tool is tools.get("add")
     assert (listed.name, listed.title, listed.meta) == ("add", "Sum", {"a/b": 1})
     assert listed.description.startswith("Adds two numbers.")
     assert listed.input_schema["required"] == ["a"]
     assert listed.input_schema["properties"]["a"]["description"] == "The first."
     assert listed.output_schema["properties"]["total"]["type"] == "integer"
+    assert listed is tool is tools.get("add")
 
 
 async def test_every_tool_has_a_description(tools: Tools) -> None:
@@ -96,12 +97,12 @@ async def test_the_list_keeps_the_order_of_adding_and_comes_in_pages() -> None:
 
 def test_changes_are_announced_when_they_can_be_seen() -> None:
     sizes: list[int] = []
-    tools = Tools(**options(on_change=lambda: sizes.append(len(tools.listing()))))
-    tools.add(add)
-    tools.remove("add")
+    registry: Tools = Tools(**options(on_change=lambda: sizes.append(len(registry.listing()))))
+    registry.add(add)
+    registry.remove("add")
     assert sizes == [1, 0]
-    assert tools.version == 2
-    assert not tools
+    assert registry.version == 2
+    assert not registry
 
 
 def test_names_that_are_taken_or_unknown_are_refused() -> None:
