@@ -335,5 +335,5 @@ def test_arguments_that_make_no_sense(args: tuple[str, ...]) -> None:
 
 
 def test_a_root_that_is_none(root: Path) -> None:
-    with pytest.raises(NotADirectoryError, match="there is no directory"):
+    with pytest.raises(ValueError, match="there is no directory"):
         server(str(root / "docs" / "a.md"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,8 +24,9 @@ class Repo:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.mkdir()
-        self.git("init", "-q", "-b", "main")
+        if not path.exists():
+            path.mkdir()
+            self.git("init", "-q", "-b", "main")
 
     def git(self, *arguments: str, author: str = "Ann") -> str:
         who = {
@@ -53,14 +55,19 @@ class Repo:
         return self.git("rev-parse", "HEAD")
 
 
-@pytest.fixture
-def repo(tmp_path: Path) -> Repo:
-    repo = Repo(tmp_path / "project")
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    repo = Repo(tmp_path_factory.mktemp("original") / "project")
     repo.commit("first", a_txt="one\n", src__ü_txt="two\n", logo_png=b"\x89PNG\xff")
     repo.git("checkout", "-q", "-b", "feature/x")
     repo.commit("second\n\nbecause", author="Bob [x]", a_txt="one\ntwo\n")
     repo.git("tag", "v1")
-    return repo
+    return repo.path
+
+
+@pytest.fixture
+def repo(original: Path, tmp_path: Path) -> Repo:
+    return Repo(Path(shutil.copytree(original, tmp_path / "project")))
 
 
 @asynccontextmanager
@@ -270,7 +277,7 @@ async def test_a_repository_without_a_commit(tmp_path: Path) -> None:
 def test_what_is_no_repository(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not inside a git repository"):
         server(str(tmp_path))
-    with pytest.raises(NotADirectoryError, match="there is no directory"):
+    with pytest.raises(ValueError, match="there is no directory"):
         server(str(tmp_path / "nothing"))
     with pytest.raises(ValueError, match="usage: mcp-actors serve"):
         server("--upload-pack=x")

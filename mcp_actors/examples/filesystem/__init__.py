@@ -54,7 +54,7 @@ class Listing:
 def server(*args: str) -> Server:
     """Makes the server for ``DIRECTORY [--read-only]``.
 
-    Raises `ValueError` or `NotADirectoryError`, with a text for people, if the arguments do not name a directory.
+    Raises `ValueError`, with a text for people, if the arguments do not name a directory.
     """
     places = [arg for arg in args if arg != "--read-only"]
     if len(places) != 1 or places[0].startswith("-"):

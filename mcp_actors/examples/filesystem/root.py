@@ -64,7 +64,7 @@ class Root:
 
     def __init__(self, directory: Path) -> None:
         if not directory.is_dir():
-            raise NotADirectoryError(f"there is no directory {str(directory)!r}")
+            raise ValueError(f"there is no directory {str(directory)!r}")
         self.directory = directory.resolve()
         self.uri = self.directory.as_uri()
 

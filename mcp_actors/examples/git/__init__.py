@@ -41,7 +41,7 @@ COMMITS_IN_PROMPT = 200
 def server(*args: str) -> Server:
     """Makes the server for ``REPOSITORY``, a directory inside of one.
 
-    Raises `ValueError` or `NotADirectoryError`, with a text for people, if git cannot work with it.
+    Raises `ValueError`, with a text for people, if git cannot work with it.
     """
     if len(args) != 1 or args[0].startswith("-"):
         raise ValueError(USAGE)

@@ -48,6 +48,10 @@ PLAIN_DIFF = (
 )
 
 
+class GitFailed(ToolError):
+    """Git said no; the text has its words."""
+
+
 class NoSuchRevision(ToolError):
     """The repository has no commit, branch, tag or file of that name."""
 
@@ -69,12 +73,12 @@ class Output:
 class Repository:
     """The repository that ``directory`` belongs to.
 
-    Raises `NotADirectoryError` or `ValueError`, with a text for people, if git cannot work with it.
+    Raises `ValueError`, with a text for people, if git cannot work with it.
     """
 
     def __init__(self, directory: Path) -> None:
         if not directory.is_dir():
-            raise NotADirectoryError(f"there is no directory {str(directory)!r}")
+            raise ValueError(f"there is no directory {str(directory)!r}")
         program = shutil.which("git")
         if program is None:
             raise ValueError("the git program is not installed, or not on PATH")
@@ -94,7 +98,7 @@ class Repository:
             raise ValueError(_explained(asked.stderr, self.directory))
 
     async def run(self, *arguments: str) -> Output:
-        """Runs ``git arguments…``. Raises `ToolError` with git's own words when it fails or takes too long.
+        """Runs ``git arguments…``. Raises `GitFailed` when git says no, `ToolError` when it takes too long.
 
         Cancelling stops git. None of the arguments may come from outside as it is.
         """
@@ -114,7 +118,7 @@ class Repository:
     async def _verified(self, said: str, expression: str) -> str:
         try:
             found = await self.run("rev-parse", "--verify", "--quiet", "--end-of-options", expression)
-        except ToolError as error:
+        except GitFailed as error:
             raise NoSuchRevision(f"this repository has no {said!r}") from error
         if not _OBJECT_ID.fullmatch(
             found.data
@@ -149,7 +153,7 @@ class Repository:
                     nursery.cancel_scope.cancel()
                     break
         if process.returncode != 0 and not truncated:
-            raise ToolError(_explained(bytes(complaint), self.directory))
+            raise GitFailed(_explained(bytes(complaint), self.directory))
         return Output(bytes(printed), truncated)
 
 

@@ -34,7 +34,7 @@ class TableList:
 def server(*args: str) -> Server:
     """Makes the server for ``DATABASE [--write]``.
 
-    Raises `ValueError` or `FileNotFoundError`, with a text for people, if the arguments do not name a database.
+    Raises `ValueError`, with a text for people, if the arguments do not name a database.
     """
     files = [arg for arg in args if arg != "--write"]
     if len(files) != 1 or files[0].startswith("-"):

@@ -63,12 +63,12 @@ class Table:
 class Database:
     """The SQLite file ``file``, changed only when ``writable``.
 
-    Raises `FileNotFoundError` or `ValueError`, with a text for people, if that is no database file.
+    Raises `ValueError`, with a text for people, if that is no database file.
     """
 
     def __init__(self, file: Path, *, writable: bool = False) -> None:
         if not file.is_file():
-            raise FileNotFoundError(f"there is no database file {str(file)!r}")
+            raise ValueError(f"there is no database file {str(file)!r}")
         with file.open("rb") as head:
             if head.read(16) not in (b"", b"SQLite format 3\0"):
                 raise ValueError(f"{str(file)!r} is not an SQLite database")
