@@ -15,7 +15,7 @@ import attrs
 
 from mcp_actors._capabilities.uri_expressions import OPERATORS, Expression, Variable
 
-__all__ = ["Step", "match_steps", "steps_of"]
+__all__ = ["Step", "match_steps", "plain_pattern", "steps_of"]
 
 
 @attrs.frozen
@@ -33,10 +33,37 @@ class Step:
     separator: str = ""
 
 
-def match_steps(steps: tuple[Step, ...], uri: bytes) -> dict[str, str] | None:
-    """The values that the variables have in ``uri``, ``None`` if the steps do not take all of it."""
-    spans = _Matching(uri).run(steps)
+def match_steps(
+    steps: tuple[Step, ...], pattern: re.Pattern[bytes] | None, uri: bytes
+) -> dict[str, str] | None:
+    """The values that the variables have in ``uri``, ``None`` if the steps do not take all of it.
+
+    ``pattern`` is what `plain_pattern` made of the steps.
+    """
+    if pattern is None:
+        spans = _Matching(uri).run(steps)
+    else:
+        found = pattern.fullmatch(uri)
+        spans = found and list(zip((step for step in steps if step.variables), found.groups(), strict=True))
     return None if spans is None else _collect(spans)
+
+
+def plain_pattern(steps: Sequence[Step]) -> re.Pattern[bytes] | None:
+    """A pattern that does the same for the usual template: each value ends where a character comes that it cannot hold.
+
+    No two ways of splitting a URI exist then, so the runs are possessive and nothing is ever tried again.
+    """
+    pattern = b""
+    names = [step.variables[0].name for step in steps if step.variables]
+    for step, following in zip(steps, [*steps[1:], None], strict=False):
+        if step.optional or any(variable.prefix for variable in step.variables):
+            return None
+        pattern += re.escape(step.prefix)
+        if step.stops is not None:
+            if following is not None and (not following.prefix or following.prefix[0] not in step.stops):
+                return None
+            pattern += b"([^" + re.escape(step.stops) + b"]++)" if step.stops else b"(.++)"
+    return re.compile(pattern, re.DOTALL) if len(set(names)) == len(names) else None
 
 
 def steps_of(parts: Sequence[str | Expression]) -> Iterator[Step]:

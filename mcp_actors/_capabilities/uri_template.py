@@ -19,7 +19,7 @@ from mcp_actors._capabilities.uri_expressions import (
     Variable,
     parse,
 )
-from mcp_actors._capabilities.uri_matching import match_steps, steps_of
+from mcp_actors._capabilities.uri_matching import match_steps, plain_pattern, steps_of
 
 __all__ = ["UriTemplate"]
 
@@ -34,7 +34,7 @@ class UriTemplate:
     Raises `ValueError` for a text that is malformed, longer than 4096 characters or with more than 64 variables.
     """
 
-    __slots__ = ("_head", "_parts", "_steps", "_tail", "text", "variables")
+    __slots__ = ("_head", "_parts", "_pattern", "_steps", "_tail", "text", "variables")
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -53,6 +53,7 @@ class UriTemplate:
         inner = parts[1:] if self._head else parts
         self._tail = inner[-1] if inner and isinstance(inner[-1], str) else ""
         self._steps = tuple(steps_of(inner[:-1] if self._tail else inner))
+        self._pattern = plain_pattern(self._steps)
 
     def expand(self, /, **values: Any) -> str:
         """Writes the URI for the values: strings, numbers, booleans, lists of them, or dicts.
@@ -79,7 +80,7 @@ class UriTemplate:
         if len(uri) < len(self._head) + len(self._tail):
             return None
         inner = uri[len(self._head) : len(uri) - len(self._tail)]
-        return match_steps(self._steps, inner.encode("ascii"))
+        return match_steps(self._steps, self._pattern, inner.encode("ascii"))
 
     def __eq__(self, other: object) -> bool:
         return self.text == other.text if isinstance(other, UriTemplate) else NotImplemented
