@@ -69,8 +69,10 @@ class _Reader:
                 self.at += 2
                 self._numpy_section(keep=title in _PARAMETERS)
             elif (title := _google_title(line)) in _PARAMETERS | _OUTCOMES:
+                # The first line stands beside the quotes: it says nothing of the indentation of the others.
+                indent = _indent(line) if self.at else -1
                 self.at += 1
-                self._google_section(_indent(line), keep=title in _PARAMETERS)
+                self._google_section(indent, keep=title in _PARAMETERS)
             elif field := _REST_FIELD.match(line):
                 self.at += 1
                 self._rest_field(field)
