@@ -239,12 +239,14 @@ async def test_the_prompt_brings_the_log_along(repo: Repo) -> None:
         by_ann = await client.get_prompt("analyze_commits", {"author": "ann"})
         with pytest.raises(RpcError, match="has no 'nope'"):
             await client.get_prompt("analyze_commits", {"branch": "nope"})
+        again = await client.read_resource(by_ann.messages[1].content.resource.uri)
     question, log = (message.content for message in whole.messages)
     assert isinstance(question, TextContent)
     assert "the 2 commits on feature/x since 2000-01-01" in question.text
     assert isinstance(log, EmbeddedResource)
     assert [line.partition(": ")[2] for line in log.resource.text.splitlines()] == ["second", "first"]
     assert by_ann.messages[1].content.resource.text.endswith("Ann: first")
+    assert again.contents[0].text == by_ann.messages[1].content.resource.text
 
 
 async def test_completion_knows_the_repository(repo: Repo) -> None:
@@ -262,6 +264,9 @@ async def test_completion_knows_the_repository(repo: Repo) -> None:
         assert await values(prompt, "author", "", branch="main") == ["Ann"]
         assert await values(prompt, "author", "", branch="--all") == []
         assert await values(file, "ref", "m") == ["main"]
+        assert await values(ResourceTemplateReference("git://log/{ref}{?since,author}"), "ref", "m") == [
+            "main"
+        ]
         assert await values(file, "path", "src/", ref="main") == ["src/ü.txt"]
         assert await values(file, "path", "s", ref="main") == ["src/"]
         assert await values(ResourceTemplateReference("git://commit/{sha}"), "sha", sha[:6]) == [sha]

@@ -2,8 +2,8 @@
 
     mcp-actors serve mcp_actors.examples.git -- ~/src/project
 
-Prompt ``analyze_commits``; tools ``log``, ``show``, ``diff``; resources ``git://commit/{sha}`` and
-``git://file/{ref}/{+path}``.
+Prompt ``analyze_commits``; tools ``log``, ``show``, ``diff``; resources ``git://commit/{sha}``,
+``git://file/{ref}/{+path}`` and ``git://log/{ref}{?since,author}``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from msgspec import Meta
 
@@ -35,7 +35,8 @@ USAGE = "usage: mcp-actors serve mcp_actors.examples.git -- REPOSITORY"
 READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 COMMIT = "git://commit/{sha}"
 FILE = "git://file/{ref}/{+path}"
-COMMITS_IN_PROMPT = 200
+LOG = "git://log/{ref}{?since,author}"
+COMMITS_IN_LOG = 200  # as a resource and in the prompt
 
 
 def server(*args: str) -> Server:
@@ -126,12 +127,19 @@ def _add_resources(app: Server, history: History) -> None:
         except UnicodeDecodeError:
             return content
 
+    @app.resource(LOG, name="log", mime_type="text/plain")
+    async def log(ref: str, since: str = "", author: str = "") -> str:
+        """The latest 200 commits, newest first: id, date, author, subject."""
+        with _errors_of(f"git://log/{quote(ref, safe='')}"):
+            return _lines(await history.log(ref, since=since, author=author, limit=COMMITS_IN_LOG))
+
     @app.completion(resource=COMMIT, argument="sha")
     async def complete_sha(value: str) -> list[str]:
         return _starting_with(
             value, [commit.sha for commit in (await history.log("HEAD", limit=1_000)).commits]
         )
 
+    @app.completion(resource=LOG, argument="ref")
     @app.completion(resource=FILE, argument="ref")
     async def complete_ref(value: str) -> list[str]:
         return _starting_with(value, await history.branches())
@@ -158,15 +166,16 @@ def _add_prompt(app: Server, history: History) -> None:
             author: Only commits by this author; all, if left out.
         """
         with _errors_of(None):
-            found = await history.log(branch, since=since, author=author, limit=COMMITS_IN_PROMPT)
-        by = f" by {author}" if author else ""
+            found = await history.log(branch, since=since, author=author, limit=COMMITS_IN_LOG)
         text = (
-            f"Here are the {len(found.commits)} {'latest ' if found.truncated else ''}commits on {branch}{by} since"
-            f" {since}, newest first: id, date, author, subject. Group them by what they are about, say what changed"
-            " for users of this project, and point out commits that look risky or that belong together."
+            f"Here are the {len(found.commits)} {'latest ' if found.truncated else ''}commits on {branch}"
+            f"{f' by {author}' if author else ''} since {since}, newest first: id, date, author, subject. Group them"
+            " by what they are about, say what changed for users of this project, and point out commits that look"
+            " risky or that belong together."
         )
-        lines = [f"{each.sha[:12]} {each.date} {each.author}: {each.subject}" for each in found.commits]
-        log = TextResourceContents(f"git://commit/{quote(branch, safe='')}", "\n".join(lines), "text/plain")
+        filters = {"since": since, "author": author} if author else {"since": since}
+        uri = f"git://log/{quote(branch, safe='')}?{urlencode(filters, quote_via=quote)}"
+        log = TextResourceContents(uri, _lines(found), "text/plain")
         return [PromptMessage("user", TextContent(text)), PromptMessage("user", EmbeddedResource(log))]
 
     @app.completion(prompt="analyze_commits", argument="branch")
@@ -180,6 +189,10 @@ def _add_prompt(app: Server, history: History) -> None:
         except ToolError:  # no such branch: nobody wrote on it
             return []
         return [name for name in authors if value.casefold() in name.casefold()]
+
+
+def _lines(log: Log) -> str:
+    return "\n".join(f"{each.sha[:12]} {each.date} {each.author}: {each.subject}" for each in log.commits)
 
 
 def _starting_with(value: str, names: Iterable[str]) -> list[str]:
