@@ -24,6 +24,8 @@ from mcp_actors.types import DiscoverResult, Implementation, InitializeResult, S
 
 __all__ = ["Agreement", "Connection", "Terms"]
 
+# A server may refuse the first version that we name, even one that it then says it supports.
+MAX_PROBES = 3
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 
 
@@ -124,7 +126,7 @@ class Connection:
 
     async def _probe(self, terms: Terms, tried: Era) -> tuple[dict[str, Any], Era | None]:
         """Asks until the server and we mean the same version; a server may refuse the first one we name."""
-        for _ in terms.versions:
+        for _ in range(MAX_PROBES):
             try:
                 result = await self._ask(terms, "server/discover", tried, terms.probe_timeout)
             except RpcError as error:

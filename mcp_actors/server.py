@@ -14,7 +14,10 @@ from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.supervise import one_error
 from mcp_actors._capabilities.broadcast import Bus
 from mcp_actors._capabilities.catalogue import Catalogue
+from mcp_actors._capabilities.prompts import Prompts
+from mcp_actors._capabilities.resources import Resources
 from mcp_actors._capabilities.serving import Middleware, at_once, lifecycle_handlers, stamp_of
+from mcp_actors._capabilities.tools import Tools
 from mcp_actors._eras.choice import VERSIONS
 from mcp_actors._eras.modern.request_state import StateSealer
 from mcp_actors._host import Host, ServerStatistics
@@ -182,6 +185,21 @@ class Server:
     def resource_updated(self, uri: str) -> None:
         """Tells everybody who subscribed to ``uri``, or to something above it. Never waits; safe from any thread."""
         self.bus.publish("resource_updated", uri)
+
+    @property
+    def tools(self) -> Tools:
+        """The tools of the moment: ``in``, ``len``, ``get(name)``."""
+        return self._catalogue.tools
+
+    @property
+    def resources(self) -> Resources:
+        """The resources and templates of the moment: ``in``, ``len``, ``covers(uri)``."""
+        return self._catalogue.resources
+
+    @property
+    def prompts(self) -> Prompts:
+        """The prompts of the moment: ``in``, ``len``, ``get(name)``."""
+        return self._catalogue.prompts
 
     @property
     def capabilities(self) -> ServerCapabilities:
