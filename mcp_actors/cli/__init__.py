@@ -16,6 +16,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 import click
 
+from mcp_actors.cli.failures import EXIT_INTERRUPTED
+
 __all__ = ["main"]
 
 _EPILOG = """\b
@@ -52,6 +54,14 @@ class _CommandTable(click.Group):
         command = importlib.import_module(_COMMANDS[cmd_name][0]).command
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except (
+            KeyboardInterrupt
+        ):  # where no command waits for Ctrl-C itself: while it is imported, for example
+            raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import click
 
 from mcp_actors import Client, types
@@ -57,6 +60,7 @@ def command(
         result = talk(url, era, work, on_log=view.log, elicitation=Asking(view), timeout=timeout, cap=cap)
     _show(result, as_json)
     if result.is_error:
+        _hint(arguments, values, blocks_text(result.content))
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
@@ -67,3 +71,18 @@ def _show(result: types.CallToolResult, as_json: bool) -> None:
         echo_text(blocks_text(result.content), err=bool(result.is_error))
     elif result.structured_content is not types.UNSET:
         echo_json(plain(result.structured_content))
+
+
+def _hint(words: tuple[str, ...], values: dict[str, Any], complaint: str) -> None:
+    """Text where a number was wanted is the mistake that everybody makes once."""
+    for key, text in values.items():
+        if f"{key}={text}" in words and key in complaint and _is_json(text):
+            click.secho(f"hint: {key}={text} passes text, {key}:={text} passes JSON", err=True, dim=True)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True

@@ -87,8 +87,8 @@ def summary(rows: Iterable[Tally], seconds: float) -> str:
     lines = [
         f"{total.opened:,} sessions, {total.calls:,} calls in {seconds:.1f} s: {total.calls / seconds:,.0f} calls/s, "
         f"p50 {_milliseconds(total, 50)} ms, p99 {_milliseconds(total, 99)} ms",
-        f"{total.cancelled:,} calls cancelled in flight, {total.confirmed:,} confirmed by their handlers{unconfirmed}; "
-        f"{total.reports:,} reports of progress; {total.errors:,} errors; peak memory {peak_memory()} MiB",
+        f"{total.cancelled:,} calls cancelled in flight, {total.confirmed:,} confirmed by their handlers{unconfirmed}",
+        f"{total.reports:,} reports of progress, {total.errors:,} errors, peak memory {peak_memory()} MiB",
     ]
     lines += [click.style(f"  {text}", fg="red") for row in rows for text in row.examples]
     return "\n".join(lines)

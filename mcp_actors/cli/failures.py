@@ -55,15 +55,13 @@ def traceback_option(function: _F) -> _F:
 
 @contextmanager
 def reported(show_traceback: bool) -> Iterator[None]:
-    """Turns whatever the block raises into a `Failure`, and Ctrl-C into exit code 130."""
+    """Turns whatever the block raises into a `Failure`."""
     try:
         yield
     except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
         if show_traceback:
             traceback.print_exc()
         raise  # click's own: its `main` prints them and knows their exit codes
-    except KeyboardInterrupt:
-        raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
     except Exception as error:
         if show_traceback:
             traceback.print_exc()

@@ -57,7 +57,7 @@ def test_call_as_json(mcp: Mcp, url: str) -> None:
 def test_text_is_not_a_number(mcp: Mcp, url: str) -> None:
     result = mcp("call", url, "add", "a=2")
     assert (result.returncode, result.stdout) == (1, "")
-    assert "a" in result.stderr
+    assert result.stderr.endswith("hint: a=2 passes text, a:=2 passes JSON\n")
 
 
 def test_an_error_of_a_tool(mcp: Mcp, url: str) -> None:

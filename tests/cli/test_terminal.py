@@ -171,3 +171,12 @@ def test_colours_on_a_terminal_only_where_wanted(terminal: Callable[..., Termina
     assert b"\x1b[1m" in coloured.screen
     assert b"\x1b[" not in plain.screen
     assert coloured.text == plain.text
+
+
+def test_ctrl_c_while_a_target_is_imported(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    session = terminal("serve", "slow.py")
+    session.until(lambda: "importing" in session.text)
+    session.type(CTRL_C)
+    assert session.wait() == 130
+    assert "Traceback" not in session.text
