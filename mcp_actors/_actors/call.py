@@ -104,6 +104,7 @@ class Call:
         "id",
         "invocation",
         "outlet",
+        "prepared",
         "queued_at",
         "responder",
         "scope",
@@ -122,6 +123,8 @@ class Call:
         self.started = trio.current_time()
         self.gates: Sequence[Gate] = ()
         self.queued_at: Sequence[Gate] = ()
+        # What the responder keeps between its attempt to answer at once and the call's own task.
+        self.prepared: Any = None
         self.cancelled = False
         self._state = "running"
         self._replacement: Any = None

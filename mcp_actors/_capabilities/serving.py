@@ -58,20 +58,27 @@ class Serving:
     def attempt(self, call: Call) -> Any:
         """Answers on the spot what can be; with middleware in place only what must never wait."""
         handler = self._handler(call)
-        if handler.inline is None or (self.middleware and call.invocation.method.name not in _ALWAYS_INLINE):
-            return DEFERRED
-        return handler.inline(Context(call, self.home))
+        ctx = Context(call, self.home)
+        if handler.inline is not None and (
+            not self.middleware or call.invocation.method.name in _ALWAYS_INLINE
+        ):
+            result = handler.inline(ctx)
+            if result is not DEFERRED:
+                return result
+        call.prepared = handler.run, ctx
+        return DEFERRED
 
     async def answer(self, call: Call) -> Any:
         """Answers in the call's own task, through the middleware, the first one added outermost."""
-        handler = self._handler(call)
+        run, ctx = call.prepared
+        # A call and its context would otherwise keep each other alive until the garbage collector comes by.
+        call.prepared = None
         if call.invocation.state is not None:
             # A forged state is refused whether or not the handler would have looked at it.
             self.home.recorded_answers(call.invocation)
-        ctx = Context(call, self.home)
         if not self.middleware:
-            return await handler.run(ctx)
-        return await _through(self.middleware, ctx, handler.run)
+            return await run(ctx)
+        return await _through(self.middleware, ctx, run)
 
 
 async def _through(
