@@ -107,10 +107,14 @@ def _explain_alternatives(
         names = " or ".join(dict.fromkeys(wanted))
         yield Problem(here, f"expected {names}, got {json_type(error.instance)}")
     else:
-        reasons = [
-            str(next(explain(branch, start), Problem(here, "does not fit"))) for branch in meant[:MAX_LISTED]
+        firsts = [
+            next(explain(branch, start), Problem(here, "does not fit")) for branch in meant[:MAX_LISTED]
         ]
-        yield Problem(here, f"fits none of the alternatives: {' / '.join(dict.fromkeys(reasons))}")
+        reasons = list(dict.fromkeys(firsts))
+        if len(reasons) == 1:
+            yield reasons[0]
+        else:
+            yield Problem(here, f"fits none of the alternatives: {' / '.join(map(str, reasons))}")
 
 
 def _is_about(inner: jsonschema_rs.ValidationError, outer: jsonschema_rs.ValidationError) -> bool:
