@@ -43,6 +43,9 @@ async def handler(channel):
             for frame in frames:
                 if frame.data == b"noise":
                     await noise()
+                elif frame.data == b"print":
+                    print("from print")
+                    ctypes.CDLL(None).puts(b"from puts")
                 elif frame.data == b"raise":
                     raise KeyError("handler")
                 elif frame.data == b"interrupt":
@@ -84,7 +87,9 @@ def closing_all() -> Iterator[ExitStack]:
 def start(
     stack: ExitStack, *args: str, command: Sequence[str] = (sys.executable, "-c", SERVER), **streams: Any
 ) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen([*command, *args], stderr=subprocess.PIPE, **streams)
+    # Buffered, as a server usually is: what is still in a buffer when descriptor 1 is put back must not go there.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    process = subprocess.Popen([*command, *args], stderr=subprocess.PIPE, env=env, **streams)
 
     def end() -> None:
         process.kill()
@@ -125,9 +130,15 @@ def test_pipes_echo_and_are_put_back(closing_all: ExitStack) -> None:
 
 def test_nothing_but_the_protocol_reaches_stdout(closing_all: ExitStack) -> None:
     server = start(closing_all, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    out, err = server.communicate(b"noise\nafter the noise\n", timeout=TIMEOUT)
+    assert server.stdin is not None
+    server.stdin.write(b"noise\nafter the noise\n")
+    server.stdin.flush()
+    assert server.stdout is not None
+    # Input is still open: reading descriptor 0 in the server has come to an end all the same.
+    assert server.stdout.readline() + server.stdout.readline() == b"printed before\nafter the noise\n"
+    out, err = server.communicate(timeout=TIMEOUT)
 
-    assert out == b"printed before\nafter the noise\n"
+    assert out == b""
     for text in (b"from print", b"from os.write", b"from puts", b"from a child None", b"stdin reads b''"):
         assert text in err
     assert_put_back(err)
@@ -278,10 +289,24 @@ def test_a_standard_stream_that_is_closed(closing_all: ExitStack, redirection: s
     )
     shell = ["sh", "-c", f'exec "$0" -c "$1" {redirection}', sys.executable, plain]
     server = start(closing_all, command=shell, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    out, err = server.communicate(b"hello\n", timeout=TIMEOUT)
+    out, err = server.communicate(b"print\nhello\n", timeout=TIMEOUT)
 
     assert err == expected
     assert out == (b"" if expected else b"hello\n")
+
+
+def test_what_was_printed_is_dropped_when_nobody_reads_stderr(closing_all: ExitStack) -> None:
+    silent = SERVER.replace("os.write(2,", "(lambda *_: None)(2,")
+    server = start(
+        closing_all, command=[sys.executable, "-c", silent], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert server.stderr is not None
+    server.stderr.close()
+    server.stderr = None
+    out, _ = server.communicate(b"print\nhello\n", timeout=TIMEOUT)
+
+    assert out == b"printed before\nhello\n"
+    assert server.returncode == 0
 
 
 def test_a_peer_that_reads_nothing_does_not_hold_the_loop(closing_all: ExitStack) -> None:

@@ -68,8 +68,10 @@ class StandardStreams:
         return _reopened(saved, os.O_WRONLY if standard else os.O_RDONLY)
 
     def _restore(self) -> None:
-        if self._undo:
-            # What was printed meanwhile goes where it belongs before descriptor 1 is the peer's again.
+        # What was printed meanwhile goes where it belongs before descriptor 1 is the peer's again; if nobody takes it
+        # there, nowhere.
+        if self._undo and not _flush_everything():
+            _point_at_null(1)
             _flush_everything()
         while self._undo:
             self._undo.pop()()
@@ -82,13 +84,18 @@ def _put_back(saved: int, standard: int, was_blocking: bool) -> None:
 
 
 def _divert() -> None:
-    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    os.dup2(null, 0)
-    try:
+    _point_at_null(0)
+    # Python found nothing at 2 when it started: what is there by now is somebody's private descriptor.
+    if sys.__stderr__ is None:
+        _point_at_null(1)
+    else:
         os.dup2(2, 1)
-    except OSError:  # there is no descriptor 2
-        os.dup2(null, 1)
-    if null >= _FIRST_PRIVATE:
+
+
+def _point_at_null(standard: int) -> None:
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    if null != standard:
+        os.dup2(null, standard)
         os.close(null)
 
 
@@ -118,9 +125,13 @@ def _path_to_reopen(fd: int) -> str | None:
     return None
 
 
-def _flush_everything() -> None:
+def _flush_everything() -> bool:
+    """Empties the buffers of Python and C; false if that failed."""
     try:
         sys.stdout.flush()
-    except (AttributeError, OSError, ValueError):
-        pass  # None, broken or closed: there is nothing to flush then
-    ctypes.CDLL(None).fflush(None)  # C's own buffers; trio has imported ctypes already
+    except (AttributeError, ValueError):
+        pass  # None or closed: there is no buffer then
+    except OSError:
+        return False
+    # C's own buffers; trio has imported ctypes already.
+    return bool(ctypes.CDLL(None).fflush(None) == 0)

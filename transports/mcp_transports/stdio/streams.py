@@ -7,7 +7,6 @@ and one exception less for each message), read what cannot be polled, and can be
 from __future__ import annotations
 
 import array
-import errno
 import fcntl
 import os
 import stat
@@ -109,10 +108,8 @@ class DescriptorReceiveStream(_Descriptor, trio.abc.ReceiveStream):
                     continue
                 data = b""  # somebody else took what was left
             except OSError as error:
-                if error.errno != errno.EIO:  # a terminal that hung up
-                    await self._before_end()
-                    raise trio.BrokenResourceError(f"reading failed: {error}") from error
-                data = b""
+                await self._before_end()
+                raise trio.BrokenResourceError(f"reading failed: {error}") from error
             if not data:
                 await self._before_end()
             elif self._left is not None:
