@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -98,22 +99,23 @@ def test_the_query_that_never_ends_is_cancelled(folder: Path, environment: dict[
     never_ends = next(line for line in lines if line.startswith("mcp-actors call") and "recursive" in line)
     setting = next(line for line in lines if line.startswith("$ export SERVER=")).removeprefix("$ ")
     (folder / "my.db").touch()
+    screen, terminal = pty.openpty()  # progress is drawn on terminals only
     process = subprocess.Popen(
-        ["bash", "-c", f"{setting}\nexec {never_ends}"],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        ["bash", "-c", f"{setting}\nexec {never_ends}"], cwd=folder, env=environment, stderr=terminal
     )
-    with process:
-        try:
-            assert process.stderr is not None
-            process.stderr.readline()  # progress: the statement runs
-            process.send_signal(signal.SIGINT)
-            assert process.wait(SECONDS) == 130
-        finally:
-            process.kill()
+    os.close(terminal)
+    try:
+        seen = b""
+        while b"0 rows, 1 s" not in seen:
+            seen += os.read(screen, 4096)
+        process.send_signal(signal.SIGINT)
+        while b"cancelled" not in seen:
+            seen += os.read(screen, 4096)
+        assert process.wait(SECONDS) == 130
+    finally:
+        process.kill()
+        process.wait()
+        os.close(screen)
 
 
 def test_a_changed_file_is_seen(folder: Path, environment: dict[str, str]) -> None:
