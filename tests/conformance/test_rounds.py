@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import attrs
 import pytest
 
 from mcp_actors import Client, InputRequired, RpcError
@@ -30,11 +31,19 @@ async def by_hand(**options: Any) -> AsyncIterator[Client]:
         yield client
 
 
-async def question(client: Client, name: str, method: str = "tools/call", **members: Any) -> InputRequired:
-    """The input-required result, which a client that does not answer by itself raises."""
-    with pytest.raises(InputRequired) as caught:
-        await ask(client, name, method, **members)
-    return caught.value
+@attrs.frozen
+class Question:
+    """An input-required result."""
+
+    requests: dict[str, Any]
+    state: str
+
+
+async def question(client: Client, name: str, method: str = "tools/call", **members: Any) -> Question:
+    """One request that is answered with questions, and with the marker that says so."""
+    result = await ask(client, name, method, **members)
+    assert result["resultType"] == "input_required"
+    return Question(result["inputRequests"], result["requestState"])
 
 
 SAMPLED = {
@@ -66,15 +75,19 @@ async def test_wrong_and_extra_answers() -> None:
         assert result["content"][0]["text"] == "Hello, Alice!"
 
 
-@pytest.mark.parametrize("responses", [{"user_name": 12345}, {"user_name": None}, None])
+@pytest.mark.parametrize("responses", [{"user_name": 12345}, {"user_name": None}, None, 7])
 async def test_invalid_answers_never_complete(responses: Any) -> None:
+    """They are refused, or asked for again."""
     name = "test_input_required_result_elicitation"
     async with by_hand() as client:
         first = await question(client, name)
-        with pytest.raises((InputRequired, RpcError)) as caught:
-            await ask(client, name, inputResponses=responses, requestState=first.state)
-        if isinstance(caught.value, RpcError):
-            assert caught.value.code == -32602
+        keys, code = ["user_name"], -32602
+        try:
+            again = await question(client, name, inputResponses=responses, requestState=first.state)
+            keys = list(again.requests)
+        except RpcError as error:
+            code = error.code
+        assert (keys, code) == (["user_name"], -32602)
 
 
 async def test_many_rounds() -> None:
@@ -142,3 +155,17 @@ async def test_prompts_ask_too() -> None:
         answers = {"user_context": accept(context="chess")}
         result = await ask(client, name, "prompts/get", inputResponses=answers, requestState=first.state)
         assert result["messages"][0]["content"]["text"] == "Prompt with context: chess"
+
+
+async def test_lists_never_ask() -> None:
+    async with by_hand() as client:
+        for method in ("tools/list", "prompts/list", "resources/list"):
+            assert (await client.request(method))["resultType"] == "complete"
+
+
+async def test_a_client_that_does_not_answer_raises_the_question() -> None:
+    async with by_hand() as client:
+        with pytest.raises(InputRequired) as caught:
+            await client.call_tool("test_input_required_result_elicitation")
+    assert list(caught.value.requests) == ["user_name"]
+    assert caught.value.state

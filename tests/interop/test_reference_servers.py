@@ -104,9 +104,7 @@ async def test_everything_server_resources_and_prompts(everything: str) -> None:
 
             await client.subscribe_resource(uri)
             await client.call_tool("toggle-subscriber-updates")
-            while ("resources/updated", uri) not in [
-                (kind.removeprefix("notifications/"), at) for kind, at in user.changed
-            ]:
+            while ("resource_updated", uri) not in user.changed:
                 await user.news.wait()
             await client.unsubscribe_resource(uri)
 
