@@ -24,14 +24,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, runtime_checkable
 
-import attrs
+import msgspec
 import trio
 
 __all__ = ["ClientTransport", "Frame", "FrameChannel", "ServerTransport"]
 
 
-@attrs.define(slots=True, eq=True)
-class Frame:
+class Frame(msgspec.Struct, gc=False):
     """One encoded JSON-RPC message (or batch) and what a binding may need to place it.
 
     ``data`` holds no newline. ``about`` is the id of the inbound request that the message belongs to and ``last``

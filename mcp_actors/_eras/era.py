@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
 import attrs
+import msgspec
 from cattrs import Converter
 
 from mcp_actors._eras.convert import structure_error_text
@@ -115,8 +116,7 @@ def structured(era: Era, value: Any, cls: type[T]) -> T:
         raise RpcError(INVALID_PARAMS, f"invalid params: {structure_error_text(error)}") from None
 
 
-@attrs.define(eq=False)
-class Invocation:
+class Invocation(msgspec.Struct, eq=False):
     """A request whose envelope, version, metadata and method were found good: ready for a handler.
 
     ``params`` is the decoded object without ``_meta``; ``progress_token`` is ``None`` when none was given (0 and ""

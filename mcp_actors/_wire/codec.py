@@ -36,7 +36,7 @@ class _ErrorMember(msgspec.Struct):
     data: Any = None
 
 
-class _Incoming(msgspec.Struct):
+class _Incoming(msgspec.Struct, gc=False):
     jsonrpc: str | UnsetType = UNSET
     id: RequestId | UnsetType | None = UNSET
     method: str | UnsetType = UNSET
@@ -45,20 +45,20 @@ class _Incoming(msgspec.Struct):
     error: _ErrorMember | UnsetType = UNSET
 
 
-class _ReplyOut(msgspec.Struct):
+class _ReplyOut(msgspec.Struct, gc=False):
     jsonrpc: str
     id: RequestId
     result: Any
 
 
-class _RequestOut(msgspec.Struct):
+class _RequestOut(msgspec.Struct, gc=False):
     jsonrpc: str
     id: RequestId
     method: str
     params: Any
 
 
-class _NotificationOut(msgspec.Struct, omit_defaults=True):
+class _NotificationOut(msgspec.Struct, omit_defaults=True, gc=False):
     jsonrpc: str
     method: str
     params: Any = None

@@ -1,4 +1,7 @@
-"""The four JSON-RPC message forms, their payloads still encoded."""
+"""The four JSON-RPC message forms, their payloads still encoded.
+
+None of them can be part of a reference cycle, so the garbage collector need not look at them (``gc=False``).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ __all__ = ["Envelope", "Failure", "Notification", "Reply", "Request", "RequestId
 RequestId = int | str
 
 
-class Request(msgspec.Struct, frozen=True):
+class Request(msgspec.Struct, frozen=True, gc=False):
     """Expects one `Reply` or `Failure` with the same id. ``params`` is the raw JSON, ``None`` when absent."""
 
     id: RequestId
@@ -20,21 +23,21 @@ class Request(msgspec.Struct, frozen=True):
     params: msgspec.Raw | None = None
 
 
-class Notification(msgspec.Struct, frozen=True):
+class Notification(msgspec.Struct, frozen=True, gc=False):
     """Is never answered."""
 
     method: str
     params: msgspec.Raw | None = None
 
 
-class Reply(msgspec.Struct, frozen=True):
+class Reply(msgspec.Struct, frozen=True, gc=False):
     """A successful answer."""
 
     id: RequestId
     result: msgspec.Raw
 
 
-class Failure(msgspec.Struct, frozen=True):
+class Failure(msgspec.Struct, frozen=True, gc=False):
     """An error answer; without an id when the request was unreadable."""
 
     id: RequestId | None
