@@ -16,7 +16,7 @@ from .user import User, connected
 
 async def ask(client: Client, name: str, method: str = "tools/call", **members: Any) -> dict[str, Any]:
     """One request, with the answers and the state that a retry carries."""
-    arguments = {"arguments": {}} if method == "tools/call" else {}
+    arguments: dict[str, Any] = {"arguments": {}} if method == "tools/call" else {}
     return dict(await client.request(method, {"name": name, **arguments, **members}))
 
 

@@ -6,7 +6,7 @@ General layout
 ==============
 
 ``house``      the ``Server`` object, its lifespan, and the picture and sound that the fixtures return
-``friendly``   tools that a person would call: echo, add, sleep, touch, activity
+``friendly``   tools that a person would call: echo, add, divide, sleep, touch, activity
 ``content``    tools and their kinds of content, logging, progress, errors, raw JSON Schema
 ``asking``     tools that ask the client for something: sampling, elicitation, roots; and lists that change
 ``reading``    resources, prompts and completion
@@ -16,7 +16,14 @@ The names that begin with ``test_``, and the texts they answer, are fixed by the
 
 from __future__ import annotations
 
-from mcp_actors.examples.everything import asking, content, friendly, reading
 from mcp_actors.examples.everything.house import server
+
+# isort: off
+# Tools are listed in the order of these imports.
+from mcp_actors.examples.everything import friendly
+from mcp_actors.examples.everything import content
+from mcp_actors.examples.everything import asking
+from mcp_actors.examples.everything import reading
+# isort: on
 
 __all__ = ["asking", "content", "friendly", "reading", "server"]
