@@ -16,6 +16,7 @@ from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.session import Session
 from mcp_actors._actors.supervise import converse, one_error
 from mcp_actors._connection import Agreement, Connection, Terms
+from mcp_actors._eras.choice import VERSIONS
 from mcp_actors._eras.era import Era
 from mcp_actors._eras.legacy.eras import LATEST_LEGACY
 from mcp_actors.abc import ClientTransport, ConnectionHandler, ServerTransport
@@ -59,7 +60,9 @@ class Supervisor:
         self._manager: Any = None
         self._nursery: trio.Nursery | None = None
         self._connection: Connection | None = None
-        self._hint: Era | None = _verdicts.get(target) if isinstance(target, str) else None
+        # A client that was told which versions to speak has found out nothing about the others.
+        self._remembers = isinstance(target, str) and tuple(terms.versions) == VERSIONS
+        self._hint: Era | None = _verdicts.get(str(target)) if self._remembers else None
         self._stopping = False
         self._changed = trio.lowlevel.ParkingLot()
         self._connections = 0
@@ -221,9 +224,9 @@ class Supervisor:
         agreement = await connection.agree(self._terms, self._hint)
         self._hint = agreement.era
         self.agreement = agreement
-        if isinstance(self._target, str):
-            _verdicts.pop(self._target, None)
-            _verdicts[self._target] = agreement.era
+        if self._remembers:
+            _verdicts.pop(str(self._target), None)
+            _verdicts[str(self._target)] = agreement.era
             if len(_verdicts) > MAX_VERDICTS:
                 del _verdicts[next(iter(_verdicts))]
         self._on_agreed(agreement)
