@@ -182,7 +182,8 @@ class Overloaded(RpcError):
 
 
 _RPC_CLASS_BY_CODE: dict[int, type[RpcError]] = {
-    each.CODE: each for each in (UnsupportedVersion, MissingCapability, HeaderMismatch, ResourceNotFound, Overloaded)
+    each.CODE: each
+    for each in (UnsupportedVersion, MissingCapability, HeaderMismatch, ResourceNotFound, Overloaded)
 }
 
 
