@@ -203,8 +203,9 @@ def _typed_bind(
         hint = hints.get(each.name, Any)
         field = TypeField(each.name, hint, required, each.name, NOTHING if required else each.default)
         try:
-            adapted.append((field, adapt(hint)))
-            properties[each.name] = writer.member(field, described.get(each.name))
+            tp = adapt(hint)
+            adapted.append((field, tp))
+            properties[each.name] = writer.member(_promised(field, tp), described.get(each.name))
         except TypeError as error:
             raise TypeError(f"{where}: the parameter {each.name} cannot be used: {error}") from None
     schema: dict[str, Any] = {"type": "object"}
@@ -215,6 +216,17 @@ def _typed_bind(
         schema["required"] = required_names
     schema["additionalProperties"] = False
     return writer.document(schema), _binding(adapted, writer.document(schema))
+
+
+def _promised(field: TypeField, tp: Any) -> TypeField:
+    """The field without its default, if a peer could not give that: ``None`` for an integer, a sentinel."""
+    if field.default is NOTHING:
+        return field
+    try:
+        convert(plain(field.default), tp)
+    except (TypeError, ValueError):
+        return attrs.evolve(field, default=NOTHING)
+    return field
 
 
 def _binding(fields: list[tuple[TypeField, Any]], schema: dict[str, Any]) -> Bind:

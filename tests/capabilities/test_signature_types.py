@@ -1,0 +1,139 @@
+"""How strictly each type is made of its JSON."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import pathlib
+import uuid
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+import pytest
+from msgspec import Meta
+
+from .signature_samples import (
+    Box,
+    Cat,
+    Circle,
+    Color,
+    Dog,
+    Odd,
+    Options,
+    Pair,
+    Point,
+    Private,
+    Shapes,
+    UserId,
+    refused,
+    take,
+    taking,
+)
+
+STRICT: list[tuple[Any, Any, Any]] = [
+    (int, 3, 3),
+    (int, 10**30, 10**30),
+    (float, 3, 3.0),
+    (str, "3", "3"),
+    (bool, True, True),
+    (None, None, None),
+    (Any, {"a": [1]}, {"a": [1]}),
+    (object, [1], [1]),
+    (Literal["a", 1, None], 1, 1),
+    (Literal[True, "x"], True, True),
+    (Color, "red", Color.RED),
+    (Odd, 1.5, Odd.HALF),
+    (Odd, None, Odd.NONE),
+    (int | None, None, None),
+    (str | int, 3, 3),
+    (str | pathlib.Path, "x", "x"),
+    (pathlib.Path, "/a/b", pathlib.Path("/a/b")),
+    (pathlib.Path | None, "/a/b", pathlib.Path("/a/b")),
+    (datetime.datetime, "2026-01-02T03:04:05Z", datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)),
+    (datetime.date, "2026-01-02", datetime.date(2026, 1, 2)),
+    (datetime.time, "03:04:05", datetime.time(3, 4, 5)),
+    (datetime.timedelta, "PT90S", datetime.timedelta(seconds=90)),
+    (uuid.UUID, "12345678-1234-5678-1234-567812345678", uuid.UUID("12345678123456781234567812345678")),
+    (decimal.Decimal, "1.50", decimal.Decimal("1.50")),
+    (bytes, "aGk=", b"hi"),
+    (list[int], [1], [1]),
+    (tuple[int, str], [1, "a"], (1, "a")),
+    (tuple[int, ...], [1, 2], (1, 2)),
+    (set[int], [1, 1], {1}),
+    (Iterable[int], [1], [1]),
+    (dict[str, float], {"a": 1}, {"a": 1.0}),
+    (dict[int, int], {"1": 2}, {1: 2}),
+    (Point, {"x": 1}, Point(1)),
+    (Point | None, {"x": 1, "y": 2}, Point(1, 2)),
+    (Point | Circle, {"x": 1, "radius": 2}, Circle(1, 2.0)),
+    (Point | Circle, {"x": 1, "y": 2}, Point(1, 2)),
+    (Point | Circle | None, None, None),
+    (list[Point | Circle], [{"x": 1}, {"x": 1, "radius": 2}], [Point(1), Circle(1, 2.0)]),
+    (datetime.date | str, "2026-01-02", datetime.date(2026, 1, 2)),
+    (datetime.date | str, "tomorrow", "tomorrow"),
+    (list[int] | set[str], ["a"], {"a"}),
+    (Private, {"secret": "s", "shown": 2}, Private("s", 2)),
+    (Options, {}, {}),
+    (Pair, [1], Pair(1)),
+    (Cat | Dog, {"type": "Dog", "name": "Rex"}, Dog("Rex")),
+    (Box[int], {"content": 1}, Box(1)),
+    (Box[Point | Circle], {"content": {"x": 1, "radius": 2}}, Box(Circle(1, 2.0))),
+    (UserId, 3, 3),
+    (
+        Shapes,
+        {"one": {"x": 1}, "more": [{"one": {"x": 1, "radius": 1}}]},
+        Shapes(Point(1), [Shapes(Circle(1, 1.0))]),
+    ),
+    (Annotated[int | None, Meta(ge=1)], None, None),
+    (Annotated[list[int] | str, Meta(min_length=1)], [1], [1]),
+]
+
+
+@pytest.mark.parametrize(("hint", "given_", "made"), STRICT)
+def test_every_type_is_made_of_its_json(hint: Any, given_: Any, made: Any) -> None:
+    found = take(hint, given_)
+    assert found == made
+    assert type(found) is type(made)
+
+
+REFUSED: list[tuple[Any, Any, str]] = [
+    (int, "3", "value: expected integer, got string"),
+    (int, 3.0, "value: expected integer, got number"),
+    (int, True, "value: expected integer, got boolean"),
+    (int, None, "value: expected integer, got null"),
+    (float, "3", "value: expected number, got string"),
+    (float, True, "value: expected number, got boolean"),
+    (bool, 1, "value: expected boolean, got integer"),
+    (bool, "true", "value: expected boolean, got string"),
+    (str, 3, "value: expected string, got integer"),
+    (None, 0, "value: expected null, got integer"),
+    (Literal["a", "b"], "c", 'value: must be one of "a", "b", got "c"'),
+    (Literal[1], True, "value: expected integer, got boolean"),
+    (Color, "green", 'value: must be one of "red", "blue", got "green"'),
+    (Odd, 2, "value: must be one of 1.5, null, got 2"),
+    (int | None, "x", "value: expected integer or null, got string"),
+    (list[int], "1,2", "value: expected array, got string"),
+    (list[int], [1, "2"], "value[1]: expected integer, got string"),
+    (dict[str, int], {"a b": "x"}, 'value["a b"]: expected integer, got string'),
+    (dict[str, list[Point]], {"k": [{"x": 1}, {"y": 1}]}, "value.k[1].x: is required but missing"),
+    (tuple[int, str], [1], "value: must have at least 2 items, has 1"),
+    (Point, {"x": "1"}, "value.x: expected integer, got string"),
+    (Point, [1], "value: expected object, got array"),
+    (Point | Circle, 3, "value: expected object, got integer"),
+    (Shapes, {"one": {}, "more": []}, "value.one.x: is required but missing"),
+    (datetime.datetime, 5, "value: expected string, got integer"),
+    (datetime.datetime, "noon", "value: invalid RFC3339 encoded datetime"),
+    (uuid.UUID, "x", "value: invalid UUID"),
+    (bytes, "***", "value: invalid base64 encoded string"),
+    (pathlib.Path, 3, "value: expected string, got integer"),
+    (Annotated[int, Meta(ge=1, le=14)], 15, "value: must be at most 14, got 15"),
+    (Annotated[int | None, Meta(ge=1)], 0, "value: must be at least 1, got 0"),
+    (Annotated[str, Meta(pattern="^a")], "b", 'value: must match the pattern "^a", got "b"'),
+    (Annotated[str, Meta(pattern="^(?!b)")], "b", "value: expected string matching regex '^(?!b)'"),
+    (Private, {"shown": 1}, "value.secret: is required but missing"),
+]
+
+
+@pytest.mark.parametrize(("hint", "given_", "text"), REFUSED)
+def test_nothing_is_parsed_into_something_else(hint: Any, given_: Any, text: str) -> None:
+    assert refused(taking(hint), {"value": given_}).startswith(text)
