@@ -155,7 +155,8 @@ class Supervisor:
         memory: Any = client_transport("memory:")
         # Ending the serving with the connection, not by cancelling it, lets the server's lifespan end in peace.
         await nursery.start(self._target.serve, _Until(memory, self._done))
-        return memory
+        transport: ClientTransport = memory
+        return transport
 
     async def _supervise(
         self, transport: ClientTransport, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

@@ -6,7 +6,7 @@ import secrets
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack, overload
 
 import trio
 
@@ -14,6 +14,7 @@ from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.supervise import one_error
 from mcp_actors._capabilities.broadcast import Bus
 from mcp_actors._capabilities.catalogue import Catalogue
+from mcp_actors._capabilities.options import PromptOptions, ResourceOptions, ToolOptions
 from mcp_actors._capabilities.prompts import Prompts
 from mcp_actors._capabilities.resources import Resources
 from mcp_actors._capabilities.serving import Middleware, at_once, lifecycle_handlers, stamp_of
@@ -104,15 +105,37 @@ class Server:
 
     # -- what it offers --------------------------------------------------------------------------------------------
 
-    def tool(self, function: F | None = None, /, **options: Any) -> Any:
+    @overload
+    def tool(self, function: F, /) -> F: ...
+
+    @overload
+    def tool(self, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
+
+    def tool(self, function: F | None = None, /, **options: Unpack[ToolOptions]) -> F | Callable[[F], F]:
         """Decorator, with or without options: adds a tool; see `add_tool`."""
-        return _decorate(self.add_tool, function, options)
 
-    def prompt(self, function: F | None = None, /, **options: Any) -> Any:
+        def add(function: F) -> F:
+            self.add_tool(function, **options)
+            return function
+
+        return add if function is None else add(function)
+
+    @overload
+    def prompt(self, function: F, /) -> F: ...
+
+    @overload
+    def prompt(self, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
+
+    def prompt(self, function: F | None = None, /, **options: Unpack[PromptOptions]) -> F | Callable[[F], F]:
         """Decorator, with or without options: adds a prompt; see `add_prompt`."""
-        return _decorate(self.add_prompt, function, options)
 
-    def resource(self, uri: str, **options: Any) -> Callable[[F], F]:
+        def add(function: F) -> F:
+            self.add_prompt(function, **options)
+            return function
+
+        return add if function is None else add(function)
+
+    def resource(self, uri: str, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
         """Decorator: adds a resource, or a template if ``uri`` has variables; see `add_resource`."""
 
         def add(function: F) -> F:
@@ -122,12 +145,14 @@ class Server:
         return add
 
     def completion(
-        self, *, argument: str, prompt: str | None = None, resource: str | None = None
+        self, *, argument: str, prompt: str | None = None, resource: str | None = None, inline: bool = False
     ) -> Callable[[F], F]:
         """Decorator: completes ``argument`` of a prompt, or of a resource template, named as it was declared."""
 
         def add(function: F) -> F:
-            self._catalogue.completions.add(function, prompt=prompt, resource=resource, argument=argument)
+            self._catalogue.completions.add(
+                function, prompt=prompt, resource=resource, argument=argument, inline=inline
+            )
             return function
 
         return add
@@ -149,12 +174,13 @@ class Server:
         self._catalogue.middleware.append(function)
         return function
 
-    def add_tool(self, function: Callable[..., Any], **options: Any) -> None:
+    def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
         """Adds a tool, also while serving: clients are told.
 
         Options: ``name``, ``title``, ``description``, ``annotations``, ``icons``, ``meta``; ``inline=True`` runs a
         sync function on the event loop instead of in a worker thread; ``input_schema`` (a raw JSON Schema) makes the
-        function take one dict, ``output_schema`` replaces what its return type says.
+        function take one dict, ``output_schema`` replaces what its return type says. Raises `TypeError` or
+        `ValueError` for a signature or schema that cannot be used, `LocalProtocolError` for a name that is taken.
         """
         self._catalogue.tools.add(function, **options)
 
@@ -162,11 +188,14 @@ class Server:
         """Takes a tool away; raises `LocalProtocolError` if there is none. Calls in flight go on."""
         self._catalogue.tools.remove(name)
 
-    def add_resource(self, uri: str, function: Callable[..., Any], **options: Any) -> None:
+    def add_resource(
+        self, uri: str, function: Callable[..., Any], **options: Unpack[ResourceOptions]
+    ) -> None:
         """Adds a resource or a template (RFC 6570), also while serving.
 
-        Options: ``name``, ``title``, ``description``, ``mime_type``, ``size``, ``annotations``, ``icons``, ``meta``,
-        ``inline``.
+        Options: ``name``, ``title``, ``description``, ``mime_type``, ``size`` (bytes), ``annotations``, ``icons``,
+        ``meta``, ``inline``; ``list``, for templates, is a function that returns the resources of the family that
+        exist now, for ``resources/list``. Raises like `add_tool`.
         """
         self._catalogue.resources.add(uri, function, **options)
 
@@ -174,8 +203,8 @@ class Server:
         """Takes a resource or template away; raises `LocalProtocolError` if there is none."""
         self._catalogue.resources.remove(uri)
 
-    def add_prompt(self, function: Callable[..., Any], **options: Any) -> None:
-        """Adds a prompt, also while serving. Options: ``name``, ``title``, ``description``, ``icons``, ``meta``."""
+    def add_prompt(self, function: Callable[..., Any], **options: Unpack[PromptOptions]) -> None:
+        """Adds a prompt, also while serving. See `add_tool` for options and what is raised."""
         self._catalogue.prompts.add(function, **options)
 
     def remove_prompt(self, name: str) -> None:
@@ -263,11 +292,3 @@ class Server:
     def tree(self) -> ServerStatistics:
         """The whole live actor tree: sessions, calls in flight with age and method, depths of mailboxes."""
         return self._host.statistics()
-
-
-def _decorate(add: Callable[..., None], function: F | None, options: dict[str, Any]) -> Any:
-    def decorate(decorated: F) -> F:
-        add(decorated, **options)
-        return decorated
-
-    return decorate if function is None else decorate(function)

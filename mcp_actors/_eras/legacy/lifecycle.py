@@ -18,7 +18,8 @@ __all__ = ["NEXT_STATE", "Event", "State"]
 
 
 class State(Enum):
-    __hash__ = object.__hash__  # the one of Enum is written in Python, and this table is looked up for every request
+    # The hash of Enum is written in Python, and this table is looked up for every request.
+    __hash__ = object.__hash__
 
     NEW = "new"
     ANSWERED = "answered"
