@@ -120,9 +120,8 @@ class Repository:
             found = await self.run("rev-parse", "--verify", "--quiet", "--end-of-options", expression)
         except GitFailed as error:
             raise NoSuchRevision(f"this repository has no {said!r}") from error
-        if not _OBJECT_ID.fullmatch(
-            found.data
-        ):  # "^main" is answered with "^" and an id, which would exclude commits
+        # "^main" is answered with "^" and an id, which another command would take for an exclusion
+        if not _OBJECT_ID.fullmatch(found.data):
             raise NoSuchRevision(f"this repository has no {said!r}")
         return found.text.strip()
 
