@@ -252,7 +252,12 @@ class _Explained:
     def __init__(self, fields: list[tuple[TypeField, Any]], schema: dict[str, Any]) -> None:
         self._singles = {field.wire: record_struct([(field, tp)]) for field, tp in fields}
         self._required = [field.wire for field, _ in fields if field.required]
-        self._members = _compiled({word: value for word, value in schema.items() if word != "required"})
+        self._schema = schema
+
+    @functools.cached_property
+    def _members(self) -> Validator | None:
+        # Compiled with the first mistake: most functions never see one.
+        return _compiled({word: value for word, value in self._schema.items() if word != "required"})
 
     def __call__(self, arguments: Any, error: msgspec.ValidationError) -> InvalidArguments:
         if not isinstance(arguments, dict):

@@ -11,6 +11,7 @@ import datetime
 import decimal
 import enum
 import inspect
+import itertools
 import pathlib
 import re
 import types
@@ -216,15 +217,10 @@ class SchemaWriter:
     def _free_name(self, tp: Any) -> str:
         cls = typing.get_origin(tp) or tp
         short = _type_name(tp)
-        for name in (
-            short,
-            f"{cls.__module__}.{cls.__qualname__}",
-            *(f"{short}_{n}" for n in range(2, 1000)),
-        ):
-            name = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("_")
-            if name not in self.defs:
-                return name
-        raise TypeError(f"too many types are called {short}")
+        numbered = (f"{short}_{number}" for number in itertools.count(2))
+        names = itertools.chain((short, f"{cls.__module__}.{cls.__qualname__}"), numbered)
+        clean = (re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("_") for name in names)
+        return next(name for name in clean if name not in self.defs)
 
     def _record(self, tp: Any) -> dict[str, Any]:
         cls: Any = typing.get_origin(tp) or tp

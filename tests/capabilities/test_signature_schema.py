@@ -312,7 +312,7 @@ def test_output_of_a_class_that_holds_itself_is_an_object_at_the_root() -> None:
 
 def test_defaults_that_no_peer_could_give_stay_private() -> None:
     def call(
-        a: int = object(), b: tuple[int, ...] = (1,), c: Color = Color.RED, d: Any = len, e: int = None
+        a: int = object(), b: tuple[int, ...] = (1,), c: Color = Color.RED, d: Any = len, e: int = 1.5
     ) -> None: ...  # type: ignore[assignment]
 
     assert {
