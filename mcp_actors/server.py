@@ -111,7 +111,7 @@ class Server:
     @overload
     def tool(self, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
 
-    def tool(self, function: F | None = None, /, **options: Unpack[ToolOptions]) -> F | Callable[[F], F]:
+    def tool(self, function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOptions]) -> Any:
         """Decorator, with or without options: adds a tool; see `add_tool`."""
 
         def add(function: F) -> F:
@@ -126,7 +126,7 @@ class Server:
     @overload
     def prompt(self, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
 
-    def prompt(self, function: F | None = None, /, **options: Unpack[PromptOptions]) -> F | Callable[[F], F]:
+    def prompt(self, function: Callable[..., Any] | None = None, /, **options: Unpack[PromptOptions]) -> Any:
         """Decorator, with or without options: adds a prompt; see `add_prompt`."""
 
         def add(function: F) -> F:
