@@ -50,10 +50,9 @@ class Figure:
 
     title: str
     unit: str
-    better: str
     goal: float
-    measure: Callable[[Peer], float]
-    in_memory: bool = False
+    key: str
+    better: str = "higher"
     samples: dict[str, list[float]] = field(default_factory=dict)
 
     def median(self, peer: str) -> float | None:
@@ -66,6 +65,15 @@ class Figure:
         return other / mine if self.better == "lower" else mine / other
 
 
+@dataclass
+class Trial:
+    """One thing that is done to every peer, and the figures that come out of it."""
+
+    measure: Callable[[Peer], dict[str, Any]]
+    figures: list[Figure]
+    in_memory: bool = False
+
+
 def _run(command: list[str]) -> dict[str, Any]:
     result = subprocess.run(
         command, cwd=HERE.parent, capture_output=True, text=True, timeout=MEASURE_WITHIN_SECONDS, check=False
@@ -76,43 +84,41 @@ def _run(command: list[str]) -> dict[str, Any]:
     return answer
 
 
-def _stdio(era: str, window: int, seconds: float, key: str = "per_second") -> Callable[[Peer], float]:
-    def measure(peer: Peer) -> float:
-        options = ["--era", era, "--window", str(window), "--seconds", str(seconds)]
-        return float(_run([sys.executable, "-m", "benchmarks", "load", *options, "--", *peer.command])[key])
-
-    return measure
+def _load(peer: Peer, *options: str) -> dict[str, Any]:
+    return _run([sys.executable, "-m", "benchmarks", "load", *options, "--", *peer.command])
 
 
-def _start(peer: Peer) -> float:
-    return float(
-        _run([sys.executable, "-m", "benchmarks", "load", "--start", "--", *peer.command])["start_ms"]
+def _stdio(era: str, window: int, seconds: float) -> Callable[[Peer], dict[str, Any]]:
+    return lambda peer: _load(peer, "--era", era, "--window", str(window), "--seconds", str(seconds))
+
+
+def _memory(era: str, window: int, seconds: float) -> Callable[[Peer], dict[str, Any]]:
+    return lambda peer: _run(
+        [peer.python, "-m", f"benchmarks.peers.{peer.memory}", era, str(window), str(seconds)]
     )
 
 
-def _memory(era: str, window: int, seconds: float) -> Callable[[Peer], float]:
-    def measure(peer: Peer) -> float:
-        assert peer.memory is not None
-        options = [era, str(window), str(seconds)]
-        return float(_run([peer.python, "-m", f"benchmarks.peers.{peer.memory}", *options])["per_second"])
-
-    return measure
-
-
-def _figures(seconds: float) -> list[Figure]:
-    figures = []
+def _trials(seconds: float) -> list[Trial]:
+    trials = []
     for era in ("legacy", "modern"):
         for window, goal in ((64, 20.0), (1, 5.0)):
             title = f"stdio, {era}, {window} in flight"
-            figures.append(Figure(title, "req/s", "higher", goal, _stdio(era, window, seconds)))
+            figures = [Figure(title, "req/s", goal, "per_second")]
+            if window > 1:
+                figures.append(Figure(f"{title}, processor time", "us/req", goal, "cpu_us", "lower"))
+            trials.append(Trial(_stdio(era, window, seconds), figures))
     for era in ("legacy", "default"):
         for window in (64, 1):
             title = f"in memory, {era}, {window} in flight"
-            figures.append(
-                Figure(title, "calls/s", "higher", 10.0, _memory(era, window, seconds), in_memory=True)
-            )
-    figures.append(Figure("start to initialize answered", "ms", "lower", 2.0, _start))
-    return figures
+            figures = [Figure(title, "calls/s", 10.0, "per_second")]
+            if window > 1:
+                figures.append(Figure(f"{title}, processor time", "us/call", 10.0, "cpu_us", "lower"))
+            trials.append(Trial(_memory(era, window, seconds), figures, in_memory=True))
+    title = "start to initialize answered"
+    start = Figure(title, "ms", 2.0, "start_ms", "lower")
+    start_cpu = Figure(f"{title}, processor time", "ms", 2.0, "cpu_ms", "lower")
+    trials.append(Trial(lambda peer: _load(peer, "--start"), [start, start_cpu]))
+    return trials
 
 
 def official_python(cache: Path, *, refresh: bool) -> str:
@@ -145,15 +151,18 @@ def _peers(official: str, wanted: str) -> list[Peer]:
     return [peer for peer in peers if peer.name in wanted.split(",")]
 
 
-def _measure(figures: list[Figure], peers: list[Peer], rounds: int) -> None:
+def _measure(trials: list[Trial], peers: list[Peer], rounds: int) -> None:
     for number in range(1, rounds + 1):
-        for figure in figures:
+        for trial in trials:
             for peer in peers:
-                if figure.in_memory and peer.memory is None:
+                if trial.in_memory and peer.memory is None:
                     continue
-                value = figure.measure(peer)
-                figure.samples.setdefault(peer.name, []).append(value)
-                print(f"round {number}/{rounds}  {figure.title}: {peer.name} {value:,.0f}", file=sys.stderr)
+                answer = trial.measure(peer)
+                for figure in trial.figures:
+                    figure.samples.setdefault(peer.name, []).append(float(answer[figure.key]))
+                first = trial.figures[0]
+                value = f"{answer[first.key]:,.0f} {first.unit}"
+                print(f"round {number}/{rounds}  {first.title}: {peer.name} {value}", file=sys.stderr)
 
 
 def _machine(official: str) -> dict[str, str]:
@@ -232,6 +241,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks beside_official",
         description="Measures this package beside the official Python SDK; prints medians and ratios.",
         epilog="Absolute figures drift from machine to machine and from hour to hour: compare the ratios. "
+        "Processor time is what the server's process (in memory: the one process) took, whoever else was busy. "
         "The stderr of servers is thrown away. 'default' in memory is what each client does by itself.",
     )
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mcp-actors"
@@ -257,14 +267,18 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
-    figures = [figure for figure in _figures(options.seconds) if options.only in figure.title]
+    trials = [each for each in _trials(options.seconds) if options.only in each.figures[0].title]
+    figures = [figure for trial in trials for figure in trial.figures]
+    load = "{:.1f} {:.1f}".format(*os.getloadavg()[:2])
     try:
         official = official_python(options.cache, refresh=options.refresh)
-        _measure(figures, _peers(official, options.peers), options.rounds)
+        _measure(trials, _peers(official, options.peers), options.rounds)
     except LoadError as error:
         print(f"beside_official: {error}", file=sys.stderr)
         return 1
-    machine = _machine(official)
+    machine = _machine(official) | {
+        "load before": f"{load} (1 and 5 minutes; other work makes figures worse)"
+    }
     document = json.dumps(_document(figures, machine, options.rounds, options.seconds), indent=1)
     if options.json and options.json != "-":
         Path(options.json).write_text(document + "\n")

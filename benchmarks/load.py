@@ -50,7 +50,7 @@ class LoadError(Exception):
 
 @dataclass
 class Measured:
-    """One round. ``cpu_us`` is what the server process spent per request, start-up and warm-up included."""
+    """One round. ``cpu_us`` is the processor time that the server process took per request, whoever else was busy."""
 
     requests: int
     seconds: float
@@ -109,21 +109,22 @@ class _Pipe:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
-    def close(self) -> float:
-        """Ends the server by closing its input, at last by force; returns its processor seconds."""
+    def cpu_seconds(self) -> float:
+        """Processor time that the server has used so far, in steps of 10 ms."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def close(self) -> None:
+        """Ends the server by closing its input, at last by force."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
-        deadline = time.monotonic() + END_WITHIN_SECONDS
-        while True:
-            pid, status, usage = os.wait4(self.process.pid, os.WNOHANG)
-            if pid:
-                self.process.returncode = os.waitstatus_to_exitcode(status)
-                self.process.stdout.close()
-                return usage.ru_utime + usage.ru_stime
-            if time.monotonic() > deadline:
-                self.process.kill()
-            time.sleep(0.005)
+        try:
+            self.process.wait(END_WITHIN_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
 
 
 def _initialize(id: str) -> dict[str, Any]:
@@ -204,10 +205,12 @@ def measure_load(
         _check(chunks, 1, count)
         if count != warm_up:
             raise LoadError(f"only {count} of {warm_up} warm-up calls in {END_WITHIN_SECONDS:g} s")
+        cpu_before = pipe.cpu_seconds()
         count, elapsed, chunks = _drive(pipe, requests, window, seconds)
+        cpu_seconds = pipe.cpu_seconds() - cpu_before
         peak_mib = pipe.peak_mib()
     finally:
-        cpu_seconds = pipe.close()
+        pipe.close()
     _check(chunks, 1 + warm_up, count)
     return Measured(
         requests=count,
@@ -215,20 +218,21 @@ def measure_load(
         per_second=count / elapsed,
         us_per_request=elapsed / count * 1e6,
         rss_mib=peak_mib,
-        cpu_us=cpu_seconds / (count + warm_up) * 1e6,
+        cpu_us=cpu_seconds / count * 1e6,
     )
 
 
-def measure_start(command: list[str]) -> float:
-    """Milliseconds from before the process is started until ``initialize`` is answered."""
+def measure_start(command: list[str]) -> dict[str, float]:
+    """Milliseconds, by the clock and of the processor, from starting the process to ``initialize`` answered."""
     started = time.perf_counter()
     pipe = _Pipe(command)
     try:
         pipe.ask(_initialize("open"))
         elapsed = time.perf_counter() - started
+        cpu_seconds = pipe.cpu_seconds()
     finally:
         pipe.close()
-    return elapsed * 1000
+    return {"start_ms": elapsed * 1000, "cpu_ms": cpu_seconds * 1000}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -260,7 +264,7 @@ def main(arguments: list[str]) -> int:
     )
     try:
         if options.start:
-            print(json.dumps({"start_ms": measure_start(command)}))
+            print(json.dumps(measure_start(command)))
         else:
             measured = measure_load(command, era=options.era, window=options.window, seconds=options.seconds)
             print(json.dumps(asdict(measured)))

@@ -13,7 +13,7 @@ from mcp import Client
 from benchmarks.peers.official import server
 
 
-async def calls_per_second(client: Any, window: int, seconds: float) -> float:
+async def measure(client: Any, window: int, seconds: float) -> dict[str, float]:
     done = 0
     deadline = time.perf_counter() + seconds
 
@@ -24,15 +24,16 @@ async def calls_per_second(client: Any, window: int, seconds: float) -> float:
             assert result.structured_content["total"] > 0
             done += 1
 
-    started = time.perf_counter()
+    started, cpu_started = time.perf_counter(), time.process_time()
     await asyncio.gather(*(caller() for _ in range(window)))
-    return done / (time.perf_counter() - started)
+    cpu_seconds = time.process_time() - cpu_started
+    return {"per_second": done / (time.perf_counter() - started), "cpu_us": cpu_seconds / done * 1e6}
 
 
 async def main(era: str, window: int, seconds: float) -> None:
     async with Client(server, mode="legacy" if era == "legacy" else "auto") as client:
-        await calls_per_second(client, window, min(0.5, seconds))
-        print(json.dumps({"per_second": await calls_per_second(client, window, seconds)}))
+        await measure(client, window, min(0.5, seconds))
+        print(json.dumps(await measure(client, window, seconds)))
 
 
 if __name__ == "__main__":
