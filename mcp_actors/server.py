@@ -109,9 +109,9 @@ class Server:
     def tool(self, function: F, /) -> F: ...
 
     @overload
-    def tool(self, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
+    def tool(self, function: None = None, /, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
 
-    def tool(self, function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOptions]) -> Any:
+    def tool(self, function: Any = None, /, **options: Any) -> Any:
         """Decorator, with or without options: adds a tool; see `add_tool`."""
 
         def add(function: F) -> F:
@@ -124,9 +124,9 @@ class Server:
     def prompt(self, function: F, /) -> F: ...
 
     @overload
-    def prompt(self, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
+    def prompt(self, function: None = None, /, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
 
-    def prompt(self, function: Callable[..., Any] | None = None, /, **options: Unpack[PromptOptions]) -> Any:
+    def prompt(self, function: Any = None, /, **options: Any) -> Any:
         """Decorator, with or without options: adds a prompt; see `add_prompt`."""
 
         def add(function: F) -> F:
