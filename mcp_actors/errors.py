@@ -127,6 +127,7 @@ class UnsupportedVersion(RpcError):
 
     @property
     def supported(self) -> list[str]:
+        """The versions that the peer does serve, as far as it said so."""
         listed = self.data.get("supported") if isinstance(self.data, dict) else None
         return [item for item in listed if isinstance(item, str)] if isinstance(listed, list) else []
 
