@@ -4,8 +4,11 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +17,7 @@ SERVED = Path(__file__).with_name("served.py")
 LIMIT = 60  # seconds: nothing here takes a tenth of it
 
 Ran = subprocess.CompletedProcess[str]
+Started = Callable[..., AbstractContextManager[subprocess.Popen[str]]]
 
 
 @pytest.fixture
@@ -41,6 +45,25 @@ def mcp(environment: dict[str, str], tmp_path: Path) -> Callable[..., Ran]:
         )
 
     return run
+
+
+@pytest.fixture
+def started(environment: dict[str, str]) -> Started:
+    """Starts ``mcp-actors`` with words for the length of a block, whose end it does not survive."""
+
+    @contextmanager
+    def start(*words: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
+        command = [sys.executable, "-m", "mcp_actors", *words]
+        with subprocess.Popen(command, text=True, env=environment, **options) as process:
+            watchdog = threading.Timer(LIMIT, process.kill)  # whoever waits for a line of it waits no longer
+            watchdog.start()
+            try:
+                yield process
+            finally:
+                watchdog.cancel()
+                process.kill()
+
+    return start
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import random
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -16,7 +15,7 @@ from mcp_actors.cli.demo import command
 from mcp_actors.cli.demo_figures import Latencies, Tally
 from mcp_actors.cli.demo_load import Load
 
-from .conftest import LIMIT, Ran
+from .conftest import LIMIT, Ran, Started
 
 
 def test_the_demo_makes_calls_over_every_binding_in_both_eras(mcp: Callable[..., Ran]) -> None:
@@ -36,11 +35,8 @@ def test_the_demo_makes_calls_over_every_binding_in_both_eras(mcp: Callable[...,
     assert " 0 errors" in result.stdout
 
 
-def test_ctrl_c_ends_it_early_with_the_summary(environment: dict[str, str]) -> None:
-    words = ["demo", "--sessions", "8", "--seconds", "600"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "mcp_actors", *words], stdout=subprocess.PIPE, text=True, env=environment
-    ) as process:
+def test_ctrl_c_ends_it_early_with_the_summary(started: Started) -> None:
+    with started("demo", "--sessions", "8", "--seconds", "600", stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         while "sessions live" not in process.stdout.readline():
             assert process.poll() is None
@@ -59,7 +55,7 @@ def test_a_wrong_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
         @server.tool
         async def add(a: int, b: int) -> int:
-            return a - b
+            return a + b + 1
 
         return server
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import LIMIT, SERVED, Ran
+from .conftest import LIMIT, SERVED, Ran, Started
 
 INITIALIZE = json.dumps(
     {
@@ -75,18 +75,10 @@ def test_args_reach_the_factory(mcp: Callable[..., Ran], tmp_path: Path) -> None
     assert [each["result"]["serverInfo"]["name"] for each in answers(result)] == ["a b|--write"]
 
 
-def test_several_addresses_are_announced_and_a_signal_ends_them(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_several_addresses_are_announced_and_a_signal_ends_them(started: Started, tmp_path: Path) -> None:
     (tmp_path / "two.py").write_text(TWO_ADDRESSES)
     words = ["serve", "two.py", "--listen", "pigeon:north", "--listen", "pigeon:south"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "mcp_actors", *words],
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-        env=environment,
-    ) as process:
+    with started(*words, stderr=subprocess.PIPE, cwd=tmp_path) as process:
         assert process.stderr is not None
         lines = [process.stderr.readline() for _ in range(3)]
         process.send_signal(signal.SIGTERM)
