@@ -123,7 +123,8 @@ def _type(schema: Any) -> str:
     if isinstance(kind, list):
         return "|".join(str(each) for each in kind)
     if kind == "array":
-        return f"{_type(schema.get('items', {}))}[]"
+        each = _type(schema.get("items", {}))
+        return f"({each})[]" if "|" in each else f"{each}[]"
     return str(kind)
 
 
