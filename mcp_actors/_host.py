@@ -89,8 +89,9 @@ class Host:
             self._stopping = trio.Event()
         self._serving += 1
         try:
-            async with lifespan() as home:
-                with one_error():
+            # Round the lifespan too: its nursery, if it has one, wraps what a transport raises.
+            with one_error():
+                async with lifespan() as home:
                     await self._supervise(transports, home, task_status)
         finally:
             self._serving -= 1

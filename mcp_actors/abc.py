@@ -9,7 +9,8 @@ The three endings, and no other exception, come out of a channel:
 `trio.ClosedResourceError`      we closed it
 `trio.BrokenResourceError`      the world broke it; nothing can be sent any more. A peer that broke the
                                 framing itself (a message over the limit) is told apart by its
-                                ``__cause__``, a `~mcp_actors.errors.RemoteProtocolError`
+                                ``__cause__``, a `~mcp_actors.errors.RemoteProtocolError`: one last
+                                message may still be sent to it
 `trio.EndOfChannel`             (receiving only) the peer ended cleanly: it sends no more, but may read
 =============================== =====================================================================
 
@@ -78,6 +79,14 @@ class FrameChannel(trio.abc.Channel[Frame]):
         Only channels for which this is cheaper than a wake-up of the writer task (those in memory) override it.
         """
         raise trio.WouldBlock
+
+    @property
+    def max_message_bytes(self) -> int | None:
+        """The longest message this channel carries, in either direction; ``None`` if it does not measure.
+
+        The engine never sends a longer one: whoever made it is told instead.
+        """
+        return None
 
     @property
     def peer(self) -> str:

@@ -13,6 +13,7 @@ class Batch:
 
     def __init__(self, link: Link, expected: int) -> None:
         self._link = link
+        self.longest = link.longest
         self._expected = expected
         self._answers: list[bytes] = []
 

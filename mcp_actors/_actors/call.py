@@ -26,7 +26,7 @@ from mcp_actors._logs import log
 from mcp_actors._wire.codec import encode_failure, encode_notification, encode_reply
 from mcp_actors._wire.envelope import RequestId
 from mcp_actors.abc import Frame
-from mcp_actors.errors import INTERNAL_ERROR, ResourceNotFound, RpcError
+from mcp_actors.errors import INTERNAL_ERROR, LocalProtocolError, ResourceNotFound, RpcError
 
 __all__ = ["DEFERRED", "Call", "CallStatistics", "Conversation", "Deferred", "Outlet", "Responder"]
 
@@ -44,6 +44,9 @@ DEFERRED = Deferred()
 
 class Outlet(Protocol):
     """Where the frames about a call go."""
+
+    longest: int
+    """Bytes of the longest frame that can go there."""
 
     def post(self, frame: Frame) -> None: ...
 
@@ -187,6 +190,8 @@ class Call:
                 await self.outlet.send(frame)
         except trio.BrokenResourceError:
             log.debug("answer not sent: the connection is gone", id=self.id)
+        except LocalProtocolError as error:
+            log.warning("answer not sent", id=self.id, error=str(error))
         finally:
             self.conversation.forget(self)
             for gate in self.gates:
@@ -245,7 +250,13 @@ class Call:
         """The answer as a frame; raises what the encoder raises for a value that JSON cannot hold."""
         invocation = self.invocation
         payload = invocation.era.seal(result, invocation.method, self.responder.stamp)
-        return Frame(encode_reply(self.id, payload), self.id, True)
+        data = encode_reply(self.id, payload)
+        if len(data) > self.outlet.longest:
+            raise RpcError(
+                INTERNAL_ERROR,
+                f"the result is too long to be sent: {len(data)} bytes, the limit is {self.outlet.longest}",
+            )
+        return Frame(data, self.id, True)
 
     def failure(self, error: BaseException) -> Frame:
         """The error as a frame. Only `RpcError` says more than that something went wrong."""

@@ -6,6 +6,7 @@ the messages that one read brought, decoded.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +18,7 @@ from mcp_actors._actors.limits import Limits
 from mcp_actors._wire.codec import decode
 from mcp_actors._wire.envelope import Envelope
 from mcp_actors.abc import Frame, FrameChannel
-from mcp_actors.errors import MalformedMessage
+from mcp_actors.errors import LocalProtocolError, MalformedMessage
 
 __all__ = ["Link", "LinkStatistics", "Received"]
 
@@ -55,6 +56,7 @@ class Link:
         self._progressed = trio.lowlevel.ParkingLot()
         # A channel in memory takes a frame for less than it costs to wake the writer.
         self._direct = type(channel).send_nowait is not FrameChannel.send_nowait
+        self.longest = channel.max_message_bytes or sys.maxsize
         self._frames_in = self._frames_out = self._bytes_in = self._bytes_out = 0
 
     def __repr__(self) -> str:
@@ -63,7 +65,11 @@ class Link:
     # -- outgoing ------------------------------------------------------------------------------------------------
 
     def post(self, frame: Frame) -> None:
-        """Queues a frame without waiting, even when the outbox is full: for what must always get through."""
+        """Queues a frame without waiting, even when the outbox is full: for what must always get through.
+
+        Raises `LocalProtocolError` for a frame that the channel cannot carry.
+        """
+        self._check(frame)
         if self._direct and not self._unwritten and self._hand_over(frame):
             return
         self._unwritten += 1
@@ -76,6 +82,7 @@ class Link:
 
     def send_nowait(self, frame: Frame) -> bool:
         """Queues a frame if there is room, and says whether there was; raises like `send`."""
+        self._check(frame)
         if self._direct and not self._unwritten and self._hand_over(frame):
             return True
         try:
@@ -90,7 +97,8 @@ class Link:
     async def send(self, frame: Frame) -> None:
         """Queues a frame, waiting while the outbox is full. Cancelled while it waits, it has queued nothing.
 
-        Raises `trio.BrokenResourceError` when the link is down or the peer has stopped reading for too long.
+        Raises `trio.BrokenResourceError` when the link is down or the peer has stopped reading for too long, and
+        `LocalProtocolError` for a frame that the channel cannot carry.
         """
         if not self.send_nowait(frame):
             await self._send_when_there_is_room(frame)
@@ -125,6 +133,12 @@ class Link:
         error = trio.BrokenResourceError(f"the peer has not read for {self.limits.stall_timeout:g} s")
         self.on_broken(error)
         return error
+
+    def _check(self, frame: Frame) -> None:
+        if len(frame.data) > self.longest:
+            raise LocalProtocolError(
+                f"a message of {len(frame.data)} bytes is too long: the limit is {self.longest}"
+            )
 
     def _hand_over(self, frame: Frame) -> bool:
         try:

@@ -54,7 +54,6 @@ def plain_pattern(steps: Sequence[Step]) -> re.Pattern[bytes] | None:
     No two ways of splitting a URI exist then, so the runs are possessive and nothing is ever tried again.
     """
     pattern = b""
-    names = [step.variables[0].name for step in steps if step.variables]
     for step, following in zip(steps, [*steps[1:], None], strict=False):
         if step.optional or any(variable.prefix for variable in step.variables):
             return None
@@ -63,7 +62,7 @@ def plain_pattern(steps: Sequence[Step]) -> re.Pattern[bytes] | None:
             if following is not None and (not following.prefix or following.prefix[0] not in step.stops):
                 return None
             pattern += b"([^" + re.escape(step.stops) + b"]++)" if step.stops else b"(.++)"
-    return re.compile(pattern, re.DOTALL) if len(set(names)) == len(names) else None
+    return re.compile(pattern, re.DOTALL)
 
 
 def steps_of(parts: Sequence[str | Expression]) -> Iterator[Step]:
@@ -153,7 +152,7 @@ class _Matching:
         if step.stops is not None:
             inside = self._mask(step.stops, inverted=True)
             begun = (reached & inside) << 1
-            reached = (((begun & inside) + inside) ^ inside | begun) & self._splits
+            reached = ((begun & inside) + inside) ^ inside | begun
         for at in range(len(step.prefix), 0, -1):
             reached = (reached & self._mask(step.prefix[at - 1 : at])) << 1
         return reached & self._splits
