@@ -101,6 +101,15 @@ class Box(Generic[T]):
 
 
 @dataclass
+class IntBox(Box[int]):
+    more: int = 0
+
+
+class Closed(msgspec.Struct, forbid_unknown_fields=True):
+    n: int
+
+
+@dataclass
 class Shapes:
     """Holds a union that cannot be told apart by its tags."""
 

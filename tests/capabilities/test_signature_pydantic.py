@@ -104,6 +104,7 @@ def test_in(hint: Any, value: Any, made: Any) -> None:
             "value.checked[0].x: must be at least 2, got 1",
         ),
         (Annotated[int, Field(ge=3)], 2, "value: must be at least 3, got 2"),
+        (list[Annotated[int, Field(ge=3)]], [3, 2], "value[1]: must be at least 3, got 2"),
         (Annotated[int, Field(ge=3)], "3", "value: expected integer, got string"),
         (Annotated[list[int], MinLen(1)], [], "value: must have at least 1 items, has 0"),
     ],

@@ -22,9 +22,11 @@ from .signature_samples import (
     Box,
     Cat,
     Circle,
+    Closed,
     Color,
     Context,
     Dog,
+    IntBox,
     Odd,
     Options,
     Pair,
@@ -257,6 +259,33 @@ def test_no_arguments() -> None:
                         "properties": {"type": {"type": "string", "enum": ["Dog"]}, "name": TEXT},
                         "required": ["type", "name"],
                     },
+                },
+            },
+        ),
+        (
+            IntBox,
+            {
+                "$ref": "#/$defs/IntBox",
+                "$defs": {
+                    "IntBox": {
+                        "type": "object",
+                        "properties": {"content": INT, "more": {**INT, "default": 0}},
+                        "required": ["content"],
+                    }
+                },
+            },
+        ),
+        (
+            Closed,
+            {
+                "$ref": "#/$defs/Closed",
+                "$defs": {
+                    "Closed": {
+                        "type": "object",
+                        "properties": {"n": INT},
+                        "required": ["n"],
+                        "additionalProperties": False,
+                    }
                 },
             },
         ),

@@ -120,6 +120,8 @@ MATCHES: list[tuple[str, str, dict[str, str] | None]] = [
     ("{x}", "a#b", None),
     ("a{x}a", "aa", None),
     ("aa{x}aa", "aaa", None),
+    ("aa{/x}aa", "aaa", None),
+    ("aa{/x}aa", "aaaa", {}),
     ("file://{+path}", "file:///etc/a b", {"path": "/etc/a b"}),
     ("file://{+path}", "file://", None),
     ("{+path}/edit", "a/edit/edit", {"path": "a/edit"}),
