@@ -61,18 +61,20 @@ class LegacyConversation:
         if next_state is None:
             raise RpcError(INVALID_REQUEST, self._refusal(event), {"supported": list(self.served)})
         if event is Event.INITIALIZE:
-            self._agree(params)
-        if self.era is None or self.peer is None:
-            # Only a ping comes before initialize; every revision answers it alike.
-            era = LEGACY[self.served[-1]]
-            peer = Peer(era, {}, None, None)
+            peer = self._introduced(params)
         else:
-            era, peer = self.era, self.peer
+            # Only a ping comes before initialize; every revision answers it alike.
+            peer = self.peer or Peer(LEGACY[self.served[-1]], {}, None, None)
+        era = peer.era
         method = method or era.server_methods.get(name)
         if method is None:
             raise RpcError(METHOD_NOT_FOUND, f"method not found: {name}")
+        invocation = open_method(era, method, id, params, peer)
+        # Not before the request was found good: one that is refused moves nothing.
+        if event is Event.INITIALIZE:
+            self.era, self.peer = era, peer
         self.state = next_state
-        return open_method(era, method, id, params, peer)
+        return invocation
 
     def notified(self, name: str) -> None:
         if name in INITIALIZED:
@@ -83,11 +85,10 @@ class LegacyConversation:
             return "this session is initialized already"
         return f"send initialize first; supported protocol versions: {', '.join(self.served)}"
 
-    def _agree(self, params: dict[str, Any]) -> None:
+    def _introduced(self, params: dict[str, Any]) -> Peer:
         requested, capabilities = params.get("protocolVersion"), params.get("capabilities", {})
         if not isinstance(requested, str):
             raise RpcError(INVALID_PARAMS, "initialize needs protocolVersion, a string")
         if not isinstance(capabilities, dict):
             raise RpcError(INVALID_PARAMS, "capabilities must be an object")
-        self.era = negotiate(requested, self.served)
-        self.peer = Peer(self.era, capabilities, params.get("clientInfo"), None)
+        return Peer(negotiate(requested, self.served), capabilities, params.get("clientInfo"), None)
