@@ -14,7 +14,7 @@ from mcp_actors._actors.session import Session
 from mcp_actors._capabilities.answers import Answers
 from mcp_actors._capabilities.serving import declared_gates
 from mcp_actors._eras.era import Era
-from mcp_actors._eras.legacy.eras import LATEST_LEGACY, LEGACY
+from mcp_actors._eras.legacy.eras import LEGACY
 from mcp_actors._eras.modern.eras import MODERN
 from mcp_actors._eras.probe import verdict_on_error, verdict_on_result
 from mcp_actors._eras.requesting import ClientOpening, request_meta
@@ -84,34 +84,30 @@ class Connection:
 
         Raises `UnsupportedVersion` when no version is common, `CallTimeout` and `ConnectionLost` as calls do.
         """
+        agreed: Agreement | None
         if hint is not None and hint.name == "legacy":
             try:
-                agreed = await self._initialize(terms, hint)
+                agreed = await self._initialize(terms)
             except RpcError:
-                if not any(version in MODERN for version in terms.versions):
+                agreed = await self._discover(terms, None)
+                if agreed is None:
                     raise
-                agreed = await self._discover(terms, None) or await self._initialize(terms, None)
         else:
-            agreed = await self._discover(terms, hint) or await self._initialize(terms, None)
+            agreed = await self._discover(terms, hint) or await self._initialize(terms)
         self.opening.era = agreed.era
         return agreed
 
     # -- modern ----------------------------------------------------------------------------------------------------
 
     async def _discover(self, terms: Terms, hint: Era | None) -> Agreement | None:
-        """``None`` when the server is a legacy one, or we speak nothing else."""
+        """``None`` when the server is a legacy one, or we speak nothing else.
+
+        What a modern server refuses is raised: it would not understand ``initialize`` either.
+        """
         tried = hint or next((MODERN[v] for v in reversed(terms.versions) if v in MODERN), None)
         if tried is None:
             return None
-        speaks_legacy = any(version in LEGACY for version in terms.versions)
-        try:
-            result, era = await self._probe(terms, tried)
-        except (RpcError, CallTimeout, RemoteProtocolError):
-            if speaks_legacy:
-                return None
-            raise
-        if era is None and not speaks_legacy:
-            raise RemoteProtocolError("the server's answer to server/discover names no supportedVersions")
+        result, era = await self._probe(terms, tried)
         if era is None or era.name == "legacy":
             return None
         discovered: DiscoverResult = read(era, result, DiscoverResult)
@@ -125,26 +121,39 @@ class Connection:
         )
 
     async def _probe(self, terms: Terms, tried: Era) -> tuple[dict[str, Any], Era | None]:
-        """Asks until the server and we mean the same version; a server may refuse the first one we name."""
+        """Asks until the server and we mean the same version; a server may refuse the first one we name.
+
+        No era means a legacy server; a client that speaks nothing legacy raises what it got instead.
+        """
+        speaks_legacy = any(version in LEGACY for version in terms.versions)
         for _ in range(MAX_PROBES):
             try:
                 result = await self._ask(terms, "server/discover", tried, terms.probe_timeout)
             except RpcError as error:
                 era = verdict_on_error(error, terms.versions, tried)
+                if era is None and speaks_legacy:
+                    return {}, None
                 if era is None or not isinstance(error, UnsupportedVersion):
                     raise
                 if era.name == "legacy":
                     return {}, era
                 tried = era
                 continue
-            return result, verdict_on_result(result, terms.versions)
+            except (CallTimeout, RemoteProtocolError):
+                if speaks_legacy:
+                    return {}, None
+                raise
+            era = verdict_on_result(result, terms.versions)
+            if era is None and not speaks_legacy:
+                raise RemoteProtocolError("the server's answer to server/discover names no supportedVersions")
+            return result, era
         raise RemoteProtocolError("the server refuses each version that it says it supports")
 
     # -- legacy ----------------------------------------------------------------------------------------------------
 
-    async def _initialize(self, terms: Terms, hint: Era | None) -> Agreement:
+    async def _initialize(self, terms: Terms) -> Agreement:
         ours = [version for version in terms.versions if version in LEGACY]
-        asked = hint or (LEGACY[ours[-1]] if ours else LATEST_LEGACY)
+        asked = LEGACY[ours[-1]]
         params = {
             "protocolVersion": asked.version,
             "capabilities": asked.unstructure(terms.answers.capabilities),

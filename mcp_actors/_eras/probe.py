@@ -8,6 +8,7 @@ outcome                                                         verdict
 a result with a non-empty ``supportedVersions``                 the newest common version; a legacy one means
                                                                 ``initialize``
 -32022 with ``data.supported``                                  the newest common version of that list
+either of these without a common version                        modern, and out of reach: never ``initialize``
 -32020, -32021                                                  modern, with the version that was tried
 any other error, another kind of result, or silence             legacy: real servers answer in every way there is
 ==============================================================  ==================================================
@@ -57,12 +58,10 @@ def verdict_on_result(result: dict[str, Any], ours: Sequence[str]) -> Era | None
 
 
 def verdict_on_error(error: RpcError, ours: Sequence[str], tried: Era) -> Era | None:
-    """``None`` means that the server is no modern one."""
+    """``None`` means that the server is no modern one. Raises `UnsupportedVersion` as `verdict_on_result` does."""
     if isinstance(error, UnsupportedVersion) and error.supported:
         return _era(newest_common(ours, error.supported), ours, error.supported)
-    if isinstance(error, UnsupportedVersion | HeaderMismatch | MissingCapability):
-        return tried
-    return None
+    return tried if isinstance(error, HeaderMismatch | MissingCapability) else None
 
 
 def _era(version: str | None, ours: Sequence[str], theirs: list[Any]) -> Era:
