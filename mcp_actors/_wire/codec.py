@@ -169,7 +169,7 @@ def _decode_one(data: bytes) -> Envelope:
         ) from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise MalformedMessage(f"invalid JSON: {error}") from None
-    if _may_repeat_members(data) and _repeats_members(data):
+    if _may_repeat_members(data, message) and _repeats_members(data):
         raise MalformedMessage("a member name occurs twice", code=INVALID_REQUEST)
     if message.jsonrpc != "2.0":
         raise MalformedMessage('"jsonrpc" must be "2.0"', code=INVALID_REQUEST, id=_readable_id(data))
@@ -207,18 +207,21 @@ def _readable_id(data: bytes) -> RequestId | None:
     return value if isinstance(value, str) or type(value) is int else None
 
 
-def _may_repeat_members(data: bytes) -> bool:
-    """A cheap test that is never wrong when it says no: names are repeated literally or spelled with escapes."""
+def _may_repeat_members(data: bytes, message: _Incoming) -> bool:
+    """A cheap test that is never wrong when it says no: names are repeated literally or spelled with escapes.
+
+    Only those members are looked for that this form of message has; a repeated one is among what was decoded.
+    """
     count = data.count
+    if message.method is not UNSET:
+        repeated = count(b'"method"') > 1 or count(b'"params"') > 1
+    else:
+        repeated = count(b'"result"') > 1 or count(b'"error"') > 1
     return (
-        count(b'"method"') > 1
+        repeated
         or count(b'"id"') > 1
-        or count(b'"params"') > 1
-        or count(b'"result"') > 1
-        or count(b'"error"') > 1
         or count(b'"jsonrpc"') > 1
-        or b"\\u006" in data
-        or b"\\u007" in data
+        or (b"\\u00" in data and (b"\\u006" in data or b"\\u007" in data))
     )
 
 
