@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import pty
 import re
@@ -138,6 +139,24 @@ def test_a_changed_file_is_seen(folder: Path, environment: dict[str, str]) -> No
             assert process.stdout.readline() == f"resource_updated {note.as_uri()}\n"
         finally:
             process.terminate()
+
+
+def test_the_limits_are_the_defaults() -> None:
+    """Every row of the table that names where to change a limit holds that limit's default."""
+    table = README.partition("## Limits and defaults")[2].partition("\n## ")[0]
+    checked = 0
+    for row in re.findall(r"^\|(.*)\|$", table, re.MULTILINE):
+        _, shown, where = row.split("|")
+        numbers = {float(each.replace(",", "")) for each in re.findall(r"[\d,]*\d", shown)}
+        for name in re.findall(r"Limits\.(\w+)", where):
+            assert getattr(mcp_actors.Limits(), name) in numbers, name
+            checked += 1
+        for face in re.findall(r"(?:Client|Server)\((?:\w+=(?:, )?)+\)", where):
+            parameters = inspect.signature(getattr(mcp_actors, face.partition("(")[0])).parameters
+            for name in re.findall(r"(\w+)=", face):
+                assert parameters[name].default in numbers, name
+                checked += 1
+    assert checked >= 12
 
 
 def test_the_commands_of_the_front_page_are_those_that_ci_runs() -> None:
