@@ -56,6 +56,9 @@ class Catalogue:
         self._bus = bus
         self._extensions = None if extensions is None else dict(extensions)
         self._experimental = None if experimental is None else dict(experimental)
+        # What was offered once stays declared, be its list empty: clients were told that it can be asked for.
+        self._offered: set[EventKind] = set()
+        self._completes = False
         self._declared: tuple[ServerCapabilities, frozenset[str]] | None = None
 
     def __repr__(self) -> str:
@@ -72,7 +75,7 @@ class Catalogue:
         self.handlers[name] = Handler(lambda ctx: function(ctx.params, ctx))
 
     def capabilities(self) -> ServerCapabilities:
-        """What is declared to clients: what something was registered for, and logging."""
+        """What is declared to clients: what something was ever registered for, and logging."""
         return self._declare()[0]
 
     def gates(self) -> frozenset[str]:
@@ -82,19 +85,23 @@ class Catalogue:
     def _declare(self) -> tuple[ServerCapabilities, frozenset[str]]:
         if self._declared is None:
             # Arguments that list their values complete by themselves.
-            completes = self.completions or self.prompts or self.resources.has_templates
+            self._completes |= bool(self.completions or self.prompts or self.resources.has_templates)
+            offered = self._offered
             capabilities = ServerCapabilities(
                 experimental=self._experimental,
                 logging={},
-                completions={} if completes else None,
-                prompts=PromptsCapability(list_changed=True) if self.prompts else None,
-                resources=ResourcesCapability(subscribe=True, list_changed=True) if self.resources else None,
-                tools=ToolsCapability(list_changed=True) if self.tools else None,
+                completions={} if self._completes else None,
+                prompts=PromptsCapability(list_changed=True) if "prompts" in offered else None,
+                resources=ResourcesCapability(subscribe=True, list_changed=True)
+                if "resources" in offered
+                else None,
+                tools=ToolsCapability(list_changed=True) if "tools" in offered else None,
                 extensions=self._extensions,
             )
             self._declared = capabilities, declared_gates(capabilities)
         return self._declared
 
     def _changed(self, kind: EventKind) -> None:
+        self._offered.add(kind)
         self._declared = None
         self._bus.publish(kind)
