@@ -216,6 +216,19 @@ def _table(figures: list[Figure]) -> str:
     return "\n".join(lines)
 
 
+def _write_readme(readme: Path, machine: dict[str, str], table: str) -> None:
+    """Puts the table between its two marks."""
+    before, begin, rest = readme.read_text().partition("<!-- figures: begin -->\n")
+    _, end, after = rest.partition("<!-- figures: end -->")
+    if not begin or not end:
+        raise LoadError(f"{readme} has no marks for figures")
+    about = (
+        f"{machine['machine']}, Python {machine['python']}, {machine['official']}, trio {machine['trio']}, "
+        f"{machine['date']}; medians (lowest-highest):"
+    )
+    readme.write_text(f"{before}{begin}{about}\n\n{table}\n{end}{after}")
+
+
 def _document(figures: list[Figure], machine: dict[str, str], rounds: int, seconds: float) -> dict[str, Any]:
     return {
         "machine": machine,
@@ -261,6 +274,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--cache", type=Path, default=cache, help="where the official SDK goes (default: %(default)s)"
     )
+    parser.add_argument(
+        "--readme", type=Path, metavar="FILE", help="put the table between the marks of that file"
+    )
     parser.add_argument("--refresh", action="store_true", help="install the newest official SDK again")
     return parser
 
@@ -282,6 +298,8 @@ def main(arguments: list[str]) -> int:
     document = json.dumps(_document(figures, machine, options.rounds, options.seconds), indent=1)
     if options.json and options.json != "-":
         Path(options.json).write_text(document + "\n")
+    if options.readme:
+        _write_readme(options.readme, machine, _table(figures))
     if options.json == "-":
         print(document)
     else:
