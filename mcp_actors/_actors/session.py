@@ -194,6 +194,9 @@ class Session:
     def _broken(self, error: BaseException) -> None:
         self._breaking = error
         self._reading.cancel(reason="the link broke")
+        if self._ending is not None and self._nursery is not None:
+            # Found out while draining, when nobody reads any more: there is nobody left to answer.
+            self._nursery.cancel_scope.cancel(reason="the connection broke")
 
     def _end(self, broken: BaseException | None) -> None:
         if self._ending is not None:
