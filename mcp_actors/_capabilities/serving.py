@@ -58,6 +58,9 @@ class Serving:
     def attempt(self, call: Call) -> Any:
         """Answers on the spot what can be; with middleware in place only what must never wait."""
         handler = self._handler(call)
+        if call.invocation.state is not None:
+            # A forged state is refused whether or not the handler would have looked at it.
+            self.home.recorded_answers(call.invocation)
         ctx = Context(call, self.home)
         if handler.inline is not None and (
             not self.middleware or call.invocation.method.name in _ALWAYS_INLINE
@@ -73,9 +76,6 @@ class Serving:
         run, ctx = call.prepared
         # A call and its context would otherwise keep each other alive until the garbage collector comes by.
         call.prepared = None
-        if call.invocation.state is not None:
-            # A forged state is refused whether or not the handler would have looked at it.
-            self.home.recorded_answers(call.invocation)
         if not self.middleware:
             return await run(ctx)
         return await _through(self.middleware, ctx, run)
