@@ -251,15 +251,18 @@ class Context:
         hand. So whatever has side effects belongs after the last question; keys must be the same in each run
         (those made by default are, as long as the questions come in the same order).
 
-        Raises `MissingCapability` when the client did not declare that it can answer, before anything is sent, and
-        `RemoteProtocolError` for an answer that does not fit. Cancellation withdraws the questions.
+        Raises `MissingCapability` when the client did not declare that it can answer, before anything is sent,
+        `RemoteProtocolError` for an answer that does not fit, and `LocalProtocolError` in a modern request that is
+        neither for a tool nor for a prompt nor for a resource. Cancellation withdraws the questions.
         """
         for each in questions.values():
-            needed = missing_capability(each, self.peer.raw_capabilities)
+            needed = missing_capability(each, self.peer.raw_capabilities, self.era)
             if needed is not None:
                 raise MissingCapability(needed)
         if self.era.name == "legacy":
             return await self._ask_now(questions)
+        if not self.call.invocation.method.may_ask:
+            raise LocalProtocolError(f"protocol version {self.era.version} lets {self.method} ask for nothing")
         return await self._ask_by_retry(questions)
 
     async def _ask_one(self, question: InputRequest, key: str | None) -> Any:

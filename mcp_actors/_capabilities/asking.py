@@ -40,8 +40,13 @@ _ANSWER: dict[type, type] = {
 }
 
 
-def missing_capability(question: InputRequest, declared: Mapping[str, Any]) -> dict[str, Any] | None:
+def missing_capability(
+    question: InputRequest, declared: Mapping[str, Any], era: Era
+) -> dict[str, Any] | None:
     """What the client would have to declare as well, in the form of the error's data; ``None`` if it did."""
+    if question.method not in era.client_methods:
+        # To declare what the agreed revision does not have means nothing.
+        declared = {}
     if isinstance(question, CreateMessageParams):
         sampling = declared.get("sampling")
         if not isinstance(sampling, Mapping):
