@@ -140,6 +140,19 @@ async def greet(peer: ScriptedPeer, version: str = MODERN, **more: Any) -> dict[
     return first
 
 
+async def play_initialize(peer: ScriptedPeer, version: str = "2025-11-25") -> dict[str, Any]:
+    """Plays a server of ``version`` that is not probed first; returns the request."""
+    request: dict[str, Any] = await peer.receive()
+    assert request["method"] == "initialize"
+    await reply(
+        peer,
+        request,
+        {"protocolVersion": version, "capabilities": {}, "serverInfo": {"name": "s", "version": "1"}},
+    )
+    assert (await peer.receive())["method"] == "notifications/initialized"
+    return request
+
+
 @asynccontextmanager
 async def scripted(version: str, **options: Any) -> AsyncIterator[tuple[Client, ScriptedPeer]]:
     """A client that has met a scripted server of ``version``, and that server."""
