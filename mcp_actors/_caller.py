@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import trio
@@ -15,7 +16,7 @@ from mcp_actors._eras.era import Era, Method
 from mcp_actors._eras.requesting import request_meta
 from mcp_actors._supervisor import Supervisor
 from mcp_actors.errors import InputRequired, LocalProtocolError, RemoteProtocolError
-from mcp_actors.types import Implementation, InputResponse
+from mcp_actors.types import Implementation, InputRequest, InputResponse
 
 __all__ = ["Caller"]
 
@@ -87,7 +88,7 @@ class Caller:
             asked = _retry(
                 params, {key: era.unstructure(each) for key, each in (answers or {}).items()}, state
             )
-        for _ in range(self._max_rounds + 1):
+        for round in range(self._max_rounds + 1):
             result = await self.send(
                 name, dict(asked), timeout, cap, on_progress, meta, progress=method.may_ask
             )
@@ -101,7 +102,12 @@ class Caller:
                 raise RemoteProtocolError(
                     f"the server answered {name} with a result of the unknown type {kind!r}"
                 )
-            asked = await self._answered(params, result, era)
+            questions, state = self._questions(result, era)
+            if not self._answer_input:
+                raise InputRequired(questions, state)
+            # Nobody is asked when there is no round left in which the answer could be sent.
+            if round < self._max_rounds:
+                asked = _retry(params, await self._answered(questions, era), state)
         raise RemoteProtocolError(f"the server still asks for input after {self._max_rounds} rounds")
 
     async def send(
@@ -119,7 +125,7 @@ class Caller:
         assert self._supervisor is not None
         session = await self._supervisor.live_session()
         if self.meta or meta:
-            params["_meta"] = {**self.meta, **(meta or {})}
+            params["_meta"] = {**self.meta, **params.get("_meta", {}), **(meta or {})}
         return await session.request(
             method,
             params,
@@ -140,19 +146,32 @@ class Caller:
             )
         return method
 
-    async def _answered(self, params: dict[str, Any], result: dict[str, Any], era: Era) -> dict[str, Any]:
-        """The params of the retry: the same ones, with answers and the untouched state."""
-        questions = self._answers.read_requests(result.get("inputRequests"), era)
+    def _questions(self, result: dict[str, Any], era: Era) -> tuple[dict[str, InputRequest], str | None]:
         state = result.get("requestState")
         if state is not None and not isinstance(state, str):
             raise RemoteProtocolError("requestState must be a string")
-        if not self._answer_input:
-            raise InputRequired(questions, state)
-        answers = {key: era.unstructure(await self._answers.fulfil(each)) for key, each in questions.items()}
-        return _retry(params, answers, state)
+        return self._answers.read_requests(result.get("inputRequests"), era), state
+
+    async def _answered(self, questions: Mapping[str, InputRequest], era: Era) -> dict[str, Any]:
+        return {key: era.unstructure(await self._answers.fulfil(each)) for key, each in questions.items()}
+
+    @contextmanager
+    def asked(self) -> Iterator[None]:
+        """While the server waits for us, our calls to it are not idle."""
+        assert self._supervisor is not None
+        held = [pending.deadline for pending in self._supervisor.session.outbound.pending.values()]
+        for deadline in held:
+            deadline.hold()
+        try:
+            yield
+        finally:
+            for deadline in held:
+                deadline.release()
+                self._supervisor.watch(deadline)
 
 
 def _retry(params: dict[str, Any], answers: dict[str, Any], state: str | None) -> dict[str, Any]:
+    """The params of the retry: the same ones, with answers and the untouched state."""
     retry = dict(params)
     if answers:
         retry["inputResponses"] = answers

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Literal, TypeVar
 
 from mcp_actors._actors.limits import Limits
@@ -94,7 +94,7 @@ class Client:
         restart: bool = False,
         limits: Limits | None = None,
     ) -> None:
-        answers = Answers(sampling, sampling_tools, elicitation, roots, busy=self._asked)
+        answers = Answers(sampling, sampling_tools, elicitation, roots, busy=lambda: self._caller.asked())
         info = info or Implementation("mcp-actors", VERSION)
         self._caller = Caller(
             info,
@@ -227,11 +227,19 @@ class Client:
         return _all_pages(self.list_resource_templates, lambda page: page.resource_templates)
 
     async def read_resource(
-        self, uri: str, *, timeout: float | None = None, cap: float | None = None
+        self,
+        uri: str,
+        *,
+        timeout: float | None = None,
+        cap: float | None = None,
+        answers: Mapping[str, InputResponse] | None = None,
+        state: str | None = None,
     ) -> ReadResourceResult:
-        """Reads a resource; raises `ResourceNotFound`."""
+        """Reads a resource; raises `ResourceNotFound`. The rest is as in `call_tool`."""
         try:
-            result: ReadResourceResult = await self._caller.call("resources/read", {"uri": uri}, timeout, cap)
+            result: ReadResourceResult = await self._caller.call(
+                "resources/read", {"uri": uri}, timeout, cap, answers=answers, state=state
+            )
             return result
         except RpcError as error:
             # The revisions have two codes for it; the stateless one is told apart by its data.
@@ -265,12 +273,16 @@ class Client:
         *,
         timeout: float | None = None,
         cap: float | None = None,
+        answers: Mapping[str, InputResponse] | None = None,
+        state: str | None = None,
     ) -> GetPromptResult:
-        """Fills in a prompt; all arguments are text."""
+        """Fills in a prompt; all arguments are text. The rest is as in `call_tool`."""
         params: dict[str, Any] = {"name": name}
         if arguments is not None:
             params["arguments"] = dict(arguments)
-        result: GetPromptResult = await self._caller.call("prompts/get", params, timeout, cap)
+        result: GetPromptResult = await self._caller.call(
+            "prompts/get", params, timeout, cap, answers=answers, state=state
+        )
         return result
 
     async def complete(
@@ -367,19 +379,6 @@ class Client:
 
     def _acknowledged(self, subscription: Any) -> None:
         self._listeners.acknowledged(subscription)
-
-    @contextmanager
-    def _asked(self) -> Iterator[None]:
-        """While the server waits for us, our calls to it are not idle."""
-        held = [pending.deadline for pending in self._supervisor.session.outbound.pending.values()]
-        for deadline in held:
-            deadline.hold()
-        try:
-            yield
-        finally:
-            for deadline in held:
-                deadline.release()
-                self._supervisor.watch(deadline)
 
     async def _list(self, method: str, cursor: str | None) -> Any:
         return await self._caller.call(method, {} if cursor is None else {"cursor": cursor})
