@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
 
 from mcp_actors._caller import Caller
-from mcp_actors._capabilities.broadcast import Event
+from mcp_actors._capabilities.broadcast import Event, EventKind
 from mcp_actors._capabilities.listening import Listener
 from mcp_actors._logs import log
 from mcp_actors._supervisor import Supervisor
-from mcp_actors.errors import CallTimeout, McpError
+from mcp_actors._wire.envelope import Failure
+from mcp_actors.errors import CallTimeout, McpError, SubscriptionLost
+from mcp_actors.types import SubscriptionFilter
 
 __all__ = ["Listeners"]
 
 # A listener that is no longer wanted waits this long for the server to take its subscriptions back, seconds.
 UNSUBSCRIBE_TIMEOUT = 1.0
+
+_LISTS: tuple[EventKind, ...] = ("tools", "prompts", "resources")
 
 
 class Listeners:
@@ -47,12 +51,46 @@ class Listeners:
         if listener is not None:
             listener.acknowledged.set()
 
+    def cancelled(self, subscription: Any, reason: str | None) -> None:
+        """The server takes a subscription back. That is no end in order: only the closing result is."""
+        # 1 == True for a dict, but not for JSON.
+        known = type(subscription) is int or isinstance(subscription, str)
+        listener = self._open.get(subscription) if known else None
+        if listener is not None:
+            listener.on_end = _nobody_needs_to_know
+            listener.end(SubscriptionLost(f"the server cancelled it: {reason or 'no reason given'}"))
+            self._supervisor.session.outbound.answered(Failure(subscription, 0, "cancelled by the server"))
+
+    async def follow(self, tell: Callable[[str, str | None], None]) -> None:
+        """Tells of every change of a modern server's lists, which speaks of them only to who listens.
+
+        After a new connection everything counts as changed: what happened in between is unknown. Returns when
+        nothing more will come.
+        """
+        try:
+            missed: tuple[EventKind, ...] = ()
+            while self._caller.agreement.era.name == "modern":
+                kinds = [kind for kind in _LISTS if kind in self._caller.agreement.gates]
+                session = await self._supervisor.live_session()
+                try:
+                    async with self.opened(Listener(_filter_of(kinds))) as listener:
+                        for kind in missed:
+                            tell(kind, None)
+                        async for event in listener:
+                            tell(event.kind, event.uri)
+                    return
+                except SubscriptionLost:
+                    missed = _LISTS
+                    await session.ended.wait()
+        except McpError as error:
+            log.debug("changes are no longer followed", error=str(error))
+
     @asynccontextmanager
-    async def opened(self, listener: Listener) -> AsyncIterator[None]:
+    async def opened(self, listener: Listener) -> AsyncIterator[Listener]:
         """Subscribes for the length of the block."""
         subscribe = self._legacy if self._caller.agreement.era.name == "legacy" else self._modern
         async with subscribe(listener):
-            yield
+            yield listener
 
     @asynccontextmanager
     async def _legacy(self, listener: Listener) -> AsyncIterator[None]:
@@ -65,8 +103,7 @@ class Listeners:
                 await self._caller.call("resources/subscribe", {"uri": uri})
             yield
         finally:
-            del self._open[key]
-            listener.end()
+            self._forget(key, listener)
             with trio.move_on_after(UNSUBSCRIBE_TIMEOUT, shield=True):
                 await self._unsubscribe(
                     set(uris) - {uri for other in self._open.values() for uri in other.uris}
@@ -99,8 +136,13 @@ class Listeners:
                 raise CallTimeout("subscriptions/listen", "idle", self._caller.timeout)
             yield
         finally:
+            self._forget(id, listener)
+
+    def _forget(self, id: int, listener: Listener) -> None:
+        # Ids begin anew with each connection: another listener may have this one by now.
+        if self._open.get(id) is listener:
             del self._open[id]
-            listener.end()
+        listener.end()
 
     async def _hold_open(self, id: int, listener: Listener) -> None:
         filter = self._caller.agreement.era.unstructure(listener.filter)
@@ -116,3 +158,15 @@ class Listeners:
             lost = error
         finally:
             listener.end(lost)
+
+
+def _filter_of(kinds: Collection[EventKind]) -> SubscriptionFilter:
+    return SubscriptionFilter(
+        tools_list_changed="tools" in kinds or None,
+        prompts_list_changed="prompts" in kinds or None,
+        resources_list_changed="resources" in kinds or None,
+    )
+
+
+def _nobody_needs_to_know() -> None:
+    """The server ended the subscription itself."""

@@ -18,7 +18,6 @@ from mcp_actors._capabilities.output_check import OutputCheck
 from mcp_actors._connection import Agreement, Terms
 from mcp_actors._eras.probe import versions_for
 from mcp_actors._listeners import Listeners
-from mcp_actors._logs import log
 from mcp_actors._supervisor import Supervisor, Target
 from mcp_actors.errors import (
     INVALID_PARAMS,
@@ -105,7 +104,13 @@ class Client:
             answer_input=answer_input,
             max_rounds=max_rounds,
         )
-        self._notices = Notices(on_log, on_change, self._heard, self._acknowledged)
+        self._notices = Notices(
+            on_log,
+            on_change,
+            self._heard,
+            lambda subscription: self._listeners.acknowledged(subscription),
+            lambda subscription, reason: self._listeners.cancelled(subscription, reason),
+        )
         self._supervisor = Supervisor(
             target,
             Terms(versions_for(era), info, answers, probe_timeout, timeout),
@@ -126,7 +131,7 @@ class Client:
         try:
             self._supervisor.start_soon(self._notices.run)
             if self._notices.on_change is not None and self.era == "modern":
-                self._supervisor.start_soon(self._follow_lists)
+                self._supervisor.start_soon(lambda: self._listeners.follow(self._notices.changed))
         except BaseException:
             await self._supervisor.close()
             raise
@@ -350,17 +355,6 @@ class Client:
         async with self._listeners.opened(listener):
             yield listener
 
-    async def _follow_lists(self) -> None:
-        """A modern server tells of changes only to who listens."""
-        gates = self._agreement.gates
-        wanted = {kind: kind in gates for kind in ("tools", "prompts", "resources")}
-        try:
-            async with self.listen(**wanted) as events:  # type: ignore[arg-type]
-                async for event in events:
-                    self._notices.changed(event.kind, event.uri)
-        except Exception as error:
-            log.debug("changes are no longer followed", error=str(error))
-
     # -- watching --------------------------------------------------------------------------------------------------
 
     def tree(self) -> SessionStatistics:
@@ -376,9 +370,6 @@ class Client:
     def _heard(self, event: Event, subscription: Any) -> None:
         self._caller.cache.invalidate(event.kind, event.uri)
         self._listeners.heard(event, subscription)
-
-    def _acknowledged(self, subscription: Any) -> None:
-        self._listeners.acknowledged(subscription)
 
     async def _list(self, method: str, cursor: str | None) -> Any:
         return await self._caller.call(method, {} if cursor is None else {"cursor": cursor})

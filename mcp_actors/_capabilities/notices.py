@@ -36,11 +36,13 @@ class Notices:
         on_change: ChangeHandler | None,
         on_event: Callable[[Event, Any], None],
         on_acknowledged: Callable[[Any], None],
+        on_cancelled: Callable[[Any, str | None], None],
     ) -> None:
         self.on_log = on_log
         self.on_change = on_change
         self._on_event = on_event
         self._on_acknowledged = on_acknowledged
+        self._on_cancelled = on_cancelled
         self._waiting: deque[Awaitable[None]] = deque()
         self._parked = trio.lowlevel.ParkingLot()
 
@@ -63,6 +65,10 @@ class Notices:
                 self.changed(event.kind, event.uri)
         elif method == ACKNOWLEDGED:
             self._on_acknowledged(subscription)
+        elif method == "notifications/cancelled":
+            # Not a call of the server's: those the session has seen to. So it can only be about a subscription.
+            reason = params.get("reason")
+            self._on_cancelled(params.get("requestId"), reason if isinstance(reason, str) else None)
         else:
             log.debug("notification ignored", method=method)
 
