@@ -89,7 +89,10 @@ def _load(peer: Peer, *options: str) -> dict[str, Any]:
 
 
 def _stdio(era: str, window: int, seconds: float) -> Callable[[Peer], dict[str, Any]]:
-    return lambda peer: _load(peer, "--era", era, "--window", str(window), "--seconds", str(seconds))
+    options = ["--era", era, "--window", str(window), "--seconds", str(seconds)]
+    if window == 1:
+        options.append("--one-cpu")
+    return lambda peer: _load(peer, *options)
 
 
 def _memory(era: str, window: int, seconds: float) -> Callable[[Peer], dict[str, Any]]:
@@ -103,10 +106,9 @@ def _trials(seconds: float) -> list[Trial]:
     for era in ("legacy", "modern"):
         for window, goal in ((64, 20.0), (1, 5.0)):
             title = f"stdio, {era}, {window} in flight"
-            figures = [Figure(title, "req/s", goal, "per_second")]
-            if window > 1:
-                figures.append(Figure(f"{title}, processor time", "us/req", goal, "cpu_us", "lower"))
-            trials.append(Trial(_stdio(era, window, seconds), figures))
+            rate = Figure(title, "req/s", goal, "per_second")
+            cpu = Figure(f"{title}, processor time", "us/req", goal, "cpu_us", "lower")
+            trials.append(Trial(_stdio(era, window, seconds), [rate, cpu]))
     for era in ("legacy", "default"):
         for window in (64, 1):
             title = f"in memory, {era}, {window} in flight"
@@ -254,6 +256,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks beside_official",
         description="Measures this package beside the official Python SDK; prints medians and ratios.",
         epilog="Absolute figures drift from machine to machine and from hour to hour: compare the ratios. "
+        "With one request in flight, generator and server share one processor (see load --help). "
         "Processor time is what the server's process (in memory: the one process) took, whoever else was busy. "
         "The stderr of servers is thrown away. 'default' in memory is what each client does by itself.",
     )

@@ -249,6 +249,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seconds", type=float, default=3.0, help="length of the round (default: %(default)s)"
     )
+    parser.add_argument(
+        "--one-cpu",
+        action="store_true",
+        help="keep generator and server on one processor: with one request in flight they take turns anyway, and a "
+        "sleeping processor of a virtual machine can take longer to wake than the request",
+    )
     parser.add_argument("--start", action="store_true", help="measure start to initialize answered, no load")
     parser.add_argument(
         "--prefix", default="", help="a command that starts the server's command, as a profiler does"
@@ -262,6 +268,8 @@ def main(arguments: list[str]) -> int:
     command = shlex.split(options.prefix) + (
         options.command or [sys.executable, "-m", "benchmarks.peers.ours"]
     )
+    if options.one_cpu:
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     try:
         if options.start:
             print(json.dumps(measure_start(command)))
