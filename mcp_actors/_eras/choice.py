@@ -9,7 +9,7 @@ everything else                                             legacy: the connecti
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mcp_actors._eras.era import Era, Invocation, Method
@@ -43,14 +43,22 @@ def params_of(request: Any) -> dict[str, Any]:
 
 
 class ServerOpening:
-    """Turns the requests of one connection into invocations: one legacy conversation, any number of modern requests."""
+    """Turns the requests of one connection into invocations: one legacy conversation, any number of modern requests.
 
-    def __init__(self, versions: Sequence[str], custom: Mapping[str, Method]) -> None:
+    ``on_operating`` is called once, when the legacy client is past its handshake.
+    """
+
+    def __init__(
+        self,
+        versions: Sequence[str],
+        custom: Mapping[str, Method],
+        on_operating: Callable[[], None] = lambda: None,
+    ) -> None:
         self.versions = tuple(versions)
         self.legacy_served = tuple(v for v in versions if v in LEGACY)
         self.modern_served = tuple(v for v in versions if v in MODERN)
         self.custom = custom
-        self.legacy = LegacyConversation(self.legacy_served)
+        self.legacy = LegacyConversation(self.legacy_served, on_operating)
 
     def open(self, request: Request) -> Invocation:
         """Raises `RpcError`, ready to be sent, for a request that cannot be run."""

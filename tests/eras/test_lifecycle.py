@@ -84,6 +84,24 @@ def test_the_bare_method_of_the_tutorials_counts() -> None:
     assert conversation.state is State.OPERATING
 
 
+@pytest.mark.parametrize("said", ["notifications/initialized", "initialized", "tools/list"])
+def test_the_moment_from_which_a_client_may_be_told_things_unasked(said: str) -> None:
+    told: list[str] = []
+    conversation = LegacyConversation(SERVED, lambda: told.append(said))
+    for early in ("notifications/initialized", "initialized"):
+        conversation.notified(early)
+    conversation.open(0, "ping", {}, None)
+    conversation.open(1, "initialize", initialize_params(), None)
+    conversation.open(2, "ping", {}, None)
+    assert told == []
+    for id in (3, 4):
+        if "initialized" in said:
+            conversation.notified(said)
+        else:
+            conversation.open(id, said, {}, None)
+    assert told == [said]
+
+
 @pytest.mark.parametrize("version", SERVED)
 def test_a_version_that_is_served_is_agreed(version: str) -> None:
     conversation = LegacyConversation(SERVED)

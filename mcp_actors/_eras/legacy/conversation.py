@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mcp_actors._eras.era import Era, Invocation, Method, Peer
@@ -38,12 +38,16 @@ def open_method(era: Era, method: Method, id: RequestId, params: dict[str, Any],
 
 
 class LegacyConversation:
-    """Turns a client's requests into invocations, or refuses them by the lifecycle table."""
+    """Turns a client's requests into invocations, or refuses them by the lifecycle table.
 
-    __slots__ = ("era", "peer", "served", "state")
+    ``on_operating`` is called once, when the server may begin to tell things unasked.
+    """
 
-    def __init__(self, served: Sequence[str]) -> None:
+    __slots__ = ("era", "on_operating", "peer", "served", "state")
+
+    def __init__(self, served: Sequence[str], on_operating: Callable[[], None] = lambda: None) -> None:
         self.served = served
+        self.on_operating = on_operating
         self.state = State.NEW
         self.era: Era | None = None
         self.peer: Peer | None = None
@@ -73,12 +77,19 @@ class LegacyConversation:
         # Not before the request was found good: one that is refused moves nothing.
         if event is Event.INITIALIZE:
             self.era, self.peer = era, peer
-        self.state = next_state
+        if next_state is not self.state:
+            self._move(next_state)
         return invocation
 
     def notified(self, name: str) -> None:
         if name in INITIALIZED:
-            self.state = NEXT_STATE.get((self.state, Event.INITIALIZED), self.state)
+            self._move(NEXT_STATE.get((self.state, Event.INITIALIZED), self.state))
+
+    def _move(self, state: State) -> None:
+        begins = state is State.OPERATING and self.state is not State.OPERATING
+        self.state = state
+        if begins:
+            self.on_operating()
 
     def _refusal(self, event: Event) -> str:
         if event is Event.INITIALIZE:
