@@ -15,7 +15,13 @@ from mcp_actors._connection import Agreement, read
 from mcp_actors._eras.era import Era, Method
 from mcp_actors._eras.requesting import request_meta
 from mcp_actors._supervisor import Supervisor
-from mcp_actors.errors import InputRequired, LocalProtocolError, RemoteProtocolError
+from mcp_actors.errors import (
+    INVALID_PARAMS,
+    InputRequired,
+    LocalProtocolError,
+    RemoteProtocolError,
+    RpcError,
+)
 from mcp_actors.types import Implementation, InputRequest, InputResponse
 
 __all__ = ["Caller"]
@@ -88,15 +94,22 @@ class Caller:
             asked = _retry(
                 params, {key: era.unstructure(each) for key, each in (answers or {}).items()}, state
             )
+        changes = self.cache.changes
         for round in range(self._max_rounds + 1):
-            result = await self.send(
-                name, dict(asked), timeout, cap, on_progress, meta, progress=method.may_ask
-            )
+            try:
+                result = await self.send(
+                    name, dict(asked), timeout, cap, on_progress, meta, progress=method.may_ask
+                )
+            except RpcError as error:
+                if error.code == INVALID_PARAMS and "cursor" in params:
+                    # The pages before it led nowhere: none of them is good any more.
+                    self.cache.discard(name)
+                raise
             kind = result.get("resultType", "complete")
             if kind == "complete":
                 # What came of a retry is not cacheable.
                 if method.cacheable and asked is params:
-                    self.cache.put(name, params, result, trio.current_time())
+                    self.cache.put(name, params, result, trio.current_time(), changes)
                 return read(era, result, method.result)
             if kind != "input_required" or not method.may_ask:
                 raise RemoteProtocolError(

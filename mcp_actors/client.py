@@ -369,6 +369,8 @@ class Client:
 
     def _heard(self, event: Event, subscription: Any) -> None:
         self._caller.cache.invalidate(event.kind, event.uri)
+        if event.kind == "tools":
+            self._outputs.forget()
         self._listeners.heard(event, subscription)
 
     async def _list(self, method: str, cursor: str | None) -> Any:

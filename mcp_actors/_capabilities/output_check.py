@@ -26,6 +26,10 @@ class OutputCheck:
             else:
                 self._schemas[tool.name] = tool.output_schema
 
+    def forget(self) -> None:
+        """The tools changed: until they are listed again nobody knows what they return."""
+        self._schemas.clear()
+
     def check(self, name: str, result: CallToolResult) -> None:
         """Raises `RemoteProtocolError` for content that is missing or does not fit. Errors owe no content."""
         schema = self._schemas.get(name)

@@ -25,6 +25,7 @@ class ResponseCache:
 
     def __init__(self) -> None:
         self._entries: dict[tuple[str, bytes], tuple[float, dict[str, Any]]] = {}
+        self.changes = 0
 
     def __repr__(self) -> str:
         return f"<ResponseCache {len(self._entries)}/{MAX_ENTRIES}>"
@@ -42,10 +43,16 @@ class ResponseCache:
             return None
         return entry[1]
 
-    def put(self, method: str, params: dict[str, Any], result: dict[str, Any], now: float) -> None:
-        """Keeps an answer that says how long it is good for; without ``ttlMs``, or with 0, it is not kept."""
+    def put(
+        self, method: str, params: dict[str, Any], result: dict[str, Any], now: float, changes: int
+    ) -> None:
+        """Keeps an answer that says how long it is good for; without ``ttlMs``, or with 0, it is not kept.
+
+        ``changes`` is what this object's was when the question was sent: an answer that was overtaken by a change
+        may be an old one, and is not kept either.
+        """
         ttl = result.get("ttlMs")
-        if not isinstance(ttl, int | float) or isinstance(ttl, bool) or ttl <= 0:
+        if changes != self.changes or not isinstance(ttl, int | float) or isinstance(ttl, bool) or ttl <= 0:
             return
         if len(self._entries) >= MAX_ENTRIES:
             del self._entries[next(iter(self._entries))]
@@ -53,9 +60,14 @@ class ResponseCache:
 
     def invalidate(self, kind: str, uri: str | None) -> None:
         """Something changed on the server. An update may be of something below the uri, so all reads go."""
-        stale = _STALE[kind]
-        self._entries = {key: entry for key, entry in self._entries.items() if key[0] not in stale}
+        self.discard(*_STALE[kind])
+
+    def discard(self, *methods: str) -> None:
+        """Forgets every answer to these methods, all pages of a list."""
+        self.changes += 1
+        self._entries = {key: entry for key, entry in self._entries.items() if key[0] not in methods}
 
     def clear(self) -> None:
         """Forgets everything: the server is another one, or was started anew."""
+        self.changes += 1
         self._entries.clear()
