@@ -122,7 +122,7 @@ class Call:
         self.conversation = conversation
         self.outlet = outlet
         self.responder = responder
-        self.scope = trio.CancelScope()
+        self.scope: trio.CancelScope | None = None
         self.started = trio.current_time()
         self.gates: Sequence[Gate] = ()
         self.queued_at: Sequence[Gate] = ()
@@ -141,7 +141,8 @@ class Call:
     def cancel(self, reason: str | None = None) -> None:
         """The peer no longer wants the answer: the handler sees `trio.Cancelled` and nothing is sent."""
         self.cancelled = True
-        self.scope.cancel(reason=f"cancelled by the peer: {reason or 'no reason given'}")
+        if self.scope is not None:
+            self.scope.cancel(reason=f"cancelled by the peer: {reason or 'no reason given'}")
 
     def drain(self) -> None:
         """The connection is about to end: calls without an end of their own end now."""
@@ -172,18 +173,45 @@ class Call:
 
         The handler is unwound like any cancelled code, so that an ``except Exception`` in it cannot stop this.
         """
+        assert self.scope is not None
         self._replacement = result
         self.scope.cancel(reason="the client is asked for input; its retry runs this handler again")
         await trio.sleep_forever()
 
     # -- the actor -------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Runs the handler and sends what comes of it. Only `trio.Cancelled` of the session gets out."""
+    async def run(self, scope: trio.CancelScope) -> None:
+        """Runs the handler inside ``scope`` and sends what comes of it.
+
+        When the scope was cancelled, by `cancel` or `replace`, `finish` comes after it; `close` comes in any case.
+        """
+        self.scope = scope
+        if self.cancelled:
+            scope.cancel(reason="cancelled by the peer before it began")
+        frame = await self._outcome()
+        if not scope.cancel_called:
+            await self._send(frame)
+
+    async def finish(self) -> None:
+        """What is left to do outside of the scope that was cancelled."""
+        frame = None
+        if self._replacement is not None and not self.cancelled:
+            try:
+                frame = self.reply(self._replacement)
+            except Exception as error:
+                frame = self.failure(error)
+        await self._send(frame)
+
+    def close(self) -> None:
+        """The call is over: its id may be used again, its place is free."""
+        self.conversation.forget(self)
+        for gate in self.gates:
+            gate.leave()
+
+    async def _send(self, frame: Frame | None) -> None:
+        # From here on a cancellation comes too late, as the protocol allows.
+        self.conversation.forget(self)
         try:
-            frame = await self._outcome()
-            # From here on a cancellation comes too late, as the protocol allows.
-            self.conversation.forget(self)
             if frame is None:
                 self.outlet.settle()
             else:
@@ -192,27 +220,18 @@ class Call:
             log.debug("answer not sent: the connection is gone", id=self.id)
         except LocalProtocolError as error:
             log.warning("answer not sent", id=self.id, error=str(error))
-        finally:
-            self.conversation.forget(self)
-            for gate in self.gates:
-                gate.leave()
 
     async def _outcome(self) -> Frame | None:
-        result: Any = None
         try:
-            with self.scope:
-                if self.queued_at:
-                    await self._enter()
-                result = await self.responder.answer(self)
-                if not self.cancelled:
-                    return self.reply(result)
+            if self.queued_at:
+                await self._enter()
+            if self.cancelled:
+                await trio.lowlevel.checkpoint()
+            return self.reply(await self.responder.answer(self))
         except BaseExceptionGroup as group:
             return self._group_failure(group)
         except Exception as error:
             return None if self._is_silent(error) else self.failure(error)
-        if self.cancelled or self._replacement is None:
-            return None
-        return self.reply(self._replacement)
 
     async def _enter(self) -> None:
         self._state = "waiting"

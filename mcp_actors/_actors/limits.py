@@ -23,6 +23,9 @@ class Limits:
     server_max_in_flight: int = 10_000
     """Calls that run at once on all connections of one server; each costs about 10 KiB."""
 
+    idle_tasks: int = 64
+    """Tasks that one connection keeps for calls to come, each of some 4 KiB; a quiet connection never made them."""
+
     outbox: int = 256
     """Frames queued for the peer; a sender waits when it is full. One burst, not a buffer against a slow reader."""
 

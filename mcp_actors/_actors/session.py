@@ -20,6 +20,7 @@ from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.link import Link, LinkStatistics, Received
 from mcp_actors._actors.outbound import Outbound
 from mcp_actors._actors.pending import PendingStatistics
+from mcp_actors._actors.pool import CallPool
 from mcp_actors._eras.era import Invocation
 from mcp_actors._logs import log
 from mcp_actors._wire.codec import decode_value, encode_notification
@@ -117,6 +118,7 @@ class Session:
         self._ending: ConnectionLost | None = None
         self._reading = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
+        self._pool: CallPool | None = None
         self._breaking: BaseException | None = None
         self._lost_to: BaseException | None = None
         link.on_broken = self._broken
@@ -142,9 +144,11 @@ class Session:
         try:
             async with trio.open_nursery() as calls:
                 self._nursery = calls
+                self._pool = CallPool(calls, self.limits.idle_tasks)
                 task_status.started()
                 broken = await self._read()
                 self._end(broken)
+                self._pool.close()
                 if broken is not None:
                     calls.cancel_scope.cancel(reason="the connection broke")
                 else:
@@ -299,8 +303,8 @@ class Session:
                 queued.append(gate)
         call.gates, call.queued_at = self._gates, queued
         self.calls[call.id] = call
-        assert self._nursery is not None
-        self._nursery.start_soon(call.run, name=call.invocation.method.name)
+        assert self._pool is not None
+        self._pool.start(call)
 
     def _give_back(self, queued: list[Gate], refusing: Gate) -> None:
         for gate in self._gates:
