@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -24,7 +24,9 @@ from mcp_actors.errors import (
 )
 from mcp_actors.types import Implementation, InputRequest, InputResponse
 
-__all__ = ["Caller"]
+__all__ = ["Caller", "all_pages"]
+
+T = TypeVar("T")
 
 
 class Caller:
@@ -35,6 +37,7 @@ class Caller:
         info: Implementation,
         answers: Answers,
         log_level: str | None,
+        default_log_level: str | None,
         *,
         timeout: float,
         cap: float,
@@ -46,6 +49,7 @@ class Caller:
         self.cache = ResponseCache()
         self.meta: dict[str, Any] = {}
         self.log_level = log_level
+        self._default_log_level = default_log_level
         self._info = info
         self._answers = answers
         self._answer_input = answer_input
@@ -63,7 +67,8 @@ class Caller:
     def agreed(self, agreement: Agreement) -> None:
         """A handshake was made: from now on this is how requests look."""
         self._agreement = agreement
-        self.meta = request_meta(agreement.era, self._info, self._answers.capabilities, self.log_level)
+        level = self.log_level or self._default_log_level
+        self.meta = request_meta(agreement.era, self._info, self._answers.capabilities, level)
         self.cache.clear()
 
     @property
@@ -191,3 +196,18 @@ def _retry(params: dict[str, Any], answers: dict[str, Any], state: str | None) -
     if state is not None:
         retry["requestState"] = state
     return retry
+
+
+async def all_pages(
+    list_page: Callable[[str | None], Awaitable[Any]], entries: Callable[[Any], list[T]]
+) -> AsyncIterator[T]:
+    """Every entry of a list, page by page; the next page is asked for when it is needed."""
+    cursor: str | None = None
+    while True:
+        page = await list_page(cursor)
+        for entry in entries(page):
+            yield entry
+        cursor = page.next_cursor
+        # An empty string is a cursor like any other; only its absence ends the list.
+        if cursor is None:
+            return

@@ -18,6 +18,7 @@ from mcp_actors._eras.legacy.eras import LEGACY
 from mcp_actors._eras.modern.eras import MODERN
 from mcp_actors._eras.probe import verdict_on_error, verdict_on_result
 from mcp_actors._eras.requesting import ClientOpening, request_meta
+from mcp_actors._logs import log
 from mcp_actors.abc import FrameChannel
 from mcp_actors.errors import CallTimeout, RemoteProtocolError, RpcError, UnsupportedVersion
 from mcp_actors.types import DiscoverResult, Implementation, InitializeResult, ServerCapabilities
@@ -45,13 +46,17 @@ class Agreement:
 
 @attrs.frozen
 class Terms:
-    """What the client brings to a meeting. Times are seconds."""
+    """What the client brings to a meeting. Times are seconds.
+
+    ``log_level`` tells what a session is asked for, ``None`` to leave it to the server.
+    """
 
     versions: Sequence[str]
     info: Implementation
     answers: Answers
     probe_timeout: float
     handshake_timeout: float
+    log_level: Callable[[], str | None]
 
 
 class Connection:
@@ -170,7 +175,17 @@ class Connection:
         initialized: InitializeResult = read(era, result, InitializeResult)
         self.opening.era = era
         await self.session.notify("notifications/initialized")
+        level = terms.log_level()
+        if level is not None and initialized.capabilities.logging is not None:
+            await self._set_log_level(level, terms.handshake_timeout)
         return Agreement(era, initialized.capabilities, initialized.server_info, initialized.instructions)
+
+    async def _set_log_level(self, level: str, seconds: float) -> None:
+        try:
+            await self.session.request("logging/setLevel", {"level": level}, idle=seconds, cap=math.inf)
+        except RpcError as error:
+            # A server that is too loud is a server all the same.
+            log.debug("the log level could not be set", error=str(error))
 
     async def _ask(self, terms: Terms, method: str, era: Era, seconds: float) -> dict[str, Any]:
         meta = request_meta(era, terms.info, terms.answers.capabilities, None)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.pending import ProgressCallback
 from mcp_actors._actors.session import SessionStatistics
-from mcp_actors._caller import Caller
+from mcp_actors._caller import Caller, all_pages
 from mcp_actors._capabilities.answers import Answers, ElicitationHandler, Roots, SamplingHandler
 from mcp_actors._capabilities.broadcast import Event
 from mcp_actors._capabilities.listening import Listener
@@ -51,8 +51,7 @@ from mcp_actors.types import (
 __all__ = ["Client"]
 
 VERSION = "0.1.0"
-
-T = TypeVar("T")
+DEFAULT_LOG_LEVEL = "info"
 
 
 class Client:
@@ -63,13 +62,16 @@ class Client:
     ``era`` is ``"auto"`` (find out), ``"legacy"``, ``"modern"`` or one protocol version. ``sampling``,
     ``elicitation`` and ``roots`` answer what servers ask; what is not given is not declared. ``sampling_tools``
     declares that sampling may use tools. ``on_log(level, data, logger)`` and ``on_change(kind, uri)``, sync or async,
-    are told in the order of arrival. ``timeout`` (seconds without an answer or progress, 30) and ``cap`` (seconds in
-    all, 300) bound every call; `math.inf` switches one off. With ``answer_input=False`` a server's request for input
-    raises `InputRequired` instead of being answered, at most ``max_rounds`` times for one call. ``probe_timeout`` is
-    how long a silent server is taken for a modern one. ``restart=True`` connects again when the connection is lost;
-    calls in flight fail all the same, for nobody knows what became of them.
+    are told in the order of arrival. ``log_level`` is the least severe message that is wanted; by default a modern
+    server is asked for ``"info"`` when there is an ``on_log``, and a session is left as its server likes it.
+    ``timeout`` (seconds without an answer or progress, 30) and ``cap`` (seconds in all, 300) bound every call;
+    `math.inf` switches one off. With ``answer_input=False`` a server's request for input raises `InputRequired`
+    instead of being answered, at most ``max_rounds`` times for one call. ``probe_timeout`` is how long a silent server
+    is taken for a modern one. ``restart=True`` connects again when the connection is lost; calls in flight fail all
+    the same, for nobody knows what became of them.
 
-    Entering raises `ConnectFailed`, `ConnectionLost`, `CallTimeout` or `UnsupportedVersion`.
+    Entering raises `ConnectFailed`, `ConnectionLost`, `CallTimeout`, `UnsupportedVersion` when no version is common,
+    `RpcError` and `RemoteProtocolError` when the server refuses or answers what cannot be understood.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class Client:
         roots: Roots | None = None,
         on_log: LogHandler | None = None,
         on_change: Callable[[str, str | None], Awaitable[None] | None] | None = None,
-        log_level: LoggingLevel = "info",
+        log_level: LoggingLevel | None = None,
         timeout: float = 30.0,
         cap: float = 300.0,
         answer_input: bool = True,
@@ -94,11 +96,13 @@ class Client:
         limits: Limits | None = None,
     ) -> None:
         answers = Answers(sampling, sampling_tools, elicitation, roots, busy=lambda: self._caller.asked())
+        self._has_roots = roots is not None
         info = info or Implementation("mcp-actors", VERSION)
         self._caller = Caller(
             info,
             answers,
-            log_level if on_log is not None else None,
+            log_level,
+            DEFAULT_LOG_LEVEL if on_log is not None else None,
             timeout=timeout,
             cap=cap,
             answer_input=answer_input,
@@ -113,7 +117,7 @@ class Client:
         )
         self._supervisor = Supervisor(
             target,
-            Terms(versions_for(era), info, answers, probe_timeout, timeout),
+            Terms(versions_for(era), info, answers, probe_timeout, timeout, lambda: self._caller.log_level),
             limits or Limits(),
             restart,
             on_notification=self._notices.put,
@@ -181,7 +185,7 @@ class Client:
 
     def tools(self) -> AsyncIterator[Tool]:
         """All tools, page by page."""
-        return _all_pages(self.list_tools, lambda page: page.tools)
+        return all_pages(self.list_tools, lambda page: page.tools)
 
     async def call_tool(
         self,
@@ -220,7 +224,7 @@ class Client:
 
     def resources(self) -> AsyncIterator[Resource]:
         """All resources, page by page."""
-        return _all_pages(self.list_resources, lambda page: page.resources)
+        return all_pages(self.list_resources, lambda page: page.resources)
 
     async def list_resource_templates(self, cursor: str | None = None) -> ListResourceTemplatesResult:
         """One page of the resource templates; see `resource_templates` for all of them."""
@@ -229,7 +233,7 @@ class Client:
 
     def resource_templates(self) -> AsyncIterator[ResourceTemplate]:
         """All resource templates, page by page."""
-        return _all_pages(self.list_resource_templates, lambda page: page.resource_templates)
+        return all_pages(self.list_resource_templates, lambda page: page.resource_templates)
 
     async def read_resource(
         self,
@@ -269,7 +273,7 @@ class Client:
 
     def prompts(self) -> AsyncIterator[Prompt]:
         """All prompts, page by page."""
-        return _all_pages(self.list_prompts, lambda page: page.prompts)
+        return all_pages(self.list_prompts, lambda page: page.prompts)
 
     async def get_prompt(
         self,
@@ -321,7 +325,12 @@ class Client:
             self._caller.agreed(self._agreement)
 
     async def roots_changed(self) -> None:
-        """Tells a legacy server to list the roots anew; a modern one asks when it needs them."""
+        """Tells a legacy server to list the roots anew; a modern one asks when it needs them.
+
+        Raises `LocalProtocolError` in a client without roots.
+        """
+        if not self._has_roots:
+            raise LocalProtocolError("this client was given no roots, so none of them can change")
         if self.era == "legacy":
             await self._supervisor.session.notify("notifications/roots/list_changed")
 
@@ -375,17 +384,3 @@ class Client:
 
     async def _list(self, method: str, cursor: str | None) -> Any:
         return await self._caller.call(method, {} if cursor is None else {"cursor": cursor})
-
-
-async def _all_pages(
-    list_page: Callable[[str | None], Awaitable[Any]], entries: Callable[[Any], list[T]]
-) -> AsyncIterator[T]:
-    cursor: str | None = None
-    while True:
-        page = await list_page(cursor)
-        for entry in entries(page):
-            yield entry
-        cursor = page.next_cursor
-        # An empty string is a cursor like any other; only its absence ends the list.
-        if cursor is None:
-            return

@@ -123,7 +123,7 @@ async def test_each_of_many_subscriptions_hears_of_it_once(autojump_clock: MockC
         await listen(peer, 3, toolsListChanged=True)
         server.resource_updated("x://a")
         tags = [(await peer.receive())["params"]["_meta"][SUBSCRIPTION_ID] for _ in range(2)]
-        assert sorted(tags, key=str) == [1, "1"]
+        assert set(tags) == {1, "1"}
         await nothing(peer)
 
 
