@@ -64,6 +64,8 @@ class Supervisor:
         self._remembers = isinstance(target, str) and tuple(terms.versions) == VERSIONS
         self._hint: Era | None = _verdicts.get(str(target)) if self._remembers else None
         self._stopping = False
+        # The attempt to connect that is being made, until it has come about.
+        self._attempt: trio.CancelScope | None = None
         self._changed = trio.lowlevel.ParkingLot()
         self._connections = 0
         self._loss: ConnectionLost | ConnectFailed | None = None
@@ -86,6 +88,7 @@ class Supervisor:
             transport = await self._transport(self._nursery)
             await self._nursery.start(self._supervise, transport)
         except BaseException:
+            self._done.set()
             await self._leave()
             raise
 
@@ -112,6 +115,8 @@ class Supervisor:
         self._stopping = True
         if self._connection is not None:
             self._connection.session.stop()
+        elif self._attempt is not None:
+            self._attempt.cancel(reason="the client is closed")
         self._changed.unpark_all()
         if self._nursery is not None:
             await self._done.wait()
@@ -179,6 +184,9 @@ class Supervisor:
                     with trio.move_on_after(BACKOFF[min(failures, len(BACKOFF) - 1)]):
                         await self._changed.park()
                     failures += 1
+            if self.agreement is None:
+                self._loss = ConnectionLost("the client was closed before it was connected")
+                raise self._loss
         finally:
             self._done.set()
             self._changed.unpark_all()
@@ -196,7 +204,7 @@ class Supervisor:
 
     async def _connect(self, transport: ClientTransport, task_status: trio.TaskStatus[None]) -> None:
         """Returns when a connection that came about has ended."""
-        with one_error():
+        with one_error(), trio.CancelScope() as self._attempt:
             async with transport.connect() as channel:
                 self._connections += 1
                 connection = Connection(
@@ -211,7 +219,7 @@ class Supervisor:
                     try:
                         met_before = self.agreement is not None
                         await self._agree(connection)
-                        self._connection = connection
+                        self._connection, self._attempt = connection, None
                         if not met_before:
                             task_status.started()
                         self._changed.unpark_all()
