@@ -19,6 +19,7 @@ from mcp_actors._connection import Agreement, Connection, Terms
 from mcp_actors._eras.choice import VERSIONS
 from mcp_actors._eras.era import Era
 from mcp_actors._eras.legacy.eras import LATEST_LEGACY
+from mcp_actors._eras.modern.eras import MODERN
 from mcp_actors.abc import ClientTransport, ConnectionHandler, ServerTransport
 from mcp_actors.discovery import client_transport
 from mcp_actors.errors import ConnectFailed, ConnectionLost, LocalProtocolError
@@ -196,6 +197,7 @@ class Supervisor:
         if (
             self._hint is None
             and LATEST_LEGACY.version in self._terms.versions
+            and any(version in MODERN for version in self._terms.versions)
             and isinstance(error, ConnectionLost)
         ):
             self._hint = LATEST_LEGACY
