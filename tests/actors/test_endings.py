@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from trio.testing import MockClock
 
 from mcp_actors import Client, ConnectionLost, Context, Limits, Server
 from mcp_actors.framing import LineChannel
@@ -44,9 +43,7 @@ class Wire:
         await self.far.send_stream.aclose()
 
 
-async def test_end_of_input_lets_calls_in_flight_answer(
-    autojump_clock: MockClock, nursery: trio.Nursery
-) -> None:
+async def test_end_of_input_lets_calls_in_flight_answer() -> None:
     witness = Witness()
     wire = Wire(witness.server)
     with trio.fail_after(100):
@@ -61,7 +58,7 @@ async def test_end_of_input_lets_calls_in_flight_answer(
     assert witness.returned == [1]
 
 
-async def test_the_grace_after_end_of_input_is_bounded(autojump_clock: MockClock) -> None:
+async def test_the_grace_after_end_of_input_is_bounded() -> None:
     witness = Witness(limits=Limits(drain_grace=5))
     wire = Wire(witness.server)
     async with trio.open_nursery() as serving:
@@ -78,9 +75,7 @@ async def test_the_grace_after_end_of_input_is_bounded(autojump_clock: MockClock
     assert witness.cancelled == [2]
 
 
-async def test_a_handler_that_asks_after_the_goodbye_learns_that_nobody_will_answer(
-    autojump_clock: MockClock,
-) -> None:
+async def test_a_handler_that_asks_after_the_goodbye_learns_that_nobody_will_answer() -> None:
     server = Server("asks")
     raised: list[BaseException] = []
 
@@ -107,9 +102,7 @@ async def test_a_handler_that_asks_after_the_goodbye_learns_that_nobody_will_ans
 
 
 @pytest.mark.parametrize("how", ["snap", "snap_writes"])
-async def test_a_break_cancels_everything_of_that_connection_at_once(
-    autojump_clock: MockClock, how: str
-) -> None:
+async def test_a_break_cancels_everything_of_that_connection_at_once(how: str) -> None:
     witness = Witness()
     channel, peer = faulty_pair()
     sibling_channel, sibling = faulty_pair()
@@ -135,7 +128,7 @@ async def test_a_break_cancels_everything_of_that_connection_at_once(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_break_while_draining_does_not_wait_for_the_grace(autojump_clock: MockClock) -> None:
+async def test_a_break_while_draining_does_not_wait_for_the_grace() -> None:
     witness = Witness(limits=Limits(drain_grace=50))
     wire = Wire(witness.server)
     async with trio.open_nursery() as serving:
@@ -153,9 +146,7 @@ async def test_a_break_while_draining_does_not_wait_for_the_grace(autojump_clock
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_when_the_server_goes_every_pending_call_fails_at_once(
-    autojump_clock: MockClock, era: str
-) -> None:
+async def test_when_the_server_goes_every_pending_call_fails_at_once(era: str) -> None:
     raised: list[BaseException] = []
 
     async def wait_for_answer(client: Client) -> None:
@@ -179,7 +170,7 @@ async def test_when_the_server_goes_every_pending_call_fails_at_once(
             await client.call_tool("any")
 
 
-async def test_a_raw_client_that_vanishes_leaves_nothing(autojump_clock: MockClock) -> None:
+async def test_a_raw_client_that_vanishes_leaves_nothing() -> None:
     witness = Witness()
     async with raw_client(witness.server) as peer:
         await peer.initialize(LEGACY)

@@ -1,4 +1,4 @@
-"""How calls end when somebody gives them up: in both directions, over several hops, and when there is nothing to cancel."""
+"""How calls end when somebody gives them up: both directions, several hops, and nothing there to cancel."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from trio.testing import MockClock
 
 from mcp_actors import Client, Context, Server
 from mcp_actors.testing import connected_pair
@@ -35,9 +34,7 @@ FORM = {"type": "object", "properties": {"name": {"type": "string"}}}
 
 @pytest.mark.parametrize("make", [call, modern_call])
 @pytest.mark.parametrize("id", [7, 0, "seven", "", 2**70])
-async def test_a_cancelled_call_sees_cancelled_and_is_not_answered(
-    autojump_clock: MockClock, make: Any, id: Any
-) -> None:
+async def test_a_cancelled_call_sees_cancelled_and_is_not_answered(make: Any, id: Any) -> None:
     witness = Witness()
     async with legacy_client(witness.server) as peer:
         await peer.send(make(id, "hang"))
@@ -53,7 +50,7 @@ async def test_a_cancelled_call_sees_cancelled_and_is_not_answered(
         assert "result" in await peer.request("next", "ping")
 
 
-async def test_cancelling_one_call_leaves_the_others(autojump_clock: MockClock) -> None:
+async def test_cancelling_one_call_leaves_the_others() -> None:
     witness = Witness()
     async with legacy_client(witness.server) as peer:
         for id in range(1, 6):
@@ -65,7 +62,7 @@ async def test_cancelling_one_call_leaves_the_others(autojump_clock: MockClock) 
         assert witness.cancelled == [3]
 
 
-async def test_an_id_is_not_its_lookalike(autojump_clock: MockClock) -> None:
+async def test_an_id_is_not_its_lookalike() -> None:
     witness = Witness()
     async with legacy_client(witness.server) as peer:
         for id in (1, "1"):
@@ -80,9 +77,7 @@ async def test_an_id_is_not_its_lookalike(autojump_clock: MockClock) -> None:
         assert witness.server.tree().sessions[0].counters.late == 5
 
 
-async def test_a_handler_that_swallows_its_cancellation_is_not_answered_either(
-    autojump_clock: MockClock,
-) -> None:
+async def test_a_handler_that_swallows_its_cancellation_is_not_answered_either() -> None:
     server = Server("stubborn")
 
     @server.tool
@@ -100,7 +95,7 @@ async def test_a_handler_that_swallows_its_cancellation_is_not_answered_either(
         assert server.tree().sessions[0].calls == ()
 
 
-async def test_cleanup_after_cancellation_may_take_time_and_says_nothing(autojump_clock: MockClock) -> None:
+async def test_cleanup_after_cancellation_may_take_time_and_says_nothing() -> None:
     server = Server("tidy")
     tidied: list[float] = []
 
@@ -129,7 +124,7 @@ async def test_cleanup_after_cancellation_may_take_time_and_says_nothing(autojum
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_leaving_the_scope_round_a_call_tells_the_server(autojump_clock: MockClock, era: str) -> None:
+async def test_leaving_the_scope_round_a_call_tells_the_server(era: str) -> None:
     witness = Witness()
     async with connected_pair(witness.server, era=era) as client:
         with trio.move_on_after(2) as scope:
@@ -141,7 +136,7 @@ async def test_leaving_the_scope_round_a_call_tells_the_server(autojump_clock: M
         assert (await client.call_tool("echo", {"text": "still here"})).content[0].text == "still here"  # type: ignore[union-attr]
 
 
-async def test_the_server_cancels_what_it_asked(autojump_clock: MockClock) -> None:
+async def test_the_server_cancels_what_it_asked() -> None:
     seen: list[str] = []
 
     async def elicitation(question: Any) -> ElicitResult:
@@ -168,7 +163,7 @@ async def test_the_server_cancels_what_it_asked(autojump_clock: MockClock) -> No
         assert await peer.receive() == reply("p")
 
 
-async def test_a_cancelled_call_withdraws_its_own_questions_first(autojump_clock: MockClock) -> None:
+async def test_a_cancelled_call_withdraws_its_own_questions_first() -> None:
     server = Server("asks")
 
     @server.tool
@@ -194,9 +189,7 @@ async def test_a_cancelled_call_withdraws_its_own_questions_first(autojump_clock
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 @pytest.mark.parametrize("hops", [1, 2, 5])
-async def test_cancellation_travels_over_any_number_of_hops(
-    autojump_clock: MockClock, era: str, hops: int
-) -> None:
+async def test_cancellation_travels_over_any_number_of_hops(era: str, hops: int) -> None:
     """Client, then servers whose handlers are clients of the next one."""
     ends: list[str] = []
     last = Witness()
@@ -229,7 +222,7 @@ def relay(inner: Server, name: str, ends: list[str], era: str) -> Server:
     return outer
 
 
-async def test_cancellation_travels_there_and_back_again(autojump_clock: MockClock) -> None:
+async def test_cancellation_travels_there_and_back_again() -> None:
     """A question comes back to the client, whose answer needs a call of another server; the first call is given up."""
     library = Witness()
     server = Server("asks")
@@ -266,7 +259,7 @@ async def test_cancellation_travels_there_and_back_again(autojump_clock: MockClo
 # -- unknown or finished id ------------------------------------------------------------------------------------------
 
 
-async def test_cancelling_what_is_not_there_is_counted_and_ignored(autojump_clock: MockClock) -> None:
+async def test_cancelling_what_is_not_there_is_counted_and_ignored() -> None:
     witness = Witness()
     async with legacy_client(witness.server) as peer:
         await peer.request(1, "tools/call", {"name": "echo", "arguments": {"text": "x"}})
@@ -279,7 +272,7 @@ async def test_cancelling_what_is_not_there_is_counted_and_ignored(autojump_cloc
         assert "result" in await peer.request(2, "ping")
 
 
-async def test_a_client_drops_answers_and_progress_that_nobody_waits_for(autojump_clock: MockClock) -> None:
+async def test_a_client_drops_answers_and_progress_that_nobody_waits_for() -> None:
     async with met() as (client, peer):
         await peer.send(reply(1000))
         await peer.send(reply("1"))
