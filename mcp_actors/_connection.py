@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -39,8 +40,9 @@ class Agreement:
     info: Implementation | None
     instructions: str | None
 
-    @property
+    @functools.cached_property
     def gates(self) -> frozenset[str]:
+        """The dotted names of what the server declared."""
         return declared_gates(self.capabilities)
 
 
