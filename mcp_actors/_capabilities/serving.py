@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import copy_context
 from typing import Any
 
 import attrs
@@ -65,7 +66,8 @@ class Serving:
         if handler.inline is not None and (
             not self.middleware or call.invocation.method.name in _ALWAYS_INLINE
         ):
-            result = handler.inline(ctx)
+            # In a copy of the session's context variables, as a task has one: what a function sets is its own.
+            result = copy_context().run(handler.inline, ctx)
             if result is not DEFERRED:
                 return result
         call.prepared = handler.run, ctx

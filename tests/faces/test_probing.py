@@ -251,7 +251,6 @@ async def test_a_silent_server_times_out_for_a_modern_client(autojump_clock: Moc
         assert isinstance(await outcome.receive(), CallTimeout)
 
 
-@pytest.mark.xfail(strict=False, reason="the supervisor tries once more even when nothing was probed")
 async def test_a_client_that_is_pinned_does_not_start_a_dying_server_twice(autojump_clock: MockClock) -> None:
     async with raw_server() as server, entered(server, era="legacy") as (outcome, _):
         peer = await server.accept()
