@@ -106,12 +106,11 @@ class Answers:
             self._check_sampling(question)
             return question
         if method == "elicitation/create" and self.elicitation is not None:
-            form = params.get("mode", "form") == "form"
-            return (
-                structured(era, params, ElicitFormParams)
-                if form
-                else structured(era, params, ElicitUrlParams)
-            )
+            if params.get("mode", "form") == "form":
+                return structured(era, params, ElicitFormParams)
+            if "url" not in era.unstructure(self.capabilities)["elicitation"]:
+                raise RpcError(INVALID_PARAMS, "this client did not declare elicitation.url")
+            return structured(era, params, ElicitUrlParams)
         if method == "roots/list" and self.roots is not None:
             return structured(era, params, ListRootsParams)
         raise RpcError(METHOD_NOT_FOUND, f"this client did not declare that it answers {method}")
