@@ -104,14 +104,15 @@ class Call:
         "cancelled",
         "conversation",
         "gates",
+        "gates_ahead",
         "id",
         "invocation",
         "outlet",
         "prepared",
-        "queued_at",
         "responder",
         "scope",
         "started",
+        "ticket",
     )
 
     def __init__(
@@ -124,8 +125,10 @@ class Call:
         self.responder = responder
         self.scope: trio.CancelScope | None = None
         self.started = trio.current_time()
+        # Gates whose place this call holds, those it has still to enter, and the ticket for the first of them.
         self.gates: Sequence[Gate] = ()
-        self.queued_at: Sequence[Gate] = ()
+        self.gates_ahead: Sequence[Gate] = ()
+        self.ticket: trio.Event | None = None
         # What the responder keeps between its attempt to answer at once and the call's own task.
         self.prepared: Any = None
         self.cancelled = False
@@ -223,7 +226,7 @@ class Call:
 
     async def _outcome(self) -> Frame | None:
         try:
-            if self.queued_at:
+            if self.gates_ahead:
                 await self._enter()
             if self.cancelled:
                 await trio.lowlevel.checkpoint()
@@ -235,10 +238,15 @@ class Call:
 
     async def _enter(self) -> None:
         self._state = "waiting"
-        entered = [gate for gate in self.gates if gate not in self.queued_at]
+        entered = list(self.gates)
+        ticket, self.ticket = self.ticket, None
         try:
-            for gate in self.queued_at:
-                await gate.enter()
+            for gate in self.gates_ahead:
+                if ticket is None and not gate.try_enter():
+                    ticket = gate.expect()
+                if ticket is not None:
+                    await gate.enter(ticket)
+                    ticket = None
                 entered.append(gate)
         finally:
             self.gates = entered

@@ -23,7 +23,11 @@ class GateStatistics:
 
 
 class Gate:
-    """A counter with a bounded waiting room; entering costs nothing while there is room."""
+    """A counter with a bounded waiting room; entering costs nothing while there is room.
+
+    Whoever waits has a ticket, an event that is set when it is its turn. Tickets are given out in the read path, so
+    their order is that of arrival, whatever order the tasks that wait are run in.
+    """
 
     def __init__(self, scope: str, limit: int, waiting_limit: int, max_wait: float) -> None:
         self.scope = scope
@@ -32,57 +36,56 @@ class Gate:
         self.max_wait = max_wait
         self._inside = 0
         self._refused = 0
-        self._room = trio.lowlevel.ParkingLot()
-        self._expected = 0
+        # Nobody waits while there is room: a place is handed over by whoever leaves it.
+        self._waiting: dict[trio.Event, None] = {}
 
     def try_enter(self) -> bool:
         """Takes a place if one is free now."""
-        if self._inside < self.limit and not self._room:
+        if self._inside < self.limit:
             self._inside += 1
             return True
         return False
 
-    def expect(self) -> None:
-        """Announces a caller of `enter`; raises `Overloaded` when the waiting room is full."""
-        if self._expected >= self.waiting_limit:
+    def expect(self) -> trio.Event:
+        """Gives out a ticket for `enter`; raises `Overloaded` when the waiting room is full."""
+        if len(self._waiting) >= self.waiting_limit:
             raise self._refusal()
-        self._expected += 1
+        ticket = trio.Event()
+        self._waiting[ticket] = None
+        return ticket
 
-    def unexpect(self) -> None:
-        """Takes an announcement back."""
-        self._expected -= 1
+    async def enter(self, ticket: trio.Event) -> None:
+        """Waits for a place, in order of the tickets; raises `Overloaded` after ``max_wait`` seconds.
 
-    async def enter(self) -> None:
-        """Waits for a place, in order of arrival; raises `Overloaded` after ``max_wait`` seconds.
-
-        Each call was announced with `expect`. Cancellation leaves the gate as it was.
+        Each ticket must be brought here, by a task that may be cancelled already. Cancelled while it waits, it has
+        left the waiting room.
         """
-        try:
-            if self._inside < self.limit:
-                self._inside += 1
-                return
-            with trio.move_on_after(self.max_wait):
-                # The place is handed over by `leave`, so it cannot be taken by somebody who came later.
-                await self._room.park()
-                return
-            raise self._refusal()
-        finally:
-            self._expected -= 1
+        # A set ticket is a place already taken: no checkpoint may come between it and our caller.
+        if not ticket.is_set():
+            try:
+                with trio.move_on_after(self.max_wait):
+                    await ticket.wait()
+            finally:
+                self._waiting.pop(ticket, None)
+            if not ticket.is_set():
+                raise self._refusal()
 
     def leave(self) -> None:
         """Gives the place to whoever waits longest, or back."""
-        if self._room:
-            self._room.unpark()
+        if self._waiting:
+            ticket = next(iter(self._waiting))
+            del self._waiting[ticket]
+            ticket.set()
         else:
             self._inside -= 1
 
     def _refusal(self) -> Overloaded:
         self._refused += 1
-        return Overloaded(self.scope, self.limit, self._expected)
+        return Overloaded(self.scope, self.limit, len(self._waiting))
 
     def statistics(self) -> GateStatistics:
         """Where the gate stands."""
-        return GateStatistics(self._inside, self._expected, self._refused)
+        return GateStatistics(self._inside, len(self._waiting), self._refused)
 
     def __repr__(self) -> str:
-        return f"<Gate {self.scope} {self._inside}/{self.limit} waiting={self._expected}>"
+        return f"<Gate {self.scope} {self._inside}/{self.limit} waiting={len(self._waiting)}>"

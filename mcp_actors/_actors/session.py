@@ -291,29 +291,24 @@ class Session:
         return True
 
     def _start(self, call: Call) -> None:
-        queued: list[Gate] = []
-        for gate in self._gates:
-            if not gate.try_enter():
-                try:
-                    gate.expect()
-                except RpcError as error:
-                    self._give_back(queued, gate)
-                    self._refuse(call.id, error, call.outlet)
-                    return
-                queued.append(gate)
-        call.gates, call.queued_at = self._gates, queued
+        call.gates = self._gates
+        for number, gate in enumerate(self._gates):
+            if gate.try_enter():
+                continue
+            entered = self._gates[:number]
+            try:
+                call.ticket = gate.expect()
+            except RpcError as error:
+                for each in entered:
+                    each.leave()
+                self._refuse(call.id, error, call.outlet)
+                return
+            # The gates behind this one are entered from the call's own task: who waits here takes no place there.
+            call.gates, call.gates_ahead = entered, self._gates[number:]
+            break
         self.calls[call.id] = call
         assert self._pool is not None
         self._pool.start(call)
-
-    def _give_back(self, queued: list[Gate], refusing: Gate) -> None:
-        for gate in self._gates:
-            if gate is refusing:
-                return
-            if gate in queued:
-                gate.unexpect()
-            else:
-                gate.leave()
 
     def _refuse(self, id: RequestId | None, error: RpcError, outlet: Outlet) -> None:
         self.counters.refused += 1
