@@ -1,0 +1,368 @@
+"""Every bound at work: calls in flight, waiting rooms, outboxes, floods."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import trio
+
+from mcp_actors import Client, Context, Limits, Overloaded, Server
+from mcp_actors.testing import ScriptedPeer, connected_pair
+from mcp_transports.memory import MemoryTransport
+
+from .peers import (
+    BATCHES,
+    LEGACY,
+    Serves,
+    arrived,
+    call,
+    cancelled,
+    faulty_pair,
+    legacy_client,
+    modern_call,
+    request,
+    settled,
+)
+from .witness import Witness
+
+
+def living() -> int:
+    return trio.lowlevel.current_statistics().tasks_living
+
+
+# -- too many calls --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [call, modern_call])
+async def test_of_10000_requests_at_once_the_excess_is_refused(make: Any) -> None:
+    witness = Witness(limits=Limits(max_in_flight=100, max_waiting=50, max_wait=60))
+    async with legacy_client(witness.server) as peer:
+        answers: list[Any] = []
+
+        async def read() -> None:
+            while True:
+                answers.append(await peer.receive())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            baseline = living()
+            for id in range(10_000):
+                await peer.send(make(id, "nap", seconds=10))
+            await settled()
+            assert len(witness.begun) == 100
+            assert living() - baseline == 150
+            refused = [answer for answer in answers if "error" in answer]
+            assert len(refused) == 9_850
+            assert {answer["error"]["code"] for answer in refused} == {429}
+            assert refused[-1]["error"]["data"] == {
+                "reason": "overloaded",
+                "scope": "connection",
+                "limit": 100,
+                "waiting": 50,
+            }
+            await peer.send(request("p", "ping"))
+            await settled()
+            assert answers[-1] == {"jsonrpc": "2.0", "id": "p", "result": {}}
+            await trio.sleep(21)
+            assert len(witness.returned) == 150
+            assert sorted(answer["id"] for answer in answers[:-151] if "error" not in answer) == []
+            assert len({answer["id"] for answer in answers}) == 10_001
+            await peer.send(make("later", "echo", text="works again"))
+            await settled()
+            assert answers[-1]["id"] == "later"
+            # Some tasks are kept for calls to come.
+            assert living() - baseline <= 64
+            nursery.cancel_scope.cancel()
+        gate = witness.server.tree().gate
+        assert (gate.inside, gate.waiting, gate.refused) == (0, 0, 0)
+
+
+async def test_a_client_gets_the_refusal_as_overloaded() -> None:
+    witness = Witness(limits=Limits(max_in_flight=1, max_waiting=0))
+    async with connected_pair(witness.server) as client, trio.open_nursery() as nursery:
+        nursery.start_soon(client.call_tool, "nap", {"seconds": 5})
+        await settled()
+        with pytest.raises(Overloaded) as caught:
+            await client.call_tool("echo", {"text": "x"})
+        assert caught.value.data["scope"] == "connection"
+        await trio.sleep(6)
+        await client.call_tool("echo", {"text": "x"})
+
+
+async def test_waiting_for_a_place_is_bounded_and_in_order() -> None:
+    witness = Witness(limits=Limits(max_in_flight=1, max_wait=30))
+    async with legacy_client(witness.server) as peer:
+        await peer.send(call(1, "nap", seconds=10))
+        for id in (2, 3, 4):
+            await peer.send(call(id, "nap", seconds=15))
+        answers = await arrived(peer, within=1000)
+        assert [answer["id"] for answer in answers] == [1, 2, 4, 3]
+        assert answers[2]["error"]["data"]["reason"] == "overloaded"
+        assert witness.returned == [1, 2, 3]
+
+
+async def test_a_waiting_call_shows_itself_and_can_be_cancelled() -> None:
+    witness = Witness(limits=Limits(max_in_flight=1, max_waiting=2))
+    async with legacy_client(witness.server) as peer:
+        for id in (1, 2, 3):
+            await peer.send(call(id, "hang"))
+        await settled()
+        states = [(each.id, each.state) for each in witness.server.tree().sessions[0].calls]
+        assert states == [(1, "running"), (2, "waiting"), (3, "waiting")]
+        await peer.send(cancelled(2))
+        await peer.send(cancelled(3))
+        assert await arrived(peer, within=1000) == []
+        assert witness.begun == [1]
+        # Both places in the waiting room are free again.
+        for id in (4, 5):
+            await peer.send(call(id, "hang"))
+        await settled()
+        states = [(each.id, each.state) for each in witness.server.tree().sessions[0].calls]
+        assert states == [(1, "running"), (4, "waiting"), (5, "waiting")]
+        await peer.send(cancelled(1))
+        await settled()
+        assert witness.begun == [1, 4]
+
+
+# -- the gate of the whole server ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def crowd() -> Witness:
+    """Ten places on the server, five on each connection."""
+    return Witness(limits=Limits(max_in_flight=5, max_waiting=5, server_max_in_flight=10, max_wait=30))
+
+
+async def test_connections_share_the_places_of_the_server(crowd: Witness) -> None:
+    channels = [faulty_pair() for _ in range(4)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(crowd.server.serve, Serves(*[channel for channel, _ in channels]))
+        peers = [peer for _, peer in channels]
+        for peer in peers:
+            await peer.initialize(LEGACY)
+        for number, peer in enumerate(peers[:3]):
+            for id in range(5):
+                await peer.send(call(f"{number}.{id}", "hang"))
+            await settled()
+        gate = crowd.server.tree().gate
+        assert (gate.inside, gate.waiting) == (10, 5)
+        await peers[3].send(call("one too many", "hang"))
+        refusal = await peers[3].receive()
+        assert refusal["error"]["data"]["scope"] == "server"
+        # When a connection breaks its places go to those who wait.
+        channels[0][0].snap()
+        await settled()
+        gate = crowd.server.tree().gate
+        assert (gate.inside, gate.waiting) == (10, 0)
+        channels[2][0].snap()
+        channels[1][0].snap()
+        await settled()
+        gate = crowd.server.tree().gate
+        assert (gate.inside, gate.waiting) == (0, 0)
+        assert sorted(crowd.begun) == sorted(crowd.cancelled)
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_waits_for_its_connection_takes_no_place_of_the_server(crowd: Witness) -> None:
+    channels = [faulty_pair() for _ in range(2)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(crowd.server.serve, Serves(*[channel for channel, _ in channels]))
+        greedy, modest = [peer for _, peer in channels]
+        await greedy.initialize(LEGACY)
+        await modest.initialize(LEGACY)
+        for id in range(10):
+            await greedy.send(call(id, "hang"))
+        await settled()
+        assert crowd.server.tree().gate.inside == 5
+        for id in range(5):
+            await modest.send(call(id, "nap", seconds=1))
+        assert len(await arrived(modest, within=2)) == 5
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("how", ["cancelled", "refused", "broken"])
+async def test_a_call_that_waited_at_both_gates_leaves_no_trace(how: str) -> None:
+    limits = Limits(max_in_flight=1, max_waiting=3, server_max_in_flight=1, max_wait=30)
+    witness = Witness(limits=limits)
+    for _ in range(10):
+        channel, peer = faulty_pair()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(witness.server.serve, Serves(channel))
+            await peer.initialize(LEGACY)
+            for id in (1, 2, 3):
+                await peer.send(call(id, "hang"))
+            await settled()
+            if how == "cancelled":
+                for id in (3, 2, 1):
+                    await peer.send(cancelled(id))
+                assert await arrived(peer) == []
+            elif how == "refused":
+                assert sorted(answer["id"] for answer in await arrived(peer, within=31)) == [2, 3]
+                await peer.send(cancelled(1))
+            else:
+                channel.snap()
+            await settled()
+            gate = witness.server.tree().gate
+            assert (gate.inside, gate.waiting) == (0, 0)
+            nursery.cancel_scope.cancel()
+
+
+# -- a peer that does not read ---------------------------------------------------------------------------------------
+
+
+async def test_a_peer_that_does_not_read_holds_up_its_own_handlers_only() -> None:
+    server = Server("floods", limits=Limits(outbox=16, stall_timeout=30))
+    sent: dict[Any, int] = {}
+
+    @server.tool
+    async def flood(ctx: Context) -> None:
+        while True:
+            await ctx.progress(sent.setdefault(ctx.request_id, 0) + 1)
+            sent[ctx.request_id] += 1
+
+    clogged, silent = faulty_pair()
+    good, reader = faulty_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.serve, Serves(clogged, good))
+        await silent.initialize(LEGACY)
+        await reader.initialize(LEGACY)
+        clogged.clog()
+        await silent.send(call("f", "flood", token="t"))
+        await settled()
+        # What the writer holds, the outbox, and nothing more.
+        assert sent["f"] <= 2 * 16 + 1
+        [link] = [session.link for session in server.tree().sessions if session.calls]
+        assert (link.outbox_limit, link.blocked) == (16, 1)
+        assert "result" in await reader.request(1, "ping")
+        await trio.sleep(29)
+        assert not clogged.closed
+        # Then it is given up, with the time that closing may take.
+        await trio.sleep(3)
+        assert clogged.closed
+        assert len(server.tree().sessions) == 1
+        assert "result" in await reader.request(2, "ping")
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_peer_that_reads_again_in_time_misses_nothing() -> None:
+    server = Server("floods", limits=Limits(outbox=4, stall_timeout=30))
+
+    @server.tool
+    async def count(ctx: Context) -> str:
+        for number in range(1, 101):
+            await ctx.progress(number)
+        return "counted"
+
+    channel, peer = faulty_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.serve, Serves(channel))
+        await peer.initialize(LEGACY)
+        channel.clog()
+        await peer.send(call(1, "count", token="t"))
+        await trio.sleep(29)
+        channel.unclog()
+        *reports, answer = await arrived(peer)
+        assert [report["params"]["progress"] for report in reports] == list(range(1, 101))
+        assert answer["id"] == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_ping_and_a_cancellation_get_through_when_everything_is_full() -> None:
+    witness = Witness(limits=Limits(outbox=4, max_in_flight=2, max_waiting=0))
+    channel, peer = faulty_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(witness.server.serve, Serves(channel))
+        await peer.initialize(LEGACY)
+        channel.clog()
+        for id in (1, 2, 3):
+            await peer.send(call(id, "hang"))
+        for id in range(10, 14):
+            await peer.send(request(id, "ping"))
+        await settled()
+        await peer.send(cancelled(1))
+        await settled()
+        assert witness.cancelled == [1]
+        channel.unclog()
+        assert [message["id"] for message in await arrived(peer)] == [3, 10, 11, 12, 13]
+        nursery.cancel_scope.cancel()
+
+
+# -- ids -------------------------------------------------------------------------------------------------------------
+
+
+async def test_an_id_in_flight_is_not_taken_twice() -> None:
+    witness = Witness()
+    async with legacy_client(witness.server) as peer:
+        await peer.send(call(1, "nap", seconds=5))
+        for again in (
+            call(1, "echo", text="other"),
+            modern_call(1, "echo", text="other"),
+            request(1, "ping"),
+        ):
+            await peer.send(again)
+            [refusal] = await arrived(peer)
+            assert (refusal["id"], refusal["error"]["code"]) == (1, -32600)
+        await peer.send(call("1", "echo", text="another type, another id"))
+        [other] = await arrived(peer)
+        assert other["id"] == "1"
+        [answer] = await arrived(peer, within=10)
+        assert answer["result"]["content"][0]["text"] == "slept"
+        assert "result" in await peer.request(1, "ping")
+
+
+async def test_ids_doubled_within_one_batch() -> None:
+    witness = Witness()
+    channel, peer = faulty_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(witness.server.serve, Serves(channel))
+        await peer.initialize(BATCHES)
+        await peer.send([call(1, "nap", seconds=1), call(1, "nap", seconds=1), request("p", "ping"), 5])
+        batch = await peer.receive()
+        codes = sorted((str(each.get("id")), each.get("error", {}).get("code", 0)) for each in batch)
+        assert codes == [("1", -32600), ("1", 0), ("None", -32600), ("p", 0)]
+        nursery.cancel_scope.cancel()
+
+
+# -- connections -----------------------------------------------------------------------------------------------------
+
+
+async def test_1000_connections_good_bad_and_aborted_leave_nothing() -> None:
+    chance = random.Random(2)
+    witness = Witness(limits=Limits(drain_grace=1))
+    transport = MemoryTransport()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(witness.server.serve, transport)
+        await settled()
+        baseline = living()
+
+        async def visit(kind: str) -> None:
+            await trio.sleep(chance.random() * 10)
+            if kind == "client":
+                async with Client(transport) as client:
+                    await client.call_tool("echo", {"text": "hello"})
+                return
+            async with transport.connect() as channel:
+                peer = ScriptedPeer(channel)
+                if kind == "garbage":
+                    await peer.send(chance.randbytes(chance.randrange(1, 200)))
+                elif kind == "greets":
+                    await peer.initialize(LEGACY)
+                elif kind != "aborts":
+                    await peer.initialize(LEGACY)
+                    await peer.send(call(1, "hang"))
+                    if kind == "cancels":
+                        await peer.send(cancelled(1))
+                await trio.sleep(chance.random() * 3)
+
+        kinds = ["client", "garbage", "greets", "aborts", "leaves", "cancels"]
+        for number in range(1000):
+            nursery.start_soon(visit, kinds[number % len(kinds)])
+        await trio.sleep(60)
+        assert living() == baseline
+        tree = witness.server.tree()
+        assert tree.sessions == ()
+        assert (tree.gate.inside, tree.gate.waiting, tree.bus.subscriptions) == (0, 0, 0)
+        assert len(witness.begun) == len(witness.cancelled) >= 166
+        nursery.cancel_scope.cancel()
