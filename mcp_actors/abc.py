@@ -80,6 +80,14 @@ class FrameChannel(trio.abc.Channel[Frame]):
         """
         raise trio.WouldBlock
 
+    def write_now(self, frame: Frame) -> bool:
+        """Writes one frame with one system call that takes all of it or nothing; says whether it did.
+
+        Used when nothing else is on its way, to save the wake-up of the writer task. A channel that cannot promise
+        all or nothing keeps this default, as does one that is closed or broken: sending finds that out.
+        """
+        return False
+
     @property
     def max_message_bytes(self) -> int | None:
         """The longest message this channel carries, in either direction; ``None`` if it does not measure.

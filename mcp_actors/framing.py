@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 import trio
 
 from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.errors import LocalProtocolError, RemoteProtocolError
 
-__all__ = ["DEFAULT_MAX_MESSAGE_BYTES", "LineChannel"]
+__all__ = ["DEFAULT_MAX_MESSAGE_BYTES", "LineChannel", "SendsAtOnce"]
 
 # Base64 makes a 12 MB file one message; whoever needs more says so.
 DEFAULT_MAX_MESSAGE_BYTES = 16 * 1024 * 1024
@@ -22,6 +23,14 @@ DEFAULT_MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 _RECEIVE_BYTES = 64 * 1024
 # JSON's own whitespace: may stand round a message, and alone it is a blank line.
 _WHITESPACE = b" \t\r"
+
+
+@runtime_checkable
+class SendsAtOnce(Protocol):
+    """A stream that can send a few bytes without waiting and without ever sending a part of them."""
+
+    def send_at_once(self, data: bytes) -> bool:
+        """Sends all of ``data`` now or nothing, and says whether it did."""
 
 
 class LineChannel(FrameChannel):
@@ -49,6 +58,7 @@ class LineChannel(FrameChannel):
             raise ValueError("max_message_bytes must be at least 1")
         self._in = stream_in
         self._out = stream_out
+        self._send_at_once = stream_out.send_at_once if isinstance(stream_out, SendsAtOnce) else None
         self._limit = max_message_bytes
         self._peer = peer
         self._ready: deque[Frame] = deque()
@@ -119,6 +129,12 @@ class LineChannel(FrameChannel):
         self._torn = True
         await self._out.send_all(burst)
         self._torn = False
+
+    def write_now(self, frame: Frame) -> bool:
+        """Writes one frame at once if the stream has a ``send_at_once``; raises for a frame as `send_many` does."""
+        if self._send_at_once is None or self._torn or self._closed:
+            return False
+        return self._send_at_once(self._join((frame,)))
 
     async def aclose(self) -> None:
         """Closes both streams. Frames that were received but not asked for are dropped."""

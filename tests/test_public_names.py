@@ -82,7 +82,7 @@ PUBLIC: dict[str, list[str]] = {
         "TransportNotFound",
         "UnsupportedVersion",
     ],
-    "mcp_actors.framing": ["DEFAULT_MAX_MESSAGE_BYTES", "LineChannel"],
+    "mcp_actors.framing": ["DEFAULT_MAX_MESSAGE_BYTES", "LineChannel", "SendsAtOnce"],
     "mcp_actors.server": ["Server", "ServerStatistics"],
     "mcp_actors.testing": ["RawServer", "ScriptedPeer", "connected_pair", "raw_client", "raw_server"],
     "mcp_actors.types": [

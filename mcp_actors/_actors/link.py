@@ -56,6 +56,8 @@ class Link:
         self._progressed = trio.lowlevel.ParkingLot()
         # A channel in memory takes a frame for less than it costs to wake the writer.
         self._direct = type(channel).send_nowait is not FrameChannel.send_nowait
+        # Whether no other frame can be expected to leave with this one; set by the session.
+        self.alone: Callable[[], bool] = lambda: False
         self.longest = channel.max_message_bytes or sys.maxsize
         self._frames_in = self._frames_out = self._bytes_in = self._bytes_out = 0
 
@@ -83,8 +85,12 @@ class Link:
     def send_nowait(self, frame: Frame) -> bool:
         """Queues a frame if there is room, and says whether there was; raises like `send`."""
         self._check(frame)
-        if self._direct and not self._unwritten and self._hand_over(frame):
-            return True
+        if not self._unwritten:
+            if self._direct:
+                if self._hand_over(frame):
+                    return True
+            elif self.alone() and self._write_through(frame):
+                return True
         try:
             self._outbox.send_nowait(frame)
         except trio.WouldBlock:
@@ -148,6 +154,14 @@ class Link:
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self.on_broken(error)
             return True
+        self._frames_out += 1
+        self._bytes_out += len(frame.data)
+        return True
+
+    def _write_through(self, frame: Frame) -> bool:
+        """Nothing else to put into one write with it: then the writer's wake-up is the dearest part of sending."""
+        if not self.channel.write_now(frame):
+            return False
         self._frames_out += 1
         self._bytes_out += len(frame.data)
         return True

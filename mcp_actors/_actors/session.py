@@ -122,11 +122,16 @@ class Session:
         self._breaking: BaseException | None = None
         self._lost_to: BaseException | None = None
         link.on_broken = self._broken
+        link.alone = self._is_alone
 
     def __repr__(self) -> str:
         return (
             f"<Session {self.name} {self.state} calls={len(self.calls)} pending={len(self.outbound.pending)}>"
         )
+
+    def _is_alone(self) -> bool:
+        """Only the one that sends now is in flight: who answers has left its table, who asks stands in the other."""
+        return not self.calls and len(self.outbound.pending) <= 1
 
     @property
     def state(self) -> Literal["new", "open", "ended"]:

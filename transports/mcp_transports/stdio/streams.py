@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import fcntl
 import os
+import select
 import stat
 import termios
 from collections.abc import Awaitable, Callable
@@ -124,12 +125,22 @@ class DescriptorSendStream(_Descriptor, trio.abc.SendStream):
         super().__init__(fd, before_end)
         self._broken = False
         self._turn = 0
+        self._is_pipe = stat.S_ISFIFO(os.fstat(fd).st_mode)
 
     def finish(self) -> None:
         """Breaks the stream: nobody reads at the other end, though somebody may still have it open."""
         self._broken = True
         if self._fd >= 0:
             trio.lowlevel.notify_closing(self._fd)
+
+    def send_at_once(self, data: bytes) -> bool:
+        """Sends all of ``data`` now or nothing: POSIX promises that for pipes, up to `select.PIPE_BUF` bytes."""
+        if not self._is_pipe or self._broken or self._fd < 0 or len(data) > select.PIPE_BUF:
+            return False
+        try:
+            return os.write(self._fd, data) == len(data)
+        except OSError:
+            return False  # full, or broken: `send_all` waits, or tells why
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Sends everything. Cancelled, a part may have been sent."""
