@@ -49,6 +49,7 @@ class PendingCall:
     __slots__ = (
         "_answer",
         "_progress",
+        "_reporting",
         "_started",
         "_task",
         "deadline",
@@ -71,6 +72,7 @@ class PendingCall:
         self._started = trio.current_time()
         self._answer: Reply | Failure | BaseException | None = None
         self._progress: deque[Progress] | None = deque(maxlen=queue) if on_progress else None
+        self._reporting: trio.CancelScope | None = None
         self._task: trio.lowlevel.Task | None = None
 
     def __repr__(self) -> str:
@@ -99,10 +101,14 @@ class PendingCall:
         assert self.on_progress is not None
         outcome = self.on_progress(progress)
         if inspect.isawaitable(outcome):
-            await outcome
+            with trio.CancelScope() as self._reporting:
+                await outcome
+            self._reporting = None
 
     def progressed(self, progress: Progress) -> None:
-        """Takes one progress report; the idle clock starts anew."""
+        """Takes one progress report; the idle clock starts anew. What comes after the answer is not told."""
+        if self._answer is not None:
+            return
         self.deadline.touch()
         if self._progress is not None:
             if len(self._progress) == self._progress.maxlen:
@@ -111,10 +117,18 @@ class PendingCall:
             self._wake()
 
     def settle(self, answer: Reply | Failure | BaseException) -> None:
-        """Takes the answer, or the reason why there will be none. Only the first one counts."""
-        if self._answer is None:
-            self._answer = answer
-            self._wake()
+        """Takes the answer, or the reason why there will be none. Only the first one counts.
+
+        An answer waits for the progress callbacks; a failure does not, or a callback that hangs would hold it up.
+        """
+        if self._answer is not None:
+            return
+        self._answer = answer
+        if isinstance(answer, BaseException) and self._progress is not None:
+            self._progress.clear()
+            if self._reporting is not None:
+                self._reporting.cancel(reason="the call has failed")
+        self._wake()
 
     def expire(self) -> None:
         """A clock ran out before the answer came."""
