@@ -12,7 +12,13 @@ import trio
 
 from mcp_actors._actors.call import Call
 from mcp_actors._actors.limits import Limits
-from mcp_actors._capabilities.asking import input_required, missing_capability, read_answer, read_recorded
+from mcp_actors._capabilities.asking import (
+    flat_form,
+    input_required,
+    missing_capability,
+    read_answer,
+    read_recorded,
+)
 from mcp_actors._capabilities.signature import JsonType
 from mcp_actors._eras.era import Era, Invocation, Peer
 from mcp_actors._eras.modern.request_state import StateSealer
@@ -207,10 +213,11 @@ class Context:
     ) -> ElicitResult:
         """Code before this line may run again. Asks the person at the client to fill in a form.
 
-        ``schema`` is a flat JSON Schema or a class with such fields. See `ask` for the rest.
+        ``schema`` is a flat JSON Schema or a class with such fields (text, numbers, yes or no, choices); raises
+        `LocalProtocolError` for any other. See `ask` for the rest.
         """
-        requested = dict(schema) if isinstance(schema, Mapping) else JsonType(schema).schema
-        question = ElicitFormParams(message=message, requested_schema=requested)
+        requested = schema if isinstance(schema, Mapping) else JsonType(schema).schema
+        question = ElicitFormParams(message=message, requested_schema=flat_form(requested))
         result: ElicitResult = await self._ask_one(question, key)
         return result
 
@@ -262,7 +269,9 @@ class Context:
         if self.era.name == "legacy":
             return await self._ask_now(questions)
         if not self.call.invocation.method.may_ask:
-            raise LocalProtocolError(f"protocol version {self.era.version} lets {self.method} ask for nothing")
+            raise LocalProtocolError(
+                f"protocol version {self.era.version} lets {self.method} ask for nothing"
+            )
         return await self._ask_by_retry(questions)
 
     async def _ask_one(self, question: InputRequest, key: str | None) -> Any:

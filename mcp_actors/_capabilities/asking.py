@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mcp_actors._eras.era import Era, structured
-from mcp_actors.errors import INVALID_PARAMS, RemoteProtocolError, RpcError
+from mcp_actors.errors import INVALID_PARAMS, LocalProtocolError, RemoteProtocolError, RpcError
 from mcp_actors.types import (
     CreateMessageParams,
     CreateMessageResult,
@@ -30,7 +30,9 @@ from mcp_actors.types import (
     validate_form_answer,
 )
 
-__all__ = ["input_required", "missing_capability", "read_answer", "read_recorded"]
+__all__ = ["flat_form", "input_required", "missing_capability", "read_answer", "read_recorded"]
+
+_FIELD_TYPES = frozenset({"string", "number", "integer", "boolean", "array"})
 
 _ANSWER: dict[type, type] = {
     ElicitFormParams: ElicitResult,
@@ -65,6 +67,35 @@ def missing_capability(
     if not isinstance(elicitation, Mapping) or ("url" in elicitation and "form" not in elicitation):
         return {"elicitation": {"form": {}}}
     return None
+
+
+def flat_form(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON Schema of an object as forms have it: one level, and instead of null a member may be absent.
+
+    Raises `LocalProtocolError` for what no form can ask for.
+    """
+    properties = schema.get("properties", {})
+    if schema.get("type") != "object" or not isinstance(properties, Mapping):
+        raise LocalProtocolError("the schema of a form must be that of an object")
+    return {**schema, "properties": {name: _field(name, each) for name, each in properties.items()}}
+
+
+def _field(name: str, schema: Any) -> dict[str, Any]:
+    field = dict(schema) if isinstance(schema, Mapping) else {}
+    forms = [form for form in field.get("anyOf", ()) if form != {"type": "null"}]
+    if len(forms) == 1:
+        del field["anyOf"]
+        field |= forms[0]
+        if field.get("default", "") is None:
+            del field["default"]
+    items = field.get("items", {})
+    if field.get("type") not in _FIELD_TYPES or (
+        field["type"] == "array" and not ("enum" in items or "anyOf" in items)
+    ):
+        raise LocalProtocolError(
+            f"{name!r} is neither text nor a number nor yes or no nor a choice: no form can ask for it"
+        )
+    return field
 
 
 def read_answer(question: InputRequest, raw: Any, era: Era) -> InputResponse:

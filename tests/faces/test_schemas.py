@@ -16,8 +16,9 @@ import pytest
 from msgspec import Meta
 
 from mcp_actors import Client, Context, Server
-from mcp_actors.errors import InputRequired
+from mcp_actors.errors import InputRequired, LocalProtocolError
 from mcp_actors.testing import raw_client
+from mcp_actors.types import ElicitResult
 
 from .peers import MODERN, ask, call
 
@@ -273,3 +274,65 @@ async def test_a_class_as_a_form_is_flat() -> None:
         assert schema["properties"]["vegetarian"] == {"type": "boolean", "default": False}
         assert set(schema["properties"]["table"]["enum"]) == {"door", "window"}
         assert schema["properties"]["table"]["type"] == "string"
+
+
+@dataclass
+class Optionals:
+    """Everything may stay empty."""
+
+    note: str | None = None
+    age: Annotated[int, Meta(ge=0)] | None = None
+    colours: list[Literal["r", "g"]] | None = None
+
+
+@dataclass
+class Nested:
+    """No form can ask for this."""
+
+    place: Data
+
+
+async def form_asked(schema: Any) -> Any:
+    """The form that a client is shown, or the error that the call ends with."""
+    server = Server("s")
+
+    @server.tool
+    async def book(ctx: Context) -> str:
+        """Books."""
+        try:
+            return (await ctx.elicit("?", schema)).action
+        except LocalProtocolError as error:
+            return str(error)
+
+    async def elicitation(params: Any) -> ElicitResult:
+        return ElicitResult("decline")
+
+    async with Client(server, answer_input=False, elicitation=elicitation) as client:
+        try:
+            return (await client.call_tool("book")).content[0].text  # type: ignore[union-attr]
+        except InputRequired as required:
+            (question,) = required.requests.values()
+            return question.requested_schema["properties"]
+
+
+async def test_what_may_stay_empty_is_simply_not_required() -> None:
+    """Forms have no null: a field that nobody fills in is absent."""
+    assert await form_asked(Optionals) == {
+        "note": {"type": "string"},
+        "age": {"type": "integer", "minimum": 0},
+        "colours": {"type": "array", "items": {"type": "string", "enum": ["r", "g"]}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("schema", "culprit"),
+    [
+        (Nested, "place"),
+        ({"type": "object", "properties": {"a": {"type": "object"}}}, "a"),
+        ({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "object"}}}}, "a"),
+        ({"type": "object", "properties": {"a": {}}}, "a"),
+        ({"type": "string"}, "object"),
+    ],
+)
+async def test_what_no_form_can_ask_for_is_the_servers_own_mistake(schema: Any, culprit: str) -> None:
+    assert culprit in await form_asked(schema)
