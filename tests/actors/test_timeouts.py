@@ -221,6 +221,7 @@ async def test_a_call_that_cannot_even_be_sent_times_out_and_tells_nobody() -> N
     async with trio.open_nursery() as nursery:
         nursery.start_soon(greet, peer)
         async with Client(dials, era="legacy", limits=limits) as client:
+            await settled()
             channel.clog()
             errors: list[CallTimeout] = []
 
