@@ -8,7 +8,8 @@ import pytest
 import trio
 
 from mcp_actors import Client, Context, Limits, Progress, Server
-from mcp_actors.testing import connected_pair
+from mcp_actors.testing import ScriptedPeer, connected_pair
+from mcp_transports.memory import memory_channel_pair
 
 from .peers import (
     LEGACY,
@@ -226,8 +227,6 @@ async def test_async_log_handlers_are_awaited_in_order_and_survive_a_failure() -
 @pytest.mark.parametrize("outbox", [1, 2, 16])
 async def test_a_full_outbox_changes_no_order(buffer: int, outbox: int) -> None:
     """Calls that report at once, over a channel that takes frames directly as well as through the writer."""
-    from mcp_actors.testing import ScriptedPeer
-    from mcp_transports.memory import memory_channel_pair
 
     server = Server("floods", limits=Limits(outbox=outbox))
 
