@@ -57,8 +57,8 @@ class Listeners:
         known = type(subscription) is int or isinstance(subscription, str)
         listener = self._open.get(subscription) if known else None
         if listener is not None:
-            listener.on_end = _nobody_needs_to_know
             listener.end(SubscriptionLost(f"the server cancelled it: {reason or 'no reason given'}"))
+            # So the request counts as answered, and the server is not told what it knows.
             self._supervisor.session.outbound.answered(Failure(subscription, 0, "cancelled by the server"))
 
     async def follow(self, tell: Callable[[str, str | None], None]) -> None:
@@ -166,7 +166,3 @@ def _filter_of(kinds: Collection[EventKind]) -> SubscriptionFilter:
         prompts_list_changed="prompts" in kinds or None,
         resources_list_changed="resources" in kinds or None,
     )
-
-
-def _nobody_needs_to_know() -> None:
-    """The server ended the subscription itself."""

@@ -56,6 +56,9 @@ class Notices:
             return
         meta = params.get("_meta")
         subscription = meta.get(SUBSCRIPTION_ID) if isinstance(meta, dict) else None
+        if subscription is not None and type(subscription) is not int and not isinstance(subscription, str):
+            log.debug("notification ignored: its subscription id is none", method=method)
+            return
         kind = KIND_OF_METHOD.get(method)
         if kind is not None:
             uri = params.get("uri")

@@ -128,6 +128,13 @@ async def test_a_state_is_sent_once_and_only_when_there_was_one() -> None:
         assert not {"requestState", "inputResponses"} & set(later["params"])
 
 
+async def test_an_empty_state_is_a_state() -> None:
+    async with scripted(MODERN, **HANDLERS) as (client, peer), trio.open_nursery() as nursery:
+        nursery.start_soon(calling, client, Outcome())
+        _, second = await play(peer, required({"a": ROOTS}, ""), DONE)
+        assert second["params"]["requestState"] == ""
+
+
 async def test_a_result_without_a_type_is_complete() -> None:
     async with scripted(MODERN, **HANDLERS) as (client, peer), trio.open_nursery() as nursery:
         outcome = Outcome()

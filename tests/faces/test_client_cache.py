@@ -90,6 +90,15 @@ async def test_pages_are_kept_apart_and_on_their_own_clocks(autojump_clock: Mock
         nursery.cancel_scope.cancel()
 
 
+async def test_an_empty_cursor_is_a_cursor() -> None:
+    async with scripted(MODERN) as (client, peer), trio.open_nursery() as nursery:
+        server = Answering(peer, page("a", cursor=""), page("b"))
+        nursery.start_soon(server.run)
+        assert [tool.name async for tool in client.tools()] == ["a", "b"]
+        assert [request["params"].get("cursor") for request in server.requests] == [None, ""]
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_cursor_that_is_refused_discards_every_page() -> None:
     async with scripted(MODERN) as (client, peer), trio.open_nursery() as nursery:
         server = Answering(peer, page("a", cursor="c"), -32602, page("b"))

@@ -109,6 +109,9 @@ async def test_events_are_told_apart_by_their_tags() -> None:
         await tell(peer, second, TOOLS)
         await tell(peer, 999, TOOLS)
         await tell(peer, str(first), TOOLS)  # "1" is not 1
+        for odd in ([first], {"id": first}, 1.5, True):
+            await tell(peer, odd, TOOLS)
+            await tell(peer, odd, ACK)
         await tell(peer, first, "notifications/prompts/list_changed")  # not what it asked for
         await wait_all_tasks_blocked()
         assert (one.events, two.events) == ([], [Event("tools")])
@@ -268,8 +271,10 @@ async def test_legacy_subscriptions_are_shared_and_given_back() -> None:
         await notify(peer, UPDATED, uri="x://other")
         await wait_all_tasks_blocked()
         assert one.events == two.events == [Event("resource_updated", "x://a")]
+        sent = client.tree().link.frames_out
         scopes[0].cancel()
         await wait_all_tasks_blocked()
+        assert client.tree().link.frames_out == sent
         scopes[1].cancel()
         request = await peer.receive()  # only the last one unsubscribes
         assert (request["method"], request["params"]) == ("resources/unsubscribe", {"uri": "x://a"})

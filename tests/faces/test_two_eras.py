@@ -300,6 +300,21 @@ async def test_what_a_handler_says_of_its_own_result_stays() -> None:
         assert result == {"echo": {"a": 1}, "_meta": {"acme/x": 1}}
 
 
+async def test_a_relayed_result_of_the_other_era_loses_its_stamps() -> None:
+    """Middleware that hands on what it got elsewhere need not know who asks."""
+    server = make_server()
+
+    @server.middleware
+    async def relay(ctx: Context, call_next: Any) -> Any:
+        return {"tools": [], "resultType": "complete", "ttlMs": 5, "cacheScope": "public"}
+
+    async with raw_client(server) as peer:
+        await peer.initialize("2025-11-25")
+        assert (await peer.request(1, "tools/list"))["result"] == {"tools": []}
+        result = (await modern(peer, 2, "tools/list"))["result"]
+        assert without_meta(result) == {"tools": [], "ttlMs": 5, "cacheScope": "public"}
+
+
 # -- malformed -----------------------------------------------------------------------------------------------------
 
 
