@@ -126,11 +126,13 @@ class Host:
         session = Session(
             f"{self.name}#{self._connections}",
             Link(channel, self.limits),
-            ServerOpening(self.versions, catalogue.custom),
+            ServerOpening(self.versions, catalogue.custom, lambda: self._begin_telling(session)),
             Serving(home, catalogue.handlers, catalogue.middleware, catalogue.gates, self._stamp),
             limits=self.limits,
             server_gate=self.gate,
-            on_notification=lambda name, params: self._notified(session, name),
+            on_notification=lambda name, params: log.debug(
+                "notification ignored", session=session.name, method=name
+            ),
             answers_malformed=True,
         )
         self._sessions[session] = None
@@ -144,11 +146,9 @@ class Host:
 
     # -- legacy subscriptions ----------------------------------------------------------------------------------------
 
-    def _notified(self, session: Session, name: str) -> None:
-        if name == "notifications/initialized":
-            self._subscriber(session)
-        else:
-            log.debug("notification ignored", session=session.name, method=name)
+    def _begin_telling(self, session: Session) -> None:
+        """A legacy client is past its handshake: from now on it hears of changed lists unasked."""
+        self._subscriber(session)
 
     def _subscriber(self, session: Session) -> LegacySubscriber:
         subscriber = self._sessions[session]

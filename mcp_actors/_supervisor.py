@@ -71,6 +71,7 @@ class Supervisor:
         self._connections = 0
         self._loss: ConnectionLost | ConnectFailed | None = None
         self._done = trio.Event()
+        self._served = trio.Event()
         self.agreement: Agreement | None = None
 
     def __repr__(self) -> str:
@@ -97,6 +98,8 @@ class Supervisor:
         """Closes the connection and ends every task of this client; bounded, whatever state it is in."""
         with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
             await self.stop()
+            if isinstance(self._target, Server):
+                await self._served.wait()
         await self._leave()
 
     async def _leave(self) -> None:
@@ -159,10 +162,22 @@ class Supervisor:
         if not isinstance(self._target, Server):
             return self._target
         memory: Any = client_transport("memory:")
-        # Ending the serving with the connection, not by cancelling it, lets the server's lifespan end in peace.
-        await nursery.start(self._target.serve, _Until(memory, self._done))
+        await nursery.start(self._serve, self._target, _Until(memory, self._done))
         transport: ClientTransport = memory
         return transport
+
+    async def _serve(
+        self,
+        server: Server,
+        transport: ServerTransport,
+        *,
+        task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Ends with the connection, not by being cancelled: so the server's lifespan ends in peace."""
+        try:
+            await server.serve(transport, task_status=task_status)
+        finally:
+            self._served.set()
 
     async def _supervise(
         self, transport: ClientTransport, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

@@ -99,6 +99,7 @@ class Call:
 
     __slots__ = (
         "_on_drain",
+        "_over",
         "_replacement",
         "_state",
         "cancelled",
@@ -132,6 +133,7 @@ class Call:
         # What the responder keeps between its attempt to answer at once and the call's own task.
         self.prepared: Any = None
         self.cancelled = False
+        self._over = False
         self._state = "running"
         self._replacement: Any = None
         self._on_drain: Callable[[], None] | None = None
@@ -163,8 +165,8 @@ class Call:
         self._on_drain = callback
 
     async def notify(self, method: str, params: dict[str, Any]) -> None:
-        """Sends a notification that belongs to this call; after a cancellation nothing goes out any more."""
-        if not self.cancelled:
+        """Sends a notification that belongs to this call; after its end or a cancellation nothing goes out any more."""
+        if not self.cancelled and not self._over:
             await self.outlet.send(Frame(encode_notification(method, params), self.id))
 
     async def ask(self, method: str, params: dict[str, Any], *, idle: float, cap: float) -> dict[str, Any]:
@@ -213,6 +215,7 @@ class Call:
 
     async def _send(self, frame: Frame | None) -> None:
         # From here on a cancellation comes too late, as the protocol allows.
+        self._over = True
         self.conversation.forget(self)
         try:
             if frame is None:

@@ -176,7 +176,6 @@ async def test_hooks_are_told_of_listeners_and_subscribers() -> None:
         assert server.tree().bus.subscriptions == 0
 
 
-@pytest.mark.xfail(strict=False, reason="the host goes by the notification alone, not by the lifecycle")
 async def test_the_stateless_revision_pushes_nothing_unasked(autojump_clock: MockClock) -> None:
     server = make_server()
     async with raw_client(server) as peer:
@@ -242,7 +241,6 @@ async def test_the_end_of_a_session_drops_its_subscriptions() -> None:
         assert server.tree().bus.subscriptions == 0
 
 
-@pytest.mark.xfail(strict=False, reason="the host goes by the notification alone, not by the lifecycle")
 @pytest.mark.parametrize("said", ["notifications/initialized", "initialized", "tools/list"])
 async def test_a_client_that_is_past_its_handshake_hears_of_changes(
     said: str, autojump_clock: MockClock
@@ -266,7 +264,6 @@ async def test_a_client_that_is_past_its_handshake_hears_of_changes(
             assert (await peer.receive())["method"] == "notifications/tools/list_changed"
 
 
-@pytest.mark.xfail(strict=False, reason="the host goes by the notification alone, not by the lifecycle")
 async def test_nobody_is_told_anything_before_the_handshake(autojump_clock: MockClock) -> None:
     server = make_server()
     async with raw_client(server) as peer:

@@ -129,9 +129,6 @@ def test_methods_of_the_protocol_are_taken(name: str) -> None:
 # -- lifespan and context ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(
-    strict=False, reason="leaving the client cancels the end of the lifespan at its first checkpoint"
-)
 async def test_a_lifespan_is_entered_once_for_each_serving() -> None:
     events: list[str] = []
 
@@ -256,7 +253,6 @@ async def test_progress_grows_or_is_not_sent() -> None:
         assert reports == [1, 2.5, 3]
 
 
-@pytest.mark.xfail(strict=False, reason="a call that has ended is not muted yet")
 async def test_nothing_is_sent_about_a_call_that_is_over(autojump_clock: MockClock) -> None:
     server = Server("s")
     kept: list[Context] = []
