@@ -51,17 +51,20 @@ class CallPool:
 
     async def _work(self, call: Call) -> None:
         following: Call | None = call
-        with trio.CancelScope() as scope:
-            while following is not None:
-                call = following
-                await self._run(call, scope)
-                if scope.cancel_called or self._closed or len(self._idle) >= self._max_idle:
-                    break
-                following = await self._next()
-        if scope.cancel_called:
-            try:
+        scope = trio.CancelScope()
+        try:
+            with scope:
+                while following is not None:
+                    call = following
+                    await self._run(call, scope)
+                    if scope.cancel_called or self._closed or len(self._idle) >= self._max_idle:
+                        break
+                    following = await self._next()
+            if scope.cancel_called:
                 await call.finish()
-            finally:
+        finally:
+            # Also when the session is cancelled in the middle of it.
+            if scope.cancel_called:
                 call.close()
 
     async def _run(self, call: Call, scope: trio.CancelScope) -> None:
