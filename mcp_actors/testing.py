@@ -6,7 +6,6 @@ Everything here works under `trio.testing.MockClock` with autojump.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -26,6 +25,10 @@ async def connected_pair(server: Server, **client_options: Any) -> AsyncIterator
     """A client of ``server`` in memory. Leaving the block ends both, without waiting for any clock."""
     async with Client(server, **client_options) as client:
         yield client
+
+
+# Connections that a raw server lets wait until the test accepts them.
+MAX_WAITING_PEERS = 64
 
 
 class ScriptedPeer:
@@ -93,7 +96,7 @@ class RawServer:
 async def raw_server() -> AsyncIterator[RawServer]:
     """A scripted server in memory, for tests of clients."""
     transport: Any = client_transport("memory:")
-    accepted, channels = trio.open_memory_channel[FrameChannel](math.inf)
+    accepted, channels = trio.open_memory_channel[FrameChannel](MAX_WAITING_PEERS)
 
     async def handler(channel: FrameChannel) -> None:
         accepted.send_nowait(channel)
