@@ -17,12 +17,13 @@ from mcp_actors._actors.supervise import converse, one_error
 from mcp_actors._capabilities.broadcast import Bus, BusStatistics
 from mcp_actors._capabilities.catalogue import Catalogue
 from mcp_actors._capabilities.handler import string_param
+from mcp_actors._capabilities.home import Home
 from mcp_actors._capabilities.serving import Serving
 from mcp_actors._capabilities.subscriptions import LegacySubscriber
 from mcp_actors._eras.choice import ServerOpening
 from mcp_actors._logs import log
 from mcp_actors.abc import FrameChannel, ServerTransport
-from mcp_actors.context import Context, Home
+from mcp_actors.context import Context
 from mcp_actors.errors import ResourceNotFound
 
 __all__ = ["Host", "ServerStatistics"]

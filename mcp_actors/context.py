@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import attrs
 import trio
 
 from mcp_actors._actors.call import Call
-from mcp_actors._actors.limits import Limits
 from mcp_actors._capabilities.asking import (
     flat_form,
     input_required,
@@ -19,9 +16,9 @@ from mcp_actors._capabilities.asking import (
     read_answer,
     read_recorded,
 )
+from mcp_actors._capabilities.home import Home
 from mcp_actors._capabilities.signature import JsonType
-from mcp_actors._eras.era import Era, Invocation, Peer
-from mcp_actors._eras.modern.request_state import StateSealer
+from mcp_actors._eras.era import Era, Peer
 from mcp_actors._logs import logger
 from mcp_actors._wire.envelope import RequestId
 from mcp_actors.errors import LocalProtocolError, MissingCapability
@@ -40,7 +37,7 @@ from mcp_actors.types import (
     TextContent,
 )
 
-__all__ = ["Context", "Home"]
+__all__ = ["Context"]
 
 _RANK = {level: rank for rank, level in enumerate(LOGGING_LEVELS)}
 
@@ -48,37 +45,6 @@ _RANK = {level: rank for rank, level in enumerate(LOGGING_LEVELS)}
 DEFAULT_LOG_LEVEL: LoggingLevel = "info"
 
 _TRACE_KEYS = ("traceparent", "tracestate", "baggage")
-
-
-@attrs.define(eq=False)
-class Home:
-    """What all calls of one connection share."""
-
-    server: Any
-    state: Any
-    sealer: StateSealer
-    limits: Limits
-    principal: str | None = None
-
-    def recorded_answers(self, invocation: Invocation) -> dict[str, Any]:
-        """The answers of all rounds so far: those sealed in the state and those that came with this retry.
-
-        Raises `RpcError` -32602 for a state that is forged, too old or another call's.
-        """
-        sealed: dict[str, Any] = {}
-        if invocation.state is not None:
-            sealed = self.sealer.open(invocation.state, now=time.time(), **self._binding(invocation))[
-                "answers"
-            ]
-        return {**sealed, **(invocation.answers or {})}
-
-    def seal_answers(self, invocation: Invocation, answers: dict[str, Any]) -> str:
-        """Packs the answers that were used, so that the next round need not ask for them again."""
-        return self.sealer.seal({"answers": answers}, now=time.time(), **self._binding(invocation))
-
-    def _binding(self, invocation: Invocation) -> dict[str, Any]:
-        """A state is good for the same request by the same principal only."""
-        return {"method": invocation.method.name, "target": invocation.params, "principal": self.principal}
 
 
 class Context:

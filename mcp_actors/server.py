@@ -14,6 +14,7 @@ from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.supervise import one_error
 from mcp_actors._capabilities.broadcast import Bus
 from mcp_actors._capabilities.catalogue import Catalogue
+from mcp_actors._capabilities.home import Home
 from mcp_actors._capabilities.options import PromptOptions, ResourceOptions, ToolOptions
 from mcp_actors._capabilities.prompts import Prompts
 from mcp_actors._capabilities.resources import Resources
@@ -23,7 +24,7 @@ from mcp_actors._eras.choice import VERSIONS
 from mcp_actors._eras.modern.request_state import StateSealer
 from mcp_actors._host import Host, ServerStatistics
 from mcp_actors.abc import ServerTransport
-from mcp_actors.context import Context, Home
+from mcp_actors.context import Context
 from mcp_actors.discovery import server_transport
 from mcp_actors.types import CacheScope, Icon, Implementation, ServerCapabilities
 

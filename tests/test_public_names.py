@@ -53,7 +53,7 @@ PUBLIC: dict[str, list[str]] = {
     ],
     "mcp_actors.abc": ["ClientTransport", "Frame", "FrameChannel", "ServerTransport"],
     "mcp_actors.client": ["Client"],
-    "mcp_actors.context": ["Context", "Home"],
+    "mcp_actors.context": ["Context"],
     "mcp_actors.discovery": [
         "FromUrl",
         "client_transport",

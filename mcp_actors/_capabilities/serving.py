@@ -11,8 +11,9 @@ import trio
 
 from mcp_actors._actors.call import DEFERRED, Call
 from mcp_actors._capabilities.handler import Handler, bad_params
+from mcp_actors._capabilities.home import Home
 from mcp_actors._eras.modern.eras import LATEST_MODERN, MODERN
-from mcp_actors.context import Context, Home
+from mcp_actors.context import Context
 from mcp_actors.errors import METHOD_NOT_FOUND, RpcError
 from mcp_actors.types import (
     LOGGING_LEVELS,
