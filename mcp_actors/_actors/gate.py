@@ -65,6 +65,11 @@ class Gate:
             try:
                 with trio.move_on_after(self.max_wait):
                     await ticket.wait()
+            except trio.Cancelled:
+                # The place was handed over after the cancellation and before it was noticed.
+                if ticket.is_set():
+                    self.leave()
+                raise
             finally:
                 self._waiting.pop(ticket, None)
             if not ticket.is_set():
