@@ -141,6 +141,7 @@ async def test_cancelled_by_the_server_is_no_end_in_order(autojump_clock: MockCl
         nursery.start_soon(lambda: other.run(client, tools=True))
         await acknowledged(peer)
         await notify(peer, "notifications/cancelled", requestId=request["id"], reason="making room")
+        await wait_all_tasks_blocked()
         await reply(peer, request, {"resultType": "complete", "_meta": {SUBSCRIPTION_ID: request["id"]}})
         await wait_all_tasks_blocked()
         assert isinstance(heard.end, SubscriptionLost)
