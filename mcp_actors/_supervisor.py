@@ -22,7 +22,7 @@ from mcp_actors._eras.legacy.eras import LATEST_LEGACY
 from mcp_actors._eras.modern.eras import MODERN
 from mcp_actors.abc import ClientTransport, ConnectionHandler, ServerTransport
 from mcp_actors.discovery import client_transport
-from mcp_actors.errors import ConnectFailed, ConnectionLost, LocalProtocolError
+from mcp_actors.errors import ConnectFailed, ConnectionLost, LocalProtocolError, McpError
 from mcp_actors.server import Server
 
 __all__ = ["Supervisor", "Target"]
@@ -140,12 +140,14 @@ class Supervisor:
             self._connection.session.outbound.clock.watch(deadline)
 
     async def live_session(self) -> Session:
-        """The session, waiting for a new connection when one is on its way."""
-        while self._connection is None:
-            if not self._restart or self._stopping or self._done.is_set() or self._nursery is None:
-                raise self._why_not()
-            await self._changed.park()
-        return self._connection.session
+        """The session, waiting for a new connection when one is on its way, but no longer than for an answer."""
+        if self._connection is None:
+            with trio.move_on_after(self._terms.handshake_timeout):
+                while self._connection is None and self._restart and not self._stopping:
+                    if self._done.is_set() or self._nursery is None:
+                        break
+                    await self._changed.park()
+        return self.session
 
     def _why_not(self) -> Exception:
         if self._loss is None:
@@ -188,12 +190,15 @@ class Supervisor:
                 try:
                     await self._connect(transport, task_status)
                     failures = 0
-                except (ConnectFailed, ConnectionLost) as error:
-                    self._loss = error
+                except McpError as error:
                     if self.agreement is None:
                         if self._spare_it_the_probe(error):
                             continue
                         raise
+                    # What else a handshake raises is no reason to give up what worked before.
+                    self._loss = (
+                        error if isinstance(error, ConnectFailed | ConnectionLost) else _not_again(error)
+                    )
                 if not self._restart:
                     break
                 if not self._stopping:
@@ -256,6 +261,12 @@ class Supervisor:
             if len(_verdicts) > MAX_VERDICTS:
                 del _verdicts[next(iter(_verdicts))]
         self._on_agreed(agreement)
+
+
+def _not_again(error: McpError) -> ConnectFailed:
+    failed = ConnectFailed(f"could not connect again: {error}")
+    failed.__cause__ = error
+    return failed
 
 
 class _Until:
