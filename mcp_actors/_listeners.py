@@ -33,6 +33,7 @@ class Listeners:
         self._supervisor = supervisor
         self._caller = caller
         self._open: dict[int | str, Listener] = {}
+        self._kept: set[str] = set()
 
     def __repr__(self) -> str:
         return f"<Listeners open={len(self._open)}>"
@@ -85,6 +86,20 @@ class Listeners:
         except McpError as error:
             log.debug("changes are no longer followed", error=str(error))
 
+    async def keep(self, uri: str) -> None:
+        """Subscribes a session to a resource until `give_back`, whatever listeners come and go."""
+        await self._caller.call("resources/subscribe", {"uri": uri})
+        self._kept.add(uri)
+
+    async def give_back(self, uri: str) -> None:
+        """Takes `keep` back; a listener of the same resource goes on."""
+        self._kept.discard(uri)
+        if uri not in self._wanted():
+            await self._caller.call("resources/unsubscribe", {"uri": uri})
+
+    def _wanted(self) -> set[str]:
+        return self._kept.union(*(listener.uris for listener in self._open.values()))
+
     @asynccontextmanager
     async def opened(self, listener: Listener) -> AsyncIterator[Listener]:
         """Subscribes for the length of the block."""
@@ -105,9 +120,7 @@ class Listeners:
         finally:
             self._forget(key, listener)
             with trio.move_on_after(UNSUBSCRIBE_TIMEOUT, shield=True):
-                await self._unsubscribe(
-                    set(uris) - {uri for other in self._open.values() for uri in other.uris}
-                )
+                await self._unsubscribe(set(uris) - self._wanted())
 
     async def _unsubscribe(self, uris: set[str]) -> None:
         try:

@@ -258,11 +258,11 @@ class Client:
 
     async def subscribe_resource(self, uri: str) -> None:
         """Subscribes for the rest of a legacy session; `listen` does it in both eras, and ends it too."""
-        await self._caller.call("resources/subscribe", {"uri": uri})
+        await self._listeners.keep(uri)
 
     async def unsubscribe_resource(self, uri: str) -> None:
         """Takes `subscribe_resource` back."""
-        await self._caller.call("resources/unsubscribe", {"uri": uri})
+        await self._listeners.give_back(uri)
 
     # -- prompts and completion ------------------------------------------------------------------------------------
 

@@ -282,6 +282,24 @@ async def test_legacy_subscriptions_are_shared_and_given_back() -> None:
         await reply(peer, request, {})
 
 
+async def test_a_listener_and_a_subscription_of_the_session_do_not_end_each_other() -> None:
+    server = make_server()
+    told: list[str | None] = []
+    async with Client(server, era="legacy", on_change=lambda kind, uri: told.append(uri)) as client:
+        await client.subscribe_resource("x://a")
+        async with client.listen(uris=("x://a",)):
+            pass
+        server.resource_updated("x://a")
+        await wait_all_tasks_blocked()
+        assert told == ["x://a"]
+        async with client.listen(uris=("x://a",)) as events:
+            await client.unsubscribe_resource("x://a")
+            server.resource_updated("x://a")
+            assert await anext(events) == Event("resource_updated", "x://a")
+        await wait_all_tasks_blocked()
+        assert server.tree().bus.uris == 0
+
+
 async def test_a_client_that_is_started_again_listens_again(autojump_clock: MockClock) -> None:
     """What changed while nobody was connected is unknown, so every list counts as changed."""
     told: list[tuple[str, str | None]] = []
