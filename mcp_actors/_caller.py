@@ -26,6 +26,8 @@ from mcp_actors.types import Implementation, InputRequest, InputResponse
 
 __all__ = ["Caller", "all_pages"]
 
+URL_ELICITATION_REQUIRED = -32042
+
 T = TypeVar("T")
 
 
@@ -106,6 +108,8 @@ class Caller:
                     name, dict(asked), timeout, cap, on_progress, meta, progress=method.may_ask
                 )
             except RpcError as error:
+                if round < self._max_rounds and await self._went_there(error, era):
+                    continue
                 if error.code == INVALID_PARAMS and "cursor" in params:
                     # The pages before it led nowhere: none of them is good any more.
                     self.cache.discard(name)
@@ -169,6 +173,11 @@ class Caller:
         if state is not None and not isinstance(state, str):
             raise RemoteProtocolError("requestState must be a string")
         return self._answers.read_requests(result.get("inputRequests"), era), state
+
+    async def _went_there(self, error: RpcError, era: Era) -> bool:
+        """One legacy revision asks for a visit to a url by an error; after the visit the call is made again."""
+        asks = error.code == URL_ELICITATION_REQUIRED and era.name == "legacy" and self._answer_input
+        return asks and await self._answers.visit(error.data, era)
 
     async def _answered(self, questions: Mapping[str, InputRequest], era: Era) -> dict[str, Any]:
         return {key: era.unstructure(await self._answers.fulfil(each)) for key, each in questions.items()}

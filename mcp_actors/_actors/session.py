@@ -253,7 +253,8 @@ class Session:
         ):
             self._malformed(MalformedMessage("a batch is not allowed here", code=INVALID_REQUEST), self.link)
             return
-        answers = sum(isinstance(m, Request | MalformedMessage) for m in messages)
+        answered = Request | MalformedMessage if self._answers_malformed else Request
+        answers = sum(isinstance(m, answered) for m in messages)
         outlet = Batch(self.link, answers) if answers else self.link
         for message in messages:
             if isinstance(message, Request):

@@ -92,6 +92,22 @@ class Answers:
         except RpcError as error:
             raise RemoteProtocolError(f"the server asks what it must not: {error.message}") from None
 
+    async def visit(self, required: Any, era: Era) -> bool:
+        """Asks the person to go through the urls of a -32042, one after the other; whether all were agreed to.
+
+        The handler returns when the person is done, or has declined.
+        """
+        entries = required.get("elicitations") if isinstance(required, dict) else None
+        if self.elicitation is None or not isinstance(entries, list) or not entries:
+            return False
+        for entry in entries:
+            if not isinstance(entry, dict) or entry.get("mode") != "url":
+                return False
+            answer = await self.fulfil(self._question("elicitation/create", entry, era))
+            if not isinstance(answer, ElicitResult) or answer.action != "accept":
+                return False
+        return True
+
     def _embedded(self, request: Any, era: Era) -> InputRequest:
         if not isinstance(request, dict) or not isinstance(request.get("method"), str):
             raise RpcError(INVALID_PARAMS, "an input request needs a method")

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from mcp_actors import Server
 from mcp_actors.testing import raw_client
 
-from .peers import EVERY, begin, meta
+from .peers import EVERY, begin, meta, scripted
 
 
 def make_server() -> Server:
@@ -114,3 +114,10 @@ async def test_a_modern_request_may_travel_in_the_batch_of_a_session() -> None:
         answers = {answer["id"]: answer for answer in await peer.receive()}
         assert answers[1]["result"]["resultType"] == "complete"
         assert answers[2]["result"] == {}
+
+
+async def test_a_client_answers_a_batch_whose_other_entry_is_broken() -> None:
+    async with scripted("2025-03-26") as (_, peer):
+        await peer.send([ping(1), {"jsonrpc": "2.0", "id": 2, "method": 5}])
+        with trio.fail_after(10):
+            assert await peer.receive() == [{"jsonrpc": "2.0", "id": 1, "result": {}}]
