@@ -30,6 +30,7 @@ from mcp_actors.errors import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
     ConnectionLost,
+    LocalProtocolError,
     MalformedMessage,
     RemoteProtocolError,
     RpcError,
@@ -244,7 +245,7 @@ class Session:
         self.counters.malformed += 1
         log.debug("malformed message", session=self.name, error=str(error))
         if self._answers_malformed:
-            outlet.post(Frame(failure_bytes(error.id, error.code, str(error), None), error.id, True))
+            self._post(Frame(failure_bytes(error.id, error.code, str(error), None), error.id, True), outlet)
 
     def _batch(self, messages: list[Envelope | MalformedMessage]) -> None:
         """JSON-RPC batches exist in one revision only; ``initialize`` is never part of one."""
@@ -293,7 +294,7 @@ class Session:
             frame = call.reply(result)
         except Exception as error:
             frame = call.failure(error)
-        call.outlet.post(frame)
+        self._post(frame, call.outlet)
         return True
 
     def _start(self, call: Call) -> None:
@@ -318,7 +319,14 @@ class Session:
 
     def _refuse(self, id: RequestId | None, error: RpcError, outlet: Outlet) -> None:
         self.counters.refused += 1
-        outlet.post(Frame(failure_bytes(id, error.code, error.message, error.data), id, True))
+        self._post(Frame(failure_bytes(id, error.code, error.message, error.data), id, True), outlet)
+
+    def _post(self, frame: Frame, outlet: Outlet) -> None:
+        try:
+            outlet.post(frame)
+        except LocalProtocolError as error:
+            # It repeats what the peer sent, an endless id for example: that peer is owed no answer.
+            log.warning("answer not sent", session=self.name, error=str(error))
 
     def _answered(self, answer: Reply | Failure) -> None:
         if not self.outbound.answered(answer):
