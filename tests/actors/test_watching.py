@@ -1,0 +1,225 @@
+"""What can be looked at is true: statistics, trees and reprs at chosen moments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+
+from mcp_actors import Client, Context, Limits, Server
+from mcp_actors.testing import connected_pair
+from mcp_actors.types import ElicitResult
+
+from .peers import (
+    LEGACY,
+    TEXT,
+    Dials,
+    Serves,
+    arrived,
+    call,
+    cancelled,
+    faulty_pair,
+    greet,
+    legacy_client,
+    met,
+    notification,
+    progressed,
+    reply,
+    request,
+    settled,
+)
+from .witness import Witness
+
+FORM = {"type": "object", "properties": {"name": {"type": "string"}}}
+
+
+async def test_calls_of_a_session_with_age_method_target_and_state() -> None:
+    witness = Witness(limits=Limits(max_in_flight=2))
+    async with legacy_client(witness.server) as peer:
+        await peer.send(call(1, "hang"))
+        await trio.sleep(3)
+        await peer.send(call("two", "nap", seconds=100))
+        await peer.send(call(3, "echo", text="x"))
+        await trio.sleep(2)
+        [session] = witness.server.tree().sessions
+        assert [(c.id, c.method, c.target, c.age, c.state) for c in session.calls] == [
+            (1, "tools/call", "hang", 5, "running"),
+            ("two", "tools/call", "nap", 2, "running"),
+            (3, "tools/call", "echo", 2, "waiting"),
+        ]
+        assert session.name == "witness#1"
+        assert session.peer.startswith("memory:")
+        assert session.state == "open"
+        live = next(iter(witness.server._host._sessions))
+        assert repr(live) == "<Session witness#1 open calls=3 pending=0>"
+        assert repr(live.calls[1]) == "<Call 1 tools/call running>"
+        assert repr(live.calls[3]) == "<Call 3 tools/call waiting>"
+        await peer.send(cancelled(1))
+        await settled()
+        assert [each.id for each in witness.server.tree().sessions[0].calls] == ["two"]
+    assert repr(live) == "<Session witness#1 ended calls=0 pending=0>"
+    assert live.state == "ended"
+    assert live.calls == {}
+
+
+async def test_counters_count_what_happened() -> None:
+    witness = Witness(limits=Limits(max_in_flight=1, max_waiting=0))
+    async with legacy_client(witness.server) as peer:
+        await peer.send(call(1, "hang"))
+        await peer.send(call(2, "hang"))
+        await peer.send(request(3, "no/such/method"))
+        await peer.send(request(4, "ping"))
+        await peer.send(b"{")
+        await peer.send(notification("notifications/progress", progressToken=1, progress=1))
+        await peer.send(reply(77))
+        await peer.send(cancelled(1))
+        await peer.send(cancelled(1))
+        await settled()
+        counters = witness.server.tree().sessions[0].counters
+        # initialize, two calls, an unknown method, a ping
+        assert (counters.requests, counters.refused, counters.malformed) == (5, 2, 1)
+        assert counters.cancelled == 1
+        # progress without a call and an answer to nothing; the second cancellation met a call already cancelled or gone
+        assert counters.late in (2, 3)
+        snapshot = witness.server.tree().sessions[0].counters
+        await peer.request(5, "ping")
+        assert snapshot.requests == 5
+
+
+async def test_a_link_counts_frames_and_bytes_and_shows_its_outbox() -> None:
+    channel, peer = faulty_pair()
+    server = Server("s", limits=Limits(outbox=4))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.serve, Serves(channel))
+        await peer.initialize(LEGACY)
+        await settled()
+        before = server.tree().sessions[0].link
+        assert (before.outbox, before.outbox_limit, before.blocked) == (0, 4, 0)
+        assert (before.frames_in, before.frames_out) == (2, 1)
+        assert before.bytes_out == sum(len(frame.data) for frame in channel.sent)
+        channel.clog()
+        await peer.send(request(1, "ping"))
+        await settled()
+        for id in (2, 3):
+            await peer.send(request(id, "ping"))
+        await settled()
+        link = server.tree().sessions[0].link
+        assert (link.outbox, link.frames_in, link.frames_out) == (3, 5, 1)
+        live = next(iter(server._host._sessions))
+        assert repr(live.link) == "<Link Faulty outbox=3/4>"
+        channel.unclog()
+        assert len(await arrived(peer)) == 3
+        after = server.tree().sessions[0].link
+        assert (after.outbox, after.frames_out) == (0, 4)
+        assert after.bytes_out == sum(len(frame.data) for frame in channel.sent)
+        nursery.cancel_scope.cancel()
+
+
+async def test_pending_calls_of_a_client() -> None:
+    async with met() as (client, peer), trio.open_nursery() as nursery:
+
+        async def slow(progress: Any) -> None:
+            await trio.sleep(10)
+
+        async def ask() -> None:
+            await client.call_tool("any", on_progress=slow)
+
+        nursery.start_soon(ask)
+        asked = await peer.receive()
+        await trio.sleep(4)
+        for number in range(3):
+            await peer.send(progressed(asked["id"], number))
+        await settled()
+        tree = client.tree()
+        [pending] = tree.pending
+        assert (pending.id, pending.method, pending.age) == (asked["id"], "tools/call", 4)
+        # One is with the callback.
+        assert pending.progress_waiting == 2
+        live = client._supervisor.session.outbound
+        assert repr(live) == "<Outbound open pending=1>"
+        assert repr(live.pending[asked["id"]]) == f"<PendingCall {asked['id']} tools/call waiting>"
+        assert repr(live.clock) == "<Clock running watching=1>"
+        await peer.send(reply(asked, TEXT))
+        await settled()
+        assert repr(live.pending[asked["id"]]) == f"<PendingCall {asked['id']} tools/call answered>"
+        await trio.sleep(100)
+        assert client.tree().pending == ()
+        assert repr(live) == "<Outbound open pending=0>"
+    assert repr(live) == "<Outbound ended pending=0>"
+
+
+async def test_a_tree_shows_both_directions_of_a_question() -> None:
+    server = Server("asks")
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        return (await ctx.elicit("Who?", FORM)).action
+
+    async def elicitation(question: Any) -> ElicitResult:
+        await trio.sleep(5)
+        return ElicitResult("decline")
+
+    async with connected_pair(server, era="legacy", elicitation=elicitation) as client:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.call_tool, "ask")
+            await trio.sleep(2)
+            ours, [theirs] = client.tree(), server.tree().sessions
+            assert [each.method for each in ours.pending] == ["tools/call"]
+            assert [each.method for each in theirs.calls] == ["tools/call"]
+            assert [(each.method, each.age) for each in theirs.pending] == [("elicitation/create", 2)]
+            assert [(each.method, each.age) for each in ours.calls] == [("elicitation/create", 2)]
+
+
+async def test_the_gates_show_who_is_inside_and_who_waits() -> None:
+    witness = Witness(limits=Limits(max_in_flight=2, max_waiting=1))
+    async with legacy_client(witness.server) as peer:
+        gates = next(iter(witness.server._host._sessions))._gates
+        assert [repr(gate) for gate in gates] == [
+            "<Gate connection 0/2 waiting=0>",
+            "<Gate server 0/10000 waiting=0>",
+        ]
+        for id in range(4):
+            await peer.send(call(id, "hang"))
+        await settled()
+        connection, server = (gate.statistics() for gate in gates)
+        assert (connection.inside, connection.waiting, connection.refused) == (2, 1, 1)
+        assert (server.inside, server.waiting, server.refused) == (2, 0, 0)
+        assert witness.server.tree().gate == server
+        for id in range(3):
+            await peer.send(cancelled(id))
+        await settled()
+        assert repr(gates[0]) == "<Gate connection 0/2 waiting=0>"
+
+
+async def test_a_server_says_whether_it_serves() -> None:
+    server = Server("s")
+    assert "<Host 's' not serving sessions=0>" in repr(server)
+    async with connected_pair(server), connected_pair(server):
+        assert "<Host 's' serving sessions=2>" in repr(server)
+        tree = server.tree()
+        assert tree.name == "s"
+        assert sorted(session.name for session in tree.sessions) == ["s#1", "s#2"]
+    assert "<Host 's' not serving sessions=0>" in repr(server)
+
+
+async def test_a_client_says_how_it_is() -> None:
+    channel, peer = faulty_pair()
+    client = Client(Dials([channel]), era="legacy")
+    assert repr(client) == "<Client 'Dials' not connected>"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(greet, peer)
+        async with client:
+            assert repr(client) == "<Client 'Dials' connected>"
+            assert client.tree().state == "open"
+            assert client.tree().name == "client#1"
+            await settled()
+            await peer.channel.aclose()
+            await settled()
+            assert repr(client) == "<Client 'Dials' ended>"
+
+
+async def test_looking_changes_nothing_and_costs_no_waiting() -> None:
+    witness = Witness()
+    async with connected_pair(witness.server) as client:
+        assert client.tree() == client.tree()
+        assert witness.server.tree() == witness.server.tree()
