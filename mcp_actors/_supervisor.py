@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import attrs
 import trio
 
 from mcp_actors._actors.deadline import Deadline
@@ -54,7 +55,8 @@ class Supervisor:
     ) -> None:
         self._target = target
         self._terms = terms
-        self._limits = limits
+        # What we are asked has no use once the connection ends: nobody who leaves waits for it.
+        self._limits = attrs.evolve(limits, drain_grace=0.0)
         self._restart = restart
         self._on_notification = on_notification
         self._on_agreed = on_agreed
