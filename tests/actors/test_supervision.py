@@ -17,9 +17,10 @@ from mcp_actors import (
     Server,
 )
 from mcp_actors.testing import connected_pair, raw_server
+from mcp_actors.types import ElicitResult
 from mcp_transports.memory import MemoryTransport
 
-from .peers import Dials, arrived, faulty_pair, met, settled
+from .peers import Dials, arrived, faulty_pair, met, request, settled
 from .witness import Witness
 
 
@@ -123,6 +124,30 @@ async def test_leaving_the_block_takes_no_time_even_with_calls_in_flight() -> No
     assert trio.current_time() == began
     assert len(witness.cancelled) == 50
     assert living() == baseline
+
+
+@pytest.mark.parametrize("who", ["client", "server"])
+async def test_a_question_that_nobody_waits_for_any_more_does_not_keep_a_client(who: str) -> None:
+    ended: list[float] = []
+
+    async def elicitation(question: Any) -> ElicitResult:
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.append(trio.current_time())
+        raise AssertionError
+
+    async with met(elicitation=elicitation) as (client, peer):
+        form = {"type": "object", "properties": {}}
+        await peer.send(
+            request("q", "elicitation/create", {"message": "?", "requestedSchema": form, "mode": "form"})
+        )
+        await settled()
+        if who == "server":
+            await peer.channel.aclose()
+        await client.aclose()
+    assert ended == [0]
+    assert trio.current_time() == 0
 
 
 async def test_cancelling_the_block_closes_it() -> None:
