@@ -121,6 +121,7 @@ class Host:
 
     async def _converse(self, channel: FrameChannel, home: Home) -> None:
         if self.stopping:
+            await channel.aclose()
             return
         self._connections += 1
         catalogue = self.catalogue
