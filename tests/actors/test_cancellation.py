@@ -29,6 +29,7 @@ from .peers import (
     cancelled,
     greet,
     greet_modern,
+    modern_call,
     progressed,
     reply,
     settled,
@@ -316,6 +317,32 @@ async def test_a_client_is_cancelled_at_every_step_of_its_life(worker: Server, e
         return steps.left > 0
 
     assert await every_step(attempt) > 20
+
+
+async def test_a_call_that_ends_by_asking_is_cancelled_at_every_step(worker: Server) -> None:
+    """Stateless: the question is the call's result, so it is an answer like any other."""
+    asked = 0
+
+    async def attempt(count: int) -> bool:
+        nonlocal asked
+        line = Line()
+        message = modern_call(1, "ask")
+        message["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] = {"elicitation": {}}
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(worker.serve, Serves(line.near))
+            await line.peer.request("p", "ping")
+            [session] = worker._host._sessions
+            with Steps(count, lambda: session._cancelled({"requestId": 1})) as steps:
+                await line.peer.send(message)
+                replies = await arrived(line.peer)
+            assert len(replies) == 1 - session.counters.cancelled
+            asked += sum(each["result"]["resultType"] == "input_required" for each in replies)
+            assert worker.tree().gate.inside == 0
+            nursery.cancel_scope.cancel()
+        return steps.left > 0
+
+    await every_step(attempt)
+    assert asked >= 2
 
 
 async def test_a_waiting_call_is_cancelled_at_every_step(worker: Server) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -150,3 +151,50 @@ async def test_the_lifespan_ends_after_the_last_call() -> None:
         server.stop()
         await trio.sleep(100)
     assert events == ["up", "call ended", "down"]
+
+
+async def test_a_connection_that_comes_while_the_server_stops_is_closed() -> None:
+    channel, peer = faulty_pair()
+    late, late_peer = faulty_pair()
+    witness = Witness()
+
+    class Late:
+        """Brings its second connection when the server is draining."""
+
+        async def serve(self, handler: Any, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
+            async with trio.open_nursery() as nursery:
+                task_status.started("here")
+                nursery.start_soon(handler, channel)
+                await trio.sleep(1)
+                nursery.start_soon(handler, late)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(witness.server.serve, Late())
+        await peer.initialize(LEGACY)
+        await peer.send(call(1, "nap", seconds=2))
+        await settled()
+        witness.server.stop()
+        await trio.sleep(1.5)
+        assert late.closed
+        with pytest.raises(trio.EndOfChannel):
+            await late_peer.receive()
+        assert [message["id"] for message in await arrived(peer, within=5)] == [1]
+
+
+async def test_stopping_while_the_lifespan_begins_ends_it_as_soon_as_it_has() -> None:
+    events: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan(server: Server) -> AsyncIterator[None]:
+        await trio.sleep(2)
+        events.append("up")
+        yield
+        events.append("down")
+
+    server = Server("s", lifespan=lifespan)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.serve, MemoryTransport())
+        await trio.sleep(1)
+        server.stop()
+    assert events == ["up", "down"]
+    assert trio.current_time() == 2
