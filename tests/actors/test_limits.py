@@ -246,6 +246,28 @@ async def test_a_peer_that_does_not_read_holds_up_its_own_handlers_only() -> Non
         nursery.cancel_scope.cancel()
 
 
+async def test_a_flood_of_pings_without_reading_is_held_up_then_given_up() -> None:
+    """What the session answers itself needs no call and no place: only the read path can hold it up."""
+    server = Server("s", limits=Limits(outbox=16, stall_timeout=30))
+    channel, peer = faulty_pair(buffer=10)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.serve, Serves(channel))
+        await peer.initialize(LEGACY)
+        channel.clog()
+        taken = 0
+        with trio.move_on_after(20):
+            for id in range(10_000):
+                await peer.send(request(id, "ping"))
+                taken += 1
+        assert taken < 100
+        assert server.tree().sessions[0].link.outbox < 100
+        assert not channel.closed
+        await trio.sleep(12)
+        assert channel.closed
+        assert server.tree().sessions == ()
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_peer_that_reads_again_in_time_misses_nothing() -> None:
     server = Server("floods", limits=Limits(outbox=4, stall_timeout=30))
 

@@ -241,6 +241,7 @@ async def test_a_call_that_cannot_even_be_sent_times_out_and_tells_nobody() -> N
             told = [message["params"]["requestId"] for message in messages if "id" not in message]
             # Those that went out were taken back, the others never existed for the peer.
             assert sorted(sent) == sorted(told)
+            assert all("id" in message for message in messages[: len(sent)])
             assert len(sent) == 3
 
 
