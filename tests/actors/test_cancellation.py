@@ -219,7 +219,7 @@ async def test_a_call_is_cancelled_at_every_step_of_the_server(worker: Server) -
             answered += len(replies)
             line.tap.messages()
             tree = worker.tree()
-            assert tree.sessions[0].calls == tree.sessions[0].pending == ()
+            assert (tree.sessions[0].calls, tree.sessions[0].pending) == ((), ())
             assert (tree.gate.inside, tree.gate.waiting) == (0, 0)
             again = await line.peer.request(1, "tools/call", {"name": "work"})
             assert again["result"]["content"][0]["text"] == "worked"
@@ -264,7 +264,7 @@ async def test_a_call_that_asks_is_cancelled_at_every_step(worker: Server) -> No
             assert told in ([], asked)
             withdrawn += len(told)
             [tree] = worker.tree().sessions
-            assert tree.calls == tree.pending == ()
+            assert (tree.calls, tree.pending) == ((), ())
             nursery.cancel_scope.cancel()
         return steps.left > 0
 
@@ -290,7 +290,7 @@ async def test_both_sides_agree_whenever_a_call_is_given_up(worker: Server, era:
             await settled()
             [served] = worker.tree().sessions
             ours = client.tree()
-            assert served.calls == served.pending == ours.calls == ours.pending == ()
+            assert (served.calls, served.pending, ours.calls, ours.pending) == ((), (), (), ())
             result = await client.call_tool(tool)
             assert result.content[0].text in ("worked", "decline")  # type: ignore[union-attr]
         assert worker.tree().sessions == ()

@@ -253,7 +253,7 @@ async def test_cancellation_travels_there_and_back_again() -> None:
             await settled()
             assert ended == ["asker", "answerer"]
             assert len(library.begun) == len(library.cancelled) == 1
-            assert client.tree().calls == client.tree().pending == lookup.tree().pending == ()
+            assert (client.tree().calls, client.tree().pending, lookup.tree().pending) == ((), (), ())
 
 
 # -- unknown or finished id ------------------------------------------------------------------------------------------

@@ -59,7 +59,9 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=20,
 )
-IDS = st.sampled_from([1, 2, 0, -1, "1", "", "x", 2**64, 1.0, True, None, [], {}]) | SCALARS
+IDS: st.SearchStrategy[Any] = (
+    st.sampled_from([1, 2, 0, -1, "1", "", "x", 2**64, 1.0, True, None, [], {}]) | SCALARS
+)
 GOOD = [
     request(1, "ping"),
     request(
