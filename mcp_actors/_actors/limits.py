@@ -33,7 +33,7 @@ class Limits:
     """Progress reports that wait for a slow callback; beyond it the oldest are dropped and counted."""
 
     stall_timeout: float = 30.0
-    """How long a full outbox may stay full before the connection counts as broken."""
+    """How long a full outbox may stay full without one write getting through; then the connection counts as broken."""
 
     drain_grace: float = 5.0
     """How long calls in flight may go on after the peer said goodbye or the server was told to stop."""

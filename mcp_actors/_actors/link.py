@@ -22,6 +22,10 @@ from mcp_actors.errors import LocalProtocolError, MalformedMessage
 
 __all__ = ["Link", "LinkStatistics", "Received"]
 
+# One write: large enough that its cost does not matter, small enough that a slow reader's progress is seen.
+MAX_BURST_BYTES = 256 * 1024
+MAX_BURST_FRAMES = 64
+
 Received = Envelope | MalformedMessage | list[Envelope | MalformedMessage]
 
 
@@ -111,24 +115,29 @@ class Link:
             self._unwritten += 1
 
     async def _send_when_there_is_room(self, frame: Frame) -> None:
-        with trio.move_on_after(self.limits.stall_timeout):
-            try:
-                await self._outbox.send(frame)
-            except trio.ClosedResourceError:
-                raise trio.BrokenResourceError("the connection is closed") from None
-            return
-        raise self._stalled()
+        while True:
+            written = self._frames_out
+            with trio.move_on_after(self.limits.stall_timeout):
+                try:
+                    await self._outbox.send(frame)
+                except trio.ClosedResourceError:
+                    raise trio.BrokenResourceError("the connection is closed") from None
+                return
+            # A peer that reads slowly, but reads, is waited for.
+            if self._frames_out == written:
+                raise self._stalled()
 
     def settle(self) -> None:
         """A call ended without an answer: nothing to do on a link."""
 
     async def flow(self) -> None:
         """Waits until what was posted beyond the outbox is on its way: how a session's reader feels back-pressure."""
-        with trio.move_on_after(self.limits.stall_timeout):
-            while self._held:
+        while self._held:
+            written = self._frames_out
+            with trio.move_on_after(self.limits.stall_timeout):
                 await self._progressed.park()
-            return
-        raise self._stalled()
+            if self._held and self._frames_out == written:
+                raise self._stalled()
 
     @property
     def congested(self) -> bool:
@@ -182,13 +191,16 @@ class Link:
             self._progressed.unpark_all()
 
     def _take_all(self, first: Frame) -> list[Frame]:
-        burst = [first]
+        burst, size = [first], len(first.data)
         try:
-            while True:
-                burst.append(self._inbox.receive_nowait())
+            while size < MAX_BURST_BYTES and len(burst) < MAX_BURST_FRAMES:
+                frame = self._inbox.receive_nowait()
+                burst.append(frame)
+                size += len(frame.data)
         except (trio.WouldBlock, trio.EndOfChannel):
             pass
-        if self._held:
+        # What was held came after what is still in the outbox: a cancellation must not overtake its request.
+        if self._held and not self._inbox.statistics().current_buffer_used:
             burst.extend(self._held)
             self._held.clear()
         return burst
