@@ -15,6 +15,7 @@ import trio
 import trio.testing
 
 from mcp_actors import Client, Context, Limits, Server
+from mcp_actors.abc import Frame
 from mcp_actors.framing import LineChannel
 from mcp_actors.testing import ScriptedPeer
 from mcp_actors.types import ElicitResult
@@ -34,6 +35,7 @@ from .peers import (
     reply,
     settled,
 )
+from .witness import Witness
 
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}}
 # More steps than any of these calls has; reaching it means that a loop below would never have ended.
@@ -229,6 +231,20 @@ async def test_a_call_is_cancelled_at_every_step_of_the_server(worker: Server) -
     await every_step(attempt)
     assert silent >= 5
     assert answered >= 3
+
+
+async def test_a_call_that_is_cancelled_in_the_same_read_never_begins() -> None:
+    witness = Witness()
+    line = Line()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(witness.server.serve, Serves(line.near))
+        await line.peer.initialize(LEGACY)
+        both = [Frame(json.dumps(message).encode()) for message in (call(1, "hang"), cancelled(1))]
+        await line.peer.channel.send_many(both)
+        assert await arrived(line.peer, within=1000) == []
+        assert witness.begun == []
+        assert witness.server.tree().sessions[0].calls == ()
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_call_that_asks_is_cancelled_at_every_step(worker: Server) -> None:

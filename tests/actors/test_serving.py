@@ -198,3 +198,39 @@ async def test_stopping_while_the_lifespan_begins_ends_it_as_soon_as_it_has() ->
         server.stop()
     assert events == ["up", "down"]
     assert trio.current_time() == 2
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_what_a_transport_raises_comes_out_as_it_is(count: int) -> None:
+    class Dies:
+        async def serve(self, handler: Any, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
+            task_status.started("here")
+            await trio.sleep(1)
+            raise OSError("the listener died")
+
+    witness = Witness()
+    channel, peer = faulty_pair()
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def serve() -> None:
+            with pytest.raises(OSError, match="the listener died"):
+                await witness.server.serve(Serves(channel), *[Dies() for _ in range(count)])
+
+        await peer.initialize(LEGACY)
+        await peer.send(call(1, "hang"))
+    assert witness.cancelled == [1]
+    assert channel.closed
+
+
+async def test_a_lifespan_that_fails_at_its_end_is_told_to_whoever_leaves() -> None:
+    @asynccontextmanager
+    async def lifespan(server: Server) -> AsyncIterator[None]:
+        yield
+        raise KeyError("could not save")
+
+    baseline = living()
+    with pytest.raises(KeyError, match="could not save"):
+        async with connected_pair(Server("s", lifespan=lifespan)) as client:
+            await client.ping()
+    assert living() == baseline
