@@ -145,13 +145,14 @@ class Caller:
     ) -> dict[str, Any]:
         """Sends any request, with the metadata of the era, and returns its raw result."""
         assert self._supervisor is not None
-        session = await self._supervisor.live_session()
+        idle = self.timeout if timeout is None else timeout
+        session = await self._supervisor.live_session(idle)
         if self.meta or meta:
             params["_meta"] = {**self.meta, **params.get("_meta", {}), **(meta or {})}
         return await session.request(
             method,
             params,
-            idle=self.timeout if timeout is None else timeout,
+            idle=idle,
             cap=self.cap if cap is None else cap,
             on_progress=on_progress,
             progress=progress,

@@ -10,10 +10,11 @@ import attrs
 import trio
 
 from mcp_actors._actors.gate import Gate, GateStatistics
+from mcp_actors._actors.groups import one_error
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.link import Link
 from mcp_actors._actors.session import Session, SessionStatistics
-from mcp_actors._actors.supervise import converse, one_error
+from mcp_actors._actors.supervise import converse
 from mcp_actors._capabilities.broadcast import Bus, BusStatistics
 from mcp_actors._capabilities.catalogue import Catalogue
 from mcp_actors._capabilities.handler import string_param

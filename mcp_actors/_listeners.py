@@ -72,7 +72,7 @@ class Listeners:
             missed: tuple[EventKind, ...] = ()
             while self._caller.agreement.era.name == "modern":
                 kinds = [kind for kind in _LISTS if kind in self._caller.agreement.gates]
-                session = await self._supervisor.live_session()
+                session = await self._supervisor.live_session(self._caller.timeout)
                 try:
                     async with self.opened(Listener(_filter_of(kinds))) as listener:
                         for kind in missed:

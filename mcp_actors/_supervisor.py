@@ -13,9 +13,10 @@ import attrs
 import trio
 
 from mcp_actors._actors.deadline import Deadline
+from mcp_actors._actors.groups import one_error
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.session import Session
-from mcp_actors._actors.supervise import converse, one_error
+from mcp_actors._actors.supervise import converse
 from mcp_actors._connection import Agreement, Connection, Terms
 from mcp_actors._eras.choice import VERSIONS
 from mcp_actors._eras.era import Era
@@ -141,10 +142,10 @@ class Supervisor:
         if self._connection is not None:
             self._connection.session.outbound.clock.watch(deadline)
 
-    async def live_session(self) -> Session:
+    async def live_session(self, seconds: float) -> Session:
         """The session, waiting for a new connection when one is on its way, but no longer than for an answer."""
         if self._connection is None:
-            with trio.move_on_after(self._terms.handshake_timeout):
+            with trio.move_on_after(seconds):
                 while self._connection is None and self._restart and not self._stopping:
                     if self._done.is_set() or self._nursery is None:
                         break

@@ -206,7 +206,7 @@ class CallTimeout(McpError):
 
     def __init__(self, method: str, clock: Literal["idle", "cap"], seconds: float) -> None:
         reason = "no answer and no progress for" if clock == "idle" else "not finished after"
-        super().__init__(f"{method}: {reason} {seconds:g} s (the {clock} clock); the peer was told to stop")
+        super().__init__(f"{method}: {reason} {seconds:g} s (the {clock} clock)")
         self.method = method
         self.clock = clock
         self.seconds = seconds

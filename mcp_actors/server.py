@@ -10,8 +10,8 @@ from typing import Any, TypeVar, Unpack, overload
 
 import trio
 
+from mcp_actors._actors.groups import one_error
 from mcp_actors._actors.limits import Limits
-from mcp_actors._actors.supervise import one_error
 from mcp_actors._capabilities.broadcast import Bus
 from mcp_actors._capabilities.catalogue import Catalogue
 from mcp_actors._capabilities.home import Home

@@ -21,6 +21,7 @@ import attrs
 import trio
 
 from mcp_actors._actors.gate import Gate
+from mcp_actors._actors.groups import sole_cause
 from mcp_actors._eras.era import Invocation
 from mcp_actors._logs import log
 from mcp_actors._wire.codec import encode_failure, encode_notification, encode_reply
@@ -269,9 +270,7 @@ class Call:
             raise cancelled
         if not isinstance(group, ExceptionGroup):
             raise group
-        cause: BaseException = group
-        while isinstance(cause, BaseExceptionGroup) and len(cause.exceptions) == 1:
-            cause = cause.exceptions[0]
+        cause = sole_cause(group)
         return None if self._is_silent(cause) else self.failure(cause)
 
     # -- encoding --------------------------------------------------------------------------------------------------

@@ -5,16 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import trio
 
 from mcp_actors._actors.link import Link
 from mcp_actors._actors.session import Session
 from mcp_actors._logs import log
 
-__all__ = ["converse", "one_error", "sole_cause"]
+__all__ = ["converse"]
 
 
 async def converse(
@@ -31,22 +28,3 @@ async def converse(
             connection.cancel_scope.cancel(reason="the session ended")
     except ExceptionGroup as group:
         log.error("connection failed", session=session.name, exc_info=group)
-
-
-def sole_cause(error: BaseException) -> BaseException:
-    """The one exception inside nested groups of one, or the group if it holds several."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
-
-
-@contextmanager
-def one_error() -> Iterator[None]:
-    """Raises the sole cause of an exception group in its place: our nurseries are nobody's business."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        cause = sole_cause(group)
-        if cause is group:
-            raise
-        raise cause from cause.__cause__

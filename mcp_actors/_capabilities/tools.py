@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import trio
 
+from mcp_actors._actors.groups import sole_cause
 from mcp_actors._capabilities.content import as_blocks
 from mcp_actors._capabilities.function import function, name_of
 from mcp_actors._capabilities.handler import DEFERRED, Deferred, Handler, Invoked, bad_params
@@ -132,6 +133,12 @@ class Tools(Registry[_Entry]):
             return entry.finish(await entry.run(ctx, entry.bind(arguments)))
         except (InvalidArguments, ToolError) as error:
             return _failed(error)
+        except ExceptionGroup as group:
+            # Raised inside a nursery of the tool it is meant for the model all the same.
+            cause = sole_cause(group)
+            if isinstance(cause, ToolError):
+                return _failed(cause)
+            raise
 
     def _call_inline(self, ctx: Invoked) -> CallToolResult | Deferred:
         entry, arguments = self._called(ctx.params)

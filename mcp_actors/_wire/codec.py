@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -28,6 +28,9 @@ __all__ = [
 
 # Deeper nesting has no honest use in MCP, and CPython's own limit differs between versions.
 MAX_DEPTH = 128
+# As many as a connection may have in flight. Each entry of an array costs objects of ours: two bytes of a hostile
+# batch would otherwise become a kilobyte.
+MAX_BATCH = 1024
 
 
 class _ErrorMember(msgspec.Struct):
@@ -66,7 +69,7 @@ class _NotificationOut(msgspec.Struct, omit_defaults=True, gc=False):
 
 _decode_incoming = msgspec.json.Decoder(_Incoming).decode
 _decode_any = msgspec.json.Decoder().decode
-_decode_array = msgspec.json.Decoder(list[Raw]).decode
+_decode_array = msgspec.json.Decoder(Annotated[list[Raw], msgspec.Meta(max_length=MAX_BATCH)]).decode
 _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -146,6 +149,8 @@ def _is_deeper(data: bytes, max_depth: int) -> bool:
 def _decode_batch(data: bytes) -> list[Envelope | MalformedMessage]:
     try:
         entries = _decode_array(data)
+    except msgspec.ValidationError:
+        raise MalformedMessage(f"a batch of more than {MAX_BATCH} messages", code=INVALID_REQUEST) from None
     except msgspec.DecodeError as error:
         raise MalformedMessage(f"invalid JSON: {error}") from None
     if not entries:

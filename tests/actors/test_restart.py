@@ -170,6 +170,10 @@ async def test_a_call_does_not_wait_for_ever_for_a_server_that_is_gone() -> None
         with pytest.raises((ConnectFailed, ConnectionLost)):
             await client.call_tool("echo")
         assert trio.current_time() - began == pytest.approx(30)
+        began = trio.current_time()
+        with pytest.raises((ConnectFailed, ConnectionLost)):
+            await client.call_tool("echo", timeout=2)
+        assert trio.current_time() - began == pytest.approx(2)
 
 
 async def test_the_server_may_change_its_era_when_it_comes_back() -> None:

@@ -204,3 +204,41 @@ async def test_other_invalid_params_are_no_missing_resource() -> None:
 
         nursery.start_soon(read)
         await fail(peer, await peer.receive(), -32602, {"uri": "x://other"})
+
+
+@pytest.mark.parametrize("version", EVERY)
+async def test_a_tool_error_raised_in_the_tools_own_nursery_reaches_the_model(version: str) -> None:
+    server = Server("s")
+
+    async def fails() -> None:
+        raise ToolError("no rooms left")
+
+    @server.tool
+    async def book() -> str:
+        """Works in parallel."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fails)
+            await trio.sleep_forever()
+        return ""
+
+    async with Client(server, era=version) as client:
+        result = await client.call_tool("book")
+    assert result.is_error
+    assert [block.text for block in result.content] == ["no rooms left"]  # type: ignore[union-attr]
+
+
+async def test_what_a_failing_handler_had_in_its_hands_is_not_written_to_stderr(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    server = Server("s")
+
+    @server.tool
+    async def crash() -> str:
+        """Crashes."""
+        password = "swordfish".upper()
+        raise RuntimeError(len(password))
+
+    async with Client(server) as client:
+        with pytest.raises(RpcError):
+            await client.call_tool("crash")
+    assert "SWORDFISH" not in capsys.readouterr().err

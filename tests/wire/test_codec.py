@@ -323,3 +323,11 @@ def test_a_lone_surrogate_is_not_sent() -> None:
 def test_a_value_left_raw_that_is_broken_inside() -> None:
     with pytest.raises(MalformedMessage):
         codec.decode_value(b"{")
+
+
+def test_a_batch_is_bounded() -> None:
+    entry = b'{"jsonrpc":"2.0","method":"a"}'
+    batch = codec.decode(b"[" + b",".join([entry] * 1024) + b"]")
+    assert isinstance(batch, list)
+    assert len(batch) == 1024
+    assert refused(b"[" + b"1," * 1024 + b"1]").code == INVALID_REQUEST
