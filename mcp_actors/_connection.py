@@ -17,6 +17,7 @@ from mcp_actors._capabilities.serving import declared_gates
 from mcp_actors._eras.era import Era
 from mcp_actors._eras.legacy.eras import LEGACY
 from mcp_actors._eras.modern.eras import MODERN
+from mcp_actors._eras.modern.meta_keys import SERVER_INFO
 from mcp_actors._eras.probe import verdict_on_error, verdict_on_result
 from mcp_actors._eras.requesting import ClientOpening, request_meta
 from mcp_actors._logs import log
@@ -28,7 +29,6 @@ __all__ = ["Agreement", "Connection", "Terms"]
 
 # A server may refuse the first version that we name, even one that it then says it supports.
 MAX_PROBES = 3
-SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 
 
 @attrs.frozen

@@ -9,17 +9,13 @@ from typing import Any
 import trio
 
 from mcp_actors._capabilities.broadcast import Bus, Event, EventKind
+from mcp_actors._capabilities.subscriptions import METHOD_OF_KIND
 from mcp_actors.errors import SubscriptionLost
 from mcp_actors.types import SubscriptionFilter
 
 __all__ = ["KIND_OF_METHOD", "Listener"]
 
-KIND_OF_METHOD: dict[str, EventKind] = {
-    "notifications/tools/list_changed": "tools",
-    "notifications/prompts/list_changed": "prompts",
-    "notifications/resources/list_changed": "resources",
-    "notifications/resources/updated": "resource_updated",
-}
+KIND_OF_METHOD = {method: kind for kind, method in METHOD_OF_KIND.items()}
 
 
 class Listener:

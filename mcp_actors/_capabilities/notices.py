@@ -15,7 +15,8 @@ import trio
 
 from mcp_actors._capabilities.broadcast import Event
 from mcp_actors._capabilities.listening import KIND_OF_METHOD
-from mcp_actors._capabilities.subscriptions import ACKNOWLEDGED, SUBSCRIPTION_ID
+from mcp_actors._capabilities.subscriptions import ACKNOWLEDGED
+from mcp_actors._eras.modern.meta_keys import SUBSCRIPTION_ID
 from mcp_actors._logs import log
 
 __all__ = ["ChangeHandler", "LogHandler", "Notices"]

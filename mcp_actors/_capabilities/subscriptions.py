@@ -9,16 +9,18 @@ from typing import Any
 import trio
 
 from mcp_actors._actors.session import Session
-from mcp_actors._capabilities.broadcast import Bus, Event
+from mcp_actors._capabilities.broadcast import Bus, Event, EventKind
 from mcp_actors._capabilities.handler import Handler
 from mcp_actors._eras.era import structured
+from mcp_actors._eras.modern.meta_keys import SUBSCRIPTION_ID
 from mcp_actors.context import Context
 from mcp_actors.errors import ConnectionLost
 from mcp_actors.types import ServerCapabilities, SubscriptionFilter, SubscriptionsListenResult
 
 __all__ = ["METHOD_OF_KIND", "LegacySubscriber", "listen_handler"]
 
-METHOD_OF_KIND = {
+# How each kind of event is told on the wire, in either era.
+METHOD_OF_KIND: dict[EventKind, str] = {
     "tools": "notifications/tools/list_changed",
     "prompts": "notifications/prompts/list_changed",
     "resources": "notifications/resources/list_changed",
@@ -26,7 +28,6 @@ METHOD_OF_KIND = {
 }
 
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
-SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
 
 
 def _params(event: Event) -> dict[str, Any]:

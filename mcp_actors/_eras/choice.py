@@ -16,7 +16,8 @@ from mcp_actors._eras.era import Era, Invocation, Method
 from mcp_actors._eras.legacy.conversation import LegacyConversation
 from mcp_actors._eras.legacy.eras import LEGACY
 from mcp_actors._eras.modern.eras import MODERN
-from mcp_actors._eras.modern.opening import VERSION, open_request
+from mcp_actors._eras.modern.meta_keys import VERSION
+from mcp_actors._eras.modern.opening import open_request
 from mcp_actors._wire.codec import decode_value
 from mcp_actors._wire.envelope import Request
 from mcp_actors.errors import INVALID_PARAMS, INVALID_REQUEST, RpcError

@@ -14,7 +14,7 @@ from mcp_actors._wire.envelope import RequestId
 from mcp_actors.errors import INVALID_PARAMS, RpcError
 from mcp_actors.types import ClientCapabilities, Implementation
 
-__all__ = ["Era", "Invocation", "Method", "Peer", "structured"]
+__all__ = ["Era", "Invocation", "Method", "Peer", "progress_token", "structured"]
 
 T = TypeVar("T")
 
@@ -114,6 +114,14 @@ def structured(era: Era, value: Any, cls: type[T]) -> T:
         return era.converter.structure(value, cls)
     except Exception as error:  # cattrs raises whatever the member's own conversion raised
         raise RpcError(INVALID_PARAMS, f"invalid params: {structure_error_text(error)}") from None
+
+
+def progress_token(meta: Mapping[str, Any]) -> RequestId | None:
+    """The request's progress token, 0 and "" included; what is neither string nor integer is -32602."""
+    token = meta.get("progressToken")
+    if token is None or type(token) is int or isinstance(token, str):
+        return token
+    raise RpcError(INVALID_PARAMS, "progressToken must be a string or an integer")
 
 
 class Invocation(msgspec.Struct, eq=False):

@@ -8,7 +8,7 @@ from mcp_actors._eras.choice import params_of
 from mcp_actors._eras.era import Era, Invocation, Peer
 from mcp_actors._eras.legacy.conversation import open_method
 from mcp_actors._eras.legacy.eras import LATEST_LEGACY
-from mcp_actors._eras.modern.opening import CAPABILITIES, CLIENT_INFO, LOG_LEVEL, VERSION
+from mcp_actors._eras.modern.meta_keys import CAPABILITIES, CLIENT_INFO, LOG_LEVEL, VERSION
 from mcp_actors._wire.envelope import Request
 from mcp_actors.errors import METHOD_NOT_FOUND, RpcError
 from mcp_actors.types import ClientCapabilities, Implementation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mcp_actors._eras.era import Era, Invocation, Method, Peer
+from mcp_actors._eras.era import Era, Invocation, Method, Peer, progress_token
 from mcp_actors._eras.legacy.eras import LEGACY
 from mcp_actors._eras.legacy.lifecycle import NEXT_STATE, Event, State
 from mcp_actors._wire.envelope import RequestId
@@ -25,16 +25,13 @@ def negotiate(requested: str, served: Sequence[str]) -> Era:
 
 
 def open_method(era: Era, method: Method, id: RequestId, params: dict[str, Any], peer: Peer) -> Invocation:
-    """Takes ``_meta`` out of ``params``; a token that is neither string nor integer is no token."""
+    """Takes ``_meta`` out of ``params``."""
     meta = params.pop("_meta", None)
     if meta is None:
         return Invocation(era, method, params, {}, peer, id, None, peer.log_level)
     if not isinstance(meta, dict):
         raise RpcError(INVALID_PARAMS, "_meta must be an object")
-    token = meta.get("progressToken")
-    if token is not None and type(token) is not int and not isinstance(token, str):
-        raise RpcError(INVALID_PARAMS, "progressToken must be a string or an integer")
-    return Invocation(era, method, params, meta, peer, id, token, peer.log_level)
+    return Invocation(era, method, params, meta, peer, id, progress_token(meta), peer.log_level)
 
 
 class LegacyConversation:

@@ -9,6 +9,7 @@ from typing import Any
 from mcp_actors import types as t
 from mcp_actors._eras.convert import make_converter
 from mcp_actors._eras.era import Era, Method
+from mcp_actors._eras.modern.meta_keys import SERVER_INFO
 from mcp_actors._eras.modern.methods import (
     CLIENT_METHODS,
     CLIENT_NOTIFICATIONS,
@@ -17,8 +18,6 @@ from mcp_actors._eras.modern.methods import (
 )
 
 __all__ = ["LATEST_MODERN", "MODERN"]
-
-_SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 
 # What the revisions with sessions had and the stateless ones dropped.
 _GONE: dict[type, frozenset[str]] = {
@@ -51,7 +50,7 @@ def _make_seal(unstructure: Callable[[Any], Any]) -> Callable[..., dict[str, Any
         info = stamp.get("server_info")
         if info is not None:
             meta = body.get("_meta")
-            body["_meta"] = {**meta, _SERVER_INFO: info} if meta else {_SERVER_INFO: info}
+            body["_meta"] = {**meta, SERVER_INFO: info} if meta else {SERVER_INFO: info}
         return body
 
     return seal

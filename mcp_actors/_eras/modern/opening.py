@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mcp_actors._eras.era import Era, Invocation, Method, Peer
+from mcp_actors._eras.era import Era, Invocation, Method, Peer, progress_token
 from mcp_actors._eras.modern.eras import MODERN
+from mcp_actors._eras.modern.meta_keys import CAPABILITIES, CLIENT_INFO, LOG_LEVEL, VERSION
 from mcp_actors._wire.envelope import RequestId
 from mcp_actors.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError, UnsupportedVersion
 from mcp_actors.types import LOGGING_LEVELS
 
-__all__ = ["CAPABILITIES", "CLIENT_INFO", "LOG_LEVEL", "SUBSCRIPTION_ID", "VERSION", "open_request"]
-
-VERSION = "io.modelcontextprotocol/protocolVersion"
-CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
-CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
-LOG_LEVEL = "io.modelcontextprotocol/logLevel"
-SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
+__all__ = ["open_request"]
 
 
 def open_request(
@@ -61,9 +56,7 @@ def _invocation(
     level = meta.get(LOG_LEVEL)
     if level is not None and level not in LOGGING_LEVELS:
         raise RpcError(INVALID_PARAMS, f"{LOG_LEVEL} must be one of {', '.join(LOGGING_LEVELS)}")
-    token = meta.get("progressToken")
-    if token is not None and type(token) is not int and not isinstance(token, str):
-        raise RpcError(INVALID_PARAMS, "progressToken must be a string or an integer")
+    token = progress_token(meta)
     peer = Peer(era, capabilities, meta.get(CLIENT_INFO), level)
     invocation = Invocation(era, method, params, meta, peer, id, token, level)
     if method.may_ask:
