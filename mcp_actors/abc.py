@@ -3,6 +3,11 @@
 A *connection binding* gives both sides a `FrameChannel`: a two-way channel of encoded messages. A server binding is
 shaped like :func:`trio.serve_tcp`; a client binding is opened with ``async with``.
 
+An *exchange binding* is one in which a request travels with its answer, as in HTTP. Its server side has everything
+that arrives sorted (`ServerHandler.sort`), then runs it as an exchange of its own (`ServerHandler.exchange`: the task
+that awaits it is the call) or delivers it to the session it belongs to (`ServerSession.deliver`). What is to be sent
+comes out of the `Outlet` that the binding gave along. No binding parses JSON.
+
 The three endings, and no other exception, come out of a channel:
 
 =============================== =====================================================================
@@ -23,26 +28,60 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 import trio
 
-__all__ = ["ClientTransport", "Frame", "FrameChannel", "ServerTransport"]
+from mcp_actors.errors import McpError
+
+__all__ = [
+    "Arrival",
+    "ClientTransport",
+    "Frame",
+    "FrameChannel",
+    "NoAnswer",
+    "Outlet",
+    "ServerHandler",
+    "ServerSession",
+    "ServerTransport",
+]
+
+# Of a JSON-RPC request, with its JSON type; null is no id in MCP.
+RequestId = int | str
 
 
 class Frame(msgspec.Struct, gc=False):
     """One encoded JSON-RPC message (or batch) and what a binding may need to place it.
 
-    ``data`` holds no newline. ``about`` is the id of the inbound request that the message belongs to and ``last``
-    is true for the message that ends that request: bindings with one stream per request route by them.
-    ``metadata`` is what the binding mirrors outside the body, such as HTTP headers.
+    ``data`` holds no newline. ``metadata`` is what the protocol mirrors outside the body, under the lower-case names of
+    HTTP headers; bindings that carry nothing but bodies ignore it. The rest is set on frames that the engine sends:
+
+    - ``about`` is the id of the inbound request that the message belongs to, and ``last`` is true for the message that
+      ends that request;
+    - ``method`` is the method of a request or notification, and ``request`` the id of a request;
+    - ``cancels`` is the id of the request of ours that a ``notifications/cancelled`` takes back;
+    - ``refusal`` is the error code of an answer to what could not be served as it stands, for bindings that tell that
+      by a status of their own too.
     """
 
     data: bytes
-    about: int | str | None = None
+    about: RequestId | None = None
     last: bool = False
     metadata: Mapping[str, str] | None = None
+    method: str | None = None
+    request: RequestId | None = None
+    cancels: RequestId | None = None
+    refusal: int | None = None
+
+
+class NoAnswer(Frame, gc=True):
+    """What a channel yields, beside frames, when the request of ours with the id ``about`` gets no answer: why not.
+
+    For bindings in which one request can fail while the connection goes on. ``data`` is empty.
+    """
+
+    reason: McpError | None = None
 
 
 class FrameChannel(trio.abc.Channel[Frame]):
@@ -97,6 +136,11 @@ class FrameChannel(trio.abc.Channel[Frame]):
         return None
 
     @property
+    def mirrors(self) -> bool:
+        """Whether ``Frame.metadata`` reaches the peer; if not, none need be made for it."""
+        return False
+
+    @property
     def peer(self) -> str:
         """Who is at the other end, for logs and ``repr``: an address, a command, ``"memory"``."""
         return type(self).__name__
@@ -109,20 +153,118 @@ class FrameChannel(trio.abc.Channel[Frame]):
 ConnectionHandler = Callable[[FrameChannel], Awaitable[None]]
 
 
+class Outlet(Protocol):
+    """Where the frames about what arrived go: given by an exchange binding together with it.
+
+    Frames come in order, and after a ``last`` one none about the same request. Raises `trio.BrokenResourceError` when
+    nobody can be reached any more.
+    """
+
+    @property
+    def longest(self) -> int:
+        """Bytes of the longest frame that can go there."""
+
+    def post(self, frame: Frame) -> None:
+        """Takes a frame without waiting, even when there is no room: for what must always get through."""
+
+    def send_nowait(self, frame: Frame) -> bool:
+        """Takes a frame if there is room, and says whether there was."""
+
+    async def send(self, frame: Frame) -> None:
+        """Takes a frame, waiting for room: how a call feels that its peer reads slowly."""
+
+    def settle(self) -> None:
+        """A request ended without an answer: it was cancelled."""
+
+    def close_stream(self) -> None:
+        """Lets go of the peer's connection if the peer can come back for the rest; else nothing happens."""
+
+
+class Arrival(Protocol):
+    """Messages that arrived together, decoded and sorted; made by `ServerHandler.sort`."""
+
+    @property
+    def era(self) -> Literal["legacy", "modern"]:
+        """Whether sessions exist for these messages."""
+
+    @property
+    def requests(self) -> int:
+        """How many of them are owed an answer."""
+
+    @property
+    def initializes(self) -> bool:
+        """Whether it asks for a session to begin."""
+
+    @property
+    def refusal(self) -> Frame | None:
+        """The answer to what cannot be served at all; nothing else may be done with this arrival then."""
+
+
+class ServerSession(Protocol):
+    """A session that no connection carries. It costs no task while nothing happens.
+
+    It exists, but is of no use, until an ``initialize`` was delivered and answered with a result.
+    """
+
+    @property
+    def initialized(self) -> bool:
+        """Whether client and server have agreed on a revision."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call or a question to the client is in flight."""
+
+    @property
+    def resumes(self) -> bool:
+        """Whether clients of its revision come back by themselves for a stream that was closed under them."""
+
+    def deliver(self, arrival: Arrival, outlet: Outlet) -> None:
+        """Takes what a client sent; answers, now or later, go to ``outlet``. Never waits."""
+
+    def close(self) -> None:
+        """Ends the session: its calls are cancelled and nothing more is sent. Legal any number of times."""
+
+
+class ServerHandler(Protocol):
+    """What a server does with what arrives: handed to `ServerTransport.serve`."""
+
+    async def __call__(self, channel: FrameChannel) -> None:
+        """Runs a connection to its end, then has closed it."""
+
+    def sort(self, frame: Frame, *, in_session: bool = False) -> Arrival:
+        """Decodes what arrived and finds out which era it belongs to; ``in_session`` tells that it named a session."""
+
+    async def exchange(self, arrival: Arrival, outlet: Outlet, principal: str | None = None) -> None:
+        """Runs what arrived by itself, outside of any session. Returns when the last frame was given to ``outlet``.
+
+        The task that awaits this is the call: cancelled, its handler sees `trio.Cancelled` and nothing more is sent.
+        ``principal`` is who the binding found the client to be.
+        """
+
+    def open_session(self, outlet: Outlet, principal: str | None = None) -> ServerSession:
+        """Makes a session; what belongs to none of its requests goes to ``outlet``. The binding closes it."""
+
+    @property
+    def stopping(self) -> trio.Event:
+        """Set when no new work is taken any more: stop accepting, let end what is in flight. `serve` is cancelled
+        when all of it has ended, or its time is over."""
+
+
 @runtime_checkable
 class ServerTransport(Protocol):
     """Accepts connections."""
 
     async def serve(
         self,
-        handler: ConnectionHandler,
+        handler: ServerHandler,
         *,
         task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Runs ``handler(channel)`` for every connection, each in a task of its own, until cancelled or done.
+        """Serves until cancelled or done; a connection binding runs ``handler(channel)`` for each, in its own task.
 
         ``task_status.started(where)`` is called once connections are accepted. The handler owns its channel and has
         closed it when it returns. Returns by itself when no further connection can come (stdio: after its only one).
+        Cancelled, it closes everything at once.
         """
 
 

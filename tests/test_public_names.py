@@ -51,7 +51,17 @@ PUBLIC: dict[str, list[str]] = {
         "register_transport",
         "types",
     ],
-    "mcp_actors.abc": ["ClientTransport", "Frame", "FrameChannel", "ServerTransport"],
+    "mcp_actors.abc": [
+        "Arrival",
+        "ClientTransport",
+        "Frame",
+        "FrameChannel",
+        "NoAnswer",
+        "Outlet",
+        "ServerHandler",
+        "ServerSession",
+        "ServerTransport",
+    ],
     "mcp_actors.client": ["Client"],
     "mcp_actors.context": ["Context"],
     "mcp_actors.discovery": [

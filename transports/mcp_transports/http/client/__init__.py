@@ -1,0 +1,1 @@
+"""The client side: one channel for every kind of MCP over HTTP."""
