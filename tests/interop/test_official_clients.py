@@ -1,4 +1,4 @@
-"""The official SDKs' clients, unchanged, drive our everything server over stdio.
+"""The official SDKs' clients, unchanged, drive our everything server over stdio, HTTP and HTTP+SSE.
 
 Each client runs once and prints a report; the tests look at one feature of it each. The same drivers run against a
 server made with the official SDK, so that a driver that is wrong is seen to be wrong by itself.
@@ -10,8 +10,6 @@ import base64
 import json
 import re
 import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,10 +18,9 @@ from mcp_actors.examples.everything.content import ADDRESS_BOOK_SCHEMA
 from mcp_actors.examples.everything.house import PIXEL_PNG
 
 from .installation import Peers
+from .servers import DRIVERS, Endpoint, reachable
 
 LIMIT = 90.0  # seconds for one driver; it takes about two
-OURS = [sys.executable, "-m", "mcp_actors.examples.everything"]
-DRIVERS = Path(__file__).parent / "peers"
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
 CLIENTS = {
     "python-legacy": LEGACY,
@@ -32,30 +29,48 @@ CLIENTS = {
     "typescript-client-legacy": LEGACY,
     "typescript-client-auto": MODERN,
 }
+BINDINGS = ("stdio", "http", "sse")
+ROWS = [
+    (client, binding)
+    for client, version in CLIENTS.items()
+    for binding in BINDINGS
+    if not (binding == "sse" and version == MODERN)  # HTTP+SSE belongs to the legacy era
+]
 
 Report = dict[str, Any]
 
 
-def drive(peers: Peers, client: str, server: list[str]) -> Report:
-    """Runs one driver to its end and returns its report; what the server wrote to stderr is in ``stderr``."""
+def drive(peers: Peers, client: str, server: Endpoint) -> Report:
+    """Runs one driver to its end and returns its report; what it and the server wrote is in ``stderr``."""
     language, *rest = client.split("-")
     if language == "python":
         command = [str(peers.python), str(DRIVERS / "python_client.py"), *rest]
     else:
         command = [str(peers.node), str(DRIVERS / "typescript_client.mjs"), str(peers.modules), *rest]
-    done = subprocess.run([*command, *server], capture_output=True, text=True, timeout=LIMIT, check=False)
-    assert done.returncode == 0, f"{client} failed with {done.returncode}:\n{done.stderr[-6000:]}"
-    return {**json.loads(done.stdout), "stderr": done.stderr}
+    command += server.arguments
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+    code = server.process.stop() if server.process else 0
+    written = done.stderr + (server.process.output if server.process else "")
+    assert done.returncode == 0, f"{client} failed with {done.returncode}:\n{written[-6000:]}"
+    return {**json.loads(done.stdout), "stderr": written, "server_code": code}
 
 
-@pytest.fixture(scope="module", params=CLIENTS)
-def client(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+@pytest.fixture(scope="module", params=ROWS, ids="-".join)
+def row(request: pytest.FixtureRequest) -> tuple[str, str]:
+    client, binding = request.param
+    return str(client), str(binding)
 
 
 @pytest.fixture(scope="module")
-def report(peers: Peers, client: str) -> Report:
-    return drive(peers, client, OURS)
+def client(row: tuple[str, str]) -> str:
+    return row[0]
+
+
+@pytest.fixture(scope="module")
+def report(peers: Peers, row: tuple[str, str]) -> Report:
+    client, binding = row
+    with reachable(peers, "ours", binding) as server:
+        return drive(peers, client, server)
 
 
 def text_of(result: Any) -> str:
@@ -63,9 +78,11 @@ def text_of(result: Any) -> str:
     return str(result["content"][0]["text"])
 
 
-def test_driver_is_sound(peers: Peers, client: str) -> None:
+def test_driver_is_sound(peers: Peers, row: tuple[str, str]) -> None:
     """The control experiment: the official client with the official server."""
-    report = drive(peers, client, [str(peers.python), str(DRIVERS / "python_server.py")])
+    client, binding = row
+    with reachable(peers, "python", binding) as server:
+        report = drive(peers, client, server)
     assert report["version"] == CLIENTS[client]
     assert report["activity"]["cancelled"] == 1
     assert text_of(report["test_sampling"]) == "LLM response: I am the model"
@@ -237,6 +254,7 @@ def test_fifty_calls_at_once(report: Report) -> None:
 
 
 def test_ended_quietly(report: Report) -> None:
-    """The server ended because its input did: no signal was needed, and no traceback was written."""
+    """No traceback was written. Over stdio the server ended because its input did; elsewhere a signal sufficed."""
     assert report["closed"] is True
+    assert report["server_code"] == 0
     assert "Traceback" not in report["stderr"]

@@ -1,4 +1,4 @@
-"""Our client drives a server made with the official Python SDK, in both of its eras."""
+"""Our client drives a server made with the official Python SDK, in both of its eras, over every binding it has."""
 
 from __future__ import annotations
 
@@ -14,27 +14,23 @@ from mcp_actors.types import (
     TextResourceContents,
 )
 
-from .installation import Peers
-from .user import DRIVERS, LEGACY, LIMIT, MODERN, User, stdio, text_of
+from .user import LEGACY, LIMIT, MODERN, User, rows, text_of
 
 WATCHED = "test://watched-resource"
+TABLE = [
+    *((binding, era) for binding in ("stdio", "http") for era in ("legacy", "modern", "auto")),
+    ("sse", "legacy"),
+]
+every_row = rows("python", *TABLE)
+modern_rows = rows("python", *TABLE, without=["legacy", "auto"])
 
 
-@pytest.fixture(params=["legacy", "modern", "auto"])
-def era(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def python_server(peers: Peers) -> str:
-    return stdio(peers.python, DRIVERS / "python_server.py")
-
-
-async def test_python_server_features(python_server: str, era: str) -> None:
+@every_row
+async def test_python_server_features(target: str, era: str) -> None:
     user = User()
     user.answer = {"username": "ada", "email": "ada@example.com"}
     with trio.fail_after(LIMIT):
-        async with Client(python_server, era=era, **user.options()) as client:
+        async with Client(target, era=era, **user.options()) as client:
             assert client.version == (LEGACY if era == "legacy" else MODERN)
             assert client.era == ("legacy" if era == "legacy" else "modern")
             assert client.server_info.name == "official-python"
@@ -59,9 +55,10 @@ async def test_python_server_features(python_server: str, era: str) -> None:
             assert user.elicited[0].message == "Tell me"
 
 
-async def test_python_server_resources_and_prompts(python_server: str, era: str) -> None:
+@every_row
+async def test_python_server_resources_and_prompts(target: str, era: str) -> None:
     with trio.fail_after(LIMIT):
-        async with Client(python_server, era=era) as client:
+        async with Client(target, era=era) as client:
             uris = {resource.uri async for resource in client.resources()}
             assert {"test://static-text", "test://static-binary", WATCHED} <= uris
             templates = [template.uri_template async for template in client.resource_templates()]
@@ -83,10 +80,12 @@ async def test_python_server_resources_and_prompts(python_server: str, era: str)
             assert completion.values == ["paris", "park", "party"]
 
 
-async def test_python_server_progress_and_cancellation(python_server: str, era: str) -> None:
+@every_row
+async def test_python_server_progress_and_cancellation(target: str, era: str) -> None:
     seen: list[tuple[float, float | None]] = []
     with trio.fail_after(LIMIT):
-        async with Client(python_server, era=era) as client:
+        async with Client(target, era=era) as client:
+            before = await activity(client)
             await client.call_tool(
                 "sleep",
                 {"seconds": 0.05, "steps": 5},
@@ -105,7 +104,7 @@ async def test_python_server_progress_and_cancellation(python_server: str, era: 
                 await client.call_tool("sleep", {"seconds": 60, "steps": 1}, timeout=0.1)
             while (await activity(client))["sleeping"]:  # noqa: ASYNC110 - another process: only asking can tell
                 await trio.sleep(0.02)
-            assert (await activity(client))["cancelled"] == 2
+            assert (await activity(client))["cancelled"] - before["cancelled"] == 2
 
 
 async def activity(client: Client) -> dict[str, int]:
@@ -114,9 +113,10 @@ async def activity(client: Client) -> dict[str, int]:
     return decoded
 
 
-async def test_python_server_change_notifications(python_server: str) -> None:
+@modern_rows
+async def test_python_server_change_notifications(target: str, era: str) -> None:
     with trio.fail_after(LIMIT):
-        async with Client(python_server, era="modern") as client, client.listen(uris=[WATCHED]) as events:
+        async with Client(target, era=era) as client, client.listen(uris=[WATCHED]) as events:
             await client.call_tool("touch", {"text": "new"})
             async for event in events:
                 assert event.uri == WATCHED
@@ -125,20 +125,22 @@ async def test_python_server_change_notifications(python_server: str) -> None:
             assert contents.text == "new"
 
 
-async def test_python_server_logging_in_the_modern_era(python_server: str) -> None:
+@modern_rows
+async def test_python_server_logging_in_the_modern_era(target: str, era: str) -> None:
     user = User()
     with trio.fail_after(LIMIT):
-        async with Client(python_server, era="modern", on_log=user.on_log) as client:
+        async with Client(target, era=era, on_log=user.on_log) as client:
             await client.set_log_level("info")
             await client.call_tool("test_tool_with_logging")
     texts = ["Tool execution started", "Tool processing data", "Tool execution completed"]
     assert user.logged == [("info", text) for text in texts]
 
 
-async def test_fifty_calls_at_once(python_server: str, era: str) -> None:
+@every_row
+async def test_fifty_calls_at_once(target: str, era: str) -> None:
     answers: dict[int, str] = {}
     with trio.fail_after(LIMIT):
-        async with Client(python_server, era=era) as client:
+        async with Client(target, era=era) as client:
 
             async def call(number: int) -> None:
                 result = await client.call_tool("echo", {"message": f"message {number}"})

@@ -1,4 +1,8 @@
-"""Our client drives the reference servers, which are made with the official TypeScript SDK."""
+"""Our client drives the reference servers, which are made with the official TypeScript SDK.
+
+The everything server is driven over every binding that it has; it knows the legacy era only, so a client that is told
+nothing finds that out by itself.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +22,16 @@ from mcp_actors.types import (
 )
 
 from .installation import Peers
-from .user import LEGACY, LIMIT, User, stdio, text_of
+from .user import LEGACY, LIMIT, User, rows, stdio, text_of
+
+every_row = rows("everything", ("stdio", "auto"), ("http", "auto"), ("sse", "auto"))
 
 
-@pytest.fixture
-def everything(peers: Peers) -> str:
-    package = peers.package("@modelcontextprotocol/server-everything")
-    return stdio(peers.node, package / "dist" / "index.js", "stdio")
-
-
-async def test_everything_server_tools(everything: str) -> None:
+@every_row
+async def test_everything_server_tools(target: str, era: str) -> None:
     user = User()
     with trio.fail_after(LIMIT):
-        async with Client(everything, **user.options()) as client:
+        async with Client(target, era=era, **user.options()) as client:
             assert (client.era, client.version) == ("legacy", LEGACY)
             assert client.server_info.name == "mcp-servers/everything"
             names = {tool.name async for tool in client.tools()}
@@ -52,11 +53,12 @@ async def test_everything_server_tools(everything: str) -> None:
             assert wrong.is_error
 
 
-async def test_everything_server_asks(everything: str) -> None:
+@every_row
+async def test_everything_server_asks(target: str, era: str) -> None:
     user = User()
     user.answer = {"name": "Ada"}
     with trio.fail_after(LIMIT):
-        async with Client(everything, **user.options()) as client:
+        async with Client(target, era=era, **user.options()) as client:
             sampled = await client.call_tool("trigger-sampling-request", {"prompt": "hi", "maxTokens": 20})
             assert "I am the model" in text_of(sampled.content)
             assert user.sampled[0].max_tokens == 20
@@ -73,10 +75,11 @@ async def test_everything_server_asks(everything: str) -> None:
             assert "file:///home/peer" in text_of(roots.content)
 
 
-async def test_everything_server_progress(everything: str) -> None:
+@every_row
+async def test_everything_server_progress(target: str, era: str) -> None:
     seen: list[tuple[float, float | None]] = []
     with trio.fail_after(LIMIT):
-        async with Client(everything) as client:
+        async with Client(target, era=era) as client:
             result = await client.call_tool(
                 "trigger-long-running-operation",
                 {"duration": 0.5, "steps": 5},
@@ -86,11 +89,12 @@ async def test_everything_server_progress(everything: str) -> None:
     assert seen == [(step, 5) for step in range(1, 6)]
 
 
-async def test_everything_server_resources_and_prompts(everything: str) -> None:
+@every_row
+async def test_everything_server_resources_and_prompts(target: str, era: str) -> None:
     user = User()
     uri = "demo://resource/dynamic/text/7"
     with trio.fail_after(LIMIT):
-        async with Client(everything, **user.options()) as client:
+        async with Client(target, era=era, **user.options()) as client:
             documents = [resource async for resource in client.resources()]
             assert any(document.uri.startswith("demo://resource/static/document/") for document in documents)
             (contents,) = (await client.read_resource(documents[0].uri)).contents
@@ -118,10 +122,11 @@ async def test_everything_server_resources_and_prompts(everything: str) -> None:
             assert (await client.complete(template, "resourceId", "5")).values == ["5"]
 
 
-async def test_everything_server_housekeeping(everything: str) -> None:
+@every_row
+async def test_everything_server_housekeeping(target: str, era: str) -> None:
     user = User()
     with trio.fail_after(LIMIT):
-        async with Client(everything, **user.options()) as client:
+        async with Client(target, era=era, **user.options()) as client:
             await client.ping()
             await client.set_log_level("debug")
             await client.call_tool("toggle-simulated-logging")

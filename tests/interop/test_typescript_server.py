@@ -1,4 +1,7 @@
-"""Our client drives a server made with the second generation of the official TypeScript SDK, in both eras."""
+"""Our client drives a server made with the second generation of the official TypeScript SDK, in both eras.
+
+Over stdio and Streamable HTTP: that SDK serves no HTTP+SSE any more.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +15,20 @@ from mcp_actors.types import (
     TextResourceContents,
 )
 
-from .installation import Peers
-from .user import DRIVERS, LEGACY, LIMIT, MODERN, User, stdio, text_of
+from .user import LEGACY, LIMIT, MODERN, User, rows, text_of
 
 WATCHED = "test://watched-resource"
+TABLE = [(binding, era) for binding in ("stdio", "http") for era in ("legacy", "modern", "auto")]
+every_row = rows("typescript", *TABLE)
+modern_rows = rows("typescript", *TABLE, without=["legacy", "auto"])
 
 
-@pytest.fixture(params=["legacy", "modern", "auto"])
-def era(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def server(peers: Peers) -> str:
-    return stdio(peers.node, DRIVERS / "typescript_server.mjs", peers.modules)
-
-
-async def test_features(server: str, era: str) -> None:
+@every_row
+async def test_features(target: str, era: str) -> None:
     user = User()
     user.answer = {"name": "Ada"}
     with trio.fail_after(LIMIT):
-        async with Client(server, era=era, **user.options()) as client:
+        async with Client(target, era=era, **user.options()) as client:
             assert client.version == (LEGACY if era == "legacy" else MODERN)
             assert client.server_info.name == "official-typescript"
             assert client.instructions == "An official server."
@@ -50,9 +46,10 @@ async def test_features(server: str, era: str) -> None:
             assert user.logged == [("info", "a message")]
 
 
-async def test_resources_and_prompts(server: str, era: str) -> None:
+@every_row
+async def test_resources_and_prompts(target: str, era: str) -> None:
     with trio.fail_after(LIMIT):
-        async with Client(server, era=era) as client:
+        async with Client(target, era=era) as client:
             assert [resource.uri async for resource in client.resources()] == [WATCHED]
             (contents,) = (await client.read_resource("test://template/7/data")).contents
             assert isinstance(contents, TextResourceContents)
@@ -64,10 +61,12 @@ async def test_resources_and_prompts(server: str, era: str) -> None:
             assert prompt.messages[0].content.text == "Greet Ada."
 
 
-async def test_progress_and_cancellation(server: str, era: str) -> None:
+@every_row
+async def test_progress_and_cancellation(target: str, era: str) -> None:
     seen: list[float] = []
     with trio.fail_after(LIMIT):
-        async with Client(server, era=era) as client:
+        async with Client(target, era=era) as client:
+            before = await activity(client)
             arguments = {"seconds": 0.05, "steps": 5}
             await client.call_tool(
                 "sleep", arguments, on_progress=lambda progress: seen.append(progress.progress)
@@ -77,15 +76,21 @@ async def test_progress_and_cancellation(server: str, era: str) -> None:
                 arguments = {"seconds": 60, "steps": 1000}
                 await client.call_tool("sleep", arguments, on_progress=lambda progress: scope.cancel())
             assert scope.cancelled_caught
-            state = {"sleeping": 1}
-            while state["sleeping"]:
-                state = json.loads(text_of((await client.call_tool("activity")).content))
-            assert state == {"sleeping": 0, "slept": 1, "cancelled": 1}
+            while (after := await activity(client))["sleeping"]:
+                pass
+            change = {name: after[name] - before[name] for name in after}
+            assert change == {"sleeping": 0, "slept": 1, "cancelled": 1}
 
 
-async def test_change_notifications(server: str) -> None:
+async def activity(client: Client) -> dict[str, int]:
+    decoded: dict[str, int] = json.loads(text_of((await client.call_tool("activity")).content))
+    return decoded
+
+
+@modern_rows
+async def test_change_notifications(target: str, era: str) -> None:
     with trio.fail_after(LIMIT):
-        async with Client(server, era="modern") as client, client.listen(uris=[WATCHED]) as events:
+        async with Client(target, era=era) as client, client.listen(uris=[WATCHED]) as events:
             await client.call_tool("touch", {"text": "new"})
             async for event in events:
                 assert event.uri == WATCHED

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 from mcp_actors.types import (
@@ -18,11 +18,23 @@ from mcp_actors.types import (
     TextContent,
 )
 
-__all__ = ["DRIVERS", "LEGACY", "LIMIT", "MODERN", "User", "stdio", "text_of"]
+__all__ = ["LEGACY", "LIMIT", "MODERN", "User", "rows", "stdio", "text_of"]
 
 LIMIT = 40.0  # seconds for one test; they take about one
-DRIVERS = Path(__file__).parent / "peers"
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
+
+
+def rows(server: str, *table: tuple[str, str], without: Sequence[str] = ()) -> pytest.MarkDecorator:
+    """Runs a test once for each (binding, era) of the table; ``without`` leaves eras out."""
+    return pytest.mark.parametrize(
+        ("target", "era"),
+        [
+            pytest.param((server, binding), era, id=f"{binding}-{era}")
+            for binding, era in table
+            if era not in without
+        ],
+        indirect=["target"],
+    )
 
 
 def stdio(*command: object) -> str:

@@ -1,6 +1,7 @@
-"""The official Python SDK's client drives a server over stdio and prints one JSON report.
+"""The official Python SDK's client drives a server and prints one JSON report.
 
-Usage: python_client.py legacy|auto COMMAND [ARG...]
+Usage: python_client.py legacy|auto stdio COMMAND [ARG...]
+       python_client.py legacy|auto http|sse URL
 
 Runs in an environment of its own that has the package ``mcp`` and nothing of ours. It calls what an everything
 server has; the tests decide whether the report is right.
@@ -15,6 +16,8 @@ from typing import Any
 
 import anyio
 from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
 from mcp.types import (
     CreateMessageResult,
     ElicitResult,
@@ -30,6 +33,14 @@ PATIENCE = 5.0  # seconds until something that was promised must have happened
 WATCHED = "test://watched-resource"
 
 
+CONNECTIONS = {
+    "stdio": lambda command, *args: StdioServerParameters(command=command, args=list(args)),
+    "http": streamable_http_client,
+    "sse": sse_client,
+}
+"""What each binding is opened with."""
+
+
 def plain(model: Any) -> Any:
     """What went over the wire, as JSON."""
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -38,11 +49,11 @@ def plain(model: Any) -> Any:
 class Drive:
     """One connection, and the report about it."""
 
-    def __init__(self, mode: str, command: list[str]) -> None:
+    def __init__(self, mode: str, binding: str, *address: str) -> None:
         self.report: dict[str, Any] = {"logs": [], "asked": [], "notified": []}
         self.mode = mode
         self.client = Client(
-            StdioServerParameters(command=command[0], args=command[1:]),
+            CONNECTIONS[binding](*address),
             mode=mode,
             read_timeout_seconds=20,
             log_level="info",
@@ -226,7 +237,7 @@ class Drive:
 
 async def main() -> None:
     with anyio.fail_after(LIMIT):
-        report = await Drive(sys.argv[1], sys.argv[2:]).run()
+        report = await Drive(*sys.argv[1:]).run()
     print(json.dumps(report))
 
 

@@ -1,4 +1,6 @@
-"""A server made with the official Python SDK, dual-era, over stdio.
+"""A server made with the official Python SDK, dual-era: ``python_server.py stdio|http|sse``.
+
+With a URL it takes a free port, which the web server under the SDK writes to stderr.
 
 It has the part of an everything server that the drivers here and our own client call, under the same names, so that
 the drivers can be proved against the SDK itself.
@@ -7,6 +9,7 @@ the drivers can be proved against the SDK itself.
 from __future__ import annotations
 
 import json
+import sys
 from typing import Annotated, Any
 
 import anyio
@@ -208,4 +211,10 @@ async def complete(ref: Any, argument: Any, context: Any) -> Completion | None:
 
 
 if __name__ == "__main__":
-    server.run()
+    match sys.argv[1]:
+        case "http":
+            server.run("streamable-http", port=0)
+        case "sse":
+            server.run("sse", port=0)
+        case _:
+            server.run()

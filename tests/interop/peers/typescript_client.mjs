@@ -1,6 +1,7 @@
-// The official TypeScript SDK's client drives a server over stdio and prints one JSON report.
+// The official TypeScript SDK's client drives a server and prints one JSON report.
 //
-// Usage: typescript_client.mjs MODULES sdk|client legacy|auto COMMAND [ARG...]
+// Usage: typescript_client.mjs MODULES sdk|client legacy|auto stdio COMMAND [ARG...]
+//        typescript_client.mjs MODULES sdk|client legacy|auto http|sse URL
 //
 // MODULES is a directory with a node_modules folder. "sdk" is @modelcontextprotocol/sdk, which speaks the legacy era
 // only; "client" is its successor @modelcontextprotocol/client, which speaks both. What it calls is what an
@@ -9,7 +10,7 @@
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 
-const [modules, kind, mode, command, ...args] = process.argv.slice(2);
+const [modules, kind, mode, binding, address, ...args] = process.argv.slice(2);
 const load = createRequire(join(modules, 'package.json'));
 const LIMIT = 60_000; // milliseconds for the whole run
 const PATIENCE = 5_000; // milliseconds until something that was promised must have happened
@@ -22,12 +23,12 @@ function connectionOf(capabilities) {
     // The two packages differ in where things are and in how a handler is registered, and in nothing else here.
     const info = { name: `official-typescript-${kind}`, version: '1.0.0' };
     if (kind === 'client') {
-        const { Client } = load('@modelcontextprotocol/client');
+        const { Client, SSEClientTransport, StreamableHTTPClientTransport } = load('@modelcontextprotocol/client');
         const { StdioClientTransport } = load('@modelcontextprotocol/client/stdio');
         const client = new Client(info, { capabilities, versionNegotiation: { mode } });
         return {
             client,
-            StdioClientTransport,
+            transports: { StdioClientTransport, StreamableHTTPClientTransport, SSEClientTransport },
             onRequest: (method, handler) => client.setRequestHandler(method, handler),
             onNotification: (method, handler) => client.setNotificationHandler(method, handler),
             callTool: (params, options) => client.callTool(params, options)
@@ -35,6 +36,8 @@ function connectionOf(capabilities) {
     }
     const { Client } = load('@modelcontextprotocol/sdk/client/index.js');
     const { StdioClientTransport } = load('@modelcontextprotocol/sdk/client/stdio.js');
+    const { StreamableHTTPClientTransport } = load('@modelcontextprotocol/sdk/client/streamableHttp.js');
+    const { SSEClientTransport } = load('@modelcontextprotocol/sdk/client/sse.js');
     const types = load('@modelcontextprotocol/sdk/types.js');
     const schemas = {
         'sampling/createMessage': types.CreateMessageRequestSchema,
@@ -47,7 +50,7 @@ function connectionOf(capabilities) {
     const client = new Client(info, { capabilities });
     return {
         client,
-        StdioClientTransport,
+        transports: { StdioClientTransport, StreamableHTTPClientTransport, SSEClientTransport },
         onRequest: (method, handler) => client.setRequestHandler(schemas[method], handler),
         onNotification: (method, handler) => client.setNotificationHandler(schemas[method], handler),
         callTool: (params, options) => client.callTool(params, undefined, options)
@@ -55,7 +58,13 @@ function connectionOf(capabilities) {
 }
 
 const capabilities = { sampling: {}, elicitation: {}, roots: {} };
-const { client, StdioClientTransport, onRequest, onNotification, callTool } = connectionOf(capabilities);
+const { client, transports, onRequest, onNotification, callTool } = connectionOf(capabilities);
+
+const connections = {
+    stdio: () => new transports.StdioClientTransport({ command: address, args, stderr: 'inherit' }),
+    http: () => new transports.StreamableHTTPClientTransport(new URL(address)),
+    sse: () => new transports.SSEClientTransport(new URL(address))
+};
 
 function answer(method, handler) {
     onRequest(method, async (request) => {
@@ -208,10 +217,12 @@ async function together() {
 }
 
 async function main() {
-    const transport = new StdioClientTransport({ command, args, stderr: 'inherit' });
+    const transport = connections[binding]();
     // The v1 client tells its transport which revision was agreed, and nobody else.
+    const agreed = transport.setProtocolVersion?.bind(transport);
     transport.setProtocolVersion = (version) => {
         report.version = version;
+        agreed?.(version);
     };
     await client.connect(transport);
     await introduction();
@@ -221,6 +232,8 @@ async function main() {
     await cancelling();
     await subscribing();
     await together();
+    report.session = transport.sessionId ?? null;
+    await transport.terminateSession?.();
     await client.close();
     report.closed = true;
     process.stdout.write(JSON.stringify(report) + '\n');

@@ -1,18 +1,26 @@
-// A server made with the official TypeScript SDK's second generation, dual-era, over stdio.
+// A server made with the official TypeScript SDK's second generation, dual-era.
 //
-// Usage: typescript_server.mjs MODULES, where MODULES is a directory with a node_modules folder.
+// Usage: typescript_server.mjs MODULES stdio|http, where MODULES is a directory with a node_modules folder. Over HTTP
+// it has sessions in the legacy era, and says on stdout which port it took.
 
+import { randomUUID } from 'node:crypto';
+import { createServer } from 'node:http';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 
-const load = createRequire(join(process.argv[2], 'package.json'));
-const { McpServer, ResourceTemplate, acceptedContent, inputRequired } = load('@modelcontextprotocol/server');
+const [modules, binding] = process.argv.slice(2);
+const load = createRequire(join(modules, 'package.json'));
+const { McpServer, ResourceTemplate, acceptedContent, createMcpHandler, inputRequired, isLegacyRequest } = load(
+    '@modelcontextprotocol/server'
+);
+const { NodeStreamableHTTPServerTransport, toNodeHandler, toWebRequest } = load('@modelcontextprotocol/node');
 const { serveStdio } = load('@modelcontextprotocol/server/stdio');
 const z = load('zod');
 
 const WATCHED = 'test://watched-resource';
 const state = { sleeping: 0, slept: 0, cancelled: 0 };
 let watched = 'Watched resource content';
+let tellAboutWatched = (server) => server.server.sendResourceUpdated({ uri: WATCHED });
 const text = (value) => ({ content: [{ type: 'text', text: value }] });
 
 function pause(milliseconds, signal) {
@@ -88,7 +96,7 @@ function build() {
         { description: 'Changes the watched resource', inputSchema: z.object({ text: z.string() }) },
         async (args) => {
             watched = args.text;
-            await server.server.sendResourceUpdated({ uri: WATCHED });
+            await tellAboutWatched(server);
             return text('touched');
         }
     );
@@ -111,4 +119,33 @@ function build() {
     return server;
 }
 
-serveStdio(build);
+function serveHttp() {
+    const handler = createMcpHandler(build, { legacy: 'reject' });
+    tellAboutWatched = () => handler.notify.resourceUpdated(WATCHED);
+    const modern = toNodeHandler(handler);
+    const sessions = new Map();
+
+    async function legacy(request, response, body) {
+        let transport = sessions.get(request.headers['mcp-session-id']);
+        if (transport === undefined) {
+            transport = new NodeStreamableHTTPServerTransport({
+                sessionIdGenerator: randomUUID,
+                onsessioninitialized: (id) => sessions.set(id, transport)
+            });
+            await build().connect(transport);
+        }
+        await transport.handleRequest(request, response, body);
+    }
+
+    const server = createServer(async (request, response) => {
+        const chunks = [];
+        for await (const chunk of request) chunks.push(chunk);
+        const body = chunks.length > 0 ? JSON.parse(Buffer.concat(chunks).toString()) : undefined;
+        const isLegacy = await isLegacyRequest(await toWebRequest(request, body), body);
+        await (isLegacy ? legacy : modern)(request, response, body);
+    });
+    server.listen(0, '127.0.0.1', () => console.log(`listening on ${server.address().port}`));
+}
+
+if (binding === 'http') serveHttp();
+else serveStdio(build);

@@ -1,0 +1,161 @@
+"""Servers that both legs of these tests talk to, ours and the official ones, each over every binding that it has.
+
+A binding is a row of ``PATHS`` (where it is found) and one line in the programs under ``peers`` that can speak it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .installation import Peers
+
+__all__ = ["DRIVERS", "PATHS", "SERVERS", "Endpoint", "Launch", "Served", "reachable"]
+
+DRIVERS = Path(__file__).parent / "peers"
+PATHS = {"http": "/mcp", "sse": "/sse"}
+"""Bindings with a URL: Streamable HTTP, and HTTP+SSE of the first revision."""
+
+START_LIMIT = 30.0  # seconds until a server says where it is; it takes about one
+STOP_LIMIT = 10.0  # seconds between SIGTERM and SIGKILL
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A program that serves, and how it says at which port: ``announced`` has one group for the number."""
+
+    command: list[str]
+    announced: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a server can be reached: a command for stdio, else a URL."""
+
+    binding: str
+    address: tuple[str, ...]
+    process: Served | None = None
+
+    @property
+    def target(self) -> str:
+        """What our own client is given."""
+        return f"stdio:{shlex.join(self.address)}" if self.binding == "stdio" else self.address[0]
+
+    @property
+    def arguments(self) -> list[str]:
+        """What a driver of an official client is given."""
+        return [self.binding, *self.address]
+
+
+class Served:
+    """A running server and everything that it wrote, with its exit code once it is gone."""
+
+    def __init__(self, launch: Launch) -> None:
+        self.process = subprocess.Popen(
+            launch.command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **launch.environment},
+        )
+        self._announced = re.compile(launch.announced)
+        self._lines: list[str] = []
+        self._port: str | None = None
+        self._news = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def output(self) -> str:
+        return "".join(self._lines)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:
+                self._lines.append(line)
+                found = self._announced.search(line)
+                if found and self._port is None:
+                    self._port = found[1]
+                    self._news.set()
+        self._news.set()
+
+    def port(self) -> int:
+        self._news.wait(START_LIMIT)
+        assert self._port is not None, f"{self.process.args!r} does not serve:\n{self.output}"
+        return int(self._port)
+
+    def stop(self) -> int:
+        """Asks it to end, and makes it end; returns its exit code."""
+        self.process.terminate()
+        try:
+            code = self.process.wait(STOP_LIMIT)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait()
+        self._reader.join(STOP_LIMIT)
+        return code
+
+
+def _ours(peers: Peers, binding: str) -> Launch:
+    if binding == "stdio":
+        return Launch([sys.executable, "-m", "mcp_actors.examples.everything"])
+    target = ["mcp_actors.examples.everything", "--listen", "http://127.0.0.1:0/mcp"]
+    return Launch([sys.executable, "-m", "mcp_actors", "serve", *target], r"^serving .*:(\d+)/mcp$")
+
+
+def _python(peers: Peers, binding: str) -> Launch:
+    command = [str(peers.python), str(DRIVERS / "python_server.py"), binding]
+    return Launch(command, r"running on http://127\.0\.0\.1:(\d+)")
+
+
+def _typescript(peers: Peers, binding: str) -> Launch:
+    command = [str(peers.node), str(DRIVERS / "typescript_server.mjs"), str(peers.modules), binding]
+    return Launch(command, r"^listening on (\d+)$")
+
+
+def _everything(peers: Peers, binding: str) -> Launch:
+    script = peers.package("@modelcontextprotocol/server-everything") / "dist" / "index.js"
+    mode = {"http": "streamableHttp"}.get(binding, binding)
+    # It says which port it was told to take, not which one it took.
+    environment = {"PORT": str(_free_port())}
+    return Launch([str(peers.node), str(script), mode], r" on port (\d+)$", environment)
+
+
+SERVERS: dict[str, Callable[[Peers, str], Launch]] = {
+    "ours": _ours,
+    "python": _python,
+    "typescript": _typescript,
+    "everything": _everything,
+}
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+    return port
+
+
+@contextmanager
+def reachable(peers: Peers, server: str, binding: str) -> Iterator[Endpoint]:
+    """The server, ready to be talked to; one with a URL runs until the end of the ``with``."""
+    launch = SERVERS[server](peers, binding)
+    if binding == "stdio":
+        yield Endpoint(binding, tuple(launch.command))
+        return
+    served = Served(launch)
+    try:
+        yield Endpoint(binding, (f"http://127.0.0.1:{served.port()}{PATHS[binding]}",), served)
+    finally:
+        served.stop()
