@@ -18,6 +18,7 @@ from mcp_actors._eras.era import Era
 from mcp_actors._eras.legacy.eras import LEGACY
 from mcp_actors._eras.modern.eras import MODERN
 from mcp_actors._eras.modern.meta_keys import SERVER_INFO
+from mcp_actors._eras.modern.mirror import VERSION_HEADER, mirrored
 from mcp_actors._eras.probe import verdict_on_error, verdict_on_result
 from mcp_actors._eras.requesting import ClientOpening, request_meta
 from mcp_actors._logs import log
@@ -176,6 +177,8 @@ class Connection:
         era = LEGACY[version]
         initialized: InitializeResult = read(era, result, InitializeResult)
         self.opening.era = era
+        if era.mirrors_version:
+            self.session.link.metadata = {VERSION_HEADER: era.version}
         await self.session.notify("notifications/initialized")
         level = terms.log_level()
         if level is not None and initialized.capabilities.logging is not None:
@@ -190,10 +193,11 @@ class Connection:
             log.debug("the log level could not be set", error=str(error))
 
     async def _ask(self, terms: Terms, method: str, era: Era, seconds: float) -> dict[str, Any]:
-        meta = request_meta(era, terms.info, terms.answers.capabilities, None)
+        params = {"_meta": request_meta(era, terms.info, terms.answers.capabilities, None)}
+        metadata = mirrored(era.version, method, params) if self.session.link.channel.mirrors else None
         # A legacy server that never answers must not be confused by a cancellation it cannot know.
         return await self.session.request(
-            method, {"_meta": meta}, idle=seconds, cap=math.inf, cancellable=False
+            method, params, idle=seconds, cap=math.inf, cancellable=False, metadata=metadata
         )
 
 

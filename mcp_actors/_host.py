@@ -4,28 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, cast
+from typing import Any
 
 import attrs
 import trio
 
+from mcp_actors._actors.call import CallStatistics
+from mcp_actors._actors.exchange import Exchanges
 from mcp_actors._actors.gate import Gate, GateStatistics
 from mcp_actors._actors.groups import one_error
 from mcp_actors._actors.limits import Limits
-from mcp_actors._actors.link import Link
-from mcp_actors._actors.session import Session, SessionStatistics
-from mcp_actors._actors.supervise import converse
+from mcp_actors._actors.switchboard import SessionStatistics, Switchboard
 from mcp_actors._capabilities.broadcast import Bus, BusStatistics
 from mcp_actors._capabilities.catalogue import Catalogue
 from mcp_actors._capabilities.handler import string_param
 from mcp_actors._capabilities.home import Home
-from mcp_actors._capabilities.serving import Serving
 from mcp_actors._capabilities.subscriptions import LegacySubscriber
-from mcp_actors._eras.choice import ServerOpening
-from mcp_actors._logs import log
-from mcp_actors.abc import FrameChannel, ServerTransport
+from mcp_actors._reception import Offer, Reception, Sessions
+from mcp_actors.abc import ServerTransport
 from mcp_actors.context import Context
-from mcp_actors.errors import ResourceNotFound
+from mcp_actors.errors import MethodNotFound, ResourceNotFound
 
 __all__ = ["Host", "ServerStatistics"]
 
@@ -36,7 +34,9 @@ class ServerStatistics:
 
     name: str
     sessions: tuple[SessionStatistics, ...]
-    """Open connections, each with its calls in flight and its link."""
+    """Each with its calls in flight, and its link if a connection carries it."""
+    exchanges: tuple[CallStatistics, ...]
+    """Calls in flight that belong to no session: each came with an exchange of its own."""
     gate: GateStatistics
     """Calls in flight on all connections together."""
     bus: BusStatistics
@@ -57,16 +57,14 @@ class Host:
     ) -> None:
         self.name = name
         self.limits = limits
-        self.versions = versions
         self.catalogue = catalogue
         self.bus = bus
         self.gate = Gate("server", limits.server_max_in_flight, limits.max_waiting, limits.max_wait)
-        self._stamp = stamp
-        self._sessions: dict[Session, LegacySubscriber | None] = {}
-        self._connections = 0
+        self._offer = Offer(name, limits, tuple(versions), catalogue, bus, stamp, self.gate)
+        self._sessions = Sessions(bus)
+        self._exchanges = Exchanges(name, self.gate)
         self._serving = 0
         self._stopping = trio.Event()
-        self._session_ended = trio.lowlevel.ParkingLot()
 
     def __repr__(self) -> str:
         state = "stopping" if self.stopping else "serving" if self._serving else "not serving"
@@ -104,79 +102,61 @@ class Host:
         async with trio.open_nursery() as supervisor:
             supervisor.start_soon(self._drain, supervisor.cancel_scope, name="drain")
             async with trio.open_nursery() as nursery:
-                places = [
-                    await nursery.start(each.serve, lambda channel: self._converse(channel, home))
-                    for each in transports
-                ]
+                # Beside the transports: a call of a session may outlive the connection that brought it.
+                reception = Reception(
+                    self._offer, home, self._sessions, self._exchanges, supervisor, self._stopping
+                )
+                places = [await nursery.start(each.serve, reception) for each in transports]
                 task_status.started(tuple(places))
             supervisor.cancel_scope.cancel(reason="every transport is done")
 
     async def _drain(self, everything: trio.CancelScope) -> None:
         await self._stopping.wait()
-        for session in self._sessions:
-            session.stop()
         with trio.move_on_after(self.limits.drain_grace + self.limits.close_timeout):
-            while self._sessions:
-                await self._session_ended.park()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._drain_sessions)
+                nursery.start_soon(self._drain_exchanges)
         everything.cancel(reason="stopped")
 
-    async def _converse(self, channel: FrameChannel, home: Home) -> None:
-        if self.stopping:
-            await channel.aclose()
-            return
-        self._connections += 1
-        catalogue = self.catalogue
-        session = Session(
-            f"{self.name}#{self._connections}",
-            Link(channel, self.limits),
-            ServerOpening(self.versions, catalogue.custom, lambda: self._begin_telling(session)),
-            Serving(home, catalogue.handlers, catalogue.middleware, catalogue.gates, self._stamp),
-            limits=self.limits,
-            server_gate=self.gate,
-            on_notification=lambda name, params: log.debug(
-                "notification ignored", session=session.name, method=name
-            ),
-            answers_malformed=True,
-        )
-        self._sessions[session] = None
-        try:
-            await converse(session.link, session)
-        finally:
-            subscriber = self._sessions.pop(session)
-            if subscriber is not None:
-                subscriber.close()
-            self._session_ended.unpark_all()
+    async def _drain_sessions(self) -> None:
+        for session in self._sessions:
+            session.stop()
+        while self._sessions:
+            await self._sessions.ended.park()
+
+    async def _drain_exchanges(self) -> None:
+        self._exchanges.drain()
+        while self._exchanges.calls:
+            await self._exchanges.ended.park()
 
     # -- legacy subscriptions ----------------------------------------------------------------------------------------
-
-    def _begin_telling(self, session: Session) -> None:
-        """A legacy client is past its handshake: from now on it hears of changed lists unasked."""
-        self._subscriber(session)
-
-    def _subscriber(self, session: Session) -> LegacySubscriber:
-        subscriber = self._sessions[session]
-        if subscriber is None:
-            subscriber = self._sessions[session] = LegacySubscriber(session, self.bus)
-        return subscriber
 
     def subscribe(self, ctx: Context) -> dict[str, Any]:
         """``resources/subscribe``; raises `ResourceNotFound` for what the server does not have."""
         uri = string_param(ctx.params, "uri")
         if not self.catalogue.resources.covers(uri):
             raise ResourceNotFound(uri)
-        self._subscriber(cast(Session, ctx.call.conversation)).subscribe(uri)
+        self._subscriber(ctx).subscribe(uri)
         return {}
 
     def unsubscribe(self, ctx: Context) -> dict[str, Any]:
         """``resources/unsubscribe``."""
-        self._subscriber(cast(Session, ctx.call.conversation)).unsubscribe(string_param(ctx.params, "uri"))
+        self._subscriber(ctx).unsubscribe(string_param(ctx.params, "uri"))
         return {}
+
+    def _subscriber(self, ctx: Context) -> LegacySubscriber:
+        session = ctx.call.conversation
+        if not isinstance(session, Switchboard):
+            # Nobody would remember the subscription, nor know where to send what it brings.
+            raise MethodNotFound(ctx.method)
+        return self._sessions.subscriber(session)
 
     def statistics(self) -> ServerStatistics:
         """The whole live actor tree."""
         return ServerStatistics(
             self.name,
             tuple(session.statistics() for session in self._sessions),
+            tuple(call.statistics() for call in self._exchanges.calls),
             self.gate.statistics(),
             self.bus.statistics(),
         )

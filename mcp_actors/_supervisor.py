@@ -24,7 +24,7 @@ from mcp_actors._eras.legacy.eras import LATEST_LEGACY
 from mcp_actors._eras.modern.eras import MODERN
 from mcp_actors.abc import ClientTransport, ConnectionHandler, ServerTransport
 from mcp_actors.discovery import client_transport
-from mcp_actors.errors import ConnectFailed, ConnectionLost, LocalProtocolError, McpError
+from mcp_actors.errors import ConnectFailed, ConnectionLost, LocalProtocolError, McpError, SessionExpired
 from mcp_actors.server import Server
 
 __all__ = ["Supervisor", "Target"]
@@ -72,7 +72,7 @@ class Supervisor:
         self._attempt: trio.CancelScope | None = None
         self._changed = trio.lowlevel.ParkingLot()
         self._connections = 0
-        self._loss: ConnectionLost | ConnectFailed | None = None
+        self._loss: ConnectionLost | SessionExpired | ConnectFailed | None = None
         self._done = trio.Event()
         self._served = trio.Event()
         self.agreement: Agreement | None = None
@@ -157,6 +157,8 @@ class Supervisor:
             return ConnectionLost("not connected: use 'async with Client(...) as client'")
         if isinstance(self._loss, ConnectFailed):
             return ConnectFailed(str(self._loss))
+        if isinstance(self._loss, SessionExpired):
+            return SessionExpired(*self._loss.args)
         loss = ConnectionLost(self._loss.args[0], exit_code=self._loss.exit_code, stderr=self._loss.stderr)
         loss.__cause__ = self._loss.__cause__
         return loss
@@ -200,7 +202,9 @@ class Supervisor:
                         raise
                     # What else a handshake raises is no reason to give up what worked before.
                     self._loss = (
-                        error if isinstance(error, ConnectFailed | ConnectionLost) else _not_again(error)
+                        error
+                        if isinstance(error, ConnectFailed | ConnectionLost | SessionExpired)
+                        else _not_again(error)
                     )
                 if not self._restart:
                     break

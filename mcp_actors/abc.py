@@ -63,6 +63,9 @@ class Frame(msgspec.Struct, gc=False):
     - ``cancels`` is the id of the request of ours that a ``notifications/cancelled`` takes back;
     - ``refusal`` is the error code of an answer to what could not be served as it stands, for bindings that tell that
       by a status of their own too.
+
+    On a frame that a client's channel yields, ``about`` is the request of ours that it answers, where the binding
+    knows: an error without an id finds its way by it.
     """
 
     data: bytes
@@ -134,6 +137,9 @@ class FrameChannel(trio.abc.Channel[Frame]):
         The engine never sends a longer one: whoever made it is told instead.
         """
         return None
+
+    def settled(self, request: RequestId) -> None:
+        """A request of ours is no longer waited for: it was answered, has failed or was given up. Must not wait."""
 
     @property
     def mirrors(self) -> bool:
@@ -243,6 +249,10 @@ class ServerHandler(Protocol):
 
     def open_session(self, outlet: Outlet, principal: str | None = None) -> ServerSession:
         """Makes a session; what belongs to none of its requests goes to ``outlet``. The binding closes it."""
+
+    @property
+    def has_sessions(self) -> bool:
+        """Whether a revision with sessions is served."""
 
     @property
     def stopping(self) -> trio.Event:

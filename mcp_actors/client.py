@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.pending import ProgressCallback
-from mcp_actors._actors.session import SessionStatistics
+from mcp_actors._actors.switchboard import SessionStatistics
 from mcp_actors._caller import Caller, all_pages
 from mcp_actors._capabilities.answers import Answers, ElicitationHandler, Roots, SamplingHandler
 from mcp_actors._capabilities.broadcast import Event
@@ -179,7 +179,7 @@ class Client:
 
     async def list_tools(self, cursor: str | None = None) -> ListToolsResult:
         """One page of the tools; see `tools` for all of them."""
-        page: ListToolsResult = await self._list("tools/list", cursor)
+        page = await self._caller.list_tools(cursor)
         self._outputs.learn(page.tools)
         return page
 
@@ -380,6 +380,7 @@ class Client:
         self._caller.cache.invalidate(event.kind, event.uri)
         if event.kind == "tools":
             self._outputs.forget()
+            self._caller.mirroring.forget()
         self._listeners.heard(event, subscription)
 
     async def _list(self, method: str, cursor: str | None) -> Any:

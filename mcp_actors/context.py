@@ -172,6 +172,13 @@ class Context:
             params["logger"] = logger
         await self.call.notify("notifications/message", params)
 
+    def close_stream(self) -> None:
+        """Lets go of the HTTP connection that waits for this call; the client comes back for the rest of it.
+
+        For long calls of clients that do so by themselves. Elsewhere, and in other bindings, nothing happens.
+        """
+        self.call.close_stream()
+
     # -- asking the client -----------------------------------------------------------------------------------------
 
     async def elicit(

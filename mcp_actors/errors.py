@@ -8,6 +8,7 @@
     │   └── RemoteProtocolError   the peer did
     │       └── MalformedMessage  bytes that are no JSON-RPC message
     ├── RpcError                  an error response, sent or received: code, message, data
+    │   ├── MethodNotFound        -32601
     │   ├── UnsupportedVersion    -32022
     │   ├── MissingCapability     -32021
     │   ├── HeaderMismatch        -32020
@@ -38,6 +39,7 @@ __all__ = [
     "LocalProtocolError",
     "MalformedMessage",
     "McpError",
+    "MethodNotFound",
     "MissingCapability",
     "Overloaded",
     "ProtocolError",
@@ -113,6 +115,15 @@ class RpcError(McpError):
         return error
 
 
+class MethodNotFound(RpcError):
+    """The peer's revision has no such method, or its receiver did not declare what it belongs to."""
+
+    CODE: ClassVar[int] = METHOD_NOT_FOUND
+
+    def __init__(self, method: str) -> None:
+        super().__init__(self.CODE, f"method not found: {method}")
+
+
 class UnsupportedVersion(RpcError):
     """The revision that was asked for is not served; ``supported`` lists those that are."""
 
@@ -184,7 +195,14 @@ class Overloaded(RpcError):
 
 _RPC_CLASS_BY_CODE: dict[int, type[RpcError]] = {
     each.CODE: each
-    for each in (UnsupportedVersion, MissingCapability, HeaderMismatch, ResourceNotFound, Overloaded)
+    for each in (
+        MethodNotFound,
+        UnsupportedVersion,
+        MissingCapability,
+        HeaderMismatch,
+        ResourceNotFound,
+        Overloaded,
+    )
 }
 
 

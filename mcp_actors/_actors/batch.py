@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mcp_actors._actors.link import Link
-from mcp_actors.abc import Frame
+from mcp_actors.abc import Frame, Outlet
 
 __all__ = ["Batch"]
 
@@ -11,28 +10,39 @@ __all__ = ["Batch"]
 class Batch:
     """An outlet that holds the answers back until every request of the batch has ended, with or without one."""
 
-    def __init__(self, link: Link, expected: int) -> None:
-        self._link = link
-        self.longest = link.longest
+    def __init__(self, outlet: Outlet, expected: int) -> None:
+        self._outlet = outlet
+        self.longest = outlet.longest
         self._expected = expected
         self._answers: list[bytes] = []
 
     def post(self, frame: Frame) -> None:
         if not frame.last:
-            self._link.post(frame)
+            self._outlet.post(frame)
         elif (whole := self._collect(frame.data)) is not None:
-            self._link.post(whole)
+            self._outlet.post(whole)
 
     async def send(self, frame: Frame) -> None:
         if not frame.last:
-            await self._link.send(frame)
+            await self._outlet.send(frame)
         elif (whole := self._collect(frame.data)) is not None:
-            await self._link.send(whole)
+            await self._outlet.send(whole)
+
+    def send_nowait(self, frame: Frame) -> bool:
+        if not frame.last:
+            return self._outlet.send_nowait(frame)
+        self.post(frame)
+        return True
 
     def settle(self) -> None:
         """One request of the batch ended without an answer: it was cancelled."""
         if (whole := self._collect(None)) is not None:
-            self._link.post(whole)
+            self._outlet.post(whole)
+        elif not self._expected:
+            self._outlet.settle()
+
+    def close_stream(self) -> None:
+        self._outlet.close_stream()
 
     def _collect(self, answer: bytes | None) -> Frame | None:
         self._expected -= 1
@@ -40,4 +50,4 @@ class Batch:
             self._answers.append(answer)
         if self._expected or not self._answers:
             return None
-        return Frame(b"[" + b",".join(self._answers) + b"]")
+        return Frame(b"[" + b",".join(self._answers) + b"]", last=True)

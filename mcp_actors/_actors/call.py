@@ -26,10 +26,18 @@ from mcp_actors._eras.era import Invocation
 from mcp_actors._logs import log
 from mcp_actors._wire.codec import encode_failure, encode_notification, encode_reply
 from mcp_actors._wire.envelope import RequestId
-from mcp_actors.abc import Frame
-from mcp_actors.errors import INTERNAL_ERROR, LocalProtocolError, ResourceNotFound, RpcError
+from mcp_actors.abc import Frame, Outlet
+from mcp_actors.errors import (
+    INTERNAL_ERROR,
+    LocalProtocolError,
+    MethodNotFound,
+    MissingCapability,
+    Overloaded,
+    ResourceNotFound,
+    RpcError,
+)
 
-__all__ = ["DEFERRED", "Call", "CallStatistics", "Conversation", "Deferred", "Outlet", "Responder"]
+__all__ = ["DEFERRED", "Call", "CallStatistics", "Conversation", "Deferred", "Responder", "failure_frame"]
 
 
 class Deferred:
@@ -43,27 +51,13 @@ class Deferred:
 DEFERRED = Deferred()
 
 
-class Outlet(Protocol):
-    """Where the frames about a call go."""
-
-    longest: int
-    """Bytes of the longest frame that can go there."""
-
-    def post(self, frame: Frame) -> None: ...
-
-    async def send(self, frame: Frame) -> None: ...
-
-    def settle(self) -> None:
-        """A call ended without an answer."""
-
-
 class Conversation(Protocol):
     """What a call can ask of the session it belongs to."""
 
     name: str
 
     async def request(
-        self, method: str, params: dict[str, Any], *, idle: float, cap: float, about: RequestId | None = None
+        self, method: str, params: dict[str, Any], *, idle: float, cap: float, call: Call | None = None
     ) -> dict[str, Any]: ...
 
     def forget(self, call: Call) -> None: ...
@@ -109,6 +103,7 @@ class Call:
         "gates_ahead",
         "id",
         "invocation",
+        "key",
         "outlet",
         "prepared",
         "responder",
@@ -121,6 +116,8 @@ class Call:
         self, invocation: Invocation, conversation: Conversation, outlet: Outlet, responder: Responder
     ) -> None:
         self.id = invocation.id
+        # Under which the conversation keeps it: its id, unless another call in flight has the same.
+        self.key: Any = invocation.id
         self.invocation = invocation
         self.conversation = conversation
         self.outlet = outlet
@@ -168,11 +165,16 @@ class Call:
     async def notify(self, method: str, params: dict[str, Any]) -> None:
         """Sends a notification that belongs to this call; after its end or a cancellation nothing goes out any more."""
         if not self.cancelled and not self._over:
-            await self.outlet.send(Frame(encode_notification(method, params), self.id))
+            await self.outlet.send(Frame(encode_notification(method, params), self.id, method=method))
 
     async def ask(self, method: str, params: dict[str, Any], *, idle: float, cap: float) -> dict[str, Any]:
         """Sends a request to the client on this call's stream; cancelling the call cancels it at the other side."""
-        return await self.conversation.request(method, params, idle=idle, cap=cap, about=self.id)
+        return await self.conversation.request(method, params, idle=idle, cap=cap, call=self)
+
+    def close_stream(self) -> None:
+        """Lets go of the connection that waits for this call, if the client comes back by itself for the rest."""
+        if not self.cancelled and not self._over:
+            self.outlet.close_stream()
 
     async def replace(self, result: Any) -> None:
         """Ends the call with ``result`` instead of what the handler would return. Never returns.
@@ -295,7 +297,10 @@ class Call:
         code = error.code
         if isinstance(error, ResourceNotFound):
             code = self.invocation.era.resource_not_found
-        return Frame(failure_bytes(self.id, code, error.message, error.data), self.id, True)
+        frame = failure_frame(self.id, code, error.message, error.data)
+        if isinstance(error, MethodNotFound | MissingCapability | Overloaded):
+            frame.refusal = code
+        return frame
 
     def statistics(self) -> CallStatistics:
         """Where the call stands."""
@@ -307,10 +312,11 @@ class Call:
         )
 
 
-def failure_bytes(id: RequestId | None, code: int, message: str, data: Any) -> bytes:
-    """Encodes an error response; data that JSON cannot hold is left out rather than losing the answer."""
+def failure_frame(id: RequestId | None, code: int, message: str, data: Any = None) -> Frame:
+    """An error response; data that JSON cannot hold is left out rather than losing the answer."""
     try:
-        return encode_failure(id, code, message, data)
+        encoded = encode_failure(id, code, message, data)
     except (TypeError, ValueError):
         log.warning("error data cannot be encoded", id=id, code=code)
-        return encode_failure(id, code, message)
+        encoded = encode_failure(id, code, message)
+    return Frame(encoded, id, True)

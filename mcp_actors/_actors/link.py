@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
@@ -16,8 +16,8 @@ import trio
 
 from mcp_actors._actors.limits import Limits
 from mcp_actors._wire.codec import decode
-from mcp_actors._wire.envelope import Envelope
-from mcp_actors.abc import Frame, FrameChannel
+from mcp_actors._wire.envelope import Envelope, Failure
+from mcp_actors.abc import Frame, FrameChannel, NoAnswer
 from mcp_actors.errors import LocalProtocolError, MalformedMessage
 
 __all__ = ["Link", "LinkStatistics", "Received"]
@@ -26,7 +26,7 @@ __all__ = ["Link", "LinkStatistics", "Received"]
 MAX_BURST_BYTES = 256 * 1024
 MAX_BURST_FRAMES = 64
 
-Received = Envelope | MalformedMessage | list[Envelope | MalformedMessage]
+Received = Envelope | NoAnswer | MalformedMessage | list[Envelope | MalformedMessage]
 
 
 @attrs.frozen
@@ -63,6 +63,8 @@ class Link:
         # Whether no other frame can be expected to leave with this one; set by the session.
         self.alone: Callable[[], bool] = lambda: False
         self.longest = channel.max_message_bytes or sys.maxsize
+        # What goes with every frame that brings nothing of its own to be mirrored outside the body.
+        self.metadata: Mapping[str, str] | None = None
         self._frames_in = self._frames_out = self._bytes_in = self._bytes_out = 0
 
     def __repr__(self) -> str:
@@ -75,7 +77,7 @@ class Link:
 
         Raises `LocalProtocolError` for a frame that the channel cannot carry.
         """
-        self._check(frame)
+        self._prepare(frame)
         if self._direct and not self._unwritten and self._hand_over(frame):
             return
         self._unwritten += 1
@@ -88,7 +90,7 @@ class Link:
 
     def send_nowait(self, frame: Frame) -> bool:
         """Queues a frame if there is room, and says whether there was; raises like `send`."""
-        self._check(frame)
+        self._prepare(frame)
         if not self._unwritten:
             if self._direct:
                 if self._hand_over(frame):
@@ -130,6 +132,9 @@ class Link:
     def settle(self) -> None:
         """A call ended without an answer: nothing to do on a link."""
 
+    def close_stream(self) -> None:
+        """A link is one stream for everything: it stays."""
+
     async def flow(self) -> None:
         """Waits until what was posted beyond the outbox is on its way: how a session's reader feels back-pressure."""
         while self._held:
@@ -149,11 +154,13 @@ class Link:
         self.on_broken(error)
         return error
 
-    def _check(self, frame: Frame) -> None:
+    def _prepare(self, frame: Frame) -> None:
         if len(frame.data) > self.longest:
             raise LocalProtocolError(
                 f"a message of {len(frame.data)} bytes is too long: the limit is {self.longest}"
             )
+        if self.metadata is not None and frame.metadata is None:
+            frame.metadata = self.metadata
 
     def _hand_over(self, frame: Frame) -> bool:
         try:
@@ -232,7 +239,7 @@ class Link:
         for frame in frames:
             self._bytes_in += len(frame.data)
             try:
-                messages.append(decode(frame.data))
+                messages.append(decode(frame.data) if frame.about is None else _about(frame))
             except MalformedMessage as error:
                 messages.append(error)
         return messages
@@ -249,3 +256,13 @@ class Link:
             bytes_in=self._bytes_in,
             bytes_out=self._bytes_out,
         )
+
+
+def _about(frame: Frame) -> Received:
+    """A binding knows which request of ours this is about, even when the message itself does not say."""
+    if isinstance(frame, NoAnswer):
+        return frame
+    message = decode(frame.data)
+    if isinstance(message, Failure) and message.id is None and frame.about is not None:
+        return Failure(frame.about, message.code, message.message, message.data)
+    return message

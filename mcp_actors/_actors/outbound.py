@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, TypeGuard
 
 import trio
 
+from mcp_actors._actors.call import Call
 from mcp_actors._actors.deadline import Clock, Deadline
 from mcp_actors._actors.limits import Limits
-from mcp_actors._actors.link import Link
 from mcp_actors._actors.pending import PendingCall, Progress, ProgressCallback
 from mcp_actors._wire.codec import decode_value, encode_notification, encode_request
 from mcp_actors._wire.envelope import Failure, Reply, RequestId
-from mcp_actors.abc import Frame
-from mcp_actors.errors import CallTimeout, ConnectionLost, RemoteProtocolError, RpcError
+from mcp_actors.abc import Frame, Outlet
+from mcp_actors.errors import (
+    CallTimeout,
+    ConnectionLost,
+    McpError,
+    RemoteProtocolError,
+    RpcError,
+    SessionExpired,
+)
 
 __all__ = ["Outbound"]
 
@@ -24,16 +32,18 @@ class Outbound:
 
     def __init__(
         self,
-        link: Link,
+        outlet: Outlet,
         limits: Limits,
         start_soon: Callable[..., None],
-        loss: Callable[[BaseException | None], ConnectionLost],
+        loss: Callable[[BaseException | None], ConnectionLost | SessionExpired],
+        on_settled: Callable[[RequestId], None] | None = None,
     ) -> None:
         self.pending: dict[RequestId, PendingCall] = {}
         self.clock = Clock(self.pending, start_soon)
-        self._link = link
+        self._outlet = outlet
         self._limits = limits
         self._loss = loss
+        self._on_settled = on_settled
         self._last_id = 0
         self._ended = False
 
@@ -52,15 +62,17 @@ class Outbound:
         *,
         idle: float,
         cap: float,
-        about: RequestId | None = None,
+        call: Call | None = None,
         on_progress: ProgressCallback | None = None,
         progress: bool = False,
         cancellable: bool = True,
         id: int | None = None,
+        metadata: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """Sends a request and waits for its result, a decoded JSON object.
 
         ``idle`` and ``cap`` are the two clocks in seconds; ``progress`` asks for reports, which move the first.
+        ``call`` is the call of the peer on whose behalf this is asked: it goes where that call's answer goes.
         Raises `RpcError` for an error response, `CallTimeout`, `ConnectionLost`. When the caller is cancelled or a
         clock runs out the peer is told once, except for what the protocol does not let be cancelled.
         """
@@ -72,24 +84,33 @@ class Outbound:
         pending = PendingCall(id, method, Deadline(idle, cap), on_progress, self._limits.progress_queue)
         self.pending[id] = pending
         self.clock.watch(pending.deadline)
+        outlet, about = (self._outlet, None) if call is None else (call.outlet, call.id)
+        frame = Frame(encode_request(id, method, params), about, metadata=metadata, method=method, request=id)
         try:
-            await self._send(Frame(encode_request(id, method, params), about), pending)
+            await self._send(frame, pending, outlet)
             answer = await pending.wait()
         except BaseException as error:
             if pending.sent and cancellable and not self._ended and not pending.answered:
-                reason = "timed out" if isinstance(error, CallTimeout) else "the caller gave up"
-                told = encode_notification("notifications/cancelled", {"requestId": id, "reason": reason})
-                self._link.post(Frame(told, about))
+                self._take_back(id, isinstance(error, CallTimeout), outlet, about)
             raise
         finally:
             del self.pending[id]
+            if self._on_settled is not None:
+                self._on_settled(id)
         return _result_of(answer)
 
-    async def _send(self, frame: Frame, pending: PendingCall) -> None:
+    def _take_back(self, id: int, timed_out: bool, outlet: Outlet, about: RequestId | None) -> None:
+        method = "notifications/cancelled"
+        reason = "timed out" if timed_out else "the caller gave up"
+        told = encode_notification(method, {"requestId": id, "reason": reason})
+        with suppress(trio.BrokenResourceError):
+            outlet.post(Frame(told, about, method=method, cancels=id))
+
+    async def _send(self, frame: Frame, pending: PendingCall, outlet: Outlet) -> None:
         try:
-            if not self._link.send_nowait(frame):
+            if not outlet.send_nowait(frame):
                 with trio.move_on_at(pending.deadline.at):
-                    await self._link.send(frame)
+                    await outlet.send(frame)
                     pending.sent = True
                 if not pending.sent:
                     pending.expire()
@@ -104,6 +125,14 @@ class Outbound:
         if pending is None:
             return False
         pending.settle(answer)
+        return True
+
+    def unanswered(self, id: RequestId, reason: McpError | None) -> bool:
+        """There will be no answer to this one request; false if nobody waits for it."""
+        pending = self.pending.get(id)
+        if pending is None:
+            return False
+        pending.settle(reason or self._loss(None))
         return True
 
     def progressed(self, params: dict[str, Any]) -> bool:

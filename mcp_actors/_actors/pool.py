@@ -8,6 +8,7 @@ context derived from its session's. A task whose scope was cancelled ends with t
 from __future__ import annotations
 
 import contextvars
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import outcome
@@ -42,6 +43,10 @@ class CallPool:
         task.context = self._context.copy()
         task.name = name
         trio.lowlevel.reschedule(task, outcome.Value(call))
+
+    def start_soon(self, fn: Callable[[], Awaitable[None]], name: str) -> None:
+        """Runs ``fn`` beside the calls, in a task of its own."""
+        self._nursery.start_soon(fn, name=name)
 
     def close(self) -> None:
         """Lets idle tasks end now and busy ones after their call."""

@@ -14,7 +14,7 @@ from mcp_actors._capabilities.handler import Handler, bad_params
 from mcp_actors._capabilities.home import Home
 from mcp_actors._eras.modern.eras import LATEST_MODERN, MODERN
 from mcp_actors.context import Context
-from mcp_actors.errors import METHOD_NOT_FOUND, RpcError
+from mcp_actors.errors import MethodNotFound
 from mcp_actors.types import (
     LOGGING_LEVELS,
     DiscoverResult,
@@ -54,7 +54,7 @@ class Serving:
         method = call.invocation.method
         handler = self.handlers.get(method.name)
         if handler is None or (method.gate is not None and method.gate not in self.gates()):
-            raise RpcError(METHOD_NOT_FOUND, f"method not found: {method.name}")
+            raise MethodNotFound(method.name)
         return handler
 
     def attempt(self, call: Call) -> Any:

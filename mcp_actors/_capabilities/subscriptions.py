@@ -8,13 +8,13 @@ from typing import Any
 
 import trio
 
-from mcp_actors._actors.session import Session
+from mcp_actors._actors.switchboard import Switchboard
 from mcp_actors._capabilities.broadcast import Bus, Event, EventKind
 from mcp_actors._capabilities.handler import Handler
 from mcp_actors._eras.era import structured
 from mcp_actors._eras.modern.meta_keys import SUBSCRIPTION_ID
 from mcp_actors.context import Context
-from mcp_actors.errors import ConnectionLost
+from mcp_actors.errors import ConnectionLost, SessionExpired
 from mcp_actors.types import ServerCapabilities, SubscriptionFilter, SubscriptionsListenResult
 
 __all__ = ["METHOD_OF_KIND", "LegacySubscriber", "listen_handler"]
@@ -76,7 +76,7 @@ class LegacySubscriber:
     It costs no task while nothing happens: the first event starts one, which ends when the mailbox is empty.
     """
 
-    def __init__(self, session: Session, bus: Bus) -> None:
+    def __init__(self, session: Switchboard, bus: Bus) -> None:
         self._session = session
         self._delivering = False
         everything = SubscriptionFilter(
@@ -105,7 +105,7 @@ class LegacySubscriber:
         try:
             for event in self._events():
                 await self._session.notify(METHOD_OF_KIND[event.kind], _params(event) or None)
-        except ConnectionLost:
+        except (ConnectionLost, SessionExpired):
             self.close()
         finally:
             self._delivering = False

@@ -17,6 +17,7 @@ from mcp_actors._capabilities.json_schema import Validator, compile_schema
 from mcp_actors._capabilities.paging import DEFAULT_PAGE_SIZE, page
 from mcp_actors._capabilities.registry import Registry
 from mcp_actors._capabilities.signature import InvalidArguments, Signature, read_signature
+from mcp_actors._eras.modern.annotations import MirroredParam, annotated_params
 from mcp_actors._logs import log
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import ToolError
@@ -38,6 +39,7 @@ class _Entry:
     run: Callable[[Any, dict[str, Any]], Awaitable[Any]]
     inline: Callable[[Any, dict[str, Any]], Any] | None
     finish: Callable[[Any], CallToolResult]
+    mirrored: tuple[MirroredParam, ...]
 
 
 class Tools(Registry[_Entry]):
@@ -106,13 +108,19 @@ class Tools(Registry[_Entry]):
         )
         ready = function(call, injected_name=signature.injected_name, inline=inline, limiter=self._limiter)
         finish = _finish(signature.encode_output, compiled, declared=tool.output_schema is not None)
-        self.insert(_Entry(name, self.next_serial(), tool, bind, ready.run, ready.inline, finish))
+        mirrored = annotated_params(schema)
+        self.insert(_Entry(name, self.next_serial(), tool, bind, ready.run, ready.inline, finish, mirrored))
         return tool
 
     def get(self, name: str) -> Tool | None:
         """The tool as clients see it, or ``None``."""
         entry = self.by_key.get(name)
         return None if entry is None else entry.tool
+
+    def mirrored_params(self, name: object) -> tuple[MirroredParam, ...]:
+        """The parameters of a tool that are told in headers too, where there are any."""
+        entry = self.by_key.get(name) if isinstance(name, str) else None
+        return () if entry is None else entry.mirrored
 
     def handlers(self) -> Mapping[str, Handler]:
         return {

@@ -12,20 +12,31 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mcp_actors._eras.era import Era, Invocation, Method
-from mcp_actors._eras.legacy.conversation import LegacyConversation
+from mcp_actors._eras.era import Era, Invocation, Method, Peer
+from mcp_actors._eras.legacy.conversation import LegacyConversation, open_method
 from mcp_actors._eras.legacy.eras import LEGACY
+from mcp_actors._eras.modern.annotations import MirroredParam
 from mcp_actors._eras.modern.eras import MODERN
 from mcp_actors._eras.modern.meta_keys import VERSION
+from mcp_actors._eras.modern.mirror import VERSION_HEADER
 from mcp_actors._eras.modern.opening import open_request
 from mcp_actors._wire.codec import decode_value
 from mcp_actors._wire.envelope import Request
-from mcp_actors.errors import INVALID_PARAMS, INVALID_REQUEST, RpcError
+from mcp_actors.errors import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    HeaderMismatch,
+    MethodNotFound,
+    RpcError,
+    UnsupportedVersion,
+)
 
 __all__ = ["VERSIONS", "ServerOpening", "era_of", "params_of"]
 
 # Oldest first; the last one is preferred.
 VERSIONS: tuple[str, ...] = (*LEGACY, *MODERN)
+# What a message speaks that names no version outside its body although it might: the last revision without the header.
+UNSAID_VERSION = "2025-03-26"
 
 
 def era_of(version: str) -> Era:
@@ -54,11 +65,13 @@ class ServerOpening:
         versions: Sequence[str],
         custom: Mapping[str, Method],
         on_operating: Callable[[], None] = lambda: None,
+        mirrored_params: Callable[[str], Sequence[MirroredParam]] = lambda tool: (),
     ) -> None:
         self.versions = tuple(versions)
         self.legacy_served = tuple(v for v in versions if v in LEGACY)
         self.modern_served = tuple(v for v in versions if v in MODERN)
         self.custom = custom
+        self.mirrored_params = mirrored_params
         self.legacy = LegacyConversation(self.legacy_served, on_operating)
 
     def open(self, request: Request) -> Invocation:
@@ -82,6 +95,61 @@ class ServerOpening:
                 {"supported": list(self.versions)},
             )
         return self.legacy.open(request.id, name, params, self.custom.get(name))
+
+    def open_alone(self, request: Request, era: str, metadata: Mapping[str, str]) -> Invocation:
+        """Opens a request that came without a connection and belongs to no session; see `sorting` for its era."""
+        params = params_of(request)
+        custom = self.custom.get(request.method)
+        if era == "modern":
+            return open_request(
+                request.id,
+                request.method,
+                params,
+                served=self.modern_served,
+                supported=self.versions,
+                method=custom,
+                metadata=metadata,
+                mirrored_params=self.mirrored_params,
+            )
+        if request.method == "initialize":
+            return LegacyConversation(self.legacy_served).open(request.id, request.method, params, custom)
+        version = metadata.get(VERSION_HEADER, UNSAID_VERSION)
+        if version not in self.legacy_served:
+            raise RpcError(
+                INVALID_REQUEST,
+                f"this version is not served here; supported: {', '.join(self.versions)}",
+                {"supported": list(self.versions)},
+            )
+        legacy = LEGACY[version]
+        method = custom or legacy.server_methods.get(request.method)
+        if method is None:
+            raise MethodNotFound(request.method)
+        # Without a session nobody remembers what the client can do, and nothing could reach it.
+        return open_method(legacy, method, request.id, params, Peer(legacy, {}, None, None))
+
+    def version_missing(self) -> RpcError:
+        """What a server without sessions says to a message that names no version."""
+        error = HeaderMismatch(
+            f"header mismatch: {VERSION_HEADER} is missing; supported: {', '.join(self.versions)}"
+        )
+        error.data = {"supported": list(self.versions)}
+        return error
+
+    def version_refused(self, era: str, metadata: Mapping[str, str]) -> RpcError | None:
+        """Why a notification that came alone is not accepted, if it is not."""
+        version = metadata.get(VERSION_HEADER)
+        if era == "legacy" or version in self.modern_served:
+            return None
+        return self.version_missing() if version is None else UnsupportedVersion(version, list(self.versions))
+
+    def batches_alone(self, messages: Sequence[Any], metadata: Mapping[str, str]) -> bool:
+        """Whether this batch may come without a session."""
+        version = metadata.get(VERSION_HEADER, UNSAID_VERSION)
+        return (
+            version in self.legacy_served
+            and LEGACY[version].batches
+            and not any(isinstance(each, Request) and each.method == "initialize" for each in messages)
+        )
 
     def notified(self, name: str) -> None:
         """Takes note of a notification that moves the legacy lifecycle."""

@@ -56,6 +56,10 @@ class Era:
     resource_not_found: int
     batches: bool = False
     progress_message: bool = True
+    mirrors_version: bool = True
+    """Whether bindings that mirror tell the version outside the body too."""
+    resumes: bool = False
+    """Whether clients come back by themselves for a stream that was closed before its end."""
 
     def structure(self, value: Any, cls: type) -> Any:
         """JSON to the neutral vocabulary; what this revision does not know is kept in ``extra``."""

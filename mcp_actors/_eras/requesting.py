@@ -10,7 +10,7 @@ from mcp_actors._eras.legacy.conversation import open_method
 from mcp_actors._eras.legacy.eras import LATEST_LEGACY
 from mcp_actors._eras.modern.meta_keys import CAPABILITIES, CLIENT_INFO, LOG_LEVEL, VERSION
 from mcp_actors._wire.envelope import Request
-from mcp_actors.errors import METHOD_NOT_FOUND, RpcError
+from mcp_actors.errors import MethodNotFound
 from mcp_actors.types import ClientCapabilities, Implementation
 
 __all__ = ["ClientOpening", "request_meta"]
@@ -47,7 +47,7 @@ class ClientOpening:
         era = self.era or LATEST_LEGACY
         method = era.client_methods.get(request.method) if era.name == "legacy" else None
         if method is None or (self.era is None and request.method != "ping"):
-            raise RpcError(METHOD_NOT_FOUND, f"method not found: {request.method}")
+            raise MethodNotFound(request.method)
         return open_method(era, method, request.id, params_of(request), Peer(era, {}, None, None))
 
     def notified(self, name: str) -> None:

@@ -14,6 +14,7 @@ from mcp_actors.errors import (
     ConnectionLost,
     LocalProtocolError,
     McpError,
+    MethodNotFound,
     MissingCapability,
     Overloaded,
     RemoteProtocolError,
@@ -147,7 +148,7 @@ async def test_arguments_go_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("code", "data", "raised"),
     [
-        (-32601, None, RpcError),
+        (-32601, None, MethodNotFound),
         (-32603, {"a": 1}, RpcError),
         (-32002, {"uri": "x://a"}, ResourceNotFound),
         (-32021, {"requiredCapabilities": {"roots": {}}}, MissingCapability),

@@ -9,7 +9,7 @@ from mcp_actors._eras.era import Era, Invocation, Method, Peer, progress_token
 from mcp_actors._eras.legacy.eras import LEGACY
 from mcp_actors._eras.legacy.lifecycle import NEXT_STATE, Event, State
 from mcp_actors._wire.envelope import RequestId
-from mcp_actors.errors import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, RpcError
+from mcp_actors.errors import INVALID_PARAMS, INVALID_REQUEST, MethodNotFound, RpcError
 
 __all__ = ["LegacyConversation", "negotiate", "open_method"]
 
@@ -69,7 +69,7 @@ class LegacyConversation:
         era = peer.era
         method = method or era.server_methods.get(name)
         if method is None:
-            raise RpcError(METHOD_NOT_FOUND, f"method not found: {name}")
+            raise MethodNotFound(name)
         invocation = open_method(era, method, id, params, peer)
         # Not before the request was found good: one that is refused moves nothing.
         if event is Event.INITIALIZE:

@@ -54,6 +54,8 @@ def _make_era(revision: str) -> Era:
         resource_not_found=-32002,
         batches=revision == "2025-03-26",
         progress_message=revision >= "2025-03-26",
+        mirrors_version=revision >= "2025-06-18",
+        resumes=revision >= "2025-11-25",
     )
 
 

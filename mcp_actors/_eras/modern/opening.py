@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mcp_actors._eras.era import Era, Invocation, Method, Peer, progress_token
+from mcp_actors._eras.modern.annotations import MirroredParam
 from mcp_actors._eras.modern.eras import MODERN
 from mcp_actors._eras.modern.meta_keys import CAPABILITIES, CLIENT_INFO, LOG_LEVEL, VERSION
+from mcp_actors._eras.modern.mirror import check_names, check_params, check_version, version_header
 from mcp_actors._wire.envelope import RequestId
-from mcp_actors.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError, UnsupportedVersion
+from mcp_actors.errors import INVALID_PARAMS, MethodNotFound, RpcError, UnsupportedVersion
 from mcp_actors.types import LOGGING_LEVELS
 
 __all__ = ["open_request"]
@@ -23,11 +25,16 @@ def open_request(
     served: Sequence[str],
     supported: Sequence[str],
     method: Method | None,
+    metadata: Mapping[str, str] | None = None,
+    mirrored_params: Callable[[str], Sequence[MirroredParam]] = lambda tool: (),
 ) -> Invocation:
-    """Checks in the order that the revision prescribes: metadata keys, version, method, then the rest.
+    """Checks in the order that the revision prescribes: metadata keys, version, what is mirrored, method, the rest.
 
     ``served`` are the modern versions that can be asked for, ``supported`` all that `server/discover` tells.
+    ``metadata`` is what was mirrored, ``None`` where nothing is; ``mirrored_params`` are those of a tool.
     """
+    if metadata is not None:
+        version_header(metadata)
     meta = params.pop("_meta", None)
     if not isinstance(meta, dict):
         raise RpcError(INVALID_PARAMS, f"params._meta must be an object with {VERSION} and {CAPABILITIES}")
@@ -36,12 +43,18 @@ def open_request(
         raise RpcError(INVALID_PARAMS, f"_meta needs {VERSION}, a string")
     if not isinstance(capabilities, dict):
         raise RpcError(INVALID_PARAMS, f"_meta needs {CAPABILITIES}, an object")
+    if metadata is not None:
+        check_version(metadata, version)
     if version not in served:
         raise UnsupportedVersion(version, list(supported))
     era = MODERN[version]
     method = method or era.server_methods.get(name)
+    if metadata is not None:
+        check_names(metadata, name, params, method.target if method else None)
+        if name == "tools/call":
+            check_params(metadata, mirrored_params(params.get("name", "")), params.get("arguments"))
     if method is None:
-        raise RpcError(METHOD_NOT_FOUND, f"method not found: {name}")
+        raise MethodNotFound(name)
     return _invocation(era, method, id, params, meta, capabilities)
 
 

@@ -1,0 +1,73 @@
+"""An exchange: a request that came by itself, answered where it came from. The task that awaits it is the call."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import trio
+
+from mcp_actors._actors.call import DEFERRED, Call, Responder, failure_frame
+from mcp_actors._actors.gate import Gate
+from mcp_actors._eras.era import Invocation
+from mcp_actors.abc import Outlet
+from mcp_actors.errors import LocalProtocolError, RpcError
+
+__all__ = ["Exchanges"]
+
+
+class Exchanges:
+    """All exchanges of one server that are in flight: calls without a session."""
+
+    def __init__(self, name: str, gate: Gate) -> None:
+        self.name = name
+        self.calls: dict[Call, None] = {}
+        self.ended = trio.lowlevel.ParkingLot()
+        self._gate = gate
+
+    def __repr__(self) -> str:
+        return f"<Exchanges {self.name} {len(self.calls)} in flight>"
+
+    async def run(self, invocation: Invocation, outlet: Outlet, responder: Responder) -> None:
+        """Returns when the answer was given to ``outlet``; cancelled, the handler is, and nothing more is sent."""
+        call = Call(invocation, self, outlet, responder)
+        try:
+            result = responder.attempt(call)
+            if result is not DEFERRED:
+                outlet.post(call.reply(result))
+                return
+        except Exception as error:
+            outlet.post(call.failure(error))
+            return
+        if self._gate.try_enter():
+            call.gates = (self._gate,)
+        else:
+            call.gates_ahead = (self._gate,)
+        self.calls[call] = None
+        scope = trio.CancelScope()
+        try:
+            with scope:
+                await call.run(scope)
+            if scope.cancel_called:
+                await call.finish()
+        finally:
+            call.close()
+
+    def refuse(self, id: int | str | None, error: RpcError, outlet: Outlet) -> None:
+        """Answers what could not even be opened."""
+        frame = failure_frame(id, error.code, error.message, error.data)
+        frame.refusal = error.code
+        outlet.post(frame)
+
+    def drain(self) -> None:
+        """Ends the calls that would go on for ever."""
+        for call in list(self.calls):
+            call.drain()
+
+    # -- what a call asks of its conversation ----------------------------------------------------------------------
+
+    async def request(self, method: str, params: dict[str, Any], **options: Any) -> NoReturn:
+        raise LocalProtocolError(f"{method} needs a session: without one there is no way back to the client")
+
+    def forget(self, call: Call) -> None:
+        if self.calls.pop(call, call) is None and not self.calls:
+            self.ended.unpark_all()

@@ -1,0 +1,245 @@
+"""What a server does with what a transport brings: a connection, an exchange, or something for a session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import attrs
+import trio
+
+from mcp_actors._actors.batch import Batch
+from mcp_actors._actors.call import failure_frame
+from mcp_actors._actors.detached import DetachedSession
+from mcp_actors._actors.exchange import Exchanges
+from mcp_actors._actors.gate import Gate
+from mcp_actors._actors.limits import Limits
+from mcp_actors._actors.link import Link
+from mcp_actors._actors.pool import CallPool
+from mcp_actors._actors.session import Session
+from mcp_actors._actors.supervise import converse
+from mcp_actors._actors.switchboard import Switchboard
+from mcp_actors._capabilities.broadcast import Bus
+from mcp_actors._capabilities.catalogue import Catalogue
+from mcp_actors._capabilities.home import Home
+from mcp_actors._capabilities.serving import Serving
+from mcp_actors._capabilities.subscriptions import LegacySubscriber
+from mcp_actors._eras.choice import ServerOpening
+from mcp_actors._eras.sorting import Sorted, sort
+from mcp_actors._logs import log
+from mcp_actors._wire.codec import decode
+from mcp_actors._wire.envelope import Request
+from mcp_actors.abc import Arrival, Frame, FrameChannel, Outlet
+from mcp_actors.errors import INTERNAL_ERROR, INVALID_REQUEST, MalformedMessage, RpcError
+
+__all__ = ["Offer", "Reception", "Sessions"]
+
+
+@attrs.frozen(eq=False)
+class Offer:
+    """What a server offers, and on what terms: the same for all its transports."""
+
+    name: str
+    limits: Limits
+    versions: tuple[str, ...]
+    catalogue: Catalogue
+    bus: Bus
+    stamp: Mapping[str, Any]
+    gate: Gate
+
+
+@attrs.frozen
+class Refused:
+    """What arrived and cannot be served at all."""
+
+    refusal: Frame
+    era: Literal["legacy", "modern"] = "legacy"
+    requests: int = 0
+    initializes: bool = False
+
+
+class Sessions:
+    """The sessions of one server, each with what it subscribed to."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._subscribers: dict[Switchboard, LegacySubscriber | None] = {}
+        self.ended = trio.lowlevel.ParkingLot()
+        self._count = 0
+
+    def __repr__(self) -> str:
+        return f"<Sessions {len(self._subscribers)}>"
+
+    def __iter__(self) -> Any:
+        return iter(list(self._subscribers))
+
+    def __len__(self) -> int:
+        return len(self._subscribers)
+
+    def next_number(self) -> int:
+        self._count += 1
+        return self._count
+
+    def add(self, session: Switchboard) -> None:
+        self._subscribers[session] = None
+
+    def remove(self, session: Switchboard) -> None:
+        subscriber = self._subscribers.pop(session)
+        if subscriber is not None:
+            subscriber.close()
+        self.ended.unpark_all()
+
+    def subscriber(self, session: Switchboard) -> LegacySubscriber:
+        """What tells a session of changes; made when the client is past its handshake, or asks before."""
+        subscriber = self._subscribers[session]
+        if subscriber is None:
+            subscriber = self._subscribers[session] = LegacySubscriber(session, self._bus)
+        return subscriber
+
+
+class Reception:
+    """Receives what the transports of one `serve` bring; fulfils `mcp_actors.abc.ServerHandler`."""
+
+    def __init__(
+        self,
+        offer: Offer,
+        home: Home,
+        sessions: Sessions,
+        exchanges: Exchanges,
+        nursery: trio.Nursery,
+        stopping: trio.Event,
+    ) -> None:
+        self.stopping = stopping
+        self._offer = offer
+        self._home = home
+        self._sessions = sessions
+        self._exchanges = exchanges
+        self._pool = CallPool(nursery, offer.limits.idle_tasks)
+        self._serving = self._serving_for(None)
+        self._alone = self._opening(lambda: None)
+
+    def __repr__(self) -> str:
+        return f"<Reception {self._offer.name!r}>"
+
+    # -- connections -----------------------------------------------------------------------------------------------
+
+    async def __call__(self, channel: FrameChannel) -> None:
+        if self.stopping.is_set():
+            await channel.aclose()
+            return
+        session = Session(
+            self._next_name(),
+            Link(channel, self._offer.limits),
+            self._opening(lambda: self._begin_telling(session)),
+            self._serving,
+            limits=self._offer.limits,
+            server_gate=self._offer.gate,
+            on_notification=lambda name, params: log.debug(
+                "notification ignored", session=session.name, method=name
+            ),
+            answers_malformed=True,
+        )
+        self._sessions.add(session)
+        try:
+            await converse(session.link, session)
+        finally:
+            self._sessions.remove(session)
+
+    # -- exchanges and sessions without a connection -----------------------------------------------------------------
+
+    def sort(self, frame: Frame, *, in_session: bool = False) -> Arrival:
+        try:
+            arrival = sort(decode(frame.data), frame.metadata or {}, in_session)
+        except MalformedMessage as error:
+            return _refused(error.id, error.code, str(error))
+        if arrival.era == "legacy" and not self.has_sessions:
+            missing = self._alone.version_missing()
+            id = arrival.message.id if isinstance(arrival.message, Request) else None
+            return _refused(id, missing.code, missing.message, missing.data)
+        return arrival
+
+    @property
+    def has_sessions(self) -> bool:
+        return bool(self._alone.legacy_served)
+
+    def open_session(self, outlet: Outlet, principal: str | None = None) -> DetachedSession:
+        session = DetachedSession(
+            self._next_name(),
+            outlet,
+            self._opening(lambda: self._begin_telling(session)),
+            self._serving_for(principal),
+            self._pool,
+            limits=self._offer.limits,
+            server_gate=self._offer.gate,
+            on_closed=self._sessions.remove,
+        )
+        self._sessions.add(session)
+        return session
+
+    async def exchange(self, arrival: Arrival, outlet: Outlet, principal: str | None = None) -> None:
+        assert isinstance(arrival, Sorted)
+        message = arrival.message
+        if isinstance(message, Request):
+            await self._exchange(message, arrival, outlet, principal)
+        elif isinstance(message, list):
+            await self._exchange_batch(message, arrival, outlet, principal)
+        elif (error := self._alone.version_refused(arrival.era, arrival.metadata)) is not None:
+            self._exchanges.refuse(None, error, outlet)
+        # What is left is a notification, or an answer to a question that nobody asked: nothing to do.
+
+    async def _exchange(
+        self, request: Request, arrival: Sorted, outlet: Outlet, principal: str | None
+    ) -> None:
+        try:
+            invocation = self._alone.open_alone(request, arrival.era, arrival.metadata)
+        except RpcError as error:
+            self._exchanges.refuse(request.id, error, outlet)
+        except MalformedMessage as error:
+            self._exchanges.refuse(request.id, RpcError(error.code, str(error)), outlet)
+        except Exception as error:  # a bug of ours must not end the connection
+            log.exception("request could not be opened", method=request.method, exc_info=error)
+            self._exchanges.refuse(request.id, RpcError(INTERNAL_ERROR, "internal error"), outlet)
+        else:
+            serving = self._serving if principal is None else self._serving_for(principal)
+            await self._exchanges.run(invocation, outlet, serving)
+
+    async def _exchange_batch(
+        self, messages: list[Any], arrival: Sorted, outlet: Outlet, principal: str | None
+    ) -> None:
+        """A batch of a revision that has them, to a server that keeps no sessions."""
+        if not self._alone.batches_alone(messages, arrival.metadata):
+            self._exchanges.refuse(None, RpcError(INVALID_REQUEST, "a batch is not allowed here"), outlet)
+            return
+        batch = Batch(outlet, arrival.requests) if arrival.requests else outlet
+        async with trio.open_nursery() as nursery:
+            for each in messages:
+                if isinstance(each, Request):
+                    nursery.start_soon(self._exchange, each, arrival, batch, principal)
+                elif isinstance(each, MalformedMessage):
+                    self._exchanges.refuse(each.id, RpcError(each.code, str(each)), batch)
+
+    # -- what both need --------------------------------------------------------------------------------------------
+
+    def _next_name(self) -> str:
+        return f"{self._offer.name}#{self._sessions.next_number()}"
+
+    def _opening(self, on_operating: Callable[[], None]) -> ServerOpening:
+        catalogue = self._offer.catalogue
+        return ServerOpening(
+            self._offer.versions, catalogue.custom, on_operating, catalogue.tools.mirrored_params
+        )
+
+    def _serving_for(self, principal: str | None) -> Serving:
+        catalogue = self._offer.catalogue
+        home = self._home if principal is None else attrs.evolve(self._home, principal=principal)
+        return Serving(home, catalogue.handlers, catalogue.middleware, catalogue.gates, self._offer.stamp)
+
+    def _begin_telling(self, session: Switchboard) -> None:
+        """A legacy client is past its handshake: from now on it hears of changed lists unasked."""
+        self._sessions.subscriber(session)
+
+
+def _refused(id: int | str | None, code: int, message: str, data: Any = None) -> Refused:
+    frame = failure_frame(id, code, message, data)
+    frame.refusal = code
+    return Refused(frame)
