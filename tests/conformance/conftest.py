@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+import pytest
+from interop.conftest import peers
+from interop.installation import Peers
+
+from .suite import Suite
+
+__all__ = ["peers"]
+
+
+@pytest.fixture(scope="session")
+def suite(peers: Peers, tmp_path_factory: pytest.TempPathFactory) -> Suite:
+    """The official suite, installed beside the official SDKs."""
+    return Suite(peers, tmp_path_factory.mktemp("conformance"))

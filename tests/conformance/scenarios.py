@@ -1,0 +1,70 @@
+"""The scenarios of the official suite that this project plays; a test compares them with the suite's own list.
+
+They are written down here, so that each is a test with a name before anything is installed.
+"""
+
+from __future__ import annotations
+
+__all__ = ["CLIENT", "LEGACY", "MODERN", "PLAYED", "SERVER", "cases", "is_played"]
+
+LEGACY, MODERN = "2025-11-25", "2026-07-28"
+
+
+def _names(text: str) -> list[str]:
+    return text.split()
+
+
+_SERVER_OF_BOTH = """
+    completion-complete dns-rebinding-protection json-schema-2020-12
+    prompts-get-embedded-resource prompts-get-simple prompts-get-with-args prompts-get-with-image prompts-list
+    resources-list resources-read-binary resources-read-text resources-templates-read
+    server-sse-multiple-streams
+    tools-call-audio tools-call-embedded-resource tools-call-error tools-call-image tools-call-mixed-content
+    tools-call-simple-text tools-call-with-progress tools-list
+"""
+SERVER = {
+    LEGACY: _names(
+        f"""{_SERVER_OF_BOTH}
+        elicitation-sep1034-defaults elicitation-sep1330-enums logging-set-level ping
+        resources-subscribe resources-unsubscribe
+        server-initialize server-session-lifecycle server-sse-polling
+        tools-call-elicitation tools-call-sampling tools-call-with-logging
+    """
+    ),
+    MODERN: _names(
+        f"""{_SERVER_OF_BOTH}
+        caching http-custom-header-server-validation http-header-validation
+        input-required-result-basic-elicitation input-required-result-basic-list-roots
+        input-required-result-basic-sampling input-required-result-capability-check
+        input-required-result-ignore-extra-params input-required-result-missing-input-response
+        input-required-result-multi-round input-required-result-multiple-input-requests
+        input-required-result-non-tool-request input-required-result-request-state
+        input-required-result-result-type input-required-result-tampered-state
+        input-required-result-unsupported-methods input-required-result-validate-input
+        sep-2164-resource-not-found server-stateless
+    """
+    ),
+}
+CLIENT = {
+    LEGACY: _names(
+        """
+        elicitation-sep1034-client-defaults initialize json-schema-2020-12-preservation sse-retry tools_call
+    """
+    ),
+    MODERN: _names(
+        """
+        http-custom-headers http-invalid-tool-headers http-standard-headers json-schema-2020-12-preservation
+        json-schema-ref-no-deref request-metadata sep-2322-client-request-state tools_call
+    """
+    ),
+}
+PLAYED = {"server": SERVER, "client": CLIENT}
+
+
+def is_played(scenario: str) -> bool:
+    """Authorization and tasks are not part of the engine yet; everything else is played, scored or not."""
+    return not scenario.startswith(("auth/", "tasks-"))
+
+
+def cases(table: dict[str, list[str]]) -> list[tuple[str, str]]:
+    return [(revision, scenario) for revision, names in table.items() for scenario in sorted(names)]

@@ -1,0 +1,131 @@
+"""Runs the official conformance suite and reads what it found.
+
+The verdict is ours, and stricter than the suite's own: under a set of requirements the suite itself lets every warning
+pass, and every failure of a scenario that it does not score.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from interop.installation import Peers
+
+__all__ = ["Outcome", "Suite"]
+
+LIST_LIMIT = 30.0  # seconds
+RUN_LIMIT = 240.0  # seconds for all server scenarios of a revision; they take less than twenty
+SHOWN = 4000  # characters of what a scenario wrote, in the report of a failure
+
+Check = dict[str, Any]
+
+
+@dataclass
+class Outcome:
+    """What one scenario found. ``written`` is what was printed meanwhile."""
+
+    scenario: str
+    checks: list[Check]
+    written: str = ""
+    exit_code: int | None = None
+
+    def with_status(self, *statuses: str) -> list[Check]:
+        return [check for check in self.checks if check["status"] in statuses]
+
+    def complaint(self) -> str:
+        """Empty if all is well; else each bad check, in full.
+
+        A check that was skipped or merely informs is no success: at least one must be.
+        """
+        fine = self.with_status("SUCCESS", "SKIPPED", "INFO")
+        lines = [f"{check['status']} {_told(check)}" for check in self.checks if check not in fine]
+        if not self.with_status("SUCCESS"):
+            lines.append("no check succeeded")
+        if self.exit_code:
+            lines.append(f"exit code {self.exit_code}")
+        if lines:
+            lines = [self.scenario, *lines, self.written[-SHOWN:]]
+        return "\n".join(lines)
+
+
+def _told(check: Check) -> str:
+    told = f"{check['id']}: {check['description']}"
+    if check.get("errorMessage"):
+        told += f"\n    {check['errorMessage']}"
+    if check.get("details"):
+        told += f"\n    {json.dumps(check['details'], ensure_ascii=False)[:SHOWN]}"
+    return told
+
+
+class Suite:
+    """The installed suite. Results are written below ``directory``."""
+
+    def __init__(self, peers: Peers, directory: Path) -> None:
+        program = peers.package("@modelcontextprotocol/conformance") / "dist" / "index.js"
+        self._command = [str(peers.node), str(program)]
+        self._directory = directory
+
+    def _run(self, limit: float, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*self._command, *arguments], capture_output=True, text=True, timeout=limit, check=False
+        )
+
+    def listed(self, revision: str) -> dict[str, set[str]]:
+        """The names of all scenarios of a revision, scored or not: ``{"server": …, "client": …}``."""
+        done = self._run(LIST_LIMIT, "list", "--requirements", revision)
+        assert done.returncode == 0, done.stderr
+        found: dict[str, set[str]] = {"server": set(), "client": set()}
+        section = None
+        for line in done.stdout.splitlines():
+            heading = re.match(r"(Server|Client) scenarios ", line)
+            scored = re.match(r"  - (\S+)$", line)
+            unscored = re.match(r"    - (\S+) \[(server|client)\]$", line)
+            if heading:
+                section = heading[1].lower()
+            elif unscored:
+                found[unscored[2]].add(unscored[1])
+            elif scored and section:
+                found[section].add(scored[1])
+        return found
+
+    def against_server(self, url: str, revision: str) -> dict[str, Outcome]:
+        """Plays every server scenario of a revision, one after the other, as the suite orders them."""
+        directory = self._directory / f"server-{revision}"
+        done = self._run(
+            RUN_LIMIT, "server", "--url", url, "--requirements", revision, "--output-dir", str(directory)
+        )
+        parts = re.split(r"^=== Running scenario: (\S+) ===$", done.stdout, flags=re.MULTILINE)
+        written = dict(zip(parts[1::2], parts[2::2], strict=True))
+        assert written, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+        checks = _checks_below(directory, "server-")
+        return {
+            name: Outcome(name, checks.get(name, []), text + done.stderr) for name, text in written.items()
+        }
+
+    def against_client(self, command: list[str], scenario: str, revision: str) -> Outcome:
+        """Plays one client scenario; the client's exit code counts where the suite lets it."""
+        directory = self._directory / f"client-{revision}"
+        done = self._run(
+            RUN_LIMIT,
+            "client",
+            *("--command", " ".join(command)),
+            *("--scenario", scenario),
+            *("--spec-version", revision),
+            "--force",  # what a revision requires is the requirements' affair, not the scenario's
+            *("--output-dir", str(directory)),
+        )
+        checks = _checks_below(directory, "").get(scenario, [])
+        return Outcome(scenario, checks, done.stdout + done.stderr, done.returncode)
+
+
+def _checks_below(directory: Path, prefix: str) -> dict[str, list[Check]]:
+    """The results are in one directory for each scenario, named for it and for the time of day."""
+    found: dict[str, list[Check]] = {}
+    for path in directory.rglob("checks.json"):
+        name = str(path.parent.relative_to(directory)).removeprefix(prefix)
+        found[re.sub(r"-\d{4}-\d\d-\d\dT[\d-]+Z$", "", name)] = json.loads(path.read_text())
+    return found
