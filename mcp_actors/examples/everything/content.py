@@ -107,8 +107,9 @@ async def test_missing_capability(ctx: Context) -> str:
 
 
 @server.tool
-async def test_reconnection() -> str:
-    """Takes a moment, so that a client can lose its stream and come back for the answer."""
+async def test_reconnection(ctx: Context) -> str:
+    """Closes the stream under the client that waits, and goes on: the client comes back for the answer."""
+    ctx.close_stream()
     await trio.sleep(2 * PAUSE)
     return "Reconnection test completed successfully"
 
