@@ -33,6 +33,7 @@ PUBLIC: dict[str, list[str]] = {
         "MalformedMessage",
         "McpError",
         "Meta",
+        "MethodNotFound",
         "MissingCapability",
         "Overloaded",
         "Progress",
@@ -80,6 +81,7 @@ PUBLIC: dict[str, list[str]] = {
         "LocalProtocolError",
         "MalformedMessage",
         "McpError",
+        "MethodNotFound",
         "MissingCapability",
         "Overloaded",
         "ProtocolError",
@@ -205,6 +207,7 @@ PUBLIC: dict[str, list[str]] = {
         "validate_form_answer",
     ],
     "mcp_transports": [],
+    "mcp_transports.http": ["HttpTransport", "from_url"],
     "mcp_transports.memory": [
         "DEFAULT_MAX_BUFFER",
         "MemoryChannel",
