@@ -9,24 +9,31 @@ from typing import Any, TypeVar
 import trio
 
 from mcp_actors._actors.pending import ProgressCallback
+from mcp_actors._actors.session import Session
 from mcp_actors._capabilities.answers import Answers
+from mcp_actors._capabilities.mirroring import Mirroring
 from mcp_actors._capabilities.response_cache import ResponseCache
 from mcp_actors._connection import Agreement, read
 from mcp_actors._eras.era import Era, Method
+from mcp_actors._eras.modern.mirror import mirrored
 from mcp_actors._eras.requesting import request_meta
 from mcp_actors._supervisor import Supervisor
 from mcp_actors.errors import (
     INVALID_PARAMS,
+    HeaderMismatch,
     InputRequired,
     LocalProtocolError,
+    ProtocolError,
     RemoteProtocolError,
     RpcError,
 )
-from mcp_actors.types import Implementation, InputRequest, InputResponse
+from mcp_actors.types import Implementation, InputRequest, InputResponse, ListToolsResult
 
 __all__ = ["Caller", "all_pages"]
 
 URL_ELICITATION_REQUIRED = -32042
+# A server that never ends its list of tools must not keep a call that only wants to know one of them.
+MAX_PAGES = 100
 
 T = TypeVar("T")
 
@@ -49,6 +56,7 @@ class Caller:
         self.timeout = timeout
         self.cap = cap
         self.cache = ResponseCache()
+        self.mirroring = Mirroring()
         self.meta: dict[str, Any] = {}
         self.log_level = log_level
         self._default_log_level = default_log_level
@@ -58,6 +66,9 @@ class Caller:
         self._max_rounds = max_rounds
         self._supervisor: Supervisor | None = None
         self._agreement: Agreement | None = None
+        # Whether the connection of the last request carries mirrored metadata, and the era has any.
+        self._mirrors = False
+        self._listing = trio.Lock()
 
     def __repr__(self) -> str:
         return f"<Caller {self._agreement.era.version if self._agreement else '-'} {self.cache!r}>"
@@ -68,6 +79,8 @@ class Caller:
 
     def agreed(self, agreement: Agreement) -> None:
         """A handshake was made: from now on this is how requests look."""
+        if agreement is not self._agreement:
+            self.mirroring.forget()
         self._agreement = agreement
         level = self.log_level or self._default_log_level
         self.meta = request_meta(agreement.era, self._info, self._answers.capabilities, level)
@@ -143,20 +156,81 @@ class Caller:
         *,
         progress: bool = False,
     ) -> dict[str, Any]:
-        """Sends any request, with the metadata of the era, and returns its raw result."""
-        assert self._supervisor is not None
-        idle = self.timeout if timeout is None else timeout
-        session = await self._supervisor.live_session(idle)
+        """Sends any request, with the metadata of the era, and returns its raw result.
+
+        A call of a tool that its server refuses for what was mirrored is made once more, after listing the tools.
+        """
+        idle, cap = self.timeout if timeout is None else timeout, self.cap if cap is None else cap
         if self.meta or meta:
             params["_meta"] = {**self.meta, **params.get("_meta", {}), **(meta or {})}
+        listings = self.mirroring.listings
+        try:
+            return await self._request(method, params, idle, cap, on_progress, progress)
+        except HeaderMismatch as mismatch:
+            if method != "tools/call" or not self._mirrors:
+                raise
+            try:
+                await self._list_anew(listings, idle, cap)
+            except (RpcError, ProtocolError):
+                raise mismatch from None
+        return await self._request(method, params, idle, cap, on_progress, progress)
+
+    async def _request(
+        self,
+        method: str,
+        params: dict[str, Any],
+        idle: float,
+        cap: float,
+        on_progress: ProgressCallback | None,
+        progress: bool,
+    ) -> dict[str, Any]:
+        assert self._supervisor is not None
+        session = await self._supervisor.live_session(idle)
+        metadata = self.image(session, method, params)
         return await session.request(
             method,
             params,
             idle=idle,
-            cap=self.cap if cap is None else cap,
+            cap=cap,
             on_progress=on_progress,
             progress=progress,
+            metadata=metadata,
         )
+
+    def image(self, session: Session, method: str, params: dict[str, Any]) -> dict[str, str] | None:
+        """What is mirrored of a request; ``None`` where nothing is. A legacy session tells its version by itself.
+
+        Raises `LocalProtocolError` for a tool whose annotations cannot be obeyed, and for what no header can tell.
+        """
+        era = self.agreement.era
+        self._mirrors = era.name == "modern" and session.link.channel.mirrors
+        if not self._mirrors:
+            return None
+        annotated = self.mirroring.params_of(params.get("name")) if method == "tools/call" else ()
+        return mirrored(era.version, method, params, annotated)
+
+    async def list_tools(
+        self, cursor: str | None = None, timeout: float | None = None, cap: float | None = None
+    ) -> ListToolsResult:
+        """One page of the tools, without those that this connection cannot call."""
+        params = {} if cursor is None else {"cursor": cursor}
+        page: ListToolsResult = await self.call("tools/list", params, timeout, cap)
+        if self._mirrors:
+            page.tools = self.mirroring.learn(page.tools)
+        return page
+
+    async def _list_anew(self, listings: int, idle: float, cap: float) -> None:
+        """Lists the tools to learn what they mirror, unless that was done since there were ``listings``."""
+        async with self._listing:
+            if self.mirroring.listings != listings:
+                return
+            self.cache.discard("tools/list")
+            cursor: str | None = None
+            for _ in range(MAX_PAGES):
+                cursor = (await self.list_tools(cursor, idle, cap)).next_cursor
+                if cursor is None:
+                    break
+            self.mirroring.listings += 1
 
     def _method(self, name: str) -> Method:
         agreement = self.agreement

@@ -159,14 +159,14 @@ class Listeners:
 
     async def _hold_open(self, id: int, listener: Listener) -> None:
         filter = self._caller.agreement.era.unstructure(listener.filter)
-        params = {"notifications": filter, "_meta": dict(self._caller.meta)}
+        method, params = "subscriptions/listen", {"notifications": filter, "_meta": dict(self._caller.meta)}
         lost: BaseException | None = None
         try:
             with trio.CancelScope() as scope:
                 listener.on_end = lambda: scope.cancel(reason="the listener is closed")
-                await self._supervisor.session.request(
-                    "subscriptions/listen", params, idle=math.inf, cap=math.inf, id=id
-                )
+                session = self._supervisor.session
+                metadata = self._caller.image(session, method, params)
+                await session.request(method, params, idle=math.inf, cap=math.inf, id=id, metadata=metadata)
         except McpError as error:
             lost = error
         finally:
