@@ -115,7 +115,7 @@ class Reception:
         self._sessions = sessions
         self._exchanges = exchanges
         self._pool = CallPool(nursery, offer.limits.idle_tasks)
-        self._serving = self._serving_for(None)
+        self._serving = self._make_serving(home)
         self._alone = self._opening(lambda: None)
 
     def __repr__(self) -> str:
@@ -123,7 +123,7 @@ class Reception:
 
     # -- connections -----------------------------------------------------------------------------------------------
 
-    async def __call__(self, channel: FrameChannel) -> None:
+    async def __call__(self, channel: FrameChannel, principal: str | None = None) -> None:
         if self.stopping.is_set():
             await channel.aclose()
             return
@@ -131,7 +131,7 @@ class Reception:
             self._next_name(),
             Link(channel, self._offer.limits),
             self._opening(lambda: self._begin_telling(session)),
-            self._serving,
+            self._serving_for(principal),
             limits=self._offer.limits,
             server_gate=self._offer.gate,
             on_notification=lambda name, params: log.debug(
@@ -200,8 +200,7 @@ class Reception:
             log.exception("request could not be opened", method=request.method, exc_info=error)
             self._exchanges.refuse(request.id, RpcError(INTERNAL_ERROR, "internal error"), outlet)
         else:
-            serving = self._serving if principal is None else self._serving_for(principal)
-            await self._exchanges.run(invocation, outlet, serving)
+            await self._exchanges.run(invocation, outlet, self._serving_for(principal))
 
     async def _exchange_batch(
         self, messages: list[Any], arrival: Sorted, outlet: Outlet, principal: str | None
@@ -230,8 +229,12 @@ class Reception:
         )
 
     def _serving_for(self, principal: str | None) -> Serving:
+        if principal is None:
+            return self._serving
+        return self._make_serving(attrs.evolve(self._home, principal=principal))
+
+    def _make_serving(self, home: Home) -> Serving:
         catalogue = self._offer.catalogue
-        home = self._home if principal is None else attrs.evolve(self._home, principal=principal)
         return Serving(home, catalogue.handlers, catalogue.middleware, catalogue.gates, self._offer.stamp)
 
     def _begin_telling(self, session: Switchboard) -> None:

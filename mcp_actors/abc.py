@@ -234,8 +234,8 @@ class ServerSession(Protocol):
 class ServerHandler(Protocol):
     """What a server does with what arrives: handed to `ServerTransport.serve`."""
 
-    async def __call__(self, channel: FrameChannel) -> None:
-        """Runs a connection to its end, then has closed it."""
+    async def __call__(self, channel: FrameChannel, principal: str | None = None) -> None:
+        """Runs a connection to its end, then has closed it. ``principal`` is who the binding found the peer to be."""
 
     def sort(self, frame: Frame, *, in_session: bool = False) -> Arrival:
         """Decodes what arrived and finds out which era it belongs to; ``in_session`` tells that it named a session."""
@@ -244,7 +244,6 @@ class ServerHandler(Protocol):
         """Runs what arrived by itself, outside of any session. Returns when the last frame was given to ``outlet``.
 
         The task that awaits this is the call: cancelled, its handler sees `trio.Cancelled` and nothing more is sent.
-        ``principal`` is who the binding found the client to be.
         """
 
     def open_session(self, outlet: Outlet, principal: str | None = None) -> ServerSession:
