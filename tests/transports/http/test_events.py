@@ -220,6 +220,20 @@ def test_ending_a_stream_without_events_gives_its_entry_back() -> None:
     assert store.statistics() == EventStoreStatistics(sessions=0, events=0, bytes=0)
 
 
+def test_a_session_outlives_those_of_its_streams_that_ended() -> None:
+    clock = Clock()
+    store = make(clock, max_age=10)
+    ended = store.append("s", "1", b"")
+    store.end("s", "1")
+    clock.now = 9
+    other = store.append("s", "2", b"")
+    store.append("s", "2", b"a")
+    clock.now = 11
+    assert after(store, "s", ended) is None
+    assert texts(after(store, "s", other)) == [b"a"]
+    assert store.statistics() == EventStoreStatistics(sessions=1, events=2, bytes=1 + 2 * EVENT_OVERHEAD)
+
+
 def test_a_forgotten_session_leaves_nothing_behind() -> None:
     store = make()
     gone = store.append("gone", "1", b"x")
@@ -323,4 +337,5 @@ def test_any_cut_gives_the_exact_rest_or_nothing(
                 known += 1
                 assert owner == [(replay.stream, replay.events)]
     # Whatever is held can be asked for.
+    assert all(after(store, each.session.key, each.id) is not None for each in store._order.values())
     assert known >= store.statistics().events

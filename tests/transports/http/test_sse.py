@@ -163,6 +163,8 @@ def test_crlf_split_in_the_middle_is_one_ending() -> None:
         b"data: " + b"x" * 95 + b"\n\n",
         b":" + b"x" * 100,
         b"other: " + b"x" * 100,
+        b":" + b"x" * 100 + b"\n",
+        b"other: " + b"x" * 100 + b"\n\ndata: a\n\n",
         b"data: xxxx\n" * 11,
         b"data\n" * 26,
         b"id: 1\n" * 21,

@@ -167,7 +167,6 @@ class SseDecoder:
         rest = b"" if data.endswith((b"\n", b"\r")) else lines.pop()
         self._after_cr = data.endswith(b"\r")
         if lines and self._partial:
-            self._check(len(self._partial) + len(lines[0]))
             lines[0] = bytes(self._partial) + lines[0]
             self._partial.clear()
         for line in lines:

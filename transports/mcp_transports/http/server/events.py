@@ -196,7 +196,6 @@ class MemoryEventStore:
         line = own.streams.get(stream)
         if line is None:
             line = own.streams[stream] = _Stream(stream)
-        line.ended = False
         own.last += 1
         self._serial += 1
         now = self._clock()
