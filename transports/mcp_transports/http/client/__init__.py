@@ -1,1 +1,7 @@
 """The client side: one channel for every kind of MCP over HTTP."""
+
+from mcp_transports.http.client.channel import HttpChannel
+from mcp_transports.http.client.errors import AccessRefused, HttpRefused
+from mcp_transports.http.client.transport import HttpClientTransport, from_url
+
+__all__ = ["AccessRefused", "HttpChannel", "HttpClientTransport", "HttpRefused", "from_url"]
