@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 
 import pytest
 
 from .installation import InstallationFailed, Peers, install
-from .servers import reachable
+from .servers import Endpoint, reachable
 
 
 @pytest.fixture(scope="session")
@@ -21,11 +23,16 @@ def peers() -> Peers:
 
 
 @pytest.fixture(scope="module")
-def target(request: pytest.FixtureRequest, peers: Peers) -> Iterator[str]:
+def reached(peers: Peers) -> Iterator[Callable[[str, str], Endpoint]]:
+    """Starts a server with a URL once for a module, when it is first asked for."""
+    with ExitStack() as stack:
+        yield cache(lambda server, binding: stack.enter_context(reachable(peers, server, binding)))
+
+
+@pytest.fixture
+def target(request: pytest.FixtureRequest, reached: Callable[[str, str], Endpoint]) -> str:
     """What our client is given to reach the server named by the parameter: (a key of ``SERVERS``, a binding).
 
-    Over stdio each client starts a process of its own; behind a URL one process serves the whole module.
+    Over stdio each client starts a process of its own.
     """
-    server, binding = request.param
-    with reachable(peers, server, binding) as endpoint:
-        yield endpoint.target
+    return reached(*request.param).target
