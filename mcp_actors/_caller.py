@@ -9,14 +9,12 @@ from typing import Any, TypeVar
 import trio
 
 from mcp_actors._actors.pending import ProgressCallback
-from mcp_actors._actors.session import Session
 from mcp_actors._capabilities.answers import Answers
-from mcp_actors._capabilities.mirroring import Mirroring
 from mcp_actors._capabilities.response_cache import ResponseCache
 from mcp_actors._connection import Agreement, read
 from mcp_actors._eras.era import Era, Method
-from mcp_actors._eras.modern.mirror import mirrored
 from mcp_actors._eras.requesting import request_meta
+from mcp_actors._mirroring import Mirroring
 from mcp_actors._supervisor import Supervisor
 from mcp_actors.errors import (
     INVALID_PARAMS,
@@ -27,13 +25,11 @@ from mcp_actors.errors import (
     RemoteProtocolError,
     RpcError,
 )
-from mcp_actors.types import Implementation, InputRequest, InputResponse, ListToolsResult
+from mcp_actors.types import Implementation, InputRequest, InputResponse
 
 __all__ = ["Caller", "all_pages"]
 
 URL_ELICITATION_REQUIRED = -32042
-# A server that never ends its list of tools must not keep a call that only wants to know one of them.
-MAX_PAGES = 100
 
 T = TypeVar("T")
 
@@ -56,7 +52,7 @@ class Caller:
         self.timeout = timeout
         self.cap = cap
         self.cache = ResponseCache()
-        self.mirroring = Mirroring()
+        self.mirroring = Mirroring(self.call, self.cache)
         self.meta: dict[str, Any] = {}
         self.log_level = log_level
         self._default_log_level = default_log_level
@@ -66,9 +62,6 @@ class Caller:
         self._max_rounds = max_rounds
         self._supervisor: Supervisor | None = None
         self._agreement: Agreement | None = None
-        # Whether the connection of the last request carries mirrored metadata, and the era has any.
-        self._mirrors = False
-        self._listing = trio.Lock()
 
     def __repr__(self) -> str:
         return f"<Caller {self._agreement.era.version if self._agreement else '-'} {self.cache!r}>"
@@ -167,10 +160,10 @@ class Caller:
         try:
             return await self._request(method, params, idle, cap, on_progress, progress)
         except HeaderMismatch as mismatch:
-            if method != "tools/call" or not self._mirrors:
+            if method != "tools/call" or not self.mirroring.active:
                 raise
             try:
-                await self._list_anew(listings, idle, cap)
+                await self.mirroring.list_anew(listings, idle, cap)
             except (RpcError, ProtocolError):
                 raise mismatch from None
         return await self._request(method, params, idle, cap, on_progress, progress)
@@ -186,7 +179,7 @@ class Caller:
     ) -> dict[str, Any]:
         assert self._supervisor is not None
         session = await self._supervisor.live_session(idle)
-        metadata = self.image(session, method, params)
+        metadata = self.mirroring.image(session, self.agreement.era, method, params)
         return await session.request(
             method,
             params,
@@ -196,41 +189,6 @@ class Caller:
             progress=progress,
             metadata=metadata,
         )
-
-    def image(self, session: Session, method: str, params: dict[str, Any]) -> dict[str, str] | None:
-        """What is mirrored of a request; ``None`` where nothing is. A legacy session tells its version by itself.
-
-        Raises `LocalProtocolError` for a tool whose annotations cannot be obeyed, and for what no header can tell.
-        """
-        era = self.agreement.era
-        self._mirrors = era.name == "modern" and session.link.channel.mirrors
-        if not self._mirrors:
-            return None
-        annotated = self.mirroring.params_of(params.get("name")) if method == "tools/call" else ()
-        return mirrored(era.version, method, params, annotated)
-
-    async def list_tools(
-        self, cursor: str | None = None, timeout: float | None = None, cap: float | None = None
-    ) -> ListToolsResult:
-        """One page of the tools, without those that this connection cannot call."""
-        params = {} if cursor is None else {"cursor": cursor}
-        page: ListToolsResult = await self.call("tools/list", params, timeout, cap)
-        if self._mirrors:
-            page.tools = self.mirroring.learn(page.tools)
-        return page
-
-    async def _list_anew(self, listings: int, idle: float, cap: float) -> None:
-        """Lists the tools to learn what they mirror, unless that was done since there were ``listings``."""
-        async with self._listing:
-            if self.mirroring.listings != listings:
-                return
-            self.cache.discard("tools/list")
-            cursor: str | None = None
-            for _ in range(MAX_PAGES):
-                cursor = (await self.list_tools(cursor, idle, cap)).next_cursor
-                if cursor is None:
-                    break
-            self.mirroring.listings += 1
 
     def _method(self, name: str) -> Method:
         agreement = self.agreement

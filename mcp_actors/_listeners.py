@@ -165,7 +165,7 @@ class Listeners:
             with trio.CancelScope() as scope:
                 listener.on_end = lambda: scope.cancel(reason="the listener is closed")
                 session = self._supervisor.session
-                metadata = self._caller.image(session, method, params)
+                metadata = self._caller.mirroring.image(session, self._caller.agreement.era, method, params)
                 await session.request(method, params, idle=math.inf, cap=math.inf, id=id, metadata=metadata)
         except McpError as error:
             lost = error

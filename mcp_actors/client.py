@@ -179,7 +179,7 @@ class Client:
 
     async def list_tools(self, cursor: str | None = None) -> ListToolsResult:
         """One page of the tools; see `tools` for all of them."""
-        page = await self._caller.list_tools(cursor)
+        page = await self._caller.mirroring.list_tools(cursor)
         self._outputs.learn(page.tools)
         return page
 

@@ -34,6 +34,7 @@ FLOORS = {
     "mcp_actors._connection": 7,
     "mcp_actors._host": 7,
     "mcp_actors._listeners": 7,
+    "mcp_actors._mirroring": 7,
     "mcp_actors._reception": 7,
     "mcp_actors._supervisor": 7,
     "mcp_actors.server": 7,
