@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mcp_transports.http.server.guard import ALLOWED_HEADERS, EXPOSED_HEADERS, Guard, Verdict
 
