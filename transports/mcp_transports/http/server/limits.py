@@ -1,0 +1,79 @@
+"""What one HTTP listener lets its peers have: every bound, its default and the reason for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+__all__ = ["HttpLimits"]
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+def _positive(_limits: HttpLimits, attribute: attrs.Attribute[Any], value: float) -> None:
+    if not value > 0:
+        raise ValueError(f"{attribute.name} must be greater than zero, not {value!r}")
+
+
+@attrs.frozen(kw_only=True)
+class HttpLimits:
+    """The bounds of a listener; bytes, seconds and numbers. All of them are greater than zero.
+
+    Times are kept by one ticker for all connections, so they are exact to about a second (finer when a limit is
+    shorter than four seconds) and never run out early. ``math.inf`` switches one off.
+    """
+
+    head_bytes: int = attrs.field(default=32 * KIB, validator=_positive)
+    """Request line and headers together: four times what most servers take, since mirrored parameters and tokens
+    travel in headers. Over it: 431."""
+
+    headers: int = attrs.field(default=100, validator=_positive)
+    """Header lines of a request; a client with proxies in front of it sends about twenty. Over it: 431."""
+
+    target_bytes: int = attrs.field(default=8 * KIB, validator=_positive)
+    """The request target; RFC 9112 §3 asks for 8000 at least. Over it: 414."""
+
+    body_bytes: int = attrs.field(default=16 * MIB, validator=_positive)
+    """A request's body, as long as the longest message of the other transports. Over it: 413, at once."""
+
+    head_time: float = attrs.field(default=10.0, validator=_positive)
+    """From the first byte of a request to the end of its head; also for a TLS handshake. A head is a few packets, so
+    whoever needs longer holds a connection on purpose. Over it: 408."""
+
+    body_time: float = attrs.field(default=30.0, validator=_positive)
+    """Without any byte of an announced body; long enough for a lossy mobile network to recover. Over it: 408."""
+
+    body_rate: float = attrs.field(default=KIB, validator=_positive)
+    """Bytes a second that a body must bring on average once ``body_time`` is over, so that a byte now and then does
+    not hold a request open for hours. Slower: 408."""
+
+    idle_time: float = attrs.field(default=75.0, validator=_positive)
+    """Between two requests of a connection; longer than the pools of usual clients keep theirs, so that the client
+    closes first and no request crosses our close on its way. Over it: the connection is closed."""
+
+    connections: int = attrs.field(default=20_000, validator=_positive)
+    """Open at once; each costs a few KiB and a descriptor. Over it: 503 with ``Retry-After``."""
+
+    pipelined_requests: int = attrs.field(default=64, validator=_positive)
+    """Complete requests that wait behind one that is not answered yet. Over it nothing more is read until some are
+    answered, and that the peer left is only seen then (or when writing to it)."""
+
+    pipelined_bytes: int = attrs.field(default=256 * KIB, validator=_positive)
+    """Bytes read behind a request that is not answered yet. Over it as with ``pipelined_requests``."""
+
+    write_buffer: int = attrs.field(default=256 * KIB, validator=_positive)
+    """Unsent bytes from which on ``Response.full`` is true and ``Response.drained`` waits: about what the kernel
+    buffers too, so a reader at full speed never finds us empty."""
+
+    max_buffered: int = attrs.field(default=8 * MIB, validator=_positive)
+    """Unsent bytes of a stream over which the peer is dropped: for writers that cannot wait. A single piece or a
+    whole answer may be longer when nothing else is unsent."""
+
+    write_timeout: float = attrs.field(default=30.0, validator=_positive)
+    """How long a peer may take none of the bytes that wait for it before it is dropped."""
+
+    linger_time: float = attrs.field(default=2.0, validator=_positive)
+    """How long we read and forget what a peer still sends after our last answer: closing at once would reset the
+    connection and could take that answer away from it (RFC 9112 §9.6)."""
