@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import trio
 
 from mcp_actors._actors.pending import ProgressCallback
+from mcp_actors._actors.session import Session
 from mcp_actors._capabilities.answers import Answers
 from mcp_actors._capabilities.response_cache import ResponseCache
 from mcp_actors._connection import Agreement, read
@@ -24,6 +25,7 @@ from mcp_actors.errors import (
     ProtocolError,
     RemoteProtocolError,
     RpcError,
+    SessionExpired,
 )
 from mcp_actors.types import Implementation, InputRequest, InputResponse
 
@@ -179,7 +181,26 @@ class Caller:
     ) -> dict[str, Any]:
         assert self._supervisor is not None
         session = await self._supervisor.live_session(idle)
-        metadata = self.mirroring.image(session, self.agreement.era, method, params)
+        try:
+            return await self._request_in(session, method, params, idle, cap, on_progress, progress)
+        except SessionExpired as expired:
+            # What a forgotten session refused was not done: it is asked once more in the new one, which all who
+            # met the same refusal wait for together.
+            if not expired.never_run or not self._supervisor.restarts:
+                raise
+            session = await self._supervisor.live_session(idle, session)
+            return await self._request_in(session, method, params, idle, cap, on_progress, progress)
+
+    async def _request_in(
+        self,
+        session: Session,
+        method: str,
+        params: dict[str, Any],
+        idle: float,
+        cap: float,
+        on_progress: ProgressCallback | None,
+        progress: bool,
+    ) -> dict[str, Any]:
         return await session.request(
             method,
             params,
@@ -187,7 +208,7 @@ class Caller:
             cap=cap,
             on_progress=on_progress,
             progress=progress,
-            metadata=metadata,
+            metadata=self.mirroring.image(session, self.agreement.era, method, params),
         )
 
     def _method(self, name: str) -> Method:

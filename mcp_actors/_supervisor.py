@@ -142,15 +142,27 @@ class Supervisor:
         if self._connection is not None:
             self._connection.session.outbound.clock.watch(deadline)
 
-    async def live_session(self, seconds: float) -> Session:
-        """The session, waiting for a new connection when one is on its way, but no longer than for an answer."""
-        if self._connection is None:
+    async def live_session(self, seconds: float, lost: Session | None = None) -> Session:
+        """The session, waiting for a new connection when one is on its way, but no longer than for an answer.
+
+        ``lost`` is a session that is of no use any more, though its end may not have been noticed yet.
+        """
+        if self._connection is None or self._connection.session is lost:
             with trio.move_on_after(seconds):
-                while self._connection is None and self._restart and not self._stopping:
-                    if self._done.is_set() or self._nursery is None:
-                        break
+                while (
+                    (self._connection is None or self._connection.session is lost)
+                    and self._restart
+                    and not self._stopping
+                    and not self._done.is_set()
+                    and self._nursery is not None
+                ):
                     await self._changed.park()
         return self.session
+
+    @property
+    def restarts(self) -> bool:
+        """Whether a lost connection is made again."""
+        return self._restart
 
     def _why_not(self) -> Exception:
         if self._loss is None:

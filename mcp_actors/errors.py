@@ -253,7 +253,19 @@ class ConnectionLost(McpError):
 
 
 class SessionExpired(McpError):
-    """The server no longer knows our session; connect again to go on."""
+    """The server no longer knows our session; connect again to go on.
+
+    ``never_run`` is true when the server refused the call for it, so that making it again repeats nothing.
+    """
+
+    def __init__(
+        self,
+        message: str = "the server no longer knows our session; connect again to go on",
+        *,
+        never_run: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.never_run = never_run
 
 
 class SubscriptionLost(McpError):
