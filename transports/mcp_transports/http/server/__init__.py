@@ -1,1 +1,20 @@
 """The server side: an HTTP/1.1 listener of our own, and the MCP endpoint on it."""
+
+from __future__ import annotations
+
+from mcp_transports.http.server.events import EventStore, MemoryEventStore, Replay
+from mcp_transports.http.server.limits import HttpLimits
+from mcp_transports.http.server.replies import Refusal
+from mcp_transports.http.server.request import Request
+from mcp_transports.http.server.transport import HttpServerStatistics, HttpServerTransport
+
+__all__ = [
+    "EventStore",
+    "HttpLimits",
+    "HttpServerStatistics",
+    "HttpServerTransport",
+    "MemoryEventStore",
+    "Refusal",
+    "Replay",
+    "Request",
+]
