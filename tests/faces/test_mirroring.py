@@ -293,6 +293,16 @@ async def test_what_was_remembered_may_be_out_of_date() -> None:
         ]
 
 
+async def test_an_annotation_that_is_gone_is_no_longer_obeyed() -> None:
+    tools = Tools([tool("t", p=region())])
+    async with met(MODERN, tools) as (client, peer):
+        await client.list_tools()
+        tools.pages = [[tool("t", p={"type": "string"})]]
+        await client.list_tools()
+        await client.call_tool("t", {"p": "x"})
+        assert params_in(peer.told("tools/call")[0]) == {}
+
+
 async def test_a_server_that_goes_on_complaining_is_believed() -> None:
     tools = Tools([tool("t", p=region())], refusing=99)
     async with met(MODERN, tools) as (client, _):
@@ -306,7 +316,7 @@ async def test_other_requests_are_not_repeated() -> None:
 
     def refuse(request: dict[str, Any]) -> int:
         asked.append(request["method"])
-        return MISMATCH
+        return -32603 if request["method"] == "tools/list" else MISMATCH
 
     async with met(MODERN, refuse) as (client, _):
         with pytest.raises(HeaderMismatch):
