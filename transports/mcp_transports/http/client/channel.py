@@ -123,7 +123,7 @@ class HttpChannel(FrameChannel):
                 wire = talk.endpoint or talk.wire
                 async with wire.ask("POST", headers, Body(frame.data, trio.Event())) as answer:
                     if answer.status == 404 and talk.session is not None and not is_modern(frame):
-                        raise SessionExpired
+                        raise talk.expired()
                     if not answer.ok:
                         raise await answer.refused()
                     # Read to its end, or the connection cannot be used again.

@@ -116,10 +116,13 @@ class Conversation:
         if self.broken is not None:
             return
         self.session = None
-        text = f"{self.wire.peer} no longer knows our session; connect again to go on"
         for id in list(self.waiting):
-            self.no_answer(id, SessionExpired(text))
-        self.end(SessionExpired(text))
+            self.no_answer(id, self.expired())
+        self.end(self.expired())
+
+    def expired(self) -> SessionExpired:
+        """What everybody is told then: one each, since an exception remembers where it was raised."""
+        return SessionExpired(f"{self.wire.peer} no longer knows our session; connect again to go on")
 
     def end(self, cause: McpError | None) -> None:
         """Ends the channel; what arrived can still be received. Without a cause the server ended it cleanly."""

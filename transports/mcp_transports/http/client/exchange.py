@@ -37,6 +37,7 @@ class Exchange:
         self._fall_back = fall_back
         self._scope = trio.CancelScope()
         self._settled = False
+        self._judging = trio.CancelScope()
         # The number of the last frame that was put into the inbox for it.
         self._last = 0
 
@@ -47,6 +48,7 @@ class Exchange:
     def settle(self) -> None:
         """Nobody waits for the answer any more."""
         self._settled = True
+        self._judging.cancel(reason="the request is settled")
         self._scope.deadline = min(self._scope.deadline, trio.current_time() + LINGER)
 
     def cancel(self) -> None:
@@ -94,7 +96,7 @@ class Exchange:
             if self._frame.method == "initialize" and answer.ok:
                 talk.begin(answer)
             elif answer.status == 404 and not self.modern and talk.session is not None:
-                raise SessionExpired
+                raise talk.expired()
             if answer.streams:
                 why = await self._read(answer, cursor)
             else:
@@ -119,11 +121,12 @@ class Exchange:
 
     async def _answered(self) -> bool:
         """Whether what was passed on settled the request, once the engine is done with it."""
-        if self._last:
-            await self._talk.inbox.digested(self._last)
-            # Its reader is; so is, after these turns, the caller whom it has woken.
-            for _ in range(CALLERS_TURNS):
-                await trio.lowlevel.checkpoint()
+        if self._last and not self._settled:
+            with trio.CancelScope() as self._judging:
+                await self._talk.inbox.digested(self._last)
+                # Its reader is; so is, after these turns, the caller whom it has woken.
+                for _ in range(CALLERS_TURNS):
+                    await trio.lowlevel.checkpoint()
         return self._settled
 
     async def _put(self, data: bytes) -> None:
@@ -178,7 +181,7 @@ class Exchange:
                 async with talk.wire.ask("GET", talk.stream_headers(cursor.last_event_id)) as answer:
                     pause.close()
                     if answer.status == 404 and talk.session is not None:
-                        raise SessionExpired
+                        raise talk.expired()
                     if answer.streams:
                         return await self._read(answer, cursor)
                     again = answer.temporary

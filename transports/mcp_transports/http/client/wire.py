@@ -52,10 +52,11 @@ class Body(httpx2.AsyncByteStream):
 class Answer:
     """An answer whose body has not been read yet; only good inside `Wire.ask`."""
 
-    def __init__(self, response: httpx2.Response, peer: str, max_bytes: int) -> None:
+    def __init__(self, response: httpx2.Response, wire: Wire) -> None:
         self._response = response
-        self._peer = peer
-        self.max_bytes = max_bytes
+        self._wire = wire
+        self._peer = wire.peer
+        self.max_bytes = wire.max_message_bytes
         self.status = response.status_code
         self.media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
 
@@ -83,9 +84,12 @@ class Answer:
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """The body as it comes. Close it with `contextlib.aclosing`."""
-        async with aclosing(self._response.aiter_bytes()) as pieces:
-            async for piece in pieces:
-                yield piece
+        try:
+            async with aclosing(self._response.aiter_bytes()) as pieces:
+                async for piece in pieces:
+                    yield piece
+        except httpx2.HTTPError as error:
+            raise self._wire.typed(error) from error
 
     async def body(self) -> bytes:
         """All of the body; raises `RemoteProtocolError` if it is longer than a message may be."""
@@ -98,7 +102,7 @@ class Answer:
 
     async def _read(self, most: int) -> bytes:
         data = bytearray()
-        async with aclosing(self._response.aiter_bytes()) as pieces:
+        async with aclosing(self.pieces()) as pieces:
             async for piece in pieces:
                 data += piece
                 if len(data) >= most:
@@ -170,18 +174,15 @@ class Wire:
         """Sends a request and yields its answer, which is closed at the end of the block, its connection with it if
         it was not read to its end.
 
-        Raises, here and from inside the block, `ConnectFailed` when nobody was reached at first contact,
-        `ConnectionLost` when the network failed later, `LocalProtocolError` for headers that cannot be sent and
-        `RemoteProtocolError` for an encoding that is broken.
+        Raises `ConnectFailed` when nobody was reached at first contact, `ConnectionLost` when the network failed later,
+        `LocalProtocolError` for headers that cannot be sent; reading the answer raises `ConnectionLost` and
+        `RemoteProtocolError`, the latter for an encoding that is broken.
         """
+        response = await self._send(method, headers, body)
         try:
-            response = await self._send(method, headers, body)
-            try:
-                yield Answer(response, self.peer, self.max_message_bytes)
-            finally:
-                await response.aclose()
-        except httpx2.HTTPError as error:
-            raise self._typed(error) from error
+            yield Answer(response, self)
+        finally:
+            await response.aclose()
 
     async def _send(self, method: str, headers: Headers, body: Body | None) -> httpx2.Response:
         all_headers = [*self._headers, *headers]
@@ -194,7 +195,9 @@ class Wire:
         )
         try:
             response = await self._client.send(request, stream=True, follow_redirects=False)
-        except (httpx2.HTTPError, McpError):
+        except httpx2.HTTPError as error:
+            raise self.typed(error) from error
+        except McpError:
             raise
         except Exception as error:
             # An auth flow or an event hook of the user's own client; the other requests must not suffer from it.
@@ -202,7 +205,8 @@ class Wire:
         self._contacted = True
         return response
 
-    def _typed(self, error: httpx2.HTTPError) -> McpError:
+    def typed(self, error: httpx2.HTTPError) -> McpError:
+        """What went wrong, as one of this package's errors."""
         said = str(error) or type(error).__name__
         if isinstance(error, httpx2.LocalProtocolError):
             return LocalProtocolError(f"the request cannot be sent by HTTP: {said}")
