@@ -178,7 +178,11 @@ class Client:
     # -- tools -----------------------------------------------------------------------------------------------------
 
     async def list_tools(self, cursor: str | None = None) -> ListToolsResult:
-        """One page of the tools; see `tools` for all of them."""
+        """One page of the tools; see `tools` for all of them.
+
+        Over HTTP a modern server's tool is left out, with a warning, if its parameters are to be sent in headers that
+        cannot be; calling it raises `LocalProtocolError`.
+        """
         page = await self._caller.mirroring.list_tools(cursor)
         self._outputs.learn(page.tools)
         return page
