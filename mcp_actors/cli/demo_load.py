@@ -60,8 +60,18 @@ async def _stdio() -> AsyncIterator[Callable[[], Target]]:
     yield lambda: f"stdio:{command}"
 
 
+@asynccontextmanager
+async def _http() -> AsyncIterator[Callable[[], Target]]:
+    async with trio.open_nursery() as nursery:
+        (url,) = await nursery.start(demo_server.server().serve, "http://127.0.0.1:0/mcp")
+        yield lambda: url
+        nursery.cancel_scope.cancel()
+
+
 BINDINGS: tuple[Binding, ...] = (
     Binding("memory", _memory, sessions=None, lanes=1),
+    # Client and server share this process, and each call is a request of its own: dearer than in memory.
+    Binding("http", _http, sessions=40, lanes=2),
     # A session over stdio is a child process: a few of them, busy, instead of hundreds of interpreters.
     Binding("stdio", _stdio, sessions=4, lanes=16),
 )
