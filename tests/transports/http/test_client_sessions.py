@@ -149,7 +149,7 @@ async def test_a_404_on_a_message_ends_the_session_too() -> None:
             await channel.receive()
 
 
-# -- cancelling ------------------------------------------------------------------------------------------------------
+# -- cancelling ----------------------------------------------------------------------------------------------
 
 
 async def test_a_legacy_cancellation_is_a_message_and_follows_its_request(
@@ -202,7 +202,7 @@ async def test_what_still_waits_for_room_is_never_sent(autojump_clock: trio.abc.
         assert [asked.body for asked in script.of("POST")][2:] == [request(9).data, b"pong"]
 
 
-# -- coming back -----------------------------------------------------------------------------------------------------
+# -- coming back ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("end", [None, httpx2.ReadError("cut")])
@@ -303,7 +303,7 @@ async def test_nobody_comes_back_for_what_was_given_up(autojump_clock: trio.abc.
         assert "0 requests" in repr(channel)
 
 
-# -- the session's own stream -------------------------------------------------------------------------------------------
+# -- the session's own stream --------------------------------------------------------------------------------
 
 
 async def test_the_sessions_stream_is_opened_after_initialized_and_kept(

@@ -1,0 +1,215 @@
+"""A client's channel on real sockets, against a server of a few lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from mcp_actors.abc import Frame, NoAnswer
+from mcp_actors.errors import ConnectFailed, ConnectionLost
+from mcp_transports.http.client import HttpChannel, HttpClientTransport, from_url
+
+from .scripted import request
+
+SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+PATIENCE = 20
+
+
+class RawServer:
+    """Speaks just enough HTTP/1.1; ``answer`` writes whatever it likes to each request and says whether to go on."""
+
+    def __init__(self, answer: Callable[[trio.SocketStream, bytes, bytes], Awaitable[bool]]) -> None:
+        self.answer = answer
+        self.connections = 0
+        self.open = 0
+        self.closed = trio.Event()
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        self.connections += 1
+        self.open += 1
+        data = b""
+        try:
+            while True:
+                while b"\r\n\r\n" not in data:
+                    if not (piece := await stream.receive_some()):
+                        return
+                    data += piece
+                head, _, data = data.partition(b"\r\n\r\n")
+                found = re.search(rb"content-length: (\d+)", head.lower())
+                length = int(found[1]) if found else 0
+                while len(data) < length:
+                    data += await stream.receive_some()
+                body, data = data[:length], data[length:]
+                if not await self.answer(stream, head, body):
+                    return
+        except trio.BrokenResourceError:
+            pass
+        finally:
+            self.open -= 1
+            self.closed.set()
+            await trio.aclose_forcefully(stream)
+
+    @asynccontextmanager
+    async def channel(self, **options: object) -> AsyncIterator[HttpChannel]:
+        with trio.fail_after(PATIENCE):
+            async with trio.open_nursery() as nursery:
+                listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
+                nursery.start_soon(trio.serve_listeners, self.serve, [listener])
+                port = listener.socket.getsockname()[1]
+                async with from_url(f"http://127.0.0.1:{port}/mcp", **options).connect() as channel:
+                    assert isinstance(channel, HttpChannel)
+                    yield channel
+                nursery.cancel_scope.cancel()
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def json_reply(body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (
+        len(body),
+        body,
+    )
+
+
+async def echo(stream: trio.SocketStream, head: bytes, body: bytes) -> bool:
+    await stream.send_all(json_reply(body))
+    return True
+
+
+async def ask(channel: HttpChannel, id: int) -> Frame:
+    await channel.send(request(id, modern=True))
+    frame = await channel.receive()
+    channel.settled(id)
+    return frame
+
+
+async def test_calls_one_after_the_other_use_one_connection() -> None:
+    server = RawServer(echo)
+    async with server.channel() as channel:
+        for id in range(5):
+            assert (await ask(channel, id)).data == request(id).data
+    assert server.connections == 1
+
+
+async def test_a_stream_that_was_answered_gives_its_connection_back() -> None:
+    async def answer(stream: trio.SocketStream, head: bytes, body: bytes) -> bool:
+        text = SSE + chunk(b"data: " + body + b"\n\n")
+        # In pieces that end anywhere.
+        for i in range(0, len(text), 11):
+            await stream.send_all(text[i : i + 11])
+        await stream.send_all(b"0\r\n\r\n")
+        return True
+
+    server = RawServer(answer)
+    async with server.channel() as channel:
+        for id in range(3):
+            assert (await ask(channel, id)).data == request(id).data
+            await trio.testing.wait_all_tasks_blocked(0.1)
+    assert server.connections == 1
+
+
+async def test_calls_at_once_share_the_pool() -> None:
+    server = RawServer(echo)
+    answered: set[int | str | None] = set()
+    async with server.channel(max_posts=8) as channel:
+        for id in range(200):
+            await channel.send(request(id, modern=True))
+        while len(answered) < 200:
+            for frame in await channel.receive_many():
+                answered.add(frame.about)
+                channel.settled(frame.about or 0)
+    assert answered == set(range(200))
+    assert server.connections <= 8
+
+
+async def test_a_modern_cancellation_is_seen_by_the_server() -> None:
+    asked = trio.Event()
+
+    async def answer(stream: trio.SocketStream, head: bytes, body: bytes) -> bool:
+        asked.set()
+        await stream.send_all(SSE)
+        assert await stream.receive_some() == b""
+        return False
+
+    server = RawServer(answer)
+    async with server.channel() as channel:
+        await channel.send(request(1, modern=True))
+        await asked.wait()
+        await channel.send(Frame(b"", method="notifications/cancelled", cancels=1))
+        await server.closed.wait()
+    assert server.open == 0
+
+
+@pytest.mark.parametrize("head", [b"", SSE, SSE + b"10\r\ndata: ha"])
+async def test_a_server_that_drops_the_connection_lost_the_answer(head: bytes) -> None:
+    async def answer(stream: trio.SocketStream, got: bytes, body: bytes) -> bool:
+        await stream.send_all(head)
+        return False
+
+    async with RawServer(answer).channel() as channel:
+        frame = await ask(channel, 1)
+    assert isinstance(frame, NoAnswer)
+    assert isinstance(frame.reason, ConnectionLost)
+
+
+async def test_rubbish_is_no_answer() -> None:
+    async def answer(stream: trio.SocketStream, head: bytes, body: bytes) -> bool:
+        await stream.send_all(b"\x00\x01 what is this?\r\n\r\n")
+        return False
+
+    async with RawServer(answer).channel() as channel:
+        frame = await ask(channel, 1)
+    assert isinstance(frame, NoAnswer)
+    assert frame.reason is not None
+
+
+async def test_nobody_there() -> None:
+    listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
+    port = listener.socket.getsockname()[1]
+    await listener.aclose()
+    async with HttpClientTransport(f"http://127.0.0.1:{port}/mcp").connect() as channel:
+        await channel.send(request(1))
+        frame = await channel.receive()
+    assert isinstance(frame, NoAnswer)
+    assert isinstance(frame.reason, ConnectFailed)
+    assert f"http://127.0.0.1:{port}/mcp" in str(frame.reason)
+
+
+async def test_leaving_closes_every_socket() -> None:
+    async def answer(stream: trio.SocketStream, head: bytes, body: bytes) -> bool:
+        await stream.send_all(SSE + chunk(b"data: x\n\n"))
+        return True
+
+    server = RawServer(answer)
+    async with server.channel() as channel:
+        for id in range(4):
+            await channel.send(request(id, modern=True))
+        for _ in range(4):
+            await channel.receive()
+        await channel.aclose()
+        while server.open:
+            await server.closed.wait()
+            server.closed = trio.Event()
+    assert server.connections == 4
+
+
+async def test_unix_sockets(tmp_path: Path, nursery: trio.Nursery) -> None:
+    path = tmp_path / "mcp.sock"
+    with trio.socket.socket(trio.socket.AF_UNIX) as socket:
+        await socket.bind(str(path))
+        socket.listen()
+        server = RawServer(echo)
+        nursery.start_soon(trio.serve_listeners, server.serve, [trio.SocketListener(socket)])
+        url = f"http+unix://{str(path).replace('/', '%2F')}/mcp"
+        async with from_url(url).connect() as channel:
+            assert isinstance(channel, HttpChannel)
+            assert (await ask(channel, 1)).data == request(1).data
+            assert channel.peer == url
+        nursery.cancel_scope.cancel()
