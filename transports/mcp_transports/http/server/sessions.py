@@ -119,9 +119,9 @@ class LegacySession:
             if events:
                 cursor = events[-1][0]
             stream = self._stream(replay.stream)
-            if stream is None or stream.last_id == cursor:
+            # More may have been appended while a slow store was asked; what has ended meanwhile has no last id here.
+            if stream.last_id == cursor if stream is not None else not replay.events:
                 break
-            # More was appended while a slow store was asked.
             if not replay.events:
                 log.error("the event store has lost events of a stream")
                 turn.refuse(UNKNOWN_EVENT)
