@@ -183,11 +183,7 @@ async def test_a_client_that_lost_a_call_gets_the_rest_and_what_is_to_come(nurse
     outlet.post(notification("2"))
     outlet.post(question("q", about=1))
     second = await resume(door, session, first.ids[1])
-    assert (
-        numbers(second)[:2] == [1, 2]
-        if False
-        else [m["method"] for m in second.messages] == ["1", "2", "ping"]
-    )
+    assert [message["method"] for message in second.messages] == ["1", "2", "ping"]
     outlet.post(notification("3"))
     outlet.post(answer(1))
     assert [message.get("method", "answer") for message in second.messages][3:] == ["3", "answer"]
@@ -279,7 +275,7 @@ async def test_a_question_waits_for_a_client_that_can_come_back(nursery: trio.Nu
     assert [message["id"] for message in second.messages] == ["q"]
 
 
-@pytest.mark.parametrize("id", ["", "x", "0-0-0", "é", "a" * 4000, "1"])
+@pytest.mark.parametrize("id", ["x", "0-0-0", "é", "a" * 4000, "1"])
 async def test_an_unknown_event_is_404_in_words(nursery: trio.Nursery, id: str) -> None:
     door = Door(nursery)
     session, _ = door.open()
@@ -339,10 +335,9 @@ async def test_nothing_is_lost_while_a_slow_store_is_asked(nursery: trio.Nursery
     await trio.testing.wait_all_tasks_blocked()
     assert second.status is None
     engine.outlet_of(1).post(answer(1))
-    store.go.release()
-    await trio.testing.wait_all_tasks_blocked()
-    store.go.release()
-    await trio.testing.wait_all_tasks_blocked()
+    for _ in range(3):
+        store.go.release()
+        await trio.testing.wait_all_tasks_blocked()
     assert numbers(second) == [0, 1]
     assert second.messages[-1]["result"] == "done"
     assert second.ended
