@@ -168,7 +168,7 @@ class Connection:
         parser.feed(data)
         if parser.ready:
             self._queue += parser.ready
-            parser.ready = []
+            parser.ready.clear()
         state = parser.state
         if parser.finished:
             self._no_more()
@@ -179,7 +179,7 @@ class Connection:
             self._body_grew(parser, began)
         elif began != "head":
             self.read_deadline = hub.in_seconds(hub.limits.head_time)
-        if self._queue and self._response is None and not self.full:
+        if self._queue and self._response is None and not self._outbox.full:
             self._serve()
         else:
             self.settle()
@@ -226,20 +226,20 @@ class Connection:
         """Hands over requests until one is not answered at once. What it writes meanwhile goes out in one piece."""
         hub, queue = self._hub, self._queue
         self._serving = True
-        while queue and self._response is None and not self.gone and not self.full:
+        while queue and self._response is None and not self.gone and not self._outbox.full:
             corked: list[bytes] = []
             self._corked = corked
             item = queue.pop(0)
             if isinstance(item, Refusal):
                 hub.refused += 1
                 self._refused = True
-                self._response = response = Response(self, _NO_REQUEST)
+                self._response = response = Response(self, hub, _NO_REQUEST)
                 response.refuse(item.status, item.reason)
             else:
                 hub.requests += 1
                 item.peer = self.peer
                 item.secure = self._secure
-                self._response = response = Response(self, item)
+                self._response = response = Response(self, hub, item)
                 try:
                     hub.app(item, response)
                 except Exception:
@@ -268,7 +268,7 @@ class Connection:
             if not self._outbox.unsent and not self._lingering:
                 self._wind_up()
         elif self._parser is None:
-            self.read_deadline = self._hub.in_seconds(self._hub.limits.idle_time)
+            self.read_deadline = self._hub.idle_deadline
         elif self._parser.expects_continue:
             self._parser.expects_continue = False
             if not self._parser.body_received:
@@ -307,25 +307,20 @@ class Connection:
         """Whether more than ``HttpLimits.write_buffer`` is unsent."""
         return self._outbox.full
 
-    @property
-    def date_line(self) -> bytes:
-        """The ``Date`` header, to the second of the last tick."""
-        return self._hub.date_line
-
-    @property
-    def ends_after_this(self) -> bool:
-        """Whether this answer is the last one because the server stops."""
-        return self._hub.stopping
-
-    def send(self, data: bytes, *, stream: bool = False) -> None:
-        """Sends or buffers. A ``stream`` that runs too far ahead of its reader breaks the connection."""
+    def send(self, data: bytes) -> None:
+        """Sends or buffers."""
         if self._corked is not None:
             self._corked.append(data)
-        elif stream and self._outbox.overflows(len(data)):
+        else:
+            self._outbox.send(data)
+
+    def send_piece(self, data: bytes) -> None:
+        """Sends or buffers a piece of a stream; one that runs too far ahead of its reader breaks the connection."""
+        if self._corked is None and self._outbox.overflows(len(data)):
             _logger.warning("%s reads too slowly and is dropped: %d bytes are unsent", self.peer, self.unsent)
             self.lost()
         else:
-            self._outbox.send(data)
+            self.send(data)
 
     def completed(self) -> None:
         """The current answer was given to `send` as a whole."""
@@ -333,7 +328,8 @@ class Connection:
         if response is not None and response.closes:
             self._queue.clear()
             self._no_more()
-        self.settle()
+        if not self._serving:
+            self.settle()
 
     def run(self, response: Response, fn: Callable[[], Awaitable[None]]) -> None:
         """Runs ``fn`` in this connection."""

@@ -82,6 +82,8 @@ class Hub:
         self.tick = max(_SHORTEST_TICK, min(_LONGEST_TICK, min(times) / 4))
         self.now = 0.0
         self.date_line = b""
+        self.heads: dict[int, bytes] = {}
+        self.idle_deadline = 0.0
         self._date_second = 0
         self._spare: list[RequestParser] = []
         self._awake = trio.Event()
@@ -90,10 +92,12 @@ class Hub:
     def refresh(self) -> None:
         """Looks at the clocks. Between two ticks nobody does, which spares every request two system calls."""
         self.now = trio.current_time()
+        self.idle_deadline = self.in_seconds(self.limits.idle_time)
         second = int(time.time())
         if second != self._date_second:
             self._date_second = second
             self.date_line = f"date: {formatdate(second, usegmt=True)}\r\n".encode()
+            self.heads.clear()
 
     def in_seconds(self, seconds: float) -> float:
         """A deadline that is never early although `now` may be a tick old."""

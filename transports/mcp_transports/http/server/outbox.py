@@ -26,7 +26,18 @@ class Outbox:
     Its owner hears of two things: `Owner.settle` when there is room again, `Owner.lost` when nothing can be sent.
     """
 
-    __slots__ = ("_closed", "_flushing", "_hub", "_owner", "_room", "_unsent", "_wire", "deadline", "nursery")
+    __slots__ = (
+        "_closed",
+        "_flushing",
+        "_hub",
+        "_owner",
+        "_room",
+        "_unsent",
+        "_wire",
+        "deadline",
+        "full",
+        "nursery",
+    )
 
     nursery: trio.Nursery
 
@@ -37,18 +48,14 @@ class Outbox:
         self._unsent: bytearray | None = None
         self._room: trio.Event | None = None
         self._flushing = self._closed = False
+        self.full = False
+        """Whether more than ``HttpLimits.write_buffer`` is unsent."""
         self.deadline = math.inf
 
     @property
     def unsent(self) -> int:
         """Bytes that the peer has not taken yet."""
         return len(self._unsent) if self._unsent else 0
-
-    @property
-    def full(self) -> bool:
-        """Whether more than ``HttpLimits.write_buffer`` is unsent."""
-        unsent = self._unsent
-        return unsent is not None and len(unsent) > self._hub.limits.write_buffer
 
     def overflows(self, more: int) -> bool:
         """Whether ``more`` bytes behind others would be more than ``HttpLimits.max_buffered``."""
@@ -60,6 +67,7 @@ class Outbox:
             return
         if self._unsent:
             self._unsent += data
+            self._measure()
             return
         try:
             sent = self._wire.send_now(data)
@@ -68,6 +76,7 @@ class Outbox:
             return
         if sent < len(data):
             self._unsent = bytearray(memoryview(data)[sent:])
+            self._measure()
             self.deadline = self._hub.in_seconds(self._hub.limits.write_timeout)
             if not self._flushing:
                 self._flushing = True
@@ -88,7 +97,7 @@ class Outbox:
         self._closed = True
         self._unsent = None
         self.deadline = math.inf
-        self._make_room()
+        self._measure()
 
     async def _flush(self) -> None:
         hub = self._hub
@@ -99,8 +108,7 @@ class Outbox:
                     return
                 del self._unsent[:sent]
                 self.deadline = hub.in_seconds(hub.limits.write_timeout)
-                if not self.full:
-                    self._make_room()
+                self._measure()
         except trio.BrokenResourceError:
             self._owner.lost()
             return
@@ -110,7 +118,8 @@ class Outbox:
         self.deadline = math.inf
         self._owner.settle()
 
-    def _make_room(self) -> None:
-        if self._room is not None:
+    def _measure(self) -> None:
+        self.full = self.unsent > self._hub.limits.write_buffer
+        if not self.full and self._room is not None:
             self._room.set()
             self._room = None

@@ -76,6 +76,8 @@ class RequestParser:
         "_path",
         "_query",
         "_repeats",
+        "_seen_host",
+        "_seen_url",
         "_target",
         "_upgrading",
         "_url",
@@ -98,6 +100,9 @@ class RequestParser:
         self.head_received = 0
         self._upgrading = False
         self._method = self._target = self._path = self._query = self._version = ""
+        # The last target and host that were found good: most requests come with the same ones.
+        self._seen_url = b""
+        self._seen_host = ""
         self._headers: dict[str, str] = {}
         self._parts: list[bytes] = []
         self._open()
@@ -169,8 +174,13 @@ class RequestParser:
             if self._repeats > self._limits.headers:
                 self._stop(431, "too many trailer lines")
             return
-        key = _NAMES.get(name) or name.decode("latin-1").lower()
-        text = value.rstrip(b" \t").decode("latin-1")
+        try:
+            key = _NAMES[name]
+        except KeyError:
+            key = name.decode("latin-1").lower()
+        text = value.decode("latin-1")
+        if text and text[-1] in " \t":
+            text = text.rstrip(" \t")
         headers = self._headers
         if key not in headers:
             headers[key] = text
@@ -196,17 +206,22 @@ class RequestParser:
         method = _METHODS.get(http.get_method())
         if method is None:
             self._stop(501, "the method is not implemented")
-        self._method = method
-        self._read_target(method)
+        if self._url != self._seen_url or method != self._method:
+            self._method = method
+            self._seen_url = b""
+            self._read_target(method)
         host = headers.get("host")
         if host is None:
             if version == "1.1":
                 self._stop(400, "the header host is missing")
-        elif not _HOST.fullmatch(host):
-            self._stop(400, "the header host is malformed")
+        elif host != self._seen_host:
+            if not _HOST.fullmatch(host):
+                self._stop(400, "the header host is malformed")
+            self._seen_host = host
         self._keep_alive = http.should_keep_alive()
         self._read_framing(headers)
-        self._upgrading = "upgrade" in headers and http.should_upgrade()
+        if "upgrade" in headers:
+            self._upgrading = http.should_upgrade()
         self.state = "body"
 
     def on_body(self, data: bytes) -> None:
@@ -248,6 +263,7 @@ class RequestParser:
             self._stop(400, "the request target has a fragment")
         if target.startswith("/"):
             self._path, _, self._query = target.partition("?")
+            self._seen_url = self._url
         elif target == "*" and method == "OPTIONS":
             self._path, self._query = "*", ""
         elif found := _ABSOLUTE.fullmatch(target):
@@ -311,6 +327,7 @@ class RequestParser:
         self._feed(f"POST / HTTP/1.1\r\nHost: restart\r\n{framing}\r\n\r\n".encode())
         self._headers, self._method, self._target, self._path, self._query, self._version = kept
         self._keep_alive, self._chunked, self.expects_continue = others
+        self._seen_url = b""
 
     def _stop(self, status: int, reason: str) -> NoReturn:
         self._give_up(status, reason)

@@ -46,25 +46,24 @@ def _type_line(content_type: str | None) -> bytes:
     return f"content-type: {content_type}\r\n".encode("latin-1")
 
 
-def _status_line(status: int) -> bytes:
-    line = _STATUS_LINES.get(status)
-    if line is None or status < 200:
-        raise ValueError(f"not the status of an answer: {status}")
-    return line
+class Shared(Protocol):
+    """What the connections of a server share, as far as an answer is concerned."""
+
+    heads: dict[int, bytes]
+    """By status: its line and the date, which change once a second. Filled here, emptied by the owner."""
+    date_line: bytes
+    stopping: bool
 
 
-class Wire(Protocol):
+class Channel(Protocol):
     """What a response needs of its connection."""
 
-    @property
-    def gone(self) -> bool: ...
+    gone: bool
+
     @property
     def full(self) -> bool: ...
-    @property
-    def date_line(self) -> bytes: ...
-    @property
-    def ends_after_this(self) -> bool: ...
-    def send(self, data: bytes, *, stream: bool = False) -> None: ...
+    def send(self, data: bytes) -> None: ...
+    def send_piece(self, data: bytes) -> None: ...
     def completed(self) -> None: ...
     def abort(self) -> None: ...
     async def drained(self) -> None: ...
@@ -79,10 +78,11 @@ class Response:
     content type or a header that must not be sent raises `ValueError`, and nothing is sent.
     """
 
-    __slots__ = ("_chunked", "_closes", "_head_only", "_http10", "_state", "_wire", "on_gone")
+    __slots__ = ("_chunked", "_closes", "_head_only", "_http10", "_shared", "_state", "_wire", "on_gone")
 
-    def __init__(self, wire: Wire, request: Request) -> None:
+    def __init__(self, wire: Channel, shared: Shared, request: Request) -> None:
         self._wire = wire
+        self._shared = shared
         self._state: Literal["new", "streaming", "ended"] = "new"
         self._closes = not request.keep_alive
         self._http10 = request.version == "1.0"
@@ -121,7 +121,7 @@ class Response:
         """Sends a whole answer with its ``Content-Length``; for HEAD, all but the body."""
         if self._state != "new":
             raise LocalProtocolError("this request was answered already")
-        head = _status_line(status)
+        head = self._shared.heads.get(status) or self._head(status)
         extra = _type_line(content_type)
         for name, value in headers:
             extra += _header_line(name, value)
@@ -129,19 +129,14 @@ class Response:
         wire = self._wire
         if wire.gone:
             return
+        if self._closes or self._http10 or self._shared.stopping:
+            extra += self._connection_line()
         if status == 204 or status == 304:
             # RFC 9110 §6.4.1: these never have a body, and 204 no length.
-            data = b"%b%b%b%b\r\n" % (head, wire.date_line, extra, self._connection_line())
+            data = b"%b%b\r\n" % (head, extra)
         else:
             content = b"" if self._head_only else body
-            data = b"%b%b%b%bcontent-length: %d\r\n\r\n%b" % (
-                head,
-                wire.date_line,
-                extra,
-                self._connection_line(),
-                len(body),
-                content,
-            )
+            data = b"%b%bcontent-length: %d\r\n\r\n%b" % (head, extra, len(body), content)
         wire.send(data)
         wire.completed()
 
@@ -151,7 +146,7 @@ class Response:
         """Opens a stream: chunked, or until the connection closes for HTTP/1.0. ``first`` goes out with the head."""
         if self._state != "new":
             raise LocalProtocolError("this request was answered already")
-        parts = [_status_line(status), self._wire.date_line, _type_line(content_type)]
+        parts = [self._shared.heads.get(status) or self._head(status), _type_line(content_type)]
         if status in (204, 304):
             raise ValueError(f"an answer with the status {status} has no body to stream")
         parts += [_header_line(name, value) for name, value in headers]
@@ -178,7 +173,7 @@ class Response:
         if self._wire.gone:
             raise trio.BrokenResourceError("the peer is gone")
         if data and not self._head_only:
-            self._wire.send(self._framed(data), stream=True)
+            self._wire.send_piece(self._framed(data))
             if self._wire.gone:
                 raise trio.BrokenResourceError("the peer is gone")
 
@@ -239,6 +234,13 @@ class Response:
         text = f"{status} {http.HTTPStatus(status).phrase}: {reason}\n"
         self.answer(status, text.encode(), content_type="text/plain", headers=headers)
 
+    def _head(self, status: int) -> bytes:
+        line = _STATUS_LINES.get(status)
+        if line is None or status < 200:
+            raise ValueError(f"not the status of an answer: {status}")
+        self._shared.heads[status] = head = line + self._shared.date_line
+        return head
+
     def _must_stream(self) -> None:
         if self._state != "streaming":
             raise LocalProtocolError(f"no stream is open: the answer is {self._state}")
@@ -249,7 +251,7 @@ class Response:
         return b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
 
     def _connection_line(self) -> bytes:
-        if self._closes or self._wire.ends_after_this:
+        if self._closes or self._shared.stopping:
             self._closes = True
             return b"connection: close\r\n"
         return b"connection: keep-alive\r\n" if self._http10 else b""

@@ -51,15 +51,16 @@ class Wire(ABC):
 class SocketWire(Wire):
     """A plain TCP or Unix socket. Reads into a buffer that all connections of the listener share."""
 
-    __slots__ = ("_buffer", "_socket")
+    __slots__ = ("_buffer", "_descriptor", "_socket")
 
     def __init__(self, connection: socket.socket, buffer: memoryview) -> None:
         self._socket = connection
+        self._descriptor = connection.fileno()
         self._buffer = buffer
 
     async def receive(self) -> bytes | memoryview:
         while True:
-            await trio.lowlevel.wait_readable(self._socket)
+            await trio.lowlevel.wait_readable(self._descriptor)
             try:
                 return self._buffer[: self._socket.recv_into(self._buffer)]
             except BlockingIOError:
@@ -77,7 +78,7 @@ class SocketWire(Wire):
 
     async def send_some(self, data: bytearray) -> int:
         while True:
-            await trio.lowlevel.wait_writable(self._socket)
+            await trio.lowlevel.wait_writable(self._descriptor)
             try:
                 # The views must be gone before the caller shortens the bytearray.
                 with memoryview(data) as whole, whole[: 4 * RECEIVE_BYTES] as piece:
