@@ -156,6 +156,44 @@ async def test_closing_ends_everything_within_two_seconds(autojump_clock: trio.a
     assert len(script.of("DELETE")) == 1
 
 
+async def test_messages_on_their_way_are_not_cut_off_by_closing(autojump_clock: trio.abc.Clock) -> None:
+    heard = []
+
+    async def handler(asked: Asked) -> httpx2.Response:
+        if asked.body.startswith(b"{"):
+            return await legacy(asked)
+        await trio.sleep(1)
+        heard.append(asked.body)
+        return httpx2.Response(202)
+
+    async with connected(handler, listen=False) as (channel, _):
+        await handshake(channel)
+        await channel.send(request(2))
+        await trio.testing.wait_all_tasks_blocked()
+        await channel.send(Frame(b"an answer"))
+        await channel.send(Frame(b"stop", method="notifications/cancelled", cancels=2))
+        began = trio.current_time()
+    assert sorted(heard) == [b"an answer", b"stop"]
+    # With the DELETE, to which the server says nothing.
+    assert trio.current_time() - began == 2
+
+
+async def test_what_nobody_expected_fails_its_request_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handler(asked: Asked) -> httpx2.Response:
+        return json_answer(2)
+
+    async with connected(handler) as (channel, _):
+        with monkeypatch.context() as patch:
+            patch.setattr(httpx2.AsyncClient, "build_request", None)
+            await channel.send(request(1))
+            assert "NoneType" in str(refused(await channel.receive()))
+        await channel.send(request(2))
+        assert b'"id":2' in (await channel.receive()).data
+    assert "could not be asked" in caplog.text
+
+
 async def test_closing_from_another_task_wakes_the_reader(
     autojump_clock: trio.abc.Clock, nursery: trio.Nursery
 ) -> None:

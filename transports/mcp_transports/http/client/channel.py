@@ -13,7 +13,8 @@ from mcp_transports.http.client.wire import Body
 
 __all__ = ["HttpChannel"]
 
-# Seconds for the DELETE of a session when the channel is closed: a courtesy.
+# Seconds, when the channel is closed, for messages that are on their way, a cancellation for example, and the DELETE of
+# the session.
 FAREWELL_TIMEOUT = 2.0
 
 
@@ -27,6 +28,9 @@ class HttpChannel(FrameChannel):
     def __init__(self, talk: Conversation) -> None:
         self._talk = talk
         self._closing = False
+        # Messages whose POST was started and has not ended.
+        self._messages = 0
+        self._told = trio.lowlevel.ParkingLot()
         self._stopped = trio.Event()
         self._closed = trio.Event()
 
@@ -75,9 +79,11 @@ class HttpChannel(FrameChannel):
             self._cancel(value, tasks)
         elif value.method == "notifications/initialized":
             done = trio.Event()
+            self._messages += 1
             tasks.start_soon(self._initialized, value, done)
             await done.wait()
         else:
+            self._messages += 1
             tasks.start_soon(self._post, value)
 
     def _tasks(self) -> trio.Nursery:
@@ -100,6 +106,7 @@ class HttpChannel(FrameChannel):
         if exchange is not None and (exchange.modern or not exchange.begun):
             exchange.cancel()
         elif not self._talk.modern:
+            self._messages += 1
             tasks.start_soon(self._post, frame, None if exchange is None else exchange.sent)
 
     async def _initialized(self, frame: Frame, done: trio.Event) -> None:
@@ -113,6 +120,14 @@ class HttpChannel(FrameChannel):
 
     async def _post(self, frame: Frame, after: trio.Event | None = None) -> bool:
         """Posts what gets no answer; says whether it was accepted. What becomes of it is not the channel's ending."""
+        try:
+            return await self._post_in_time(frame, after)
+        finally:
+            self._messages -= 1
+            if not self._messages:
+                self._told.unpark_all()
+
+    async def _post_in_time(self, frame: Frame, after: trio.Event | None) -> bool:
         talk = self._talk
         what = frame.method or "an answer"
         with trio.move_on_after(talk.options.message_timeout):
@@ -158,19 +173,26 @@ class HttpChannel(FrameChannel):
     # -- the end ---------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """Closes all streams and ends the session with a DELETE, for which the server has two seconds."""
+        """Closes all streams and ends the session with a DELETE.
+
+        The server has two seconds for that and for the messages that are on their way.
+        """
         if self._closing:
             await self._closed.wait()
             return
         self._closing = True
         self._talk.inbox.close()
+        deadline = trio.current_time() + FAREWELL_TIMEOUT
         try:
+            with trio.move_on_at(deadline, shield=True):
+                while self._messages and self._talk.broken is None:
+                    await self._told.park()
             with trio.CancelScope(shield=True):
                 if self._talk.tasks is not None:
                     self._talk.tasks.cancel_scope.cancel(reason="the channel is closed")
                     # Bounded: cancelled tasks only close their sockets.
                     await self._stopped.wait()
-            with trio.move_on_after(FAREWELL_TIMEOUT, shield=True):
+            with trio.move_on_at(deadline, shield=True):
                 await self._say_farewell()
         finally:
             self._closed.set()

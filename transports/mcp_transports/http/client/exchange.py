@@ -9,7 +9,7 @@ import trio
 
 from mcp_actors.abc import Frame
 from mcp_actors.errors import ConnectFailed, ConnectionLost, McpError, RemoteProtocolError, SessionExpired
-from mcp_transports.http.client.conversation import Conversation, is_modern
+from mcp_transports.http.client.conversation import Conversation, is_modern, log
 from mcp_transports.http.client.errors import AccessRefused, HttpRefused
 from mcp_transports.http.client.events import Cursor, events
 from mcp_transports.http.client.wire import Answer, Body
@@ -68,6 +68,12 @@ class Exchange:
             talk.expire()
         except McpError as error:
             talk.no_answer(self.id, error)
+        except Exception as error:
+            # A bug of ours, or of what HTTP is spoken with, must not end the other requests.
+            log.exception("%s could not be asked", self._frame.method)
+            talk.no_answer(
+                self.id, RemoteProtocolError(f"{self._frame.method} could not be asked: {error!r}")
+            )
         finally:
             self.sent.set()
             talk.waiting.pop(self.id, None)

@@ -94,7 +94,7 @@ class Answer:
     async def body(self) -> bytes:
         """All of the body; raises `RemoteProtocolError` if it is longer than a message may be."""
         length = self.header("content-length")
-        if length is None or not length.isdecimal() or int(length) <= self.max_bytes:
+        if length is None or not (length.isdecimal() and len(length) < 20) or int(length) <= self.max_bytes:
             data = await self._read(self.max_bytes + 1)
             if len(data) <= self.max_bytes:
                 return data
