@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import httpx2
 import pytest
 import trio
+import trustme
 
 from mcp_actors.abc import Frame, NoAnswer
 from mcp_actors.errors import ConnectFailed, ConnectionLost
@@ -29,7 +32,7 @@ class RawServer:
         self.open = 0
         self.closed = trio.Event()
 
-    async def serve(self, stream: trio.SocketStream) -> None:
+    async def serve(self, stream: trio.abc.Stream) -> None:
         self.connections += 1
         self.open += 1
         data = b""
@@ -48,7 +51,7 @@ class RawServer:
                 if not await self.answer(stream, head, body):
                     return
         except trio.BrokenResourceError:
-            pass
+            pass  # the client left
         finally:
             self.open -= 1
             self.closed.set()
@@ -78,7 +81,7 @@ def json_reply(body: bytes) -> bytes:
     )
 
 
-async def echo(stream: trio.SocketStream, head: bytes, body: bytes) -> bool:
+async def echo(stream: trio.abc.Stream, head: bytes, body: bytes) -> bool:
     await stream.send_all(json_reply(body))
     return True
 
@@ -99,7 +102,7 @@ async def test_calls_one_after_the_other_use_one_connection() -> None:
 
 
 async def test_a_stream_that_was_answered_gives_its_connection_back() -> None:
-    async def answer(stream: trio.SocketStream, head: bytes, body: bytes) -> bool:
+    async def answer(stream: trio.abc.Stream, head: bytes, body: bytes) -> bool:
         text = SSE + chunk(b"data: " + body + b"\n\n")
         # In pieces that end anywhere.
         for i in range(0, len(text), 11):
@@ -132,7 +135,7 @@ async def test_calls_at_once_share_the_pool() -> None:
 async def test_a_modern_cancellation_is_seen_by_the_server() -> None:
     asked = trio.Event()
 
-    async def answer(stream: trio.SocketStream, head: bytes, body: bytes) -> bool:
+    async def answer(stream: trio.abc.Stream, head: bytes, body: bytes) -> bool:
         asked.set()
         await stream.send_all(SSE)
         assert await stream.receive_some() == b""
@@ -149,7 +152,7 @@ async def test_a_modern_cancellation_is_seen_by_the_server() -> None:
 
 @pytest.mark.parametrize("head", [b"", SSE, SSE + b"10\r\ndata: ha"])
 async def test_a_server_that_drops_the_connection_lost_the_answer(head: bytes) -> None:
-    async def answer(stream: trio.SocketStream, got: bytes, body: bytes) -> bool:
+    async def answer(stream: trio.abc.Stream, got: bytes, body: bytes) -> bool:
         await stream.send_all(head)
         return False
 
@@ -160,7 +163,7 @@ async def test_a_server_that_drops_the_connection_lost_the_answer(head: bytes) -
 
 
 async def test_rubbish_is_no_answer() -> None:
-    async def answer(stream: trio.SocketStream, head: bytes, body: bytes) -> bool:
+    async def answer(stream: trio.abc.Stream, head: bytes, body: bytes) -> bool:
         await stream.send_all(b"\x00\x01 what is this?\r\n\r\n")
         return False
 
@@ -183,7 +186,7 @@ async def test_nobody_there() -> None:
 
 
 async def test_leaving_closes_every_socket() -> None:
-    async def answer(stream: trio.SocketStream, head: bytes, body: bytes) -> bool:
+    async def answer(stream: trio.abc.Stream, head: bytes, body: bytes) -> bool:
         await stream.send_all(SSE + chunk(b"data: x\n\n"))
         return True
 
@@ -198,6 +201,28 @@ async def test_leaving_closes_every_socket() -> None:
             await server.closed.wait()
             server.closed = trio.Event()
     assert server.connections == 4
+
+
+async def test_certificates(nursery: trio.Nursery) -> None:
+    authority = trustme.CA()
+    ours, theirs = ssl.create_default_context(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.configure_trust(ours)
+    authority.issue_cert("localhost").configure_cert(theirs)
+    tcp = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
+    listener = trio.SSLListener(tcp, theirs, https_compatible=True)
+    url = f"https://localhost:{tcp.socket.getsockname()[1]}/mcp"
+    nursery.start_soon(trio.serve_listeners, RawServer(echo).serve, [listener])
+    async with httpx2.AsyncClient(verify=ours) as client:
+        async with HttpClientTransport(url, client=client).connect() as channel:
+            await channel.send(request(1))
+            assert (await channel.receive()).data == request(1).data
+    async with HttpClientTransport(url).connect() as channel:
+        await channel.send(request(1))
+        frame = await channel.receive()
+    assert isinstance(frame, NoAnswer)
+    assert isinstance(frame.reason, ConnectFailed)
+    assert "certificate" in str(frame.reason)
+    nursery.cancel_scope.cancel()
 
 
 async def test_unix_sockets(tmp_path: Path, nursery: trio.Nursery) -> None:

@@ -106,6 +106,8 @@ class HttpChannel(FrameChannel):
         if exchange is not None and (exchange.modern or not exchange.begun):
             exchange.cancel()
         elif not self._talk.modern:
+            if exchange is not None:
+                exchange.settle()
             self._messages += 1
             tasks.start_soon(self._post, frame, None if exchange is None else exchange.sent)
 

@@ -32,6 +32,16 @@ _NEVER_SENT = (
 )
 
 
+def _words(error: BaseException) -> str:
+    """The first words about an error: a certificate that is refused is two causes down."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if str(cause):
+            return str(cause)
+        cause = cause.__cause__ or cause.__context__
+    return type(error).__name__
+
+
 def shown(url: httpx2.URL) -> str:
     """A URL for logs and messages: without the places in which secrets are kept."""
     return str(url.copy_with(userinfo=b"", query=None, fragment=None))
@@ -207,13 +217,14 @@ class Wire:
 
     def typed(self, error: httpx2.HTTPError) -> McpError:
         """What went wrong, as one of this package's errors."""
-        said = str(error) or type(error).__name__
+        said = _words(error)
         if isinstance(error, httpx2.LocalProtocolError):
             return LocalProtocolError(f"the request cannot be sent by HTTP: {said}")
         if isinstance(error, httpx2.DecodingError):
             return RemoteProtocolError(f"{self.peer} sent a body that cannot be decoded: {said}")
         if isinstance(error, _NEVER_SENT):
             if not self._contacted:
-                return ConnectFailed(f"cannot connect to {self.peer}: {said}; is the server running there?")
+                advice = "" if "certificate" in said else "; is the server running there?"
+                return ConnectFailed(f"cannot connect to {self.peer}: {said}{advice}")
             return ConnectionLost(f"{self.peer} cannot be reached any more: {said}")
         return ConnectionLost(f"the connection to {self.peer} broke: {said}")
