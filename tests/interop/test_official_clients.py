@@ -165,6 +165,24 @@ def test_progress(report: Report, client: str) -> None:
     assert text_of(report["test_tool_with_progress"]) != "no progress token"
 
 
+def test_comes_back_for_an_answer(report: Report) -> None:
+    """Over Streamable HTTP in the legacy era the server closes the stream in the middle of this call."""
+    assert text_of(report["test_reconnection"]) == "Reconnection test completed successfully"
+
+
+def test_mirrored_argument(report: Report) -> None:
+    """Over HTTP in the modern era the server refuses the call unless the header says the same, here in base64."""
+    assert text_of(report["test_custom_header"]) == "region  Zürich , limit 3"
+
+
+def test_session(report: Report, row: tuple[str, str]) -> None:
+    client, binding = row
+    if client.startswith("typescript"):
+        assert bool(report["session"]) == (binding == "http" and CLIENTS[client] == LEGACY)
+    else:
+        assert "session" not in report  # that client does not tell
+
+
 def test_errors(report: Report) -> None:
     assert report["test_error_handling"]["isError"] is True
     assert text_of(report["test_error_handling"]) == "This tool intentionally returns an error for testing"

@@ -143,6 +143,9 @@ class Drive:
             client.call_tool("test_tool_with_progress", {}, progress_callback=on_progress),
         )
         report["progress"] = progress
+        await self.attempt("test_reconnection", client.call_tool("test_reconnection", {}))
+        arguments = {"region": " Zürich ", "limit": 3}
+        await self.attempt("test_custom_header", client.call_tool("test_custom_header", arguments))
         await self.attempt("echo", client.call_tool("echo", {"message": "gruß 🐍\n\u2028"}))
         await self.attempt("add", client.call_tool("add", {"a": 2, "b": 3.5}))
         await self.attempt("wrong_arguments", client.call_tool("add", {"a": "two", "b": 3}))

@@ -144,6 +144,8 @@ async function calls() {
     report.progress = [];
     const onprogress = ({ progress, total, message }) => report.progress.push([progress, total, message]);
     await attempt('test_tool_with_progress', tool('test_tool_with_progress', {}, { onprogress }));
+    await attempt('test_reconnection', tool('test_reconnection'));
+    await attempt('test_custom_header', tool('test_custom_header', { region: ' Zürich ', limit: 3 }));
     await attempt('echo', tool('echo', { message: 'gruß 🐍\n\u2028' }));
     await attempt('add', tool('add', { a: 2, b: 3.5 }));
     await attempt('wrong_arguments', tool('add', { a: 'two', b: 3 }));
