@@ -1,7 +1,4 @@
-"""For tests of programs that use mcp-actors: a server and a client in memory, and a peer that follows a script.
-
-Everything here works under `trio.testing.MockClock` with autojump.
-"""
+"""A server and a client in memory, and a peer that does what a test tells it to, message by message."""
 
 from __future__ import annotations
 

@@ -1,0 +1,13 @@
+"""For tests of programs that use mcp-actors, and of transports of one's own.
+
+- `connected_pair`, `raw_client` and `raw_server`: a server and a client in memory, and a peer that follows a script.
+- `check_transport`: proves that a binding keeps the contract of `mcp_actors.abc`.
+
+Everything here works under `trio.testing.MockClock` with autojump, as far as the transport in use does.
+"""
+
+from __future__ import annotations
+
+from mcp_actors.testing.scripted import RawServer, ScriptedPeer, connected_pair, raw_client, raw_server
+
+__all__ = ["RawServer", "ScriptedPeer", "connected_pair", "raw_client", "raw_server"]
