@@ -150,3 +150,13 @@ async def test_fifty_calls_at_once(target: str, era: str) -> None:
                 for number in range(50):
                     nursery.start_soon(call, number)
     assert answers == {number: f"message {number}" for number in range(50)}
+
+
+@every_row
+async def test_comes_back_for_an_answer(target: str, era: str) -> None:
+    """In a session over Streamable HTTP the server closes the stream in the middle of the call."""
+    with trio.fail_after(LIMIT):
+        async with Client(target, era=era) as client:
+            result = await client.call_tool("test_reconnection")
+    closed = target.endswith("/mcp") and era == "legacy"
+    assert text_of(result.content) == ("closed" if closed else "kept")

@@ -97,3 +97,13 @@ async def test_change_notifications(target: str, era: str) -> None:
                 break
             (contents,) = (await client.read_resource(WATCHED)).contents
             assert contents.text == "new"
+
+
+@every_row
+async def test_comes_back_for_an_answer(target: str, era: str) -> None:
+    """In a session over Streamable HTTP the server closes the stream in the middle of the call."""
+    with trio.fail_after(LIMIT):
+        async with Client(target, era=era) as client:
+            result = await client.call_tool("test_reconnection")
+    closed = target.endswith("/mcp") and era == "legacy"
+    assert text_of(result.content) == ("closed" if closed else "kept")

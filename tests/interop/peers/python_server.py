@@ -24,6 +24,7 @@ from mcp.server.mcpserver import (
     UserMessage,
 )
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.streamable_http import EventCallback, EventMessage, EventStore
 from mcp.types import (
     Completion,
     CreateMessageResult,
@@ -38,6 +39,7 @@ from pydantic import BaseModel
 server = MCPServer("official-python", version="2.0.0", instructions="An official server.")
 state: dict[str, Any] = {"sleeping": 0, "slept": 0, "cancelled": 0, "watched": "Watched resource content"}
 
+RETRY = 200  # milliseconds until a client may come back for the rest of a stream
 PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108020000009077"
     "53de0000000c4944415478da63f8cfc000000301010018dd8db00000000049454e44ae426082"
@@ -159,6 +161,15 @@ async def activity() -> dict[str, int]:
 
 
 @server.tool()
+async def test_reconnection(ctx: Context) -> str:
+    """Closes its stream, where it has one that a client can come back to, and answers a moment later."""
+    can_close = ctx.request_context.close_sse_stream is not None
+    await ctx.close_sse_stream()
+    await anyio.sleep(0.1)
+    return "closed" if can_close else "kept"
+
+
+@server.tool()
 async def touch(text: str, ctx: Context) -> str:
     """Changes the watched resource."""
     state["watched"] = text
@@ -210,10 +221,28 @@ async def complete(ref: Any, argument: Any, context: Any) -> Completion | None:
     )
 
 
+class Events(EventStore):
+    """Every event of every stream, for good: this server does not live long."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, Any]] = []
+
+    async def store_event(self, stream_id: str, message: Any) -> str:
+        self.events.append((stream_id, message))
+        return str(len(self.events))
+
+    async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
+        stream, _ = self.events[int(last_event_id) - 1]
+        for number, (other, message) in enumerate(self.events, 1):
+            if number > int(last_event_id) and other == stream and message is not None:
+                await send_callback(EventMessage(message, str(number)))
+        return stream
+
+
 if __name__ == "__main__":
     match sys.argv[1]:
         case "http":
-            server.run("streamable-http", port=0)
+            server.run("streamable-http", port=0, event_store=Events(), retry_interval=RETRY)
         case "sse":
             server.run("sse", port=0)
         case _:

@@ -18,6 +18,7 @@ const { serveStdio } = load('@modelcontextprotocol/server/stdio');
 const z = load('zod');
 
 const WATCHED = 'test://watched-resource';
+const RETRY = 200; // milliseconds until a client may come back for the rest of a stream
 const state = { sleeping: 0, slept: 0, cancelled: 0 };
 let watched = 'Watched resource content';
 let tellAboutWatched = (server) => server.server.sendResourceUpdated({ uri: WATCHED });
@@ -76,6 +77,16 @@ function build() {
             return text(`slept ${seconds} s`);
         }
     );
+    server.registerTool(
+        'test_reconnection',
+        { description: 'Closes its stream, where a client can come back to it, and answers a moment later' },
+        async (ctx) => {
+            const close = ctx.http?.closeSSE;
+            close?.();
+            await pause(100, ctx.mcpReq.signal);
+            return text(close === undefined ? 'kept' : 'closed');
+        }
+    );
     server.registerTool('activity', { description: 'What the sleeps did' }, async () => text(JSON.stringify(state)));
     server.registerTool(
         'ask',
@@ -119,6 +130,19 @@ function build() {
     return server;
 }
 
+// Every event of every stream, for good: this server does not live long.
+const events = [];
+const eventStore = {
+    storeEvent: async (stream, message) => String(events.push({ stream, message })),
+    replayEventsAfter: async (last, { send }) => {
+        const { stream } = events[Number(last) - 1];
+        for (const [index, event] of events.entries()) {
+            if (index >= Number(last) && event.stream === stream) await send(String(index + 1), event.message);
+        }
+        return stream;
+    }
+};
+
 function serveHttp() {
     const handler = createMcpHandler(build, { legacy: 'reject' });
     tellAboutWatched = () => handler.notify.resourceUpdated(WATCHED);
@@ -130,6 +154,8 @@ function serveHttp() {
         if (transport === undefined) {
             transport = new NodeStreamableHTTPServerTransport({
                 sessionIdGenerator: randomUUID,
+                eventStore,
+                retryInterval: RETRY,
                 onsessioninitialized: (id) => sessions.set(id, transport)
             });
             await build().connect(transport);
