@@ -102,7 +102,7 @@ class HttpServer:
             self._hub.refresh()
             for _ in range(_ACCEPT_AT_ONCE):
                 try:
-                    accepted, address = listener.socket.accept()
+                    accepted, address = listener.accept()
                 except BlockingIOError:
                     break
                 except OSError as error:

@@ -58,6 +58,10 @@ class HttpListener:
         host = f"[{self.host}]" if ":" in str(self.host) else self.host
         return f"{'https' if self.ssl_context is not None else 'http'}://{host}:{self.port}"
 
+    def accept(self) -> tuple[socket.socket, object]:
+        """One connection and its peer's address; never waits, and raises what the system's ``accept`` does."""
+        return self.socket.accept()
+
     def describe(self, address: object) -> str:
         """A peer's address, as ``Request.peer`` has it."""
         if self.path is not None or not isinstance(address, tuple):

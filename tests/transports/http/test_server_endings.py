@@ -1,0 +1,390 @@
+"""Peers that leave, applications that fail, servers that stop: nothing is left behind."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+
+from mcp_actors.errors import LocalProtocolError
+from mcp_transports.http.server.request import Request
+from mcp_transports.http.server.response import Response
+
+from .raw import GET, RawPeer, Slow, echo, eventually, post, serving
+
+
+def reset(peer: RawPeer) -> None:
+    """Closes with RST."""
+    sock = peer.stream.socket  # type: ignore[attr-defined]
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+@pytest.mark.parametrize("how", ["close", "reset", "half-close"])
+async def test_a_peer_that_leaves_takes_its_work_with_it(how: str) -> None:
+    app = Slow()
+    async with serving(app) as served:
+        peer = await served.connect()
+        await peer.send(GET)
+        await app.until_begun()
+        if how == "reset":
+            reset(peer)
+        elif how == "close":
+            await peer.aclose()
+        else:
+            await peer.stream.send_eof()  # type: ignore[attr-defined]
+        await app.until_cancelled()
+        assert app.gone == ["/"]
+        await served.settled()
+        assert served.server.statistics().lost == 1
+
+
+async def test_pipelined_bytes_are_no_disconnect() -> None:
+    app = Slow()
+    async with serving(app) as served:
+        peer = await served.connect()
+        await peer.send(GET)
+        await app.until_begun()
+        await peer.send(GET + b"GET /half")
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert app.gone == []
+        app.go.set()
+        assert [(await peer.answer()).status for _ in range(2)] == [200, 200]
+
+
+async def test_a_half_close_after_the_answer_was_made_loses_nothing() -> None:
+    async with serving(echo) as served:
+        peer = await served.connect()
+        await peer.send(post(b"x" * 4_000_000))
+        await peer.stream.send_eof()  # type: ignore[attr-defined]
+        assert len((await peer.answer()).body) > 4_000_000
+        assert await peer.ended()
+
+
+async def test_a_body_that_is_cut_off() -> None:
+    async with serving(echo) as served:
+        peer = await served.connect()
+        await peer.send(post(b"abc")[:-1])
+        await peer.stream.send_eof()  # type: ignore[attr-defined]
+        assert await peer.ended()
+        assert served.server.statistics().requests == 0
+
+
+@pytest.mark.parametrize("limit", ["requests", "bytes"])
+async def test_pipelining_is_bounded(limit: str, autojump_clock: trio.testing.MockClock) -> None:
+    app = Slow()
+    limits: dict[str, Any] = (
+        {"pipelined_requests": 10} if limit == "requests" else {"pipelined_bytes": 100_000}
+    )
+    async with serving(app, memory=True, **limits) as served:
+        ours, theirs = trio.testing.lockstep_stream_pair()
+        served.nursery.start_soon(served.server.serve_stream, theirs)
+        peer = served.add(ours)
+        request = GET if limit == "requests" else post(b"x" * 10_000)
+        sent = 0
+        with trio.move_on_after(1000):
+            while True:
+                await peer.send(request)
+                sent += 1
+        assert sent == (12 if limit == "requests" else 10)
+        assert served.server.statistics().requests == 1
+        app.go.set()
+        for _ in range(sent + 1):  # the stream kept what was being sent when we gave up
+            assert (await peer.answer()).status == 200
+        await peer.send(request)
+        assert (await peer.answer()).status == 200
+
+
+async def test_pipelined_answers_are_bounded_too() -> None:
+    big = b"x" * 100_000
+
+    def app(request: Request, response: Response) -> None:
+        response.answer(200, big)
+
+    async with serving(app, write_buffer=200_000) as served:
+        peer = await served.connect()
+        await peer.send(GET * 500)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert 0 < served.server.statistics().unsent < 500_000
+        for _ in range(500):
+            assert len((await peer.answer()).body) == len(big)
+
+
+async def test_a_peer_that_never_reads_is_dropped_at_the_hard_bound() -> None:
+    pieces = 0
+
+    def app(request: Request, response: Response) -> None:
+        async def work() -> None:
+            nonlocal pieces
+            response.start(content_type="text/event-stream")
+            while not response.gone:
+                pieces += 1
+                response.write(b"x" * 10_000)
+
+        response.run(work)
+
+    async with serving(app, max_buffered=1_000_000) as served:
+        peer = await served.connect()
+        await peer.send(GET)
+        await served.settled()
+    # The kernel took some megabytes, we never more than one.
+    assert 100 <= pieces < 2000
+
+
+async def test_a_single_piece_may_be_longer_than_the_bound() -> None:
+    def app(request: Request, response: Response) -> None:
+        response.start(content_type="text/plain")
+        response.write(b"x" * 5_000_000)
+        response.end()
+
+    async with serving(app, max_buffered=1000) as served:
+        peer = await served.connect()
+        await peer.send(GET)
+        assert len((await peer.answer()).body) == 5_000_000
+
+
+async def test_an_application_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+    def app(request: Request, response: Response) -> None:
+        async def work() -> None:
+            if request.path == "/stream":
+                response.start(content_type="text/plain")
+                response.write(b"a")
+            raise RuntimeError("a secret")
+
+        if request.path == "/now":
+            raise RuntimeError("a secret")
+        response.run(work)
+
+    async with serving(app) as served:
+        other = await served.connect()
+        for path in (b"/now", b"/later"):
+            peer = await served.connect()
+            await peer.send(b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path)
+            answer = await peer.answer()
+            assert answer.status == 500
+            assert b"secret" not in answer.body
+            assert await peer.ended()
+        peer = await served.connect()
+        await peer.send(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await peer.rest()).endswith(b"\r\n\r\n1\r\na\r\n")  # cut off, and visibly so
+        await other.send(b"GET /now HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await other.answer()).status == 500
+    assert len(caplog.records) == 4
+    assert all(each.levelno == logging.ERROR for each in caplog.records)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"headers": [("X", "a\r\nSet-Cookie: b")]},
+        {"headers": [("X", "a\nb")]},
+        {"headers": [("X", "a\0b")]},
+        {"headers": [("X", "\u20ac")]},
+        {"headers": [("X: a\r\nY", "b")]},
+        {"headers": [("", "b")]},
+        {"headers": [("Content-Length", "3")]},
+        {"headers": [("transfer-encoding", "chunked")]},
+        {"content_type": "text/plain\r\nX: y"},
+        {"status": 99},
+        {"status": 100},
+        {"status": 1000},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_what_must_not_be_sent_is_not(wrong: dict[str, Any], streamed: bool) -> None:
+    given = {"status": 200, "content_type": "text/plain", **wrong}
+    status = given.pop("status")
+
+    def app(request: Request, response: Response) -> None:
+        with pytest.raises(ValueError, match=r"."):
+            (response.start if streamed else response.answer)(status, **given)
+        assert not response.started
+        response.answer(200, b"unharmed")
+
+    async with serving(app) as served:
+        peer = await served.connect()
+        await peer.send(GET)
+        answer = await peer.answer()
+        assert answer.body == b"unharmed"
+
+
+async def test_one_request_has_one_answer() -> None:
+    def app(request: Request, response: Response) -> None:
+        with pytest.raises(LocalProtocolError, match="no stream is open"):
+            response.write(b"x")
+        response.answer(200, b"one")
+        uses: list[Callable[[], None]] = [
+            lambda: response.answer(200),
+            lambda: response.start(content_type=None),
+            lambda: response.write(b"x"),
+            response.end,
+        ]
+        for use in uses:
+            with pytest.raises(LocalProtocolError):
+                use()
+        response.abort()  # too late to matter
+        assert repr(response) == "<Response ended>"
+
+    async with serving(app) as served:
+        peer = await served.connect()
+        await peer.send(GET)
+        assert (await peer.answer()).body == b"one"
+        await peer.send(GET)
+        assert (await peer.answer()).body == b"one"
+
+
+async def test_what_a_response_says_when_nobody_listens() -> None:
+    kept: list[Response] = []
+    seen: list[bool] = []
+
+    def app(request: Request, response: Response) -> None:
+        kept.append(response)
+        response.on_gone = lambda: seen.append(response.gone)
+        response.start(content_type="text/plain")
+
+    async with serving(app) as served:
+        peer = await served.connect()
+        await peer.send(GET)
+        await peer.until(b"\r\n\r\n")
+        await peer.aclose()
+        await served.settled()
+        [response] = kept
+        assert seen == [True]
+        with pytest.raises(trio.BrokenResourceError):
+            response.write(b"x")
+        with pytest.raises(trio.BrokenResourceError):
+            await response.drained()
+        response.end()
+        response.abort()
+        assert seen == [True]
+
+
+async def test_an_aborted_stream() -> None:
+    def app(request: Request, response: Response) -> None:
+        response.start(content_type="text/plain", first=b"abc")
+
+        async def work() -> None:
+            response.abort()
+            with pytest.raises(trio.BrokenResourceError):
+                response.write(b"x")
+
+        response.run(work)
+
+    async with serving(app) as served:
+        peer = await served.connect()
+        await peer.send(GET)
+        assert (await peer.rest()).endswith(b"3\r\nabc\r\n")
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def test_a_thousand_aborted_requests_leave_nothing() -> None:
+    app = Slow()
+    async with serving(app) as served:
+        warm = await served.connect()
+        await warm.send(GET)
+        await app.until_begun()
+        gc.collect()
+        tasks, files = trio.lowlevel.current_statistics().tasks_living, descriptors()
+        for _ in range(20):
+            peers = [await served.connect() for _ in range(50)]
+            for number, peer in enumerate(peers):
+                await peer.send(GET[: 5 + number] if number % 3 else GET * (1 + number % 2))
+            for number, peer in enumerate(peers):
+                if number % 2:
+                    reset(peer)
+                else:
+                    await peer.aclose()
+            await eventually(lambda: served.server.statistics().connections <= 1)
+        assert trio.lowlevel.current_statistics().tasks_living == tasks
+        assert descriptors() == files
+        assert len(app.cancelled) == len(app.begun) - 1
+        app.go.set()
+        assert (await warm.answer()).status == 200
+
+
+async def test_a_graceful_stop() -> None:
+    app = Slow()
+    async with serving(app) as served:
+        idle, busy, half, queued = [await served.connect() for _ in range(4)]
+        await idle.send(GET[:0])
+        await busy.send(GET)
+        await queued.send(GET + GET)
+        await half.send(GET[:10])
+        await app.until_begun(2)
+        port = served.port
+        served.stopping.set()
+        assert await idle.ended()
+        with pytest.raises(OSError, match=r"."):
+            await trio.open_tcp_stream("127.0.0.1", port)
+        await half.send(GET[10:])
+        await app.until_begun(3)
+        assert not served.done.is_set()
+        app.go.set()
+        for peer in (busy, half, queued):
+            answer = await peer.answer()
+            assert answer.headers["connection"] == "close"
+            assert await peer.ended()
+            await peer.aclose()
+        with trio.fail_after(10):
+            await served.done.wait()
+        assert app.cancelled == []
+
+
+async def test_a_cancelled_server_closes_everything() -> None:
+    app = Slow()
+    before = trio.lowlevel.current_statistics().tasks_living
+    async with serving(app) as served:
+        peers = [await served.connect() for _ in range(30)]
+        for number, peer in enumerate(peers):
+            await peer.send(GET[: (None, 10, 0)[number % 3]])
+        await app.until_begun(10)
+        served.nursery.cancel_scope.cancel()
+    assert len(app.cancelled) == len(app.gone) == 10
+    assert trio.lowlevel.current_statistics().tasks_living == before
+    assert served.server.statistics().connections == 0
+
+
+async def test_a_task_may_outlive_its_answer() -> None:
+    tail = trio.Event()
+    finished: list[str] = []
+
+    def app(request: Request, response: Response) -> None:
+        async def work() -> None:
+            response.answer(200, b"early")
+            await tail.wait()
+            finished.append(request.path)
+
+        response.run(work)
+
+    async with serving(app) as served:
+        peer = await served.connect()
+        await peer.send(b"GET /t HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await peer.answer()).body == b"early"
+        await peer.aclose()
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        tail.set()
+        await served.settled()
+        assert finished == ["/t"]
+
+
+async def test_what_the_server_says_of_itself() -> None:
+    app = Slow()
+    async with serving(app) as served:
+        peer = await served.connect()
+        await peer.send(GET)
+        await app.until_begun()
+        assert repr(served.server) == f"<HttpServer on http://127.0.0.1:{served.port}: 1 connections, 1 busy>"
+        statistics = served.server.statistics()
+        assert (statistics.connections, statistics.busy, statistics.requests) == (1, 1, 1)
+        assert (statistics.refused, statistics.rejected, statistics.lost, statistics.unsent) == (0, 0, 0, 0)

@@ -1,0 +1,269 @@
+"""What the server understands, and how it answers."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_transports.http.server.limits import HttpLimits
+from mcp_transports.http.server.parser import RequestParser
+from mcp_transports.http.server.request import Refusal, Request
+from mcp_transports.http.server.response import Response
+
+from .raw import GET, HOST, RawPeer, echo, eventually, post, serving
+
+
+async def ask(peer: RawPeer, data: bytes) -> tuple[int, bytes]:
+    await peer.send(data)
+    answer = await peer.answer()
+    return answer.status, answer.body
+
+
+async def test_one_connection_serves_many_requests() -> None:
+    async with serving(echo) as served:
+        peer = await served.connect()
+        assert await ask(peer, GET) == (200, b"GET / ")
+        assert await ask(peer, post(b"abc", path=b"/x?y=%20")) == (200, b"POST /x?y=%20 abc")
+        assert served.server.statistics().connections == 1
+        assert served.server.statistics().requests == 2
+
+
+async def test_a_request_as_the_application_sees_it() -> None:
+    seen: list[Request] = []
+
+    def app(request: Request, response: Response) -> None:
+        seen.append(request)
+        response.answer(204)
+
+    async with serving(app) as served:
+        peer = await served.connect()
+        await peer.send(
+            b"PUT /a%20b?c?d HTTP/1.1\r\nHOST: x:1\r\nX-One:  a\xe9 \t\r\nAccept: a\r\nAccept: b\r\n"
+            b"Cookie: c=1\r\nCookie: d=2\r\nX-Empty:\r\n\r\n"
+        )
+        answer = await peer.answer()
+        local = await trio.to_thread.run_sync(lambda: peer.stream.socket.getsockname())  # type: ignore[attr-defined]
+    assert (answer.status, answer.body) == (204, b"")
+    assert "content-length" not in answer.headers
+    [request] = seen
+    assert (request.method, request.target, request.path, request.query) == (
+        "PUT",
+        "/a%20b?c?d",
+        "/a%20b",
+        "c?d",
+    )
+    assert request.headers == {
+        "host": "x:1",
+        "x-one": "a\xe9",
+        "accept": "a, b",
+        "cookie": "c=1; d=2",
+        "x-empty": "",
+    }
+    assert (request.body, request.version, request.secure) == (b"", "1.1", False)
+    assert request.peer == f"127.0.0.1:{local[1]}"
+
+
+@pytest.mark.parametrize(
+    ("line", "target"),
+    [
+        (b"GET http://y/p?q HTTP/1.1", "/p q y"),
+        (b"GET http://y:8?q HTTP/1.1", "/ q y:8"),
+        (b"GET HTTPS://y HTTP/1.1", "/  y"),
+        (b"OPTIONS * HTTP/1.1", "*  x"),
+        (b"GET //p HTTP/1.1", "//p  x"),
+    ],
+)
+async def test_other_forms_of_targets(line: bytes, target: str) -> None:
+    def app(request: Request, response: Response) -> None:
+        response.answer(200, f"{request.path} {request.query} {request.headers['host']}".encode())
+
+    async with serving(app) as served:
+        peer = await served.connect()
+        assert await ask(peer, line + b"\r\n" + HOST + b"\r\n") == (200, target.encode())
+
+
+async def test_pipelined_requests_are_answered_in_order() -> None:
+    waiting: list[Response] = []
+
+    def app(request: Request, response: Response) -> None:
+        if request.path == "/wait":
+            waiting.append(response)
+        else:
+            response.answer(200, request.path.encode())
+
+    async with serving(app) as served:
+        peer = await served.connect()
+        await peer.send(
+            b"".join(b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % each for each in (b"/1", b"/wait", b"/2", b"/3"))
+        )
+        assert (await peer.answer()).body == b"/1"
+        await eventually(lambda: bool(waiting))
+        assert served.server.statistics().requests == 2
+        waiting[0].answer(200, b"at last")
+        assert [(await peer.answer()).body for _ in range(3)] == [b"at last", b"/2", b"/3"]
+
+
+async def test_a_request_split_anywhere_is_the_same_request() -> None:
+    data = (
+        b"POST /a HTTP/1.1\r\nHost: x\r\nX-Y: z\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"3;e=f\r\nabc\r\n2\r\nde\r\n0\r\nTrailer: t\r\n\r\n"
+    ) + post(b"fgh")
+    for cut in range(1, len(data)):
+        parser = RequestParser(HttpLimits())
+        parser.feed(data[:cut])
+        parser.feed(memoryview(data)[cut:])
+        assert [(each.method, each.body) for each in parser.ready if isinstance(each, Request)] == [
+            ("POST", b"abcde"),
+            ("POST", b"fgh"),
+        ]
+        assert parser.state == "between"
+
+
+@given(st.lists(st.integers(1, 40), max_size=12), st.data())
+def test_any_cuts_give_the_same_requests(sizes: list[int], data: st.DataObject) -> None:
+    wire = b"".join(post(b"b" * size, path=b"/%d" % size) for size in sizes)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(wire)), max_size=8)))
+    parser = RequestParser(HttpLimits())
+    for start, end in zip([0, *cuts], [*cuts, len(wire)], strict=True):
+        parser.feed(wire[start:end])
+    found = [(each.path, len(each.body)) for each in parser.ready if isinstance(each, Request)]
+    assert found == [(f"/{size}", size) for size in sizes]
+
+
+@given(st.binary(max_size=300))
+def test_rubbish_never_raises(rubbish: bytes) -> None:
+    parser = RequestParser(HttpLimits())
+    parser.feed(rubbish)
+    assert parser.finished == any(isinstance(each, Refusal) for each in parser.ready)
+
+
+@pytest.mark.parametrize(
+    "framing", [b"Content-Length: 3\r\n\r\nabc", b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"]
+)
+@pytest.mark.parametrize("bytewise", [False, True])
+async def test_an_offer_of_another_protocol_is_ignored(framing: bytes, bytewise: bool) -> None:
+    data = (
+        b"POST /u HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n" + framing
+    ) * 2
+    async with serving(echo) as served:
+        peer = await served.connect()
+        if bytewise:
+            for i in range(len(data)):
+                await peer.send(data[i : i + 1])
+        else:
+            await peer.send(data)
+        for _ in range(2):
+            assert (await peer.answer()).body == b"POST /u abc"
+        assert await ask(
+            peer, GET.replace(b"\r\n\r\n", b"\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n")
+        ) == (
+            200,
+            b"GET / ",
+        )
+        assert await ask(peer, GET) == (200, b"GET / ")
+
+
+async def test_head_is_answered_without_a_body() -> None:
+    def app(request: Request, response: Response) -> None:
+        if request.path == "/stream":
+            response.start(200, content_type="text/plain")
+            response.write(b"abc")
+            response.end(b"def")
+        else:
+            response.answer(200, b"abc", content_type="text/plain")
+
+    async with serving(app) as served:
+        peer = await served.connect()
+        await peer.send(b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\nHEAD /stream HTTP/1.1\r\nHost: x\r\n\r\n" + GET)
+        first = await peer.answer(head_only=True)
+        assert first.headers["content-length"] == "3"
+        second = await peer.answer(head_only=True)
+        assert second.headers["transfer-encoding"] == "chunked"
+        assert (await peer.answer()).body == b"abc"
+
+
+@pytest.mark.parametrize(
+    ("data", "connection"),
+    [
+        (b"GET / HTTP/1.0\r\n\r\n", "close"),
+        (b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", "keep-alive"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "close"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nConnection: foo, Close\r\n\r\n", "close"),
+        (GET, None),
+    ],
+)
+async def test_who_wants_to_go_on(data: bytes, connection: str | None) -> None:
+    async with serving(echo) as served:
+        peer = await served.connect()
+        await peer.send(data)
+        answer = await peer.answer()
+        assert answer.headers.get("connection") == connection
+        if connection == "close":
+            assert await peer.ended()
+        else:
+            assert (await ask(peer, GET))[0] == 200
+
+
+async def test_bytes_behind_a_request_that_closes_are_no_request() -> None:
+    async with serving(echo) as served:
+        peer = await served.connect()
+        await peer.send(b"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" + GET)
+        assert (await peer.answer()).body == b"GET /last "
+        assert await peer.ended()
+        assert served.server.statistics().requests == 1
+
+
+async def test_expect_continue() -> None:
+    async with serving(echo, body_bytes=10) as served:
+        peer = await served.connect()
+        head = b"POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+        await peer.send(head % 3)
+        assert await peer.exactly(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert await ask(peer, b"abc") == (200, b"POST / abc")
+        # Whoever does not wait for it is not told.
+        assert await ask(peer, head % 3 + b"def") == (200, b"POST / def")
+        # Nothing to continue with.
+        assert await ask(peer, head % 0) == (200, b"POST / ")
+        # It waits for its turn.
+        await peer.send(GET + head % 3)
+        assert (await peer.answer()).body == b"GET / "
+        assert await peer.exactly(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert await ask(peer, b"ghi") == (200, b"POST / ghi")
+        # The limits come first.
+        await peer.send(head % 11)
+        assert (await peer.answer()).status == 413
+        assert await peer.ended()
+
+
+async def test_a_stream() -> None:
+    pieces = [b"one", b"two" * 1000, b"\r\n"]
+
+    def app(request: Request, response: Response) -> None:
+        async def stream() -> None:
+            response.start(
+                200, content_type="text/event-stream", headers=[("Mcp-Session-Id", "s")], first=b"zero"
+            )
+            assert response.started
+            for piece in pieces:
+                response.write(piece)
+                response.write(b"")
+                await response.drained()
+            response.end()
+            assert response.ended
+
+        response.run(stream)
+
+    async with serving(app) as served:
+        peer = await served.connect()
+        await peer.send(GET)
+        answer = await peer.answer()
+        assert answer.headers["Mcp-Session-Id"] == "s"
+        assert answer.headers["content-type"] == "text/event-stream"
+        assert answer.body == b"zero" + b"".join(pieces)
+        await peer.send(b"GET / HTTP/1.0\r\n\r\n")
+        answer = await peer.answer()
+        assert "transfer-encoding" not in answer.headers
+        assert answer.headers["connection"] == "close"
+        assert answer.body == b"zero" + b"".join(pieces)

@@ -1,0 +1,221 @@
+"""Listening: addresses, Unix sockets, TLS, and more connections than allowed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import ssl
+import stat
+from pathlib import Path
+
+import pytest
+import trio
+import trustme
+
+from mcp_actors.errors import ConnectFailed, LocalProtocolError
+from mcp_transports.http.server.request import Request
+from mcp_transports.http.server.response import Response
+from mcp_transports.http.server.sockets import HttpListener, open_tcp, open_unix
+
+from .raw import GET, RawPeer, Slow, echo, eventually, post, serving
+
+
+@pytest.mark.parametrize("host", [None, "localhost"])
+async def test_loopback_means_both_families_on_one_port(host: str | None) -> None:
+    listeners = await open_tcp(host, 0)
+    assert listeners[0].host == "127.0.0.1"
+    assert len({each.port for each in listeners}) == 1
+    async with serving(echo, listeners=listeners) as served:
+        for listener in listeners:
+            assert listener.host is not None
+            peer = served.add(await trio.open_tcp_stream(listener.host, served.port))
+            await peer.send(GET)
+            assert (await peer.answer()).status == 200
+
+
+async def test_ipv6_by_name() -> None:
+    def app(request: Request, response: Response) -> None:
+        response.answer(200, request.peer.encode())
+
+    [listener] = await open_tcp("::1", 0)
+    assert listener.url == f"http://[::1]:{listener.port}"
+    async with serving(app, listeners=[listener]) as served:
+        peer = served.add(await trio.open_tcp_stream("::1", served.port))
+        await peer.send(GET)
+        assert (await peer.answer()).body.startswith(b"[::1]:")
+
+
+async def test_an_address_that_cannot_be_had() -> None:
+    [listener] = await open_tcp("127.0.0.1", 0)
+    assert listener.port is not None
+    with pytest.raises(ConnectFailed, match="in use"):
+        await open_tcp("127.0.0.1", listener.port)
+    with pytest.raises(ConnectFailed, match=r"nobody\.invalid"):
+        await open_tcp("nobody.invalid", 0)
+    listener.close()
+    listener.close()
+    assert repr(listener).endswith("closed>")
+
+
+async def over(path: Path | str) -> RawPeer:
+    return RawPeer(await trio.open_unix_socket(str(path)))
+
+
+async def test_a_unix_socket(tmp_path: Path) -> None:
+    def app(request: Request, response: Response) -> None:
+        response.answer(200, request.peer.encode())
+
+    path = tmp_path / "s"
+    listener = await open_unix(str(path))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert listener.url == f"unix:{path}"
+    async with serving(app, listeners=[listener]) as served:
+        peer = served.add((await over(path)).stream)
+        await peer.send(GET)
+        assert (await peer.answer()).body == b"unix"
+    assert not path.exists()
+
+
+async def test_the_mode_of_a_unix_socket(tmp_path: Path) -> None:
+    listener = await open_unix(str(tmp_path / "s"), mode=0o660)
+    assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o660
+    listener.close()
+
+
+async def test_a_stale_unix_socket_is_replaced_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as crashed:
+        crashed.bind(str(path))
+        crashed.listen()
+    listener = await open_unix(str(path))
+    with pytest.raises(ConnectFailed, match="a server is there already"):
+        await open_unix(str(path))
+    file = tmp_path / "file"
+    file.write_text("dear")
+    with pytest.raises(ConnectFailed, match="no socket"):
+        await open_unix(str(file))
+    assert file.read_text() == "dear"
+    with pytest.raises(ConnectFailed, match="No such file"):
+        await open_unix(str(tmp_path / "nowhere" / "s"))
+    for wrong in ("x" * 108, "", "a\0b"):
+        with pytest.raises(LocalProtocolError, match="path"):
+            await open_unix(wrong)
+    # Somebody else's by now: not ours to remove.
+    path.unlink()
+    path.write_text("other")
+    listener.close()
+    assert path.read_text() == "other"
+
+
+async def test_many_servers_for_one_stale_socket(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as crashed:
+        crashed.bind(str(path))
+        crashed.listen()
+    opened: list[HttpListener] = []
+    refused: list[ConnectFailed] = []
+
+    async def attempt() -> None:
+        try:
+            opened.append(await open_unix(str(path)))
+        except ConnectFailed as error:
+            refused.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(attempt)
+    assert (len(opened), len(refused)) == (1, 4)
+    opened[0].close()
+
+
+def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    authority = trustme.CA()
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(server)
+    client = ssl.create_default_context()
+    authority.configure_trust(client)
+    return server, client
+
+
+async def test_tls() -> None:
+    seen: list[bool] = []
+    slow = Slow()
+
+    def app(request: Request, response: Response) -> None:
+        seen.append(request.secure)
+        if request.path == "/slow":
+            slow(request, response)
+        else:
+            echo(request, response)
+
+    server, client = contexts()
+    listeners = await open_tcp("127.0.0.1", 0, ssl_context=server)
+    assert listeners[0].url.startswith("https://")
+    async with serving(app, listeners=listeners) as served:
+
+        async def connect() -> RawPeer:
+            stream = await trio.open_ssl_over_tcp_stream(
+                "127.0.0.1", served.port, ssl_context=client, https_compatible=True
+            )
+            return served.add(stream)
+
+        peer = await connect()
+        await peer.send(post(b"x" * 1_000_000) + GET)
+        assert len((await peer.answer()).body) == 1_000_007
+        assert (await peer.answer()).body == b"GET / "
+        await peer.send(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        assert (await peer.answer()).status == 200
+        assert await peer.ended()
+        peer = await connect()
+        await peer.send(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+        await slow.until_begun()
+        await peer.aclose()
+        await slow.until_cancelled()
+        plain = await served.connect()
+        await plain.send(GET)
+        await plain.rest()
+        await served.settled()
+    assert all(seen)
+
+
+async def test_more_connections_than_allowed() -> None:
+    async with serving(echo, connections=3) as served:
+        peers = [await served.connect() for _ in range(3)]
+        for peer in peers:
+            await peer.send(GET)
+            assert (await peer.answer()).status == 200
+        late = await served.connect()
+        answer = await late.answer()
+        assert answer.status == 503
+        assert int(answer.headers["retry-after"]) > 0
+        assert await late.ended()
+        assert served.server.statistics().rejected == 1
+        await peers[0].aclose()
+        await eventually(lambda: served.server.statistics().connections < 3)
+        again = await served.connect()
+        await again.send(GET)
+        assert (await again.answer()).status == 200
+
+
+async def test_no_descriptors_left_is_no_reason_to_stop(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Exhausted(HttpListener):
+        """Stands for a system without descriptors."""
+
+        failures = 3
+
+        def accept(self) -> tuple[socket.socket, object]:
+            if self.failures:
+                self.failures -= 1
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return super().accept()
+
+    [opened] = await open_tcp("127.0.0.1", 0)
+    listener = Exhausted(opened.socket)
+    async with serving(echo, listeners=[listener]) as served:
+        peer = await served.connect()
+        await peer.send(GET)
+        assert (await peer.answer()).status == 200
+    assert caplog.text.count("cannot accept connections for a moment") == 3
