@@ -203,6 +203,24 @@ async def test_leaving_closes_every_socket() -> None:
     assert server.connections == 4
 
 
+async def test_a_proxy_of_the_environment_is_for_other_machines_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    proxied = []
+
+    async def answer(stream: trio.abc.Stream, head: bytes, body: bytes) -> bool:
+        proxied.append(head.splitlines()[0])
+        return await echo(stream, head, body)
+
+    async with RawServer(answer).channel() as channel:
+        monkeypatch.setenv("HTTP_PROXY", channel.peer)
+        async with RawServer(echo).channel() as local:
+            assert (await ask(local, 1)).data == request(1).data
+        assert proxied == []
+        async with from_url("http://mcp.invalid/mcp").connect() as remote:
+            assert isinstance(remote, HttpChannel)
+            assert (await ask(remote, 2)).data == request(2).data
+    assert proxied == [b"POST http://mcp.invalid/mcp HTTP/1.1"]
+
+
 async def test_certificates(nursery: trio.Nursery) -> None:
     authority = trustme.CA()
     ours, theirs = ssl.create_default_context(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -25,6 +27,9 @@ SPARE_CONNECTIONS = 32
 # sent again without knowing whether it was carried out, so we let go first.
 KEEPALIVE_EXPIRY = 4.0
 
+# A proxy would look for these on its own machine.
+NO_PROXY = {"all://localhost": None, "all://127.0.0.0/8": None, "all://[::1]": None}
+
 # What the protocol says by headers; nobody else may.
 RESERVED = frozenset(
     {"accept", "content-type", "content-length", "transfer-encoding", "last-event-id", "mcp-session-id"}
@@ -41,7 +46,7 @@ class HttpClientTransport:
         client: an `httpx2.AsyncClient` of yours, for proxies, certificates and authorization. It is used as it is, but
             for its timeouts, and not closed. Its pool must have room for ``max_posts`` connections and a few more, or
             answers to the server may wait for calls that wait for them. None, the default, makes one that honours the
-            proxy settings of the environment and is closed with the connection.
+            proxy settings of the environment, but for servers on this machine, and is closed with the connection.
         headers: come with every request. Those that the protocol sets are not allowed.
         max_message_bytes: the longest message in either direction; a longer answer is refused and its stream closed.
         listen: open the stream of a legacy session that brings what belongs to no request (protocol §6.4).
@@ -128,8 +133,15 @@ class HttpClientTransport:
             keepalive_expiry=KEEPALIVE_EXPIRY,
         )
         if self._socket is None:
-            return httpx2.AsyncClient(limits=limits)
-        return httpx2.AsyncClient(transport=httpx2.AsyncHTTPTransport(uds=self._socket, limits=limits))
+            return httpx2.AsyncClient(limits=limits, verify=_trust(), mounts=NO_PROXY)
+        unix = httpx2.AsyncHTTPTransport(uds=self._socket, limits=limits, verify=_trust())
+        return httpx2.AsyncClient(transport=unix)
+
+
+@functools.cache
+def _trust() -> ssl.SSLContext:
+    """The trusted authorities: reading them takes many milliseconds, so that is done once."""
+    return httpx2.create_ssl_context()
 
 
 def _parse(url: str) -> tuple[httpx2.URL, str | None, str]:
