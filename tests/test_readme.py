@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import mcp_actors
+from mcp_transports.http.server import HttpLimits
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -75,10 +76,10 @@ def run(command: list[str], folder: Path, environment: dict[str, str]) -> str:
 
 
 def test_the_programs_are_there() -> None:
-    assert set(programs()) == {"weather.py", "ask.py", "embedding.py", "watch.py"}
+    assert set(programs()) == {"weather.py", "ask.py", "web.py", "embedding.py", "watch.py"}
 
 
-@pytest.mark.parametrize("name", ["ask.py", "embedding.py"])
+@pytest.mark.parametrize("name", ["ask.py", "web.py", "embedding.py"])
 def test_the_program_prints_what_stands_below_it(
     name: str, folder: Path, environment: dict[str, str]
 ) -> None:
@@ -148,15 +149,17 @@ def test_the_limits_are_the_defaults() -> None:
     for row in re.findall(r"^\|(.*)\|$", table, re.MULTILINE):
         _, shown, where = row.split("|")
         numbers = {float(each.replace(",", "")) for each in re.findall(r"[\d,]*\d", shown)}
-        for name in re.findall(r"Limits\.(\w+)", where):
-            assert getattr(mcp_actors.Limits(), name) in numbers, name
+        for owner, name in re.findall(r"((?:Http)?Limits)\.(\w+)", where):
+            shown_value = getattr({"Limits": mcp_actors.Limits, "HttpLimits": HttpLimits}[owner](), name)
+            # Sizes stand there in KiB or MiB.
+            assert numbers & {shown_value, shown_value / 2**10, shown_value / 2**20}, name
             checked += 1
         for face in re.findall(r"(?:Client|Server)\((?:\w+=(?:, )?)+\)", where):
             parameters = inspect.signature(getattr(mcp_actors, face.partition("(")[0])).parameters
             for name in re.findall(r"(\w+)=", face):
                 assert parameters[name].default in numbers, name
                 checked += 1
-    assert checked >= 12
+    assert checked >= 20
 
 
 def test_the_commands_of_the_front_page_are_those_that_ci_runs() -> None:
