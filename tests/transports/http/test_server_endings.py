@@ -341,6 +341,47 @@ async def test_a_graceful_stop() -> None:
         assert app.cancelled == []
 
 
+async def test_streams_that_were_open_when_the_stop_came() -> None:
+    streams: list[Response] = []
+
+    def app(request: Request, response: Response) -> None:
+        response.start(content_type="text/plain", first=b"a")
+        streams.append(response)
+
+    async with serving(app) as served:
+        peers = [await served.connect() for _ in range(2)]
+        for peer in peers:
+            await peer.send(GET)
+            await peer.until(b"\r\na\r\n")
+        served.stopping.set()
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        streams[0].write(b"b")
+        streams[0].end()
+        streams[1].end(b"x" * 8_000_000)
+        assert await peers[0].rest() == b"1\r\nb\r\n0\r\n\r\n"
+        assert len(await peers[1].rest()) > 8_000_000
+        for peer in peers:
+            await peer.aclose()
+        with trio.fail_after(10):
+            await served.done.wait()
+
+
+async def test_a_stop_while_an_answer_is_on_its_way() -> None:
+    def app(request: Request, response: Response) -> None:
+        response.answer(200, b"x" * 8_000_000)
+
+    async with serving(app) as served:
+        peer = await served.connect()
+        await peer.send(GET)
+        await eventually(lambda: served.server.statistics().unsent > 0)
+        served.stopping.set()
+        assert len((await peer.answer()).body) == 8_000_000
+        assert await peer.ended()
+        await peer.aclose()
+        with trio.fail_after(10):
+            await served.done.wait()
+
+
 async def test_a_cancelled_server_closes_everything() -> None:
     app = Slow()
     before = trio.lowlevel.current_statistics().tasks_living

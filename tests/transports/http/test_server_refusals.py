@@ -141,6 +141,14 @@ async def test_too_much_or_not_served(data: bytes, status: int) -> None:
         assert served.server.statistics().requests == 0
 
 
+async def test_a_length_of_thousands_of_digits() -> None:
+    async with serving(echo) as served:
+        peer = await served.connect()
+        await peer.send(POST + b"Content-Length: " + b"0" * 5000 + b"3\r\n\r\nabc")
+        assert (await peer.answer()).status == 413
+        assert await peer.ended()
+
+
 async def test_what_just_fits_is_served() -> None:
     async with serving(echo, body_bytes=16, target_bytes=50, headers=5, head_bytes=200) as served:
         peer = await served.connect()

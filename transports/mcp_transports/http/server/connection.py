@@ -65,6 +65,7 @@ class Connection:
     )
 
     def __init__(self, hub: Hub, wire: Wire, peer: str, *, secure: bool = False) -> None:
+        hub.open += 1
         self._hub = hub
         self._wire = wire
         self._secure = secure
@@ -131,6 +132,7 @@ class Connection:
         finally:
             self._let_go()
             hub.members.discard(self)
+            hub.open -= 1
             await self._wire.aclose(politely=politely)
 
     async def _read(self) -> None:
@@ -264,7 +266,8 @@ class Connection:
         if self._resumed is not None:
             self._ahead = 0
             self._resumed.set()
-        if self._last:
+        if self._last or (self._hub.stopping and self._parser is None):
+            self._last = True
             if not self._outbox.unsent and not self._lingering:
                 self._wind_up()
         elif self._parser is None:

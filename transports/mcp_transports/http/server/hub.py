@@ -70,6 +70,7 @@ class Hub:
         self.limits = limits
         self.members: set[Member] = set()
         self.stopping = False
+        self.open = 0  # connections, those included whose task has not run yet
         self.requests = self.refused = self.rejected = self.lost = 0
         self.buffer = memoryview(bytearray(RECEIVE_BYTES))
         times = (

@@ -111,8 +111,7 @@ class HttpServer:
                         await trio.sleep(_PAUSE_WHEN_EXHAUSTED)
                         break
                     continue  # this one was given up by its peer before we came to it
-                # Tasks, not members: those of this round have not run yet.
-                if len(connections.child_tasks) >= self.limits.connections:
+                if self._hub.open >= self.limits.connections:
                     self._turn_away(accepted, secure=listener.ssl_context is not None)
                 else:
                     connections.start_soon(self._connection(listener, accepted, address).serve)

@@ -49,6 +49,8 @@ _SINGLE_NAMES = """
 _SINGLE = frozenset(_SINGLE_NAMES.split())
 # Framing may cost so many bytes for each byte of a chunked body ("1\r\nx\r\n" costs five), beside a head's worth.
 _CHUNK_OVERHEAD = 8
+# Digits of 2**64, which llhttp holds lengths to; leading zeros would be counted for ever.
+_LONGEST_LENGTH = 20
 
 
 class _Stop(Exception):
@@ -152,8 +154,6 @@ class RequestParser:
             raise _Stop
         self.state = "head"
         self._url = b""
-        self._headers = {}
-        self._parts = []
         self._repeats = 0
         self._chunked = False
         self._body_wire = 0
@@ -249,6 +249,8 @@ class RequestParser:
                 self._keep_alive,
             )
         )
+        # A parser that waits for its next request keeps nothing of this one alive.
+        self._headers, self._parts = {}, []
         self.state = "between"
         self.expects_continue = False
         if not self._keep_alive:
@@ -285,7 +287,7 @@ class RequestParser:
                 self._stop(400, "HTTP/1.0 has no transfer codings")
             self._chunked = True
         length = headers.get("content-length")
-        if length is not None and int(length) > self._limits.body_bytes:
+        if length is not None and (len(length) > _LONGEST_LENGTH or int(length) > self._limits.body_bytes):
             self._stop(413, "the request body is too long")
         expectation = headers.get("expect")
         if expectation is not None and self._version == "1.1":
@@ -322,6 +324,7 @@ class RequestParser:
         kept = self._headers, self._method, self._target, self._path, self._query, self._version
         others = self._keep_alive, self._chunked, self.expects_continue
         framing = "Transfer-Encoding: chunked" if self._chunked else f"Content-Length: {length}"
+        self._headers = {}
         self._open()
         self._now_feeding = 0
         self._feed(f"POST / HTTP/1.1\r\nHost: restart\r\n{framing}\r\n\r\n".encode())
