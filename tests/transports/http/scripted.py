@@ -80,13 +80,18 @@ class Script(httpx2.AsyncBaseTransport):
 
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
+        # Seconds for the upload of a body that holds the key.
+        self.uploads: dict[bytes, float] = {}
         self.asked: list[Asked] = []
         self.under_way = 0
         self.most = 0
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         assert isinstance(request.stream, httpx2.AsyncByteStream)
-        body = b"".join([piece async for piece in request.stream])
+        body = b""
+        async for piece in request.stream:
+            body += piece
+            await trio.sleep(sum(seconds for key, seconds in self.uploads.items() if key in piece))
         asked = Asked(request.method, str(request.url), dict(request.headers), body, trio.current_time())
         self.asked.append(asked)
         self.under_way += 1

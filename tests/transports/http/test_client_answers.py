@@ -168,6 +168,19 @@ async def test_an_answer_over_the_limit_is_refused_and_its_stream_closed() -> No
         assert stream.closed.is_set()
 
 
+async def test_what_came_before_an_event_over_the_limit_is_received(autojump_clock: object) -> None:
+    stream = Stream(b"data: good\n\ndata: " + b"x" * 9000)
+
+    async def handler(asked: Asked) -> httpx2.Response:
+        return sse(stream)
+
+    async with connected(handler, max_message_bytes=2000) as (channel, _):
+        await channel.send(request(7, modern=True))
+        assert (await channel.receive()).data == b"good"
+        with trio.fail_after(10):
+            assert type(reason(await channel.receive())) is RemoteProtocolError
+
+
 async def test_a_length_over_the_limit_is_not_waited_for() -> None:
     stream = Stream()
     head = {"content-type": "application/json", "content-length": "5000"}

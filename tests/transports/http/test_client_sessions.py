@@ -80,6 +80,14 @@ async def test_modern_requests_ignore_sessions() -> None:
     ] * 2
 
 
+async def test_the_era_without_sessions_gets_none_that_the_other_began() -> None:
+    async with connected(Server(json_answer(2)), listen=False) as (channel, script):
+        await handshake(channel)
+        await channel.send(request(2, modern=True))
+        await channel.receive()
+    assert "mcp-session-id" not in script.of("POST")[2].headers
+
+
 async def test_a_session_id_of_other_characters_is_refused() -> None:
     async def handler(asked: Asked) -> httpx2.Response:
         return json_answer(headers={"mcp-session-id": "a b"})
@@ -137,16 +145,17 @@ async def test_a_404_ends_the_session_and_all_that_waits(autojump_clock: trio.ab
 
 
 async def test_a_404_on_a_message_ends_the_session_too() -> None:
-    server = Server()
+    server, unread = Server(), Stream(b"a page about what is missing")
 
     async def handler(asked: Asked) -> httpx2.Response:
-        return httpx2.Response(404) if asked.body == b"pong" else await server(asked)
+        return httpx2.Response(404, stream=unread) if asked.body == b"pong" else await server(asked)
 
     async with connected(handler, listen=False) as (channel, _):
         await handshake(channel)
         await channel.send(Frame(b"pong", metadata=LEGACY))
         with pytest.raises(trio.BrokenResourceError):
             await channel.receive()
+    assert unread.closed.is_set()
 
 
 # -- cancelling ----------------------------------------------------------------------------------------------
@@ -167,6 +176,17 @@ async def test_a_legacy_cancellation_is_a_message_and_follows_its_request(
         # Nobody waits for that stream to end.
         await trio.sleep(2)
         assert stream.closed.is_set()
+
+
+async def test_a_cancellation_does_not_overtake_a_slow_upload(autojump_clock: trio.abc.Clock) -> None:
+    async with connected(Server(), listen=False) as (channel, script):
+        await handshake(channel)
+        script.uploads[b"tools/call"] = 0.5
+        await call(channel)
+        await trio.testing.wait_all_tasks_blocked()
+        await channel.send(CANCEL)
+        await trio.sleep(2)
+        assert [asked.body for asked in script.of("POST")][2:] == [request(2).data, CANCEL.data]
 
 
 async def test_a_modern_cancellation_closes_the_stream_and_sends_nothing(
