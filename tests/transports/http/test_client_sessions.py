@@ -139,9 +139,10 @@ async def test_a_404_ends_the_session_and_all_that_waits(autojump_clock: trio.ab
         assert isinstance(caught.value.__cause__, SessionExpired)
         with pytest.raises(trio.BrokenResourceError):
             await call(channel, 4)
+        await trio.testing.wait_all_tasks_blocked()
+        assert script.under_way == 0
     # What is gone is not deleted.
     assert script.of("DELETE") == []
-    assert script.under_way == 0
 
 
 async def test_a_404_on_a_message_ends_the_session_too() -> None:

@@ -187,7 +187,7 @@ class HttpChannel(FrameChannel):
         deadline = trio.current_time() + FAREWELL_TIMEOUT
         try:
             with trio.move_on_at(deadline, shield=True):
-                while self._messages and self._talk.broken is None:
+                while self._messages:
                     await self._told.park()
             with trio.CancelScope(shield=True):
                 if self._talk.tasks is not None:
