@@ -1,4 +1,4 @@
-"""Installs the official SDKs and servers where they cannot mix with ours, once per machine.
+"""Installs the official SDKs, servers and conformance suite where they cannot mix with ours, once per machine.
 
 They live in ``MCP_ACTORS_INTEROP_CACHE`` or in ``mcp-actors/interop`` of the user's cache directory. The versions are
 pinned: a peer that changes must not change our results on its own. A change of the list makes a new installation.
