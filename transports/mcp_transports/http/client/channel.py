@@ -6,7 +6,7 @@ import trio
 
 from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.errors import McpError, RemoteProtocolError, SessionExpired
-from mcp_transports.http.client.conversation import Conversation, is_modern, log
+from mcp_transports.http.client.conversation import Conversation, Waiting, is_modern, log
 from mcp_transports.http.client.exchange import Exchange
 from mcp_transports.http.client.standing import ENDPOINT_TIMEOUT, follow_older_binding, follow_session
 from mcp_transports.http.client.wire import Body
@@ -106,10 +106,14 @@ class HttpChannel(FrameChannel):
         if exchange is not None and (exchange.modern or not exchange.begun):
             exchange.cancel()
         elif not self._talk.modern:
-            if exchange is not None:
-                exchange.settle()
             self._messages += 1
-            tasks.start_soon(self._post, frame, None if exchange is None else exchange.sent)
+            tasks.start_soon(self._take_back, frame, exchange)
+
+    async def _take_back(self, frame: Frame, exchange: Waiting | None) -> None:
+        """The message is not to overtake its request. Once it is told, nothing that the stream brings is of use."""
+        await self._post(frame, None if exchange is None else exchange.sent)
+        if exchange is not None:
+            exchange.cancel()
 
     async def _initialized(self, frame: Frame, done: trio.Event) -> None:
         try:

@@ -21,7 +21,7 @@ from mcp_actors.errors import (
 from mcp_transports.http.client.inbox import Inbox
 from mcp_transports.http.client.wire import Answer, Headers, Wire
 
-__all__ = ["Conversation", "Options", "is_modern", "log"]
+__all__ = ["Conversation", "Options", "Waiting", "is_modern", "log"]
 
 log = logging.getLogger("mcp_transports.http")
 
