@@ -18,6 +18,9 @@ from mcp_transports.http.server.sockets import HttpListener, open_tcp
 HOST = b"Host: x\r\n"
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
+# Longer than any limit of the server, so that tests in virtual time see those and a broken one still ends.
+_PATIENCE = 100
+
 App = Callable[[Request, Response], None]
 
 
@@ -58,7 +61,8 @@ class RawPeer:
         await self.stream.send_all(data)
 
     async def _more(self) -> None:
-        data = await self.stream.receive_some(65536)
+        with trio.fail_after(_PATIENCE):
+            data = await self.stream.receive_some(65536)
         self.at_end = not data
         self.received += data
 

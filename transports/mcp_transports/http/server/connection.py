@@ -34,6 +34,8 @@ from mcp_transports.http.server.wire import Wire
 __all__ = ["Connection"]
 
 _logger = logging.getLogger("mcp_transports.http")
+# Pipelined requests answered before other connections get their turn.
+_SERVED_AT_ONCE = 16
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NO_REQUEST = Request("GET", "", "", "", {}, b"", "1.1", False)
 
@@ -228,7 +230,9 @@ class Connection:
         """Hands over requests until one is not answered at once. What it writes meanwhile goes out in one piece."""
         hub, queue = self._hub, self._queue
         self._serving = True
-        while queue and self._response is None and not self.gone and not self._outbox.full:
+        for _ in range(_SERVED_AT_ONCE):
+            if not queue or self._response is not None or self.gone or self._outbox.full:
+                break
             corked: list[bytes] = []
             self._corked = corked
             item = queue.pop(0)
@@ -368,10 +372,6 @@ class Connection:
         self.read_deadline = math.inf
         self._last = True
         self._reading.cancel()
-
-    def abort(self) -> None:
-        """Closes at once."""
-        self.lost()
 
     def lost(self) -> None:
         """Nothing can be sent any more: cancels the tasks and tells the application, once."""
