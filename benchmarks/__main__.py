@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 
 from benchmarks import beside_official, load
+from benchmarks.http import command as http
 
-COMMANDS = {"beside_official": beside_official.main, "load": load.main}
+COMMANDS = {"beside_official": beside_official.main, "load": load.main, "http": http.main}
 
 USAGE = """usage: python -m benchmarks NAME [--help] ...
 
   beside_official   one figure each, ours beside the official Python SDK, in one run
   load              raw load on one stdio server of your choice; also the way to profile one
+  http              the same over HTTP, and what sessions, disconnects and stalled readers cost
 """
 
 

@@ -10,82 +10,26 @@ import argparse
 import json
 import os
 import platform
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from benchmarks.load import LoadError
+from benchmarks.figures import FLOOR, OFFICIAL, OURS, Figure, Peer, Trial, document, number, run_module, table
+from benchmarks.http.trials import http_trials
+from benchmarks.process import LoadError
 
 __all__ = ["main"]
 
-HERE = Path(__file__).parent
-OFFICIAL = "mcp>=2,<3"
+OFFICIAL_PACKAGE = "mcp>=2,<3"
 SETUP_WITHIN_SECONDS = 600.0
-MEASURE_WITHIN_SECONDS = 180.0
-
-
-@dataclass
-class Peer:
-    """One thing that is measured: its interpreter and its programs in `benchmarks.peers`."""
-
-    name: str
-    python: str
-    server: str
-    memory: str | None
-
-    @property
-    def command(self) -> list[str]:
-        return [self.python, "-m", f"benchmarks.peers.{self.server}"]
-
-
-@dataclass
-class Figure:
-    """One row of the table. ``goal`` is how many times better than the official SDK ours is meant to be."""
-
-    title: str
-    unit: str
-    goal: float
-    key: str
-    better: str = "higher"
-    samples: dict[str, list[float]] = field(default_factory=dict)
-
-    def median(self, peer: str) -> float | None:
-        return statistics.median(self.samples[peer]) if self.samples.get(peer) else None
-
-    def times_better(self, peer: str, than: str) -> float | None:
-        mine, other = self.median(peer), self.median(than)
-        if not mine or not other:
-            return None
-        return other / mine if self.better == "lower" else mine / other
-
-
-@dataclass
-class Trial:
-    """One thing that is done to every peer, and the figures that come out of it."""
-
-    measure: Callable[[Peer], dict[str, Any]]
-    figures: list[Figure]
-    in_memory: bool = False
-
-
-def _run(command: list[str]) -> dict[str, Any]:
-    result = subprocess.run(
-        command, cwd=HERE.parent, capture_output=True, text=True, timeout=MEASURE_WITHIN_SECONDS, check=False
-    )
-    if result.returncode:
-        raise LoadError(f"{' '.join(command)}\n{result.stderr[-2000:]}")
-    answer: dict[str, Any] = json.loads(result.stdout)
-    return answer
 
 
 def _load(peer: Peer, *options: str) -> dict[str, Any]:
-    return _run([sys.executable, "-m", "benchmarks", "load", *options, "--", *peer.command])
+    return run_module([sys.executable, "-m", "benchmarks", "load", *options, "--", *peer.command()])
 
 
 def _stdio(era: str, window: int, seconds: float) -> Callable[[Peer], dict[str, Any]]:
@@ -96,12 +40,10 @@ def _stdio(era: str, window: int, seconds: float) -> Callable[[Peer], dict[str, 
 
 
 def _memory(era: str, window: int, seconds: float) -> Callable[[Peer], dict[str, Any]]:
-    return lambda peer: _run(
-        [peer.python, "-m", f"benchmarks.peers.{peer.memory}", era, str(window), str(seconds)]
-    )
+    return lambda peer: run_module([*peer.command("_memory"), era, str(window), str(seconds)])
 
 
-def _trials(seconds: float) -> list[Trial]:
+def _stdio_trials(seconds: float) -> list[Trial]:
     trials = []
     for era in ("legacy", "modern"):
         for window, goal in ((64, 20.0), (1, 5.0)):
@@ -115,7 +57,7 @@ def _trials(seconds: float) -> list[Trial]:
             figures = [Figure(title, "calls/s", 10.0, "per_second")]
             if window > 1:
                 figures.append(Figure(f"{title}, processor time", "us/call", 10.0, "cpu_us", "lower"))
-            trials.append(Trial(_memory(era, window, seconds), figures, in_memory=True))
+            trials.append(Trial(_memory(era, window, seconds), figures, (OFFICIAL, OURS)))
     title = "start to initialize answered"
     start = Figure(title, "ms", 2.0, "start_ms", "lower")
     start_cpu = Figure(f"{title}, processor time", "ms", 2.0, "cpu_ms", "lower")
@@ -129,11 +71,11 @@ def official_python(cache: Path, *, refresh: bool) -> str:
     python = environment / "bin" / "python"
     ready = environment / "ready"
     if refresh or not ready.exists():
-        print(f"installing {OFFICIAL} into {environment}", file=sys.stderr)
+        print(f"installing {OFFICIAL_PACKAGE} into {environment}", file=sys.stderr)
         # What pip prints, its harmless warnings included, is shown only when it fails.
         for command in (
             [sys.executable, "-m", "venv", "--clear", str(environment)],
-            [str(python), "-m", "pip", "install", "--quiet", OFFICIAL],
+            [str(python), "-m", "pip", "install", "--quiet", OFFICIAL_PACKAGE],
         ):
             result = subprocess.run(
                 command, capture_output=True, text=True, timeout=SETUP_WITHIN_SECONDS, check=False
@@ -145,26 +87,22 @@ def official_python(cache: Path, *, refresh: bool) -> str:
 
 
 def _peers(official: str, wanted: str) -> list[Peer]:
-    peers = [
-        Peer("official", official, "official", "official_memory"),
-        Peer("ours", sys.executable, "ours", "ours_memory"),
-        Peer("floor", sys.executable, "floor", None),
-    ]
+    peers = [Peer(OFFICIAL, official), Peer(OURS, sys.executable), Peer(FLOOR, sys.executable)]
     return [peer for peer in peers if peer.name in wanted.split(",")]
 
 
 def _measure(trials: list[Trial], peers: list[Peer], rounds: int) -> None:
-    for number in range(1, rounds + 1):
+    for turn in range(1, rounds + 1):
         for trial in trials:
             for peer in peers:
-                if trial.in_memory and peer.memory is None:
+                if peer.name not in trial.peers:
                     continue
                 answer = trial.measure(peer)
                 for figure in trial.figures:
                     figure.samples.setdefault(peer.name, []).append(float(answer[figure.key]))
                 first = trial.figures[0]
-                value = f"{answer[first.key]:,.0f} {first.unit}"
-                print(f"round {number}/{rounds}  {first.title}: {peer.name} {value}", file=sys.stderr)
+                value = f"{number(answer[first.key])} {first.unit}"
+                print(f"round {turn}/{rounds}  {first.title}: {peer.name} {value}", file=sys.stderr)
 
 
 def _machine(official: str) -> dict[str, str]:
@@ -185,39 +123,6 @@ def _machine(official: str) -> dict[str, str]:
     } | versions
 
 
-def _cell(figure: Figure, peer: str) -> str:
-    samples = figure.samples.get(peer)
-    if not samples:
-        return "-"
-    return f"{statistics.median(samples):,.0f} ({min(samples):,.0f}-{max(samples):,.0f})"
-
-
-def _table(figures: list[Figure]) -> str:
-    header = ["", "official", "ours", "ours is", "goal", "floor", "of the floor"]
-    rows = [header]
-    for figure in figures:
-        times = figure.times_better("ours", "official")
-        share = figure.times_better("ours", "floor")
-        rows.append(
-            [
-                f"{figure.title}, {figure.unit}",
-                _cell(figure, "official"),
-                _cell(figure, "ours"),
-                f"{times:.1f}x" if times else "-",
-                f"{figure.goal:g}x",
-                _cell(figure, "floor"),
-                f"{share:.0%}" if share else "-",
-            ]
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
-        for row in rows
-    ]
-    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    return "\n".join(lines)
-
-
 def _write_readme(readme: Path, machine: dict[str, str], table: str) -> None:
     """Puts the table between its two marks."""
     before, begin, rest = readme.read_text().partition("<!-- figures: begin -->\n")
@@ -229,26 +134,6 @@ def _write_readme(readme: Path, machine: dict[str, str], table: str) -> None:
         f"{machine['date']}; medians (lowest-highest):"
     )
     readme.write_text(f"{before}{begin}{about}\n\n{table}\n{end}{after}")
-
-
-def _document(figures: list[Figure], machine: dict[str, str], rounds: int, seconds: float) -> dict[str, Any]:
-    return {
-        "machine": machine,
-        "rounds": rounds,
-        "seconds": seconds,
-        "figures": [
-            {
-                "title": figure.title,
-                "unit": figure.unit,
-                "better": figure.better,
-                "goal": figure.goal,
-                "times_official": figure.times_better("ours", "official"),
-                "samples": figure.samples,
-                "medians": {peer: figure.median(peer) for peer in figure.samples},
-            }
-            for figure in figures
-        ],
-    }
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -286,7 +171,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
-    trials = [each for each in _trials(options.seconds) if options.only in each.figures[0].title]
+    trials = [*_stdio_trials(options.seconds), *http_trials(options.seconds)]
+    wanted = options.only.lower()
+    trials = [each for each in trials if wanted in each.figures[0].title.lower()]
     figures = [figure for trial in trials for figure in trial.figures]
     load = "{:.1f} {:.1f}".format(*os.getloadavg()[:2])
     try:
@@ -298,15 +185,15 @@ def main(arguments: list[str]) -> int:
     machine = _machine(official) | {
         "load before": f"{load} (1 and 5 minutes; other work makes figures worse)"
     }
-    document = json.dumps(_document(figures, machine, options.rounds, options.seconds), indent=1)
+    samples = json.dumps(document(figures, machine, options.rounds, options.seconds), indent=1)
     if options.json and options.json != "-":
-        Path(options.json).write_text(document + "\n")
+        Path(options.json).write_text(samples + "\n")
     if options.readme:
-        _write_readme(options.readme, machine, _table(figures))
+        _write_readme(options.readme, machine, table(figures))
     if options.json == "-":
-        print(document)
+        print(samples)
     else:
         print("\n".join(f"{name}: {value}" for name, value in machine.items()))
         print(f"medians of {options.rounds} rounds of {options.seconds:g} s (lowest-highest)\n")
-        print(_table(figures))
+        print(table(figures))
     return 0

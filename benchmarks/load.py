@@ -18,8 +18,9 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Literal
+
+from benchmarks.process import LoadError, cpu_seconds, peak_mib
 
 __all__ = ["Era", "LoadError", "Measured", "main", "measure_load", "measure_start"]
 
@@ -42,10 +43,6 @@ ANSWER_WITHIN_SECONDS = 30.0
 END_WITHIN_SECONDS = 10.0
 SAMPLE = 200
 _ID = re.compile(rb'"id": ?(\d+)')
-
-
-class LoadError(Exception):
-    """The server did not answer as it should, so there is no figure."""
 
 
 @dataclass
@@ -103,16 +100,6 @@ class _Pipe:
                 if "error" in answer:
                     raise LoadError(f"{message['method']}: {answer['error']}")
                 return answer
-
-    def peak_mib(self) -> float:
-        """The most memory the server has held; the figure of ``wait4`` includes this process before exec."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(status.partition("VmHWM:")[2].split()[0]) / 1024
-
-    def cpu_seconds(self) -> float:
-        """Processor time that the server has used so far, in steps of 10 ms."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def close(self) -> None:
         """Ends the server by closing its input, at last by force."""
@@ -205,10 +192,10 @@ def measure_load(
         _check(chunks, 1, count)
         if count != warm_up:
             raise LoadError(f"only {count} of {warm_up} warm-up calls in {END_WITHIN_SECONDS:g} s")
-        cpu_before = pipe.cpu_seconds()
+        cpu_before = cpu_seconds(pipe.process.pid)
         count, elapsed, chunks = _drive(pipe, requests, window, seconds)
-        cpu_seconds = pipe.cpu_seconds() - cpu_before
-        peak_mib = pipe.peak_mib()
+        cpu_used = cpu_seconds(pipe.process.pid) - cpu_before
+        peak = peak_mib(pipe.process.pid)
     finally:
         pipe.close()
     _check(chunks, 1 + warm_up, count)
@@ -217,8 +204,8 @@ def measure_load(
         seconds=elapsed,
         per_second=count / elapsed,
         us_per_request=elapsed / count * 1e6,
-        rss_mib=peak_mib,
-        cpu_us=cpu_seconds / count * 1e6,
+        rss_mib=peak,
+        cpu_us=cpu_used / count * 1e6,
     )
 
 
@@ -229,10 +216,10 @@ def measure_start(command: list[str]) -> dict[str, float]:
     try:
         pipe.ask(_initialize("open"))
         elapsed = time.perf_counter() - started
-        cpu_seconds = pipe.cpu_seconds()
+        cpu_used = cpu_seconds(pipe.process.pid)
     finally:
         pipe.close()
-    return {"start_ms": elapsed * 1000, "cpu_ms": cpu_seconds * 1000}
+    return {"start_ms": elapsed * 1000, "cpu_ms": cpu_used * 1000}
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,32 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from typing import Literal
 
 import trio
 
 from benchmarks.peers.ours import server
+from benchmarks.peers.ours_calls import measure
 from mcp_actors import Client
-
-
-async def measure(client: Client, window: int, seconds: float) -> dict[str, float]:
-    done = 0
-    deadline = time.perf_counter() + seconds
-
-    async def caller() -> None:
-        nonlocal done
-        while time.perf_counter() < deadline:
-            result = await client.call_tool("add", {"a": done, "b": 1})
-            assert result.structured_content["total"] > 0
-            done += 1
-
-    started, cpu_started = time.perf_counter(), time.process_time()
-    async with trio.open_nursery() as nursery:
-        for _ in range(window):
-            nursery.start_soon(caller)
-    cpu_seconds = time.process_time() - cpu_started
-    return {"per_second": done / (time.perf_counter() - started), "cpu_us": cpu_seconds / done * 1e6}
 
 
 async def main(era: str, window: int, seconds: float) -> None:

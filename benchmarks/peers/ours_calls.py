@@ -1,0 +1,28 @@
+"""Calls per second of our client: what is measured in memory and over HTTP alike."""
+
+from __future__ import annotations
+
+import time
+
+import trio
+
+from mcp_actors import Client
+
+
+async def measure(client: Client, window: int, seconds: float) -> dict[str, float]:
+    done = 0
+    deadline = time.perf_counter() + seconds
+
+    async def caller() -> None:
+        nonlocal done
+        while time.perf_counter() < deadline:
+            result = await client.call_tool("add", {"a": done, "b": 1})
+            assert result.structured_content["total"] > 0
+            done += 1
+
+    started, cpu_started = time.perf_counter(), time.process_time()
+    async with trio.open_nursery() as nursery:
+        for _ in range(window):
+            nursery.start_soon(caller)
+    cpu_seconds = time.process_time() - cpu_started
+    return {"per_second": done / (time.perf_counter() - started), "cpu_us": cpu_seconds / done * 1e6}

@@ -1,0 +1,23 @@
+"""Calls per second of our client over HTTP, against the server whose URL it is given."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Literal
+
+import trio
+
+from benchmarks.peers.ours_calls import measure
+from mcp_actors import Client
+
+
+async def main(url: str, era: str, window: int, seconds: float) -> None:
+    mode: Literal["auto", "legacy"] = "legacy" if era == "legacy" else "auto"
+    async with Client(url, era=mode) as client:
+        await measure(client, window, min(0.5, seconds))
+        print(json.dumps(await measure(client, window, seconds)))
+
+
+if __name__ == "__main__":
+    trio.run(main, sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))
