@@ -8,6 +8,24 @@ Everything here works under `trio.testing.MockClock` with autojump, as far as th
 
 from __future__ import annotations
 
+from mcp_actors.testing.conformance import (
+    ChannelAction,
+    TransportBreach,
+    TransportMaker,
+    TransportReport,
+    check_transport,
+)
 from mcp_actors.testing.scripted import RawServer, ScriptedPeer, connected_pair, raw_client, raw_server
 
-__all__ = ["RawServer", "ScriptedPeer", "connected_pair", "raw_client", "raw_server"]
+__all__ = [
+    "ChannelAction",
+    "RawServer",
+    "ScriptedPeer",
+    "TransportBreach",
+    "TransportMaker",
+    "TransportReport",
+    "check_transport",
+    "connected_pair",
+    "raw_client",
+    "raw_server",
+]

@@ -102,6 +102,8 @@ class StdioClientTransport:
             except BaseException as error:
                 raised = error  # raised again outside the nursery, which would put it into a group
             finally:
+                with trio.CancelScope(shield=True):
+                    await channel.aclose()
                 await child.stop(self._grace, self._kill_after)
         if raised is not None:
             raise raised

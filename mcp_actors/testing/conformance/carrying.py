@@ -1,0 +1,278 @@
+"""Checks of what a channel carries: every frame, whole, once, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import trio
+
+from mcp_actors.abc import Frame, FrameChannel
+from mcp_actors.errors import LocalProtocolError
+from mcp_actors.testing.conformance.report import Check, RuleBroken, expect
+from mcp_actors.testing.conformance.rig import Rig
+from mcp_actors.testing.conformance.rules import (
+    ENDINGS,
+    HAND_OVER,
+    LIMIT,
+    ORDER,
+    PROPERTIES,
+    SETTLED,
+    WHOLE,
+    WRITE_NOW,
+)
+from mcp_actors.testing.conformance.traffic import (
+    ENDED,
+    compare,
+    make_frame,
+    make_frames,
+    receive_all,
+    receive_count,
+    send_in_ways,
+)
+
+__all__ = ["CARRYING"]
+
+# Enough that a fault in every tenth frame shows, few enough that a child process is quick.
+FRAMES = 120
+# What lengths of length fields, buffers and pipes turn at.
+EDGES = (125, 126, 127, 128, 4095, 4096, 4097, 16383, 16384, 32768, 65535, 65536, 65537, 131072, 200_000)
+ODD_TEXTS = ("é", "漢字", "\U0001f9ed", "\\u0000", "\\n\\r\\n", "\u2028\u2029", "\x7f\x85", '\\"', "  ")
+# Frames handed over without waiting before the check believes that there is no bound.
+MANY = 4096
+
+
+async def _exchange(rig: Rig, pair: tuple[FrameChannel, FrameChannel], frames: Sequence[Frame]) -> None:
+    """Sends the frames both ways at the same time and compares what arrives."""
+
+    async def one_way(sender: FrameChannel, receiver: FrameChannel, who: str) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send_in_ways, sender, frames)
+            got = await receive_count(receiver, len(frames), rig.patience, who)
+        compare(got, frames, who)
+
+    client, server = pair
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one_way, client, server, "client to server")
+        nursery.start_soon(one_way, server, client, "server to client")
+
+
+async def frames_arrive_in_order(rig: Rig) -> None:
+    """Both ways at the same time, one by one and in bursts, received one by one and in bursts."""
+    async with rig.pair() as (client, server):
+        await _exchange(rig, (client, server), make_frames(FRAMES))
+        last = make_frame(FRAMES, tag="last")
+        for sender, receiver, who in (
+            (client, server, "client to server"),
+            (server, client, "server to client"),
+        ):
+            # What was made twice, or comes late, would show before this one.
+            await sender.send(last)
+            compare(await receive_count(receiver, 1, rig.patience, who), [last], who)
+
+
+async def frames_arrive_unchanged(rig: Rig) -> None:
+    """Text of every kind, and lengths at which length fields and buffers turn."""
+    frames = [Frame(f'{{"jsonrpc":"2.0","method":"kit/{text}"}}'.encode()) for text in ODD_TEXTS]
+    async with rig.pair() as (client, server):
+        limit = _limit(rig, client, server)
+        frames += [make_frame(number, size) for number, size in enumerate(EDGES) if size <= limit]
+        await _exchange(rig, (client, server), frames)
+
+
+async def large_frames_arrive(rig: Rig) -> None:
+    """One frame of ``max_message_bytes``, or of ``largest`` if that is less, each way."""
+    async with rig.pair() as (client, server):
+        size = min(_limit(rig, client, server), rig.largest)
+        await _exchange(rig, (client, server), [make_frame(0, size), make_frame(1)])
+
+
+async def longer_frames_are_refused(rig: Rig) -> None:
+    """One byte over ``max_message_bytes``: refused where it is made, or the end of the connection; never a piece."""
+    for to_server in (True, False):
+        async with rig.pair() as (client, server):
+            sender, receiver = (client, server) if to_server else (server, client)
+            limits = [
+                each for each in (client.max_message_bytes, server.max_message_bytes) if each is not None
+            ]
+            if not limits or min(limits) > rig.largest:
+                return
+            await _send_too_long(rig, sender, receiver, make_frame(0, min(limits) + 1))
+
+
+async def _send_too_long(rig: Rig, sender: FrameChannel, receiver: FrameChannel, long: Frame) -> None:
+    after = make_frame(1, tag="after")
+    refused = False
+    got: list[bytes] = []
+
+    async def receive() -> None:
+        with trio.move_on_after(rig.patience):
+            try:
+                while after.data not in got:
+                    got.extend(frame.data for frame in await receiver.receive_many())
+            except ENDED:
+                # The other way to refuse. The sender may still be at it.
+                await receiver.aclose()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(receive)
+        try:
+            await sender.send(long)
+        except LocalProtocolError:
+            refused = True
+        except ENDED:
+            pass
+        try:
+            await sender.send(after)
+        except ENDED:
+            expect(not refused, LIMIT, "after a frame was refused, the channel was of no use any more")
+    expect(long.data not in got, LIMIT, f"a frame of {len(long.data)} bytes was carried")
+    expect(set(got) <= {after.data}, LIMIT, f"a piece of a frame of {len(long.data)} bytes arrived")
+    expect(refused or after.data not in got, LIMIT, "a longer frame vanished, and the connection went on")
+    expect(
+        not refused or got == [after.data], LIMIT, "after a frame was refused, the next one did not arrive"
+    )
+
+
+def _limit(rig: Rig, *channels: FrameChannel) -> int:
+    limits = [each.max_message_bytes for each in channels if each.max_message_bytes is not None]
+    return min(limits) if limits else rig.largest
+
+
+async def senders_take_turns(rig: Rig) -> None:
+    """Several tasks send, one after the other, in all four ways, as a link's writer and its callers do."""
+    async with rig.pair() as (client, server):
+        frames = make_frames(FRAMES, sizes=(0, 200, 3000))
+        turn = trio.Lock()
+        queue = iter(frames)
+        sent: list[Frame] = []
+
+        async def send_some(way: int) -> None:
+            while True:
+                async with turn:
+                    frame = next(queue, None)
+                    if frame is None:
+                        return
+                    sent.append(frame)
+                    if way == 0 or not (_hand_over(client, frame) if way == 1 else client.write_now(frame)):
+                        await (client.send_many([frame]) if way == 3 else client.send(frame))
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            for way in range(4):
+                nursery.start_soon(send_some, way)
+            got = await receive_count(server, len(frames), rig.patience, "client to server")
+        compare(got, sent, "client to server, four tasks in turns")
+
+
+def _hand_over(channel: FrameChannel, frame: Frame) -> bool:
+    try:
+        channel.send_nowait(frame)
+    except trio.WouldBlock:
+        return False
+    return True
+
+
+async def senders_at_once(rig: Rig) -> None:
+    """Several tasks send at the same time: frames stay whole, and each task's own stay in order."""
+    async with rig.pair() as (client, server):
+        streams = [make_frames(40, f"task-{number}") for number in range(6)]
+        async with trio.open_nursery() as nursery:
+            for frames in streams:
+                nursery.start_soon(send_in_ways, client, frames)
+            got = await receive_count(server, 6 * 40, rig.patience, "client to server")
+        known = {frame.data for frames in streams for frame in frames}
+        for data in got:
+            expect(data in known, WHOLE, f"what arrived was never sent: {data[:60]!r}…")
+        for number, frames in enumerate(streams):
+            own = {frame.data for frame in frames}
+            compare([data for data in got if data in own], frames, f"client to server, task {number} of six")
+
+
+async def handing_over_keeps_its_promise(rig: Rig) -> None:
+    """``send_nowait``, where it is overridden: whole and in order, bounded, an ending when the channel is closed."""
+    async with rig.pair() as (client, server):
+        for sender, receiver in ((client, server), (server, client)):
+            if type(sender).send_nowait is FrameChannel.send_nowait:
+                continue
+            first = make_frame(0, tag="first")
+            await sender.send(first)
+            taken = [first]
+            for number in range(MANY):
+                frame = make_frame(number, 1000, "handed-over")
+                if not _hand_over(sender, frame):
+                    break
+                taken.append(frame)
+            else:
+                raise RuleBroken(HAND_OVER, f"{MANY} frames were taken while nobody read: there is no bound")
+            got = await receive_count(receiver, len(taken), rig.patience, "handed over")
+            last = make_frame(0, tag="last")
+            await sender.send(last)
+            got += await receive_count(receiver, 1, rig.patience, "after handing over")
+            compare(got, [*taken, last], "handed over without waiting")
+        await client.aclose()
+        try:
+            client.send_nowait(make_frame(0))
+        except (trio.WouldBlock, trio.ClosedResourceError):
+            return
+        raise RuleBroken(HAND_OVER, "a closed channel took a frame")
+
+
+async def writing_at_once_keeps_its_promise(rig: Rig) -> None:
+    """``write_now``, where it is overridden: what it took arrives whole, what it refused does not arrive."""
+    async with rig.pair() as (client, server):
+        for sender, receiver in ((client, server), (server, client)):
+            taken, refused = [], 0
+            for number in range(MANY):
+                frame = make_frame(number, (50, 700, 3000, 9000)[number % 4])
+                if sender.write_now(frame):
+                    taken.append(frame)
+                else:
+                    refused += 1
+                    if refused > 8:
+                        break
+            got = await receive_count(receiver, len(taken), rig.patience, "written at once")
+            last = make_frame(0, tag="last")
+            await sender.send(last)
+            got += await receive_count(receiver, 1, rig.patience, "after writing at once")
+            compare(got, [*taken, last], "written at once")
+        await client.aclose()
+        expect(not client.write_now(make_frame(0)), WRITE_NOW, "a closed channel said that it had written")
+
+
+async def channels_describe_themselves(rig: Rig) -> None:
+    """Properties have the types that the engine counts on, and ``settled`` takes any id."""
+    async with rig.pair() as pair:
+        for channel in pair:
+            limit = channel.max_message_bytes
+            expect(
+                limit is None or (isinstance(limit, int) and limit > 0),
+                PROPERTIES,
+                f"max_message_bytes is {limit!r}",
+            )
+            expect(isinstance(channel.mirrors, bool), PROPERTIES, f"mirrors is {channel.mirrors!r}")
+            expect(isinstance(channel.peer, str), PROPERTIES, f"peer is {channel.peer!r}")
+            expect(isinstance(channel.loss_report(), Mapping), PROPERTIES, "loss_report() is no mapping")
+            for unknown in (7, "kit-unknown"):
+                channel.settled(unknown)
+        await _exchange(rig, pair, make_frames(3))
+        client, _ = pair
+        await client.aclose()
+        expect(isinstance(client.peer, str), PROPERTIES, f"peer is {client.peer!r} after aclose")
+        expect(
+            isinstance(client.loss_report(), Mapping), PROPERTIES, "loss_report() is no mapping after aclose"
+        )
+        got, _ = await receive_all(pair[1])
+        compare(got, [], "client to server, nothing sent")
+
+
+CARRYING = (
+    Check(frames_arrive_in_order, ORDER),
+    Check(frames_arrive_unchanged, WHOLE),
+    Check(large_frames_arrive, LIMIT),
+    Check(longer_frames_are_refused, LIMIT),
+    Check(senders_take_turns, ORDER),
+    Check(senders_at_once, ENDINGS, needs="senders_at_once"),
+    Check(handing_over_keeps_its_promise, HAND_OVER),
+    Check(writing_at_once_keeps_its_promise, WRITE_NOW),
+    Check(channels_describe_themselves, SETTLED),
+)

@@ -1,0 +1,203 @@
+"""Checks of `serve` and of many connections: readiness, isolation, back-pressure, and that nothing is left."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import trio
+
+from mcp_actors.abc import ClientTransport, FrameChannel
+from mcp_actors.testing.conformance.report import Check, RuleBroken, expect
+from mcp_actors.testing.conformance.rig import Connections, Rig
+from mcp_actors.testing.conformance.rules import (
+    ACCEPTING,
+    ISOLATION,
+    NO_TASK_LEFT,
+    PRESSURE,
+    SERVE_CANCELLED,
+)
+from mcp_actors.testing.conformance.traffic import (
+    ENDED,
+    compare,
+    make_frame,
+    make_frames,
+    receive_all,
+    receive_count,
+    send_in_ways,
+)
+
+__all__ = ["SERVING", "system_tasks"]
+
+
+async def echo(channel: FrameChannel) -> None:
+    """Sends back what comes until the peer ends."""
+    try:
+        while True:
+            await channel.send_many(await channel.receive_many())
+    except ENDED:
+        pass  # the peer is done
+
+
+async def connections_are_accepted_once_started(rig: Rig) -> None:
+    """The first connection is made without giving way after ``started``, and used at once."""
+    async with rig.serving(echo) as transport, rig.connected(transport) as client:
+        frames = make_frames(3)
+        await client.send_many(frames)
+        got = await receive_count(client, 3, rig.patience, "echoed on the first connection")
+        compare(got, frames, "echoed on the first connection")
+
+
+async def many_connections_stand_alone(rig: Rig) -> None:
+    """Many connections at once; one does not read, one is closed half-way; the others get all that is theirs."""
+
+    async def talk(number: int, client: FrameChannel) -> None:
+        frames = make_frames(40, f"connection-{number}", sizes=(0, 300))
+        who = f"echoed on connection {number} of {rig.connections}"
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send_in_ways, client, frames)
+            got = await receive_count(client, len(frames), rig.patience, who)
+        compare(got, frames, who)
+
+    async def connect(number: int, transport: ClientTransport) -> None:
+        async with rig.connected(transport) as client:
+            if number == 1:
+                await client.send(make_frame(0))
+                return
+            await talk(number, client)
+
+    async with rig.serving(echo) as transport, rig.connected(transport) as stalled:
+        async with trio.open_nursery() as stalling:
+            stalling.start_soon(_flood, rig, stalled)
+            async with trio.open_nursery() as nursery:
+                for number in range(max(1, rig.connections - 1)):
+                    nursery.start_soon(connect, number, transport)
+            stalling.cancel_scope.cancel(reason="the others are done")
+
+
+async def _flood(rig: Rig, channel: FrameChannel) -> None:
+    """Sends to somebody who answers as much, and reads nothing: neither side can go on in the end."""
+    frame = make_frame(0, 16 * 1024)
+    for _ in range(rig.max_buffered // len(frame.data)):
+        await channel.send(frame)
+
+
+async def a_peer_that_does_not_read_is_waited_for(rig: Rig) -> None:
+    """Each side sends to one that does not read: it must come to wait, and nothing is lost when the peer reads."""
+    for to_server in (True, False):
+        async with rig.pair() as (client, server):
+            sender, receiver = (client, server) if to_server else (server, client)
+            await _press(rig, sender, receiver, "client to server" if to_server else "server to client")
+
+
+async def _press(rig: Rig, sender: FrameChannel, receiver: FrameChannel, who: str) -> None:
+    size = min(16 * 1024, sender.max_message_bytes or 16 * 1024)
+    count = rig.max_buffered // size
+    sent = 0
+
+    async def send() -> None:
+        nonlocal sent
+        for number in range(count):
+            await sender.send(make_frame(number, size))
+            sent += 1
+        raise RuleBroken(PRESSURE, f"{who}: {count * size} bytes were taken, though the peer reads nothing")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send)
+        before = -1
+        while sent != before:
+            before = sent
+            await trio.sleep(rig.quiet)
+        # Only so many more than were taken, so that the sender is still at it while they are read.
+        want = sent
+        got = await receive_count(receiver, want, rig.patience, f"{who}, after a long wait")
+        nursery.cancel_scope.cancel(reason="the sender was seen to wait")
+    compare(got[:want], [make_frame(number, size) for number in range(want)], f"{who}, after a long wait")
+
+
+async def cancelled_serve_closes_everything(rig: Rig) -> None:
+    """``serve`` is cancelled while connections are open: handlers are cancelled, the clients are told, it returns."""
+    cancelled = 0
+
+    async def handle(channel: FrameChannel) -> None:
+        nonlocal cancelled
+        try:
+            await echo(channel)
+        except trio.Cancelled:
+            cancelled += 1
+            raise
+
+    count = min(3, rig.connections)
+    async with rig.maker() as (server, client_for), trio.open_nursery() as outer:
+        serving, stopped = trio.CancelScope(), trio.Event()
+
+        async def serve(*, task_status: trio.TaskStatus[object]) -> None:
+            with serving:
+                await server.serve(Connections(handle), task_status=task_status)
+            stopped.set()
+
+        transport = client_for(await outer.start(serve))
+        clients = [trio.Event() for _ in range(count)]
+
+        async def connect(ready: trio.Event) -> None:
+            async with rig.connected(transport) as client:
+                await client.send(make_frame(0))
+                await receive_count(client, 1, rig.patience, "echoed before serve was cancelled")
+                ready.set()
+                await stopped.wait()
+                with rig.soon(SERVE_CANCELLED, "a client was not told that serve was cancelled"):
+                    await receive_all(client)
+
+        for ready in clients:
+            outer.start_soon(connect, ready)
+        for ready in clients:
+            await ready.wait()
+        serving.cancel(reason="the kit ends serve")
+        with rig.soon(SERVE_CANCELLED, "serve did not return"):
+            await stopped.wait()
+        expect(
+            cancelled == count,
+            SERVE_CANCELLED,
+            f"{cancelled} of {count} handlers had been cancelled when serve returned",
+        )
+
+
+async def nothing_is_left_behind(rig: Rig) -> None:
+    """Connections are used, left and cancelled; afterwards no task is left of them."""
+    before = set(system_tasks())
+    async with rig.serving(echo) as transport:
+        for _ in range(2):
+            async with rig.connected(transport) as client:
+                await client.send(make_frame(0))
+                await receive_count(client, 1, rig.patience, "echoed")
+        with trio.move_on_after(rig.quiet):
+            async with rig.connected(transport) as client:
+                await client.receive_many()
+    for _ in range(20):
+        await trio.lowlevel.checkpoint()
+    left = [repr(task.name) for task in set(system_tasks()) - before]
+    expect(not left, NO_TASK_LEFT, f"system tasks that still run: {', '.join(left)}")
+    # A resource that was forgotten warns when it is collected: here, and not in somebody else's test.
+    gc.collect()
+
+
+def system_tasks() -> Iterator[trio.lowlevel.Task]:
+    """The tasks of this run that are nobody's children: what was started with `trio.lowlevel.spawn_system_task`."""
+    root = trio.lowlevel.current_root_task()
+    assert root is not None
+    above = set()
+    task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
+    while task is not None:
+        above.add(task)
+        task = task.parent_nursery.parent_task if task.parent_nursery is not None else None
+    for nursery in root.child_nurseries:
+        yield from (task for task in nursery.child_tasks if task not in above)
+
+
+SERVING = (
+    Check(connections_are_accepted_once_started, ACCEPTING),
+    Check(many_connections_stand_alone, ISOLATION, needs="connections"),
+    Check(a_peer_that_does_not_read_is_waited_for, PRESSURE),
+    Check(cancelled_serve_closes_everything, SERVE_CANCELLED),
+    Check(nothing_is_left_behind, NO_TASK_LEFT),
+)

@@ -1,0 +1,48 @@
+"""The kit on bindings that keep the contract."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from mcp_actors.testing import check_transport
+
+from .media import close_one_way, memory, pipes, stdio
+
+ENDS_TO_END = 7
+LINKS = 23
+
+
+async def test_memory_under_virtual_time(autojump_clock: trio.testing.MockClock) -> None:
+    report = await check_transport(memory, senders_at_once=True)
+    assert len(report.passed) == LINKS + 1 + 2 * ENDS_TO_END
+    assert dict(report.skipped) == {
+        "a_half_closed_peer_still_reads": "half_close was not given",
+        "breakage_is_no_clean_end": "break_off was not given",
+    }
+    assert "frames_arrive_in_order" in report.passed
+    assert "load_changes_nothing[modern]" in report.passed
+
+
+async def test_memory_under_the_real_clock() -> None:
+    report = await check_transport(memory, quiet=0.01)
+    assert len(report.passed) == LINKS + 2 * ENDS_TO_END
+
+
+async def test_pipes() -> None:
+    report = await check_transport(pipes, half_close=close_one_way, quiet=0.02)
+    assert len(report.passed) == LINKS + 1 + 2 * ENDS_TO_END
+
+
+async def test_child_processes() -> None:
+    report = await check_transport(stdio, connections=3)
+    assert len(report.passed) == LINKS + 2 * ENDS_TO_END
+
+
+async def test_only_some_checks() -> None:
+    report = await check_transport(memory, only=["frames_arrive_in_order"])
+    assert report.passed == ("frames_arrive_in_order",)
+    assert ("large_frames_arrive", "not asked for") in report.skipped
+    with pytest.raises(ValueError, match="no such checks: flies"):
+        await check_transport(memory, only=["flies"])
