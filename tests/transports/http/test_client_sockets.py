@@ -118,6 +118,26 @@ async def test_a_stream_that_was_answered_gives_its_connection_back() -> None:
     assert server.connections == 1
 
 
+async def test_the_older_binding_uses_two_connections() -> None:
+    async def answer(stream: trio.abc.Stream, head: bytes, body: bytes) -> bool:
+        if head.startswith(b"GET"):
+            await stream.send_all(SSE + chunk(b"event: endpoint\ndata: /post\n\n"))
+        elif head.startswith(b"POST /post"):
+            await stream.send_all(b"HTTP/1.1 202 Accepted\r\ncontent-length: 2\r\n\r\nok")
+        else:
+            await stream.send_all(b"HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\n\r\n")
+        return True
+
+    server = RawServer(answer)
+    async with server.channel() as channel:
+        await channel.send(request(1, "initialize"))
+        for id in (2, 3, 4):
+            await trio.testing.wait_all_tasks_blocked(0.1)
+            await channel.send(request(id))
+        await trio.testing.wait_all_tasks_blocked(0.1)
+    assert server.connections == 2
+
+
 async def test_calls_at_once_share_the_pool() -> None:
     server = RawServer(echo)
     answered: set[int | str | None] = set()

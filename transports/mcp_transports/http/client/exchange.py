@@ -122,6 +122,8 @@ class Exchange:
         async with talk.endpoint.ask("POST", headers, Body(self._frame.data, self.sent)) as answer:
             if not answer.ok:
                 raise await answer.refused()
+            # Read to its end, or the connection cannot be used again.
+            await answer.body()
 
     # -- what comes back -------------------------------------------------------------------------------------------
 
