@@ -212,6 +212,22 @@ async def test_the_newest_consumer_wins(nursery: trio.Nursery) -> None:
     assert new.messages[-1]["result"] == "done"
 
 
+async def test_who_comes_back_need_not_wait_for_the_response_that_is_stuck(nursery: trio.Nursery) -> None:
+    door = Door(nursery)
+    session, engine = door.open()
+    stuck = door.post(request(1), session)
+    engine.outlet_of(1).post(notification("0"))
+    stuck.full = True
+    nursery.start_soon(engine.outlet_of(1).send, notification("1"))
+    await trio.testing.wait_all_tasks_blocked()
+    new = await resume(door, session, stuck.ids[0])
+    assert stuck.aborted
+    # The sender finds out about the old response after the new one has taken its place.
+    assert numbers(new) == [0, 1]
+    engine.outlet_of(1).post(answer(1))
+    assert new.messages[-1]["result"] == "done"
+
+
 async def test_the_standalone_stream_is_resumed_too(nursery: trio.Nursery) -> None:
     door = Door(nursery)
     session, engine = door.open()
@@ -428,7 +444,7 @@ async def test_a_silent_stream_gets_comments_and_a_busy_one_none(
     for number in range(60):
         engine.outlet_of(1).post(notification(str(number)))
         await trio.sleep(5)
-    assert 300 / 15 <= silent.chunks.count(b":\n\n") <= 300 / 7.5
+    assert 300 / 15 - 1 <= silent.chunks.count(b":\n\n") <= 300 / 15
     assert b":\n\n" not in busy.chunks
     assert b":\n\n" not in full.chunks
     silent.leave()

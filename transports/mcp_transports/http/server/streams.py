@@ -112,6 +112,9 @@ class SessionStream:
 
     def resume(self, turn: Turn, events: Sequence[tuple[str, bytes]]) -> None:
         """A client came back: it gets what it missed, then whatever comes. The newest response wins."""
+        if self.live is not None and self.live.full:
+            # It does not read, or its network is gone: whoever waits for it to take more must not wait any longer.
+            self.live.abort()
         self._end()
         self._attach(turn, b"".join(encode_event(data, id=id) for id, data in events))
 
