@@ -18,6 +18,7 @@ from mcp_actors.testing.conformance.serving import SERVING
 
 __all__ = ["check_transport"]
 
+LINKS = (*SERVING, *CARRYING, *ENDING, *CANCELLING)
 _THREE_ENDINGS = (trio.ClosedResourceError, trio.BrokenResourceError, trio.EndOfChannel)
 
 
@@ -84,13 +85,7 @@ async def check_transport(
         quiet=quiet,
         patience=patience,
     )
-    checks = (
-        *SERVING,
-        *CARRYING,
-        *ENDING,
-        *CANCELLING,
-        *(each for era in eras for each in checks_of_era(era)),
-    )
+    checks = (*LINKS, *(each for era in eras for each in checks_of_era(era)))
     if unknown := set(only) - {check.name for check in checks}:
         raise ValueError(f"no such checks: {', '.join(sorted(unknown))}")
     begin = trio.current_time()

@@ -1,0 +1,106 @@
+"""The kit is red for every rule that is broken, and names the rule."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from mcp_actors.testing import TransportBreach, check_transport
+from mcp_actors.testing.conformance import rules
+from mcp_transports.memory import MemoryTransport
+
+from . import faulty_media as faults
+from .faulty_media import Planted
+
+# (the fault, the check that finds it, the rule that the message names)
+CHANNELS: list[tuple[type[faults.Passing], str, str]] = [
+    (faults.DropsEveryTenth, "frames_arrive_in_order", rules.NO_LOSS),
+    (faults.SendsTwice, "frames_arrive_in_order", rules.NO_DUPLICATION),
+    (faults.SendsBurstsBackwards, "frames_arrive_in_order", rules.ORDER),
+    (faults.ChangesText, "frames_arrive_unchanged", rules.WHOLE),
+    (faults.SwallowsTheEnd, "what_was_sent_arrives_before_the_end", rules.CLEAN_END),
+    (faults.EndsOnce, "what_was_sent_arrives_before_the_end", rules.CLEAN_END),
+    (faults.BreaksAtACleanEnd, "what_was_sent_arrives_before_the_end", rules.CLEAN_END),
+    (faults.RaisesOSError, "what_was_sent_arrives_before_the_end", rules.ENDINGS),
+    (faults.DropsWhatIsUnderWay, "what_was_sent_arrives_before_the_end", rules.DELIVERED),
+    (faults.ClosesOnlyOnce, "a_closed_channel_says_so", rules.CLOSING),
+    (faults.HangsWhenClosedAgain, "a_closed_channel_says_so", rules.CLOSING),
+    (faults.NeverWakesItsReceiver, "closing_wakes_who_waits", rules.CLOSING),
+    (faults.LosesWhenCancelled, "cancelled_receives_lose_nothing", rules.CANCELLED_RECEIVE),
+    (faults.CarriesAnything, "longer_frames_are_refused", rules.LIMIT),
+    (faults.SaysThatItWrote, "writing_at_once_keeps_its_promise", rules.NO_LOSS),
+    (faults.TakesWhenClosed, "handing_over_keeps_its_promise", rules.HAND_OVER),
+]
+TRANSPORTS: list[tuple[Callable[[], Any], str, str]] = [
+    (lambda: MemoryTransport(max_buffer=100_000), "a_peer_that_does_not_read_is_waited_for", rules.PRESSURE),
+    (faults.ToldTooEarly, "connections_are_accepted_once_started", rules.ACCEPTING),
+    (faults.NeverTold, "connections_are_accepted_once_started", rules.ACCEPTING),
+    (faults.LeavesHandlersRunning, "cancelled_serve_closes_everything", rules.SERVE_CANCELLED),
+    (faults.LeavesATask, "nothing_is_left_behind", rules.NO_TASK_LEFT),
+    (faults.OneAtATime, "many_connections_stand_alone", rules.NO_LOSS),
+    (
+        faults.TwoPieces,
+        "cancelled_sends_tear_nothing",
+        rules.CANCELLED_SEND,
+    ),
+]
+
+
+async def breach_of(make: Callable[[], Any], **options: Any) -> TransportBreach:
+    @asynccontextmanager
+    async def maker() -> AsyncIterator[tuple[Any, Any]]:
+        transport = make()
+        yield transport, lambda where: transport
+
+    with pytest.raises(TransportBreach) as raised:
+        await check_transport(maker, **options)
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("fault", "check", "rule"), CHANNELS, ids=lambda value: getattr(value, "__name__", "")
+)
+async def test_a_faulty_channel_is_found(
+    fault: type[faults.Passing], check: str, rule: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    breach = await breach_of(lambda: Planted(fault), only=[check])
+    assert (breach.check, breach.rule) == (check, rule)
+    assert rule in str(breach)
+    assert f"only=['{check}']" in str(breach)
+
+
+@pytest.mark.parametrize(("make", "check", "rule"), TRANSPORTS)
+async def test_a_faulty_transport_is_found(
+    make: Callable[[], Any], check: str, rule: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    breach = await breach_of(make, only=[check])
+    assert (breach.check, breach.rule) == (check, rule)
+
+
+@pytest.mark.parametrize("fault", [each for each, _, _ in CHANNELS], ids=lambda each: each.__name__)
+async def test_a_faulty_channel_does_not_pass(
+    fault: type[faults.Passing], autojump_clock: trio.testing.MockClock
+) -> None:
+    breach = await breach_of(lambda: Planted(fault), eras=())
+    assert breach.rule in vars(rules).values()
+
+
+async def test_the_soil_is_good(autojump_clock: trio.testing.MockClock) -> None:
+    @asynccontextmanager
+    async def maker() -> AsyncIterator[tuple[Any, Any]]:
+        transport = Planted(faults.Passing)
+        yield transport, lambda where: transport
+
+    report = await check_transport(maker)
+    assert len(report.passed) == 37
+
+
+async def test_a_fault_is_found_under_the_real_clock() -> None:
+    breach = await breach_of(lambda: Planted(faults.SwallowsTheEnd), patience=0.2, quiet=0.02)
+    assert breach.rule in (rules.CLEAN_END, rules.SERVE_CANCELLED)
+    assert "(within 0.2 s)" in breach.seen
