@@ -206,6 +206,7 @@ class FakeHandler:
 
     def __init__(self) -> None:
         self.stopping = trio.Event()
+        self.legacy = True
         self.sessions: list[FakeSession] = []
         self.principals: list[str | None] = []
         self.on_exchange: Callable[[Any, Outlet], Awaitable[None]] | None = None
@@ -213,6 +214,8 @@ class FakeHandler:
 
     def sort(self, frame: Frame, *, in_session: bool = False) -> FakeArrival:
         assert frame.metadata is not None
+        if not self.legacy or frame.metadata.get("mcp-protocol-version") == "unknown":
+            return FakeArrival(None, "legacy", 0, False, error(None, -32022))
         era: Literal["legacy", "modern"] = "modern" if frame.metadata.get("era") == "modern" else "legacy"
         try:
             message = json.loads(frame.data)
@@ -254,8 +257,10 @@ class Door:
         keepalive: float = 15.0,
         authenticate: Authenticate | None = None,
         longest: int = 10_000,
+        legacy: bool = True,
     ) -> None:
         self.handler = FakeHandler()
+        self.handler.legacy = legacy
         self.nursery = nursery
         self.open_streams = OpenStreams(keepalive)
         self.store = MemoryEventStore() if store == "memory" else store

@@ -55,6 +55,23 @@ async def test_a_server_without_sessions_has_neither_get_nor_delete() -> None:
         assert (response.status, response.headers["allow"]) == (405, "POST")
 
 
+async def test_a_server_without_the_legacy_era_has_neither_and_no_pipes() -> None:
+    door = Door(legacy=False)
+    for response in (door.get("x"), door.delete("x")):
+        assert (response.status, response.headers["allow"]) == (405, "POST")
+    assert door.send("GET", "/sse", headers={"accept": "text/event-stream"}).status == 404
+
+
+async def test_a_version_that_no_session_has_is_400_with_any_method() -> None:
+    door = Door()
+    session, _ = door.open()
+    unknown = {"mcp_protocol_version": "unknown"}
+    assert door.get(session, **unknown).status == 400
+    assert door.delete(session, **{"mcp-protocol-version": "unknown"}).status == 400
+    assert door.post(request(1), session, **unknown).status == 400
+    assert door.table.statistics().open == 1
+
+
 @pytest.mark.parametrize("headers", [{"host": "evil.example"}, {"origin": "http://evil.example"}])
 async def test_a_foreign_host_or_origin_is_refused_in_words(headers: dict[str, str]) -> None:
     door = Door()

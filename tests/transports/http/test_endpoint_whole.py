@@ -327,6 +327,8 @@ async def test_a_deleted_session_takes_its_calls_along() -> None:
         session = await at.open()
         async with at.stream("POST", call(1, "wait"), session) as events:
             await message_of(events)
+            headers = {"mcp-session-id": session, "mcp-protocol-version": "1999-01-01"}
+            assert (await at.http.delete(at.url, headers=headers)).status_code == 400
             assert (await at.http.delete(at.url, headers={"mcp-session-id": session})).status_code == 200
             assert [event async for event in events] == []
         await eventually(lambda: at.ends == ["cancelled"])
@@ -417,3 +419,16 @@ def test_what_cannot_be_served_is_said_at_once() -> None:
         repr(HttpServerTransport("http://localhost/"))
         == "<HttpServerTransport http://localhost/: not served>"
     )
+
+
+async def test_a_server_of_the_modern_era_alone() -> None:
+    server = Server("modern", versions=[MODERN])
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery, httpx2.AsyncClient() as http:
+            (url,) = await nursery.start(server.serve, HttpServerTransport("http://127.0.0.1:0/mcp"))
+            for method in ("GET", "DELETE"):
+                response = await http.request(method, url, headers={"accept": "text/event-stream"})
+                assert (response.status_code, response.headers["allow"]) == (405, "POST")
+            response = await http.post(url, json=initialize(LEGACY), headers=BOTH)
+            assert (response.status_code, response.json()["error"]["code"]) == (400, -32020)
+            nursery.cancel_scope.cancel()

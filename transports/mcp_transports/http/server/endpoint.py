@@ -36,6 +36,8 @@ from mcp_transports.http.server.sessions import SESSION_HEADER, LegacySession, S
 __all__ = ["Authenticate", "Endpoint"]
 
 Authenticate = Callable[[Request], "str | Refusal | Awaitable[str | Refusal | None] | None"]
+# Sorted in place of a body where there is none: what the engine refuses of it is the mirrored version.
+_ANYTHING = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
 # What is done with one method at one path, for the principal: it answers, or says what is left to do.
 Row = Callable[[Turn, "str | None"], "Rest | None"]
 
@@ -71,9 +73,11 @@ class Endpoint:
         self._takes_answers = takes_json if json_replies else takes_both
         self._authenticate = authenticate
         self._rows: dict[str, dict[str, Row]] = {path: {"POST": self._post}}
-        if sessions is not None:
+        # A server of the modern era alone has neither sessions nor streams that begin with a GET.
+        legacy = handler.sort(Frame(_ANYTHING, metadata={}), in_session=True).refusal is None
+        if sessions is not None and legacy:
             self._rows[path] |= {"GET": self._get, "DELETE": self._delete}
-        if pipes is not None:
+        if pipes is not None and legacy:
             self._rows[sse_path] = {"GET": self._connect}
             self._rows[messages_path] = {"POST": self._message}
 
@@ -177,7 +181,7 @@ class Endpoint:
             turn.refuse(NO_EVENT_STREAM)
         elif self._handler.stopping.is_set():
             turn.refuse(STOPPING)
-        elif (session := self._session(turn, principal)) is not None:
+        elif (session := self._bodiless_session(turn, principal)) is not None:
             last_event_id = turn.request.headers.get("last-event-id")
             if last_event_id is not None:
                 return partial(session.resume, turn, last_event_id)
@@ -185,10 +189,18 @@ class Endpoint:
         return None
 
     def _delete(self, turn: Turn, principal: str | None) -> None:
-        session = self._session(turn, principal)
+        session = self._bodiless_session(turn, principal)
         if session is not None and self._sessions is not None:
             self._sessions.close(session)
             turn.answer(200)
+
+    def _bodiless_session(self, turn: Turn, principal: str | None) -> LegacySession | None:
+        """As `_session`, for a request without a message: 400 for a version that no session can have."""
+        refusal = self._handler.sort(Frame(_ANYTHING, metadata=turn.request.headers), in_session=True).refusal
+        if refusal is not None:
+            turn.answer(400, refusal.data)
+            return None
+        return self._session(turn, principal)
 
     def _session(self, turn: Turn, principal: str | None) -> LegacySession | None:
         """The session that a request names; answers it otherwise: 400 for none, 404 for one that is not theirs."""
