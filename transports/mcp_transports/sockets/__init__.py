@@ -1,0 +1,32 @@
+"""MCP over stream sockets: one connection is one peer, one line is one message, as on stdio (protocol §6.1, §6.2).
+
+URLs: ``tcp://HOST:PORT``, and ``unix:///path``, ``unix:relative/path`` or ``unix:@abstract``, served or connected to.
+What a URL cannot say is said to `TcpTransport` and `UnixTransport`.
+
+Calls are cancelled by message. A peer that shuts down only its sending side still gets the answers it is owed, so
+``printf '…' | nc -N HOST PORT`` works. A lost connection is lost for good: legacy sessions end with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mcp_transports.sockets.channel import SocketChannel
+from mcp_transports.sockets.serving import SocketStatistics
+from mcp_transports.sockets.transport import DEFAULT_MAX_CONNECTIONS, TcpTransport, UnixTransport
+
+__all__ = [
+    "DEFAULT_MAX_CONNECTIONS",
+    "SocketChannel",
+    "SocketStatistics",
+    "TcpTransport",
+    "UnixTransport",
+    "from_url",
+]
+
+
+def from_url(url: str, **options: Any) -> TcpTransport | UnixTransport:
+    """The transport of a ``tcp:`` or ``unix:`` URL; nothing is opened yet. Options are those of its constructor."""
+    if url.partition(":")[0].lower() == "unix":
+        return UnixTransport(url, **options)
+    return TcpTransport(url, **options)

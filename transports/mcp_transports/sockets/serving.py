@@ -1,0 +1,120 @@
+"""Accepting connections and running them, each in a task of its own."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Sequence
+from functools import partial
+
+import attrs
+import trio
+
+from mcp_actors.abc import ServerHandler
+from mcp_transports._listening import Listener, address_text
+from mcp_transports.sockets.channel import SocketChannel
+from mcp_transports.sockets.stream import ConnectedSocket
+
+__all__ = ["Reception", "SocketStatistics"]
+
+_logger = logging.getLogger("mcp_transports.sockets")
+
+
+@attrs.frozen
+class SocketStatistics:
+    """A snapshot of a listener."""
+
+    connections: int
+    """Open now, those in their TLS handshake included."""
+    accepted: int
+    """Handed to the server since it began."""
+    turned_away: int
+    """Closed at once, for there were ``max_connections`` already."""
+    handshakes_failed: int
+    """Closed before their first frame, since TLS did not come about."""
+
+
+class Reception:
+    """Serves what comes to some listeners."""
+
+    def __init__(
+        self,
+        handler: ServerHandler,
+        *,
+        ssl_context: ssl.SSLContext | None,
+        handshake_timeout: float,
+        max_connections: int,
+        max_message_bytes: int,
+    ) -> None:
+        self._handler = handler
+        self._ssl_context = ssl_context
+        self._handshake_timeout = handshake_timeout
+        self._max_connections = max_connections
+        self._max_message_bytes = max_message_bytes
+        self._open = self._accepted = self._turned_away = self._failed = 0
+
+    def statistics(self) -> SocketStatistics:
+        """What is going on now, and what was."""
+        return SocketStatistics(self._open, self._accepted, self._turned_away, self._failed)
+
+    async def serve(self, listeners: Sequence[Listener]) -> None:
+        """Accepts until the server stops, then lets what is open end; cancelled, closes everything."""
+        async with trio.open_nursery() as connections:
+            async with trio.open_nursery() as accepting:
+                for listener in listeners:
+                    # Without descriptors or memory it waits a moment and tries again.
+                    accepting.start_soon(
+                        partial(
+                            trio.serve_listeners,
+                            partial(self._attend, listener),
+                            [trio.SocketListener(trio.socket.from_stdlib_socket(listener.socket))],
+                            handler_nursery=connections,
+                        ),
+                        name=f"accept at {listener!r}",
+                    )
+                await self._handler.stopping.wait()
+                accepting.cancel_scope.cancel(reason="the server stops")
+            for listener in listeners:
+                listener.close()
+
+    async def _attend(self, listener: Listener, accepted: trio.SocketStream) -> None:
+        if self._open >= self._max_connections:
+            self._turned_away += 1
+            accepted.socket.close()
+            return
+        self._open += 1
+        try:
+            peer = _describe(listener, accepted)
+            channel = await self._opened(ConnectedSocket.adopt(accepted), peer)
+            if channel is not None:
+                self._accepted += 1
+                async with channel:
+                    await self._handler(channel)
+        finally:
+            self._open -= 1
+
+    async def _opened(self, stream: ConnectedSocket, peer: str) -> SocketChannel | None:
+        if self._ssl_context is None:
+            return SocketChannel(stream, max_message_bytes=self._max_message_bytes, peer=peer)
+        secured = trio.SSLStream(stream, self._ssl_context, server_side=True)
+        try:
+            with trio.fail_after(self._handshake_timeout):
+                await secured.do_handshake()
+        except (trio.BrokenResourceError, trio.TooSlowError) as error:
+            self._failed += 1
+            _logger.debug("no TLS with %s: %s", peer, error.__cause__ or error)
+            await trio.aclose_forcefully(stream)
+            return None
+        except BaseException:
+            await trio.aclose_forcefully(stream)
+            raise
+        return SocketChannel(secured, max_message_bytes=self._max_message_bytes, peer=peer)
+
+
+def _describe(listener: Listener, accepted: trio.SocketStream) -> str:
+    if listener.path is not None:
+        return listener.describe(None)
+    try:
+        return address_text(accepted.socket.getpeername())
+    except OSError:
+        return "a peer that is gone"

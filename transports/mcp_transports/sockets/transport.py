@@ -1,0 +1,269 @@
+"""Both sides of the two kinds of addresses."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import ssl
+import stat
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from mcp_actors.abc import FrameChannel, ServerHandler
+from mcp_actors.errors import ConnectFailed, LocalProtocolError
+from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
+from mcp_transports._listening import Listener, bind_tcp, bind_unix, check_unix_path, is_abstract
+from mcp_transports.sockets.address import parse_tcp, parse_unix, unix_url
+from mcp_transports.sockets.channel import Secured, SocketChannel
+from mcp_transports.sockets.serving import Reception, SocketStatistics
+from mcp_transports.sockets.stream import ConnectedSocket
+
+__all__ = ["DEFAULT_MAX_CONNECTIONS", "TcpTransport", "UnixTransport"]
+
+# A connection costs a descriptor, and a process may usually have 1024 of them without being told otherwise; it needs
+# some for itself.
+DEFAULT_MAX_CONNECTIONS = 1000
+# Longer than any handshake over a working network; what waits longer is most likely no client.
+DEFAULT_CONNECT_TIMEOUT = 10.0
+# A server that listens, but whose queue of connections is full: how soon to ask again.
+_ASK_AGAIN = 0.01
+
+
+class _SocketTransport(ABC):
+    """What TCP and Unix sockets have in common."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        ssl_context: ssl.SSLContext | None,
+        connect_timeout: float,
+        max_connections: int,
+        max_message_bytes: int,
+    ) -> None:
+        if max_connections < 1 or max_message_bytes < 1 or connect_timeout <= 0:
+            raise ValueError("max_connections, max_message_bytes and connect_timeout are more than nothing")
+        self.url = url
+        self._ssl_context = ssl_context
+        self._connect_timeout = connect_timeout
+        self._max_connections = max_connections
+        self._max_message_bytes = max_message_bytes
+        self._reception: Reception | None = None
+
+    def __repr__(self) -> str:
+        state = self.statistics()
+        shown = "not served" if state is None else f"{state.connections} connections"
+        return f"<{type(self).__name__} {self.url}: {shown}>"
+
+    def statistics(self) -> SocketStatistics | None:
+        """Of the server's side; ``None`` while it is not served."""
+        return None if self._reception is None else self._reception.statistics()
+
+    async def serve(
+        self, handler: ServerHandler, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Runs ``handler(channel)`` in a task for every connection.
+
+        Reports its URL, with the real port, once connections are accepted. When ``handler.stopping`` is set it
+        accepts no more and returns when the last connection has ended; cancelled, it closes everything at once. What a
+        connection does to itself ends that one; what a handler raises ends them all, as with `trio.serve_listeners`.
+        Raises `ConnectFailed` when it cannot listen there, `LocalProtocolError` if this object is served already.
+        """
+        if self._reception is not None:
+            raise LocalProtocolError(f"{self.url} is served already")
+        self._reception = reception = Reception(
+            handler,
+            ssl_context=self._ssl_context,
+            handshake_timeout=self._connect_timeout,
+            max_connections=self._max_connections,
+            max_message_bytes=self._max_message_bytes,
+        )
+        listeners: list[Listener] = []
+        try:
+            listeners = await self._listen()
+            task_status.started(self._place(listeners[0]))
+            await reception.serve(listeners)
+        finally:
+            self._reception = None
+            for listener in listeners:
+                listener.close()
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[FrameChannel]:
+        """Opens one connection; raises `ConnectFailed` with the address and the reason if it cannot.
+
+        Leaving the block, also by cancellation, closes it within two seconds.
+        """
+        try:
+            with trio.fail_after(self._connect_timeout):
+                channel = await self._open()
+        except trio.TooSlowError:
+            raise ConnectFailed(
+                f"cannot connect to {self.url}: no answer within {self._connect_timeout:g} s"
+            ) from None
+        async with channel:
+            yield channel
+
+    @abstractmethod
+    async def _listen(self) -> list[Listener]: ...
+
+    @abstractmethod
+    def _place(self, first: Listener) -> str: ...
+
+    @abstractmethod
+    async def _open(self) -> SocketChannel: ...
+
+    def _channel(self, stream: ConnectedSocket | Secured) -> SocketChannel:
+        return SocketChannel(stream, max_message_bytes=self._max_message_bytes, peer=self.url)
+
+
+class TcpTransport(_SocketTransport):
+    """Newline frames over TCP at ``tcp://HOST:PORT``: a `ServerTransport` and a `ClientTransport`.
+
+    A host of ``localhost``, or none, is the loopback of IPv4 and IPv6; ``0.0.0.0`` and ``[::]`` are every interface of
+    their family, and to be chosen only with TLS or a trusted network: nobody is asked who they are. Port 0 listens at
+    any free one. Clients try all addresses of a host, the next one when an earlier takes long.
+
+    Args:
+        url: ``tcp://HOST:PORT``.
+        ssl_context: speaks TLS with it, on either side; make it for the side that is used. A peer that ends without
+            saying goodbye is taken for a broken connection.
+        server_hostname: (clients) whose certificate is expected; the URL's host if absent.
+        connect_timeout: (clients) seconds for a connection to come about, TLS included; (servers) for a peer's TLS
+            handshake. 10 by default.
+        max_connections: (servers) more are closed as soon as they were accepted, 1000 by default: a process may
+            usually have 1024 descriptors.
+        max_message_bytes: as in `LineChannel`.
+
+    Raises `LocalProtocolError` for a URL that says something else.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+        server_hostname: str | None = None,
+        connect_timeout: float = DEFAULT_CONNECT_TIMEOUT,
+        max_connections: int = DEFAULT_MAX_CONNECTIONS,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+    ) -> None:
+        self._address = parse_tcp(url)
+        self._server_hostname = server_hostname or self._address.host or "localhost"
+        super().__init__(
+            self._address.url(),
+            ssl_context=ssl_context,
+            connect_timeout=connect_timeout,
+            max_connections=max_connections,
+            max_message_bytes=max_message_bytes,
+        )
+
+    async def _listen(self) -> list[Listener]:
+        return await bind_tcp(self._address.host, self._address.port)
+
+    def _place(self, first: Listener) -> str:
+        return self._address.url(first.port)
+
+    async def _open(self) -> SocketChannel:
+        host, port = self._address.host or "localhost", self._address.port
+        try:
+            stream = ConnectedSocket.adopt(await trio.open_tcp_stream(host, port))
+        except (OSError, UnicodeError) as error:  # the latter for names that cannot be any host's
+            raise ConnectFailed(f"cannot connect to {self.url}: {_reason(error)}") from error
+        if self._ssl_context is None:
+            return self._channel(stream)
+        try:
+            secured = trio.SSLStream(stream, self._ssl_context, server_hostname=self._server_hostname)
+            await secured.do_handshake()
+        except BaseException as error:
+            await trio.aclose_forcefully(stream)
+            if isinstance(error, trio.BrokenResourceError):
+                reason = error.__cause__ or error
+                raise ConnectFailed(f"cannot connect to {self.url}: no TLS: {reason}") from error
+            if isinstance(error, (ssl.SSLError, ValueError)):
+                raise LocalProtocolError(f"this ssl_context is not for clients: {error}") from error
+            raise
+        return self._channel(secured)
+
+
+class UnixTransport(_SocketTransport):
+    """Newline frames over a Unix socket: a `ServerTransport` and a `ClientTransport`.
+
+    Args:
+        url: ``unix:///absolute/path``, ``unix:relative/path``, percent-encoded where need be, or ``unix:@name`` for
+            Linux's abstract names, to which everybody on the machine may connect.
+        mode: (servers) the socket's permissions, 0o600 by default: only this user connects.
+        connect_timeout: (clients) seconds that a busy server has to accept, 10 by default.
+        max_connections, max_message_bytes: as in `TcpTransport`.
+
+    A socket that a dead server left is replaced; a live server's, or what is no socket, never. It is removed when
+    serving ends, unless somebody has put another one in its place. Raises `LocalProtocolError` for a URL that is none
+    of these and a path that is too long.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        mode: int = 0o600,
+        connect_timeout: float = DEFAULT_CONNECT_TIMEOUT,
+        max_connections: int = DEFAULT_MAX_CONNECTIONS,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+    ) -> None:
+        self._path = parse_unix(url)
+        check_unix_path(self._path)
+        self._mode = mode
+        super().__init__(
+            unix_url(self._path),
+            ssl_context=None,
+            connect_timeout=connect_timeout,
+            max_connections=max_connections,
+            max_message_bytes=max_message_bytes,
+        )
+
+    async def _listen(self) -> list[Listener]:
+        return [await bind_unix(self._path, mode=self._mode)]
+
+    def _place(self, first: Listener) -> str:
+        return self.url
+
+    async def _open(self) -> SocketChannel:
+        # trio.open_unix_socket takes a full queue of connections for success.
+        connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connecting.setblocking(False)
+            while True:
+                code = connecting.connect_ex(self._path)
+                if code != errno.EAGAIN:
+                    break
+                await trio.sleep(_ASK_AGAIN)
+            if code:
+                raise ConnectFailed(f"cannot connect to {self.url}: {_why_not(self._path, code)}")
+            await trio.lowlevel.checkpoint()
+        except BaseException:
+            connecting.close()
+            raise
+        return self._channel(ConnectedSocket(connecting))
+
+
+def _reason(error: OSError | UnicodeError) -> str:
+    """One line; trio puts the failures of several addresses into a group behind it."""
+    cause = error.__cause__
+    if isinstance(cause, BaseExceptionGroup):
+        return "; ".join(dict.fromkeys(str(each) for each in cause.exceptions))
+    return str((isinstance(error, OSError) and error.strerror) or cause or error)
+
+
+def _why_not(path: str, code: int) -> str:
+    if code == errno.ECONNREFUSED and not is_abstract(path):
+        try:
+            if not stat.S_ISSOCK(os.stat(path).st_mode):
+                return "that is no socket"
+        except OSError:
+            return os.strerror(code)
+        return "nobody listens there any more"
+    return os.strerror(code)
