@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import attrs
 import trio
+import trio.testing
 
 from mcp_actors.abc import Frame, FrameChannel, Outlet
 from mcp_transports.http.server.endpoint import Authenticate, Endpoint
@@ -330,3 +331,24 @@ def request(id: Any, method: str = "tools/call", **params: Any) -> dict[str, Any
 
 
 INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+
+
+def numbers(response: FakeResponse) -> list[int]:
+    """What was said, of tests that say numbers."""
+    return [int(message["method"]) for message in response.messages if "method" in message]
+
+
+async def resume(door: Door, session: str, last_event_id: str) -> FakeResponse:
+    """A GET that goes on after an event."""
+    response = door.get(session, last_event_id)
+    await trio.testing.wait_all_tasks_blocked()
+    return response
+
+
+def plain(frame: Frame) -> Any:
+    """An exchange that has one thing to say."""
+
+    async def exchange(message: Any, outlet: Outlet) -> None:
+        await outlet.send(frame)
+
+    return exchange

@@ -4,174 +4,31 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
 import trio
 
-from mcp_actors import Context, Limits, Server
+from mcp_actors import Context, Server
 from mcp_actors.errors import ConnectFailed, LocalProtocolError
-from mcp_transports.http.server import HttpServerTransport
-from mcp_transports.http.sse import ServerSentEvent, SseDecoder
-from tests.transports.http.raw import RawPeer, eventually
-
-MODERN, LEGACY, BATCHING = "2026-07-28", "2025-11-25", "2025-03-26"
-BOTH = {"accept": "application/json, text/event-stream"}
-SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}}
-
-
-class Site:
-    """A server at a URL, a client of it that knows HTTP alone, and what its tools went through."""
-
-    def __init__(self, **options: Any) -> None:
-        self.server = server = Server("site", limits=Limits(drain_grace=2))
-        self.transport = HttpServerTransport(options.pop("url", "http://127.0.0.1:0/mcp"), **options)
-        self.url = ""
-        self.go = trio.Event()
-        self.ends: list[str] = []
-        self.http = httpx2.AsyncClient(timeout=10)
-
-        @server.tool
-        async def add(a: int, b: int) -> int:
-            return a + b
-
-        @server.tool
-        async def wait(ctx: Context) -> str:
-            await ctx.progress(1)
-            try:
-                await self.go.wait()
-            except trio.Cancelled:
-                self.ends.append("cancelled")
-                raise
-            await ctx.progress(2)
-            self.ends.append("finished")
-            return "waited"
-
-        @server.tool
-        async def silent() -> str:
-            await self.go.wait()
-            return "at last"
-
-        @server.tool
-        async def ask(ctx: Context) -> str:
-            result = await ctx.elicit("who are you?", SCHEMA)
-            return f"hello {(result.content or {})['name']}"
-
-        @server.tool
-        async def leave(ctx: Context) -> str:
-            ctx.close_stream()
-            await self.go.wait()
-            return "welcome back"
-
-    async def post(self, message: Any, session: str | None = None, **headers: str) -> httpx2.Response:
-        return await self.http.post(self.url, json=message, headers=_headers(session, headers))
-
-    @asynccontextmanager
-    async def stream(
-        self, method: str, message: Any = None, session: str | None = None, path: str = "/mcp", **headers: str
-    ) -> AsyncIterator[Events]:
-        """An event stream on a connection of its own, which is closed under it after the block."""
-        body = b"" if message is None else json.dumps(message).encode()
-        named = {"host": "localhost", "content-type": "application/json", **_headers(session, headers)}
-        lines = "".join(f"{name}: {value}\r\n" for name, value in named.items())
-        head = f"{method} {path} HTTP/1.1\r\n{lines}content-length: {len(body)}\r\n\r\n"
-        port = int(self.url.split(":")[2].partition("/")[0])
-        peer = RawPeer(await trio.open_tcp_stream("127.0.0.1", port))
-        try:
-            await peer.send(head.encode() + body)
-            yield Events(peer)
-        finally:
-            await peer.aclose()
-
-    async def open(self, version: str = LEGACY) -> str:
-        response = await self.post(initialize(version))
-        assert response.json()["result"]["protocolVersion"] == version
-        session = response.headers["mcp-session-id"]
-        assert (await self.post(INITIALIZED, session)).status_code == 202
-        return str(session)
-
-
-def _headers(session: str | None, more: dict[str, str]) -> dict[str, str]:
-    named = {} if session is None else {"mcp-session-id": session}
-    return {**BOTH, **named, **more}
-
-
-class Events:
-    """The events of a stream; iterating ends when it was ended properly."""
-
-    def __init__(self, peer: RawPeer) -> None:
-        self._peer = peer
-        self._decoder = SseDecoder(1_000_000)
-        self._waiting: list[ServerSentEvent] = []
-        self._begun = False
-
-    def __aiter__(self) -> Events:
-        return self
-
-    async def __anext__(self) -> ServerSentEvent:
-        if not self._begun:
-            head = await self._peer.until(b"\r\n\r\n")
-            assert head.startswith(b"HTTP/1.1 200 ")
-            assert b"content-type: text/event-stream" in head
-            self._begun = True
-        while not self._waiting:
-            chunk = await self._peer.chunk()
-            if not chunk:
-                raise StopAsyncIteration
-            self._waiting += self._decoder.feed(chunk)
-        return self._waiting.pop(0)
-
-
-@asynccontextmanager
-async def site(**options: Any) -> AsyncIterator[Site]:
-    made = Site(**options)
-    with trio.fail_after(30):
-        async with trio.open_nursery() as nursery, made.http:
-            (made.url,) = await nursery.start(made.server.serve, made.transport)
-            yield made
-            nursery.cancel_scope.cancel()
-
-
-def call(id: Any, name: str, **arguments: Any) -> dict[str, Any]:
-    params = {"name": name, "arguments": arguments, "_meta": {"progressToken": str(id)}}
-    return {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}
-
-
-def modern(id: Any, name: str, **arguments: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    message = call(id, name, **arguments)
-    message["params"]["_meta"] |= {
-        "io.modelcontextprotocol/protocolVersion": MODERN,
-        "io.modelcontextprotocol/clientCapabilities": {},
-    }
-    return message, {"mcp-protocol-version": MODERN, "mcp-method": "tools/call", "mcp-name": name}
-
-
-def initialize(version: str) -> dict[str, Any]:
-    params = {
-        "protocolVersion": version,
-        "capabilities": {"elicitation": {}},
-        "clientInfo": {"name": "test", "version": "1"},
-    }
-    return {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
-
-
-INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-
-
-def text(message: Any) -> str:
-    return str(message["result"]["content"][0]["text"])
-
-
-async def message_of(events: Events) -> Any:
-    async for event in events:
-        if event.is_message:
-            return json.loads(event.data)
-    raise AssertionError("the stream ended")
-
+from mcp_transports.http.server import HttpServerTransport, Refusal, Request
+from tests.transports.http.raw import eventually
+from tests.transports.http.site import (
+    BATCHING,
+    BOTH,
+    INITIALIZED,
+    LEGACY,
+    MODERN,
+    Site,
+    bare,
+    call,
+    initialize,
+    message_of,
+    modern,
+    site,
+    text,
+)
 
 # -- the modern era ---------------------------------------------------------------------------------------------------
 
@@ -304,7 +161,7 @@ async def test_changed_lists_are_told_on_the_standalone_stream() -> None:
         session = await at.open()
         async with at.stream("GET", None, session) as events:
             assert (await anext(events)).data == b""
-            assert (await at.http.get(at.url, headers=_headers(session, {}))).status_code == 409
+            assert (await at.http.get(at.url, headers=bare(session))).status_code == 409
             at.server.remove_tool("add")
             assert (await message_of(events))["method"] == "notifications/tools/list_changed"
 
@@ -432,3 +289,42 @@ async def test_a_server_of_the_modern_era_alone() -> None:
             response = await http.post(url, json=initialize(LEGACY), headers=BOTH)
             assert (response.status_code, response.json()["error"]["code"]) == (400, -32020)
             nursery.cancel_scope.cancel()
+
+
+async def test_each_call_knows_who_it_is_from_and_nobody_else_learns_why_that_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def who(request: Request) -> str | Refusal | None:
+        await trio.lowlevel.checkpoint()
+        token = request.headers.get("authorization", "")
+        if token == "broken":
+            raise RuntimeError("secret of the token service")
+        return token or Refusal(401, "no token", headers=(("www-authenticate", "Bearer"),))
+
+    async with site(authenticate=who) as at:
+
+        @at.server.tool
+        async def whoami(ctx: Context) -> str:
+            await trio.lowlevel.checkpoint()
+            return str(ctx.principal)
+
+        message, headers = modern(1, "whoami")
+        found: list[str] = []
+
+        async def ask(name: str) -> None:
+            found.append(name + text((await at.post(message, **headers, authorization=name)).json()))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(ask, f"user{number % 2}")
+        assert set(found) == {"user0user0", "user1user1"}
+        opened = await at.post(initialize(LEGACY), authorization="ann")
+        session = opened.headers["mcp-session-id"]
+        assert text((await at.post(call(1, "whoami"), session, authorization="ann")).json()) == "ann"
+        assert (await at.post(call(1, "whoami"), session, authorization="bob")).status_code == 404
+        refused = await at.post(message, **headers)
+        assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+        failed = await at.post(message, **headers, authorization="broken")
+        assert failed.status_code == 500
+        assert "secret" not in failed.text
+        assert "secret" in caplog.text
