@@ -12,7 +12,7 @@ from mcp_transports.http.server.accept import is_json, takes_both, takes_events
 from mcp_transports.http.server.endpoint import Authenticate
 from mcp_transports.http.server.replies import Refusal
 from mcp_transports.http.server.request import Request
-from tests.transports.http.fakes import Door, answer, question, request
+from tests.transports.http.fakes import Door, answer, plain, question, request
 
 # -- before the engine is asked -------------------------------------------------------------------------------------
 
