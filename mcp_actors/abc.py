@@ -15,7 +15,9 @@ The three endings, and no other exception, come out of a channel:
 `trio.BrokenResourceError`      the world broke it; nothing can be sent any more. A peer that broke the
                                 framing itself (a message over the limit) is told apart by its
                                 ``__cause__``, a `~mcp_actors.errors.RemoteProtocolError`: one last
-                                message may still be sent to it
+                                message may still be sent to it. If the ``__cause__`` is a
+                                `~mcp_actors.errors.SessionExpired`, a `NoAnswer` came before it for every
+                                request that may have been run
 `trio.EndOfChannel`             (receiving only) the peer ended cleanly: it sends no more, but may read
 =============================== =====================================================================
 

@@ -36,7 +36,7 @@ class Outbound:
         limits: Limits,
         start_soon: Callable[..., None],
         loss: Callable[[BaseException | None], ConnectionLost | SessionExpired],
-        on_settled: Callable[[RequestId], None] | None = None,
+        on_settled: Callable[[RequestId], None] = lambda id: None,
     ) -> None:
         self.pending: dict[RequestId, PendingCall] = {}
         self.clock = Clock(self.pending, start_soon)
@@ -95,8 +95,7 @@ class Outbound:
             raise
         finally:
             del self.pending[id]
-            if self._on_settled is not None:
-                self._on_settled(id)
+            self._on_settled(id)
         return _result_of(answer)
 
     def _take_back(self, id: int, timed_out: bool, outlet: Outlet, about: RequestId | None) -> None:
@@ -125,6 +124,8 @@ class Outbound:
         if pending is None:
             return False
         pending.settle(answer)
+        # Not only when its caller wakes up, who may have reports of progress to see first.
+        self._on_settled(pending.id)
         return True
 
     def unanswered(self, id: RequestId, reason: McpError | None) -> bool:
@@ -133,6 +134,7 @@ class Outbound:
         if pending is None:
             return False
         pending.settle(reason or self._loss(None))
+        self._on_settled(pending.id)
         return True
 
     def progressed(self, params: dict[str, Any]) -> bool:

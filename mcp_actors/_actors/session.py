@@ -13,7 +13,6 @@ from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.link import Link, LinkStatistics
 from mcp_actors._actors.pool import CallPool
 from mcp_actors._actors.switchboard import Loss, Opening, Switchboard
-from mcp_actors.abc import FrameChannel
 from mcp_actors.errors import (
     INVALID_REQUEST,
     ConnectionLost,
@@ -40,7 +39,6 @@ class Session(Switchboard):
         on_notification: Callable[[str, dict[str, Any]], None],
         answers_malformed: bool,
     ) -> None:
-        settled = type(link.channel).settled
         super().__init__(
             name,
             link,
@@ -50,7 +48,7 @@ class Session(Switchboard):
             server_gate=server_gate,
             on_notification=on_notification,
             answers_malformed=answers_malformed,
-            on_settled=None if settled is FrameChannel.settled else link.channel.settled,
+            on_settled=link.channel.settled,
         )
         self.link = link
         self.ended = trio.Event()
@@ -155,7 +153,8 @@ class Session(Switchboard):
     def _loss(self, broken: BaseException | None) -> Loss:
         broken = broken or self._lost_to
         if broken is not None and isinstance(broken.__cause__, SessionExpired):
-            expired = SessionExpired(*broken.__cause__.args)
+            # The channel has told apart, by `NoAnswer`, what it had begun to send: nothing else was ever run.
+            expired = SessionExpired(*broken.__cause__.args, never_run=True)
             expired.__cause__ = broken
             return expired
         report = self.link.channel.loss_report()

@@ -107,7 +107,7 @@ class Switchboard:
         server_gate: Gate | None = None,
         on_notification: Callable[[str, dict[str, Any]], None],
         answers_malformed: bool,
-        on_settled: Callable[[RequestId], None] | None = None,
+        on_settled: Callable[[RequestId], None] = lambda id: None,
     ) -> None:
         self.name = name
         self.outlet = outlet

@@ -70,7 +70,9 @@ class HttpChannel(FrameChannel):
         """
         await trio.lowlevel.checkpoint()
         tasks = self._tasks()
-        if value.request is not None:
+        if self._talk.forgotten:
+            self._refuse(value)
+        elif value.request is not None:
             exchange = Exchange(value, self._talk, self._fall_back)
             self._talk.modern = exchange.modern
             self._talk.waiting[value.request] = exchange
@@ -92,6 +94,11 @@ class HttpChannel(FrameChannel):
         if self._talk.broken is not None or self._talk.tasks is None:
             raise trio.BrokenResourceError(str(self._talk.broken)) from self._talk.broken
         return self._talk.tasks
+
+    def _refuse(self, frame: Frame) -> None:
+        """The server would: it no longer knows the session."""
+        if frame.request is not None:
+            self._talk.no_answer(frame.request, self._talk.expired(never_run=True))
 
     def settled(self, request: int | str) -> None:
         """Nobody waits for that answer: its stream is not resumed, and closed if it does not end soon."""

@@ -29,6 +29,9 @@ ACCEPT_BOTH = (b"accept", b"application/json, text/event-stream")
 ACCEPT_STREAM = (b"accept", b"text/event-stream")
 CONTENT_TYPE = (b"content-type", b"application/json")
 
+# Seconds in which requests under way may learn by themselves that their session is forgotten.
+EXPIRY_GRACE = 1.0
+
 
 @attrs.frozen(kw_only=True)
 class Options:
@@ -70,6 +73,9 @@ class Conversation:
         self.waiting: dict[int | str, Waiting] = {}
         # The era of the last request: the era of a connection changes while it is found out, never afterwards.
         self.modern = False
+        # Whether the server no longer knows our session.
+        self.forgotten = False
+        self._fewer = trio.lowlevel.ParkingLot()
         self._pauses = 0
         self._quiet = trio.lowlevel.ParkingLot()
 
@@ -112,17 +118,40 @@ class Conversation:
         self.session = session
 
     def expire(self) -> None:
-        """The server no longer knows our session: nothing that waits for an answer gets one."""
-        if self.broken is not None:
+        """The server no longer knows our session. What is under way may still be told so itself: then it was never
+        run, which matters to whoever wants to ask it again.
+        """
+        if self.forgotten or self.broken is not None or self.tasks is None:
             return
-        self.session = None
+        self.forgotten, self.session = True, None
+        for id, each in list(self.waiting.items()):
+            if not each.begun:
+                each.cancel()
+                self.no_answer(id, self.expired(never_run=True))
+        self.tasks.start_soon(self._end_expired, name="end an expired session")
+
+    async def _end_expired(self) -> None:
+        with trio.move_on_after(EXPIRY_GRACE):
+            while any(each.begun for each in self.waiting.values()):
+                await self._fewer.park()
         for id in list(self.waiting):
             self.no_answer(id, self.expired())
         self.end(self.expired())
 
-    def expired(self) -> SessionExpired:
+    def expired(self, *, never_run: bool = False) -> SessionExpired:
         """What everybody is told then: one each, since an exception remembers where it was raised."""
-        return SessionExpired(f"{self.wire.peer} no longer knows our session; connect again to go on")
+        text = f"{self.wire.peer} no longer knows our session; connect again to go on"
+        return SessionExpired(text, never_run=never_run)
+
+    def left(self, id: int | str) -> None:
+        """A request is no longer under way."""
+        self.waiting.pop(id, None)
+        self._fewer.unpark_all()
+
+    @property
+    def in_session(self) -> bool:
+        """Whether what is under way was sent as part of a session, be it forgotten by now."""
+        return self.session is not None or self.forgotten
 
     def end(self, cause: McpError | None) -> None:
         """Ends the channel; what arrived can still be received. Without a cause the server ended it cleanly."""

@@ -64,7 +64,8 @@ class Exchange:
                 async with talk.room:
                     self.begun = True
                     await self._converse()
-        except SessionExpired:
+        except SessionExpired as expired:
+            talk.no_answer(self.id, expired)
             talk.expire()
         except McpError as error:
             talk.no_answer(self.id, error)
@@ -76,7 +77,7 @@ class Exchange:
             )
         finally:
             self.sent.set()
-            talk.waiting.pop(self.id, None)
+            talk.left(self.id)
 
     async def _converse(self) -> None:
         try:
@@ -101,8 +102,8 @@ class Exchange:
             self.sent.set()
             if self._frame.method == "initialize" and answer.ok:
                 talk.begin(answer)
-            elif answer.status == 404 and not self.modern and talk.session is not None:
-                raise talk.expired()
+            elif answer.status == 404 and not self.modern and talk.in_session:
+                raise talk.expired(never_run=True)
             if answer.streams:
                 why = await self._read(answer, cursor)
             else:
