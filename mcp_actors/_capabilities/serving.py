@@ -10,6 +10,7 @@ import attrs
 import trio
 
 from mcp_actors._actors.call import DEFERRED, Call
+from mcp_actors._actors.exchange import Exchanges
 from mcp_actors._capabilities.handler import Handler, bad_params
 from mcp_actors._capabilities.home import Home
 from mcp_actors._eras.modern.eras import LATEST_MODERN, MODERN
@@ -127,9 +128,12 @@ class _Itself:
     versions: Sequence[str]
 
     def initialize(self, ctx: Context) -> InitializeResult:
+        capabilities = ctx.server.capabilities
+        if isinstance(ctx.call.conversation, Exchanges):
+            capabilities = _without_a_session(capabilities)
         return InitializeResult(
             protocol_version=ctx.era.version,
-            capabilities=ctx.server.capabilities,
+            capabilities=capabilities,
             server_info=self.info,
             instructions=self.instructions,
         )
@@ -140,6 +144,17 @@ class _Itself:
             capabilities=ctx.server.capabilities,
             instructions=self.instructions,
         )
+
+
+def _without_a_session(capabilities: ServerCapabilities) -> ServerCapabilities:
+    """Nobody would remember who wants to be told of changes."""
+    prompts, resources, tools = capabilities.prompts, capabilities.resources, capabilities.tools
+    return attrs.evolve(
+        capabilities,
+        prompts=prompts and attrs.evolve(prompts, list_changed=None),
+        resources=resources and attrs.evolve(resources, list_changed=None, subscribe=None),
+        tools=tools and attrs.evolve(tools, list_changed=None),
+    )
 
 
 def _ping(ctx: Context) -> dict[str, Any]:

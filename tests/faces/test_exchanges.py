@@ -219,6 +219,8 @@ async def test_initialize_alone_is_answered() -> None:
         assert (arrival.era, arrival.requests, arrival.initializes) == ("legacy", 1, True)
         outlet = await each.exchange(initialize(5))
         assert outlet.answer["result"]["protocolVersion"] == "2025-11-25"
+        # Nothing is promised that takes somebody who remembers.
+        assert outlet.answer["result"]["capabilities"] == {"logging": {}, "tools": {}}
 
 
 @pytest.mark.parametrize("version", [None, "2025-03-26", "2025-06-18", "2025-11-25"])
