@@ -328,3 +328,14 @@ async def test_each_call_knows_who_it_is_from_and_nobody_else_learns_why_that_fa
         assert failed.status_code == 500
         assert "secret" not in failed.text
         assert "secret" in caplog.text
+
+
+async def test_a_listener_that_answers_nobody_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    async with site(url="http://0.0.0.0:0/mcp") as at:
+        assert "allowed_hosts" in caplog.text
+        response = await at.http.post(at.url, json=initialize(LEGACY), headers=BOTH)
+        assert response.status_code == 403
+    caplog.clear()
+    async with site(url="http://0.0.0.0:0/mcp", allowed_hosts=["0.0.0.0"]) as at:
+        assert (await at.post(initialize(LEGACY))).status_code == 200
+    assert "allowed_hosts" not in caplog.text

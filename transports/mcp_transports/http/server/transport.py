@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Iterable
 from typing import Literal
@@ -24,6 +25,8 @@ from mcp_transports.http.server.sessions import SessionStatistics, SessionTable
 from mcp_transports.http.server.streams import StreamSettings
 
 __all__ = ["HttpServerStatistics", "HttpServerTransport"]
+
+log = logging.getLogger("mcp_transports.http")
 
 # Of an event stream: a quarter of the shortest time after which proxies in use hang up on a silent one.
 DEFAULT_KEEPALIVE = 15.0
@@ -140,6 +143,8 @@ class HttpServerTransport:
         """
         if self._serving:
             raise LocalProtocolError(f"{self._place.url()} is served already")
+        if self._guard.refuses_all:
+            log.warning("%s answers nobody: list its names in the setting allowed_hosts", self._place.url())
         self._serving = True
         try:
             await self._serve(handler, task_status)
