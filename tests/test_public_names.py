@@ -98,6 +98,9 @@ PUBLIC: dict[str, list[str]] = {
     "mcp_actors.server": ["Server", "ServerStatistics"],
     "mcp_actors.testing": [
         "ChannelAction",
+        "Faults",
+        "FaultyTransport",
+        "LinkTally",
         "RawServer",
         "ScriptedPeer",
         "TransportBreach",
@@ -225,6 +228,14 @@ PUBLIC: dict[str, list[str]] = {
         "MemoryTransport",
         "from_url",
         "memory_channel_pair",
+    ],
+    "mcp_transports.sockets": [
+        "DEFAULT_MAX_CONNECTIONS",
+        "SocketChannel",
+        "SocketStatistics",
+        "TcpTransport",
+        "UnixTransport",
+        "from_url",
     ],
     "mcp_transports.stdio": ["StdioClientTransport", "StdioServerTransport", "from_url"],
 }

@@ -2,6 +2,7 @@
 
 - `connected_pair`, `raw_client` and `raw_server`: a server and a client in memory, and a peer that follows a script.
 - `check_transport`: proves that a binding keeps the contract of `mcp_actors.abc`.
+- `FaultyTransport`: latency, bandwidth, loss and the like round any binding, the same way each time.
 
 Everything here works under `trio.testing.MockClock` with autojump, as far as the transport in use does.
 """
@@ -15,10 +16,15 @@ from mcp_actors.testing.conformance import (
     TransportReport,
     check_transport,
 )
+from mcp_actors.testing.faulty import FaultyTransport
+from mcp_actors.testing.lanes import Faults, LinkTally
 from mcp_actors.testing.scripted import RawServer, ScriptedPeer, connected_pair, raw_client, raw_server
 
 __all__ = [
     "ChannelAction",
+    "Faults",
+    "FaultyTransport",
+    "LinkTally",
     "RawServer",
     "ScriptedPeer",
     "TransportBreach",
