@@ -213,6 +213,10 @@ class FakeHandler:
         self.on_exchange: Callable[[Any, Outlet], Awaitable[None]] | None = None
         self.on_connection: Callable[[FrameChannel], Awaitable[None]] | None = None
 
+    @property
+    def has_sessions(self) -> bool:
+        return self.legacy
+
     def sort(self, frame: Frame, *, in_session: bool = False) -> FakeArrival:
         assert frame.metadata is not None
         if not self.legacy or frame.metadata.get("mcp-protocol-version") == "unknown":

@@ -74,10 +74,9 @@ class Endpoint:
         self._authenticate = authenticate
         self._rows: dict[str, dict[str, Row]] = {path: {"POST": self._post}}
         # A server of the modern era alone has neither sessions nor streams that begin with a GET.
-        legacy = handler.sort(Frame(_ANYTHING, metadata={}), in_session=True).refusal is None
-        if sessions is not None and legacy:
+        if sessions is not None and handler.has_sessions:
             self._rows[path] |= {"GET": self._get, "DELETE": self._delete}
-        if pipes is not None and legacy:
+        if pipes is not None and handler.has_sessions:
             self._rows[sse_path] = {"GET": self._connect}
             self._rows[messages_path] = {"POST": self._message}
 
