@@ -3,6 +3,7 @@
 - `connected_pair`, `raw_client` and `raw_server`: a server and a client in memory, and a peer that follows a script.
 - `check_transport`: proves that a binding keeps the contract of `mcp_actors.abc`.
 - `FaultyTransport`: latency, bandwidth, loss and the like round any binding, the same way each time.
+- `RecordingTransport`, `Recording`, `play_to_server` and `RecordedServer`: sessions written down and played back.
 
 Everything here works under `trio.testing.MockClock` with autojump, as far as the transport in use does.
 """
@@ -18,6 +19,8 @@ from mcp_actors.testing.conformance import (
 )
 from mcp_actors.testing.faulty import FaultyTransport
 from mcp_actors.testing.lanes import Faults, LinkTally
+from mcp_actors.testing.playback import PlaybackReport, RecordedServer, play_to_server
+from mcp_actors.testing.recording import RecordedEvent, Recording, RecordingTransport
 from mcp_actors.testing.scripted import RawServer, ScriptedPeer, connected_pair, raw_client, raw_server
 
 __all__ = [
@@ -25,13 +28,19 @@ __all__ = [
     "Faults",
     "FaultyTransport",
     "LinkTally",
+    "PlaybackReport",
     "RawServer",
+    "RecordedEvent",
+    "RecordedServer",
+    "Recording",
+    "RecordingTransport",
     "ScriptedPeer",
     "TransportBreach",
     "TransportMaker",
     "TransportReport",
     "check_transport",
     "connected_pair",
+    "play_to_server",
     "raw_client",
     "raw_server",
 ]

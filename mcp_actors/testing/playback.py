@@ -1,0 +1,264 @@
+"""Recordings played back: against a server, being its client, or against a client, being its server."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import trio
+
+from mcp_actors.abc import ClientTransport, Frame, FrameChannel
+from mcp_actors.discovery import client_transport
+from mcp_actors.errors import ConnectFailed
+from mcp_actors.server import Server
+from mcp_actors.testing.recording import Recording, Side
+
+__all__ = ["PlaybackReport", "RecordedServer", "play_to_server"]
+
+Normal = Callable[[bytes], bytes]
+_ENDINGS = (trio.EndOfChannel, trio.BrokenResourceError, trio.ClosedResourceError)
+
+
+@attrs.frozen
+class PlaybackReport:
+    """What a peer sent, compared with what the recorded one did."""
+
+    expected: tuple[bytes, ...]
+    """What the recorded peer sent, in order."""
+    received: tuple[bytes, ...]
+    """What this peer sent, in order."""
+    missing: tuple[bytes, ...]
+    """What it did not send of it."""
+    unexpected: tuple[bytes, ...]
+    """What it sent beyond it."""
+    misplaced: tuple[int, ...]
+    """Places in ``received`` at which something else was due; only looked for in the exact form."""
+    unsent: int
+    """Frames of ours that could not be sent, because the peer had ended or took nothing."""
+
+    @property
+    def same(self) -> bool:
+        """Whether there is no difference."""
+        return not (self.missing or self.unexpected or self.misplaced or self.unsent)
+
+    def __str__(self) -> str:
+        if self.same:
+            return f"no difference in {len(self.received)} frames"
+        lines = [f"missing:    {data.decode('utf-8', 'replace')}" for data in self.missing]
+        lines += [f"unexpected: {data.decode('utf-8', 'replace')}" for data in self.unexpected]
+        lines += [f"misplaced:  number {place}" for place in self.misplaced]
+        lines += (
+            [f"not sent:   {self.unsent} frames, the peer had ended or took nothing"] if self.unsent else []
+        )
+        return "\n".join(lines)
+
+
+async def play_to_server(
+    recording: Recording,
+    target: Server | ClientTransport,
+    *,
+    connection: int = 1,
+    exact: bool = False,
+    normal: Normal | None = None,
+    patience: float = 5.0,
+    quiet: float = 0.1,
+) -> PlaybackReport:
+    """Plays the client of a recorded connection to a server, and reports how its answers differ.
+
+    A frame is sent when as much has come back as had when it was recorded, or nothing came for ``patience`` seconds.
+    After the last one the rest is waited for likewise, and ``quiet`` seconds more for what was not recorded.
+
+    By default frames are compared as JSON values, in any order. ``exact`` compares bytes and order. ``normal`` is
+    applied to both sides before: it takes out what differs each time, such as tokens and times of day.
+
+    Raises `ConnectFailed` when there is no server, `ValueError` when there is no such connection.
+    """
+    script = recording.script(connection)
+    if not isinstance(target, Server):
+        async with target.connect() as channel:
+            return await _play(channel, script, "client", _Form(exact, normal), patience, quiet)
+    # Both sides are the same object, which `connect` alone does not say.
+    transport: Any = client_transport("memory:")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(target.serve, transport)
+        report = await play_to_server(
+            recording,
+            transport,
+            connection=connection,
+            exact=exact,
+            normal=normal,
+            patience=patience,
+            quiet=quiet,
+        )
+        nursery.cancel_scope.cancel(reason="the recording is played")
+    return report
+
+
+class RecordedServer:
+    """A `~mcp_actors.abc.ClientTransport` at whose other end a recorded server answers, one recorded connection after
+    the other::
+
+        recorded = RecordedServer(Recording.load("session.jsonl"))
+        async with Client(recorded) as client:
+            ...
+        assert recorded.reports[0].same
+
+    A frame is sent when as much has come from the client as had when it was recorded, or nothing came for
+    ``patience`` seconds. ``exact`` and ``normal`` are those of `play_to_server`. `connect` raises `ConnectFailed` when
+    no further connection was recorded.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        *,
+        exact: bool = False,
+        normal: Normal | None = None,
+        patience: float = 5.0,
+    ) -> None:
+        self._scripts = [recording.script(number) for number in recording.connections]
+        self._form = _Form(exact, normal)
+        self._patience = patience
+        self._connected = 0
+        self.reports: list[PlaybackReport] = []
+        """What the client did differently, for each connection that has ended."""
+
+    def __repr__(self) -> str:
+        return f"<RecordedServer {self._connected} of {len(self._scripts)} connections played>"
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[FrameChannel]:
+        """Opens the next connection. Leaving the block closes it and makes the report."""
+        if self._connected == len(self._scripts):
+            raise ConnectFailed(f"the recording has {len(self._scripts)} connections, and they are played")
+        script = self._scripts[self._connected]
+        self._connected += 1
+        played = trio.Event()
+
+        async def handle(channel: FrameChannel) -> None:
+            self.reports.append(await _play(channel, script, "server", self._form, self._patience, None))
+            played.set()
+
+        transport: Any = client_transport("memory:")
+        raised: BaseException | None = None
+        async with trio.open_nursery() as nursery:
+            await nursery.start(transport.serve, handle)
+            try:
+                async with transport.connect() as channel:
+                    yield channel
+            except BaseException as error:
+                raised = error  # raised again outside the nursery, which would put it into a group
+            # The player finds the channel closed, so this takes no time.
+            with trio.move_on_after(self._patience, shield=True):
+                await played.wait()
+            nursery.cancel_scope.cancel(reason="the connection is closed")
+        if raised is not None:
+            raise raised
+
+
+@attrs.frozen
+class _Form:
+    """How two frames are compared."""
+
+    exact: bool
+    normal: Normal | None
+
+    def key(self, data: bytes) -> Hashable:
+        if self.normal is not None:
+            data = self.normal(data)
+        if self.exact:
+            return data
+        try:
+            return json.dumps(json.loads(data), sort_keys=True)
+        except ValueError:
+            return data
+
+    def compare(self, expected: Sequence[bytes], received: Sequence[bytes], unsent: int) -> PlaybackReport:
+        wanted, got = [self.key(data) for data in expected], [self.key(data) for data in received]
+        misplaced = [
+            place for place, (one, other) in enumerate(zip(wanted, got, strict=False)) if one != other
+        ]
+        return PlaybackReport(
+            tuple(expected),
+            tuple(received),
+            _without(expected, wanted, got),
+            _without(received, got, wanted),
+            tuple(misplaced) if self.exact else (),
+            unsent,
+        )
+
+
+def _without(
+    data: Sequence[bytes], keys: Sequence[Hashable], others: Sequence[Hashable]
+) -> tuple[bytes, ...]:
+    """Those of ``data`` whose keys are not among the others, each of which counts for one."""
+    left = Counter(others)
+    rest = []
+    for each, key in zip(data, keys, strict=True):
+        if left[key]:
+            left[key] -= 1
+        else:
+            rest.append(each)
+    return tuple(rest)
+
+
+async def _play(
+    channel: FrameChannel,
+    script: Sequence[tuple[Side, Frame]],
+    side: Side,
+    form: _Form,
+    patience: float,
+    quiet: float | None,
+) -> PlaybackReport:
+    """Is ``side``. ``quiet`` is how long to wait for what is not expected, ``None`` until the peer ends."""
+    received: list[bytes] = []
+    expected: list[bytes] = []
+    unsent = given_up = 0
+    changed = trio.lowlevel.ParkingLot()
+    ended = trio.Event()
+
+    async def collect() -> None:
+        try:
+            while True:
+                received.extend(frame.data for frame in await channel.receive_many())
+                changed.unpark_all()
+        except _ENDINGS:
+            ended.set()
+            changed.unpark_all()
+
+    async def catch_up() -> None:
+        nonlocal given_up
+        while len(received) + given_up < len(expected) and not ended.is_set():
+            before = len(received)
+            with trio.move_on_after(patience):
+                await changed.park()
+            if len(received) == before:
+                # What does not come is waited for once.
+                given_up = len(expected) - before
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(collect)
+        for sender, frame in script:
+            if sender != side:
+                expected.append(frame.data)
+                continue
+            await catch_up()
+            unsent += 1
+            with trio.move_on_after(patience):
+                try:
+                    await channel.send(frame)
+                    unsent -= 1
+                except _ENDINGS:
+                    pass  # counted: what the peer sent before it ended is compared all the same
+        await catch_up()
+        if quiet is None:
+            await ended.wait()
+        else:
+            with trio.move_on_after(quiet):
+                await ended.wait()
+        nursery.cancel_scope.cancel(reason="the recording is played")
+    return form.compare(expected, received, unsent)

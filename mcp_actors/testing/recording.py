@@ -1,0 +1,314 @@
+"""A recorder: the frames of sessions as JSON Lines, one object a line, to be read by people and played back.
+
+The first line is ``{"recording": 1}``. Every other one has ``t`` (seconds since the first connection was opened),
+``connection`` (counted from 1) and ``event``:
+
+================ ==================================================================================================
+``opened``       with ``side``, ``client`` or ``server``: which end of the connection is recorded
+``sent``         this end sent a frame; written when it is handed over
+``received``     this end received a frame; written when the engine gets it
+``no_answer``    (client) the binding knows that a request gets no answer; with ``reason``
+``ended``        the peer ended cleanly
+``broken``       the world broke the connection
+``closed``       this end closed
+================ ==================================================================================================
+
+A frame is ``text`` if it is valid UTF-8, else ``base64``, beside what the binding knew of it: ``request``, ``about``,
+``method``, ``cancels``, ``last``, ``metadata``. The message itself is not looked into: it stands there as it was.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal, TextIO, cast
+
+import attrs
+import trio
+
+from mcp_actors.abc import (
+    ClientTransport,
+    Frame,
+    FrameChannel,
+    NoAnswer,
+    RequestId,
+    ServerHandler,
+    ServerTransport,
+)
+from mcp_actors.errors import LocalProtocolError
+
+__all__ = ["RecordedEvent", "Recording", "RecordingChannel", "RecordingTransport"]
+
+FORMAT = 1
+_FIELDS = ("request", "about", "method", "cancels")
+Side = Literal["client", "server"]
+
+
+@attrs.frozen(kw_only=True)
+class RecordedEvent:
+    """One line of a recording."""
+
+    time: float
+    """Seconds since the first connection was opened."""
+    connection: int
+    """Which connection, counted from 1."""
+    event: str
+    """What happened: see the table of the module."""
+    frame: Frame | None = None
+    """What was sent or received."""
+    side: Side | None = None
+    """Of ``opened``: which end is recorded."""
+
+
+@attrs.frozen
+class Recording:
+    """What a `RecordingTransport` wrote."""
+
+    events: tuple[RecordedEvent, ...]
+
+    @classmethod
+    def load(cls, path: str | Path) -> Recording:
+        """Reads a file; a last line that was not written to its end is left out.
+
+        Raises `ValueError` for a file that is no recording, `OSError` if it cannot be read.
+        """
+        head, *lines = Path(path).read_text("utf-8").split("\n")
+        if not head.startswith('{"recording"') or json.loads(head)["recording"] != FORMAT:
+            raise ValueError(f"{path} is no recording of format {FORMAT}")
+        # What stands after the last newline is empty, or a line that was being written.
+        return cls(tuple(_event(json.loads(line)) for line in lines[:-1]))
+
+    @property
+    def connections(self) -> tuple[int, ...]:
+        """The connections in it, in the order in which they were opened."""
+        return tuple(event.connection for event in self.events if event.event == "opened")
+
+    def script(self, connection: int = 1) -> tuple[tuple[Side, Frame], ...]:
+        """The frames of a connection in order, each with the side that sent it.
+
+        Raises `ValueError` if there is no such connection.
+        """
+        events = [event for event in self.events if event.connection == connection]
+        side = next((event.side for event in events if event.event == "opened"), None)
+        if side is None:
+            raise ValueError(f"there is no connection {connection}; there are {self.connections}")
+        other: Side = "server" if side == "client" else "client"
+        return tuple(
+            (side if event.event == "sent" else other, event.frame)
+            for event in events
+            if event.event in ("sent", "received") and event.frame is not None
+        )
+
+
+class RecordingTransport:
+    """Wraps a transport of either side and writes every frame of its connections to the file at ``path``.
+
+    The file is made anew when the first connection is opened and closed with the last one; a line is written out at
+    once, so what happened before a crash is there. Writing blocks the event loop for as long as the file system takes.
+    Exchanges of an exchange binding's server side go through without being recorded; record its client.
+    """
+
+    def __init__(self, inner: ClientTransport | ServerTransport, path: str | Path) -> None:
+        self._inner = inner
+        self._tape = _Tape(Path(path))
+
+    def __repr__(self) -> str:
+        return f"<RecordingTransport of {self._inner!r}: {self._tape.connections} connections>"
+
+    async def serve(
+        self, handler: ServerHandler, *, task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """As the inner transport; raises `LocalProtocolError` if that serves nothing, `OSError` for the file."""
+        if not isinstance(self._inner, ServerTransport):
+            raise LocalProtocolError(f"{self._inner!r} can be connected to, not served")
+        recorded = cast(ServerHandler, _RecordingHandler(handler, self))
+        await self._inner.serve(recorded, task_status=task_status)
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[FrameChannel]:
+        """As the inner transport; raises `LocalProtocolError` if that connects to nothing, `OSError` for the file."""
+        if not isinstance(self._inner, ClientTransport):
+            raise LocalProtocolError(f"{self._inner!r} can be served, not connected to")
+        async with self._inner.connect() as inner, self.recorded(inner, "client") as channel:
+            yield channel
+
+    @asynccontextmanager
+    async def recorded(self, inner: FrameChannel, side: Side) -> AsyncIterator[RecordingChannel]:
+        """Records one channel for the length of the block; ``side`` is the end that it is."""
+        number = self._tape.open(side)
+        channel = RecordingChannel(inner, self._tape, number)
+        try:
+            yield channel
+        finally:
+            self._tape.close(number)
+
+
+class _RecordingHandler:
+    """The handler that the inner transport gets: channels are recorded, all else is the handler's own."""
+
+    def __init__(self, handler: ServerHandler, transport: RecordingTransport) -> None:
+        self._handler = handler
+        self._transport = transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._handler, name)
+
+    async def __call__(self, inner: FrameChannel, principal: str | None = None) -> None:
+        async with self._transport.recorded(inner, "server") as channel:
+            # A handler that asks for no principal need not take one.
+            await (self._handler(channel) if principal is None else self._handler(channel, principal))
+
+
+class _Tape:
+    """The file, open while a connection is."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: TextIO | None = None
+        self._open: set[int] = set()
+        self._begin = 0.0
+        self.connections = 0
+
+    def open(self, side: Side) -> int:
+        if self._file is None:
+            self._file = self._path.open("a" if self.connections else "w", encoding="utf-8", newline="\n")
+            if not self.connections:
+                self._begin = trio.current_time()
+                self._put({"recording": FORMAT})
+        self.connections += 1
+        self._open.add(self.connections)
+        self.write(self.connections, "opened", side=side)
+        return self.connections
+
+    def write(self, connection: int, event: str, **more: Any) -> None:
+        if connection in self._open:
+            offset = round(trio.current_time() - self._begin, 6)
+            self._put({"t": offset, "connection": connection, "event": event, **more})
+
+    def close(self, connection: int) -> None:
+        self.write(connection, "closed")
+        self._open.discard(connection)
+        if not self._open and self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _put(self, line: dict[str, Any]) -> None:
+        assert self._file is not None
+        self._file.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
+        self._file.flush()
+
+
+class RecordingChannel(FrameChannel):
+    """A channel that passes everything on and writes it down; made by `RecordingTransport`."""
+
+    def __init__(self, inner: FrameChannel, tape: _Tape, number: int) -> None:
+        self._inner = inner
+        self._tape = tape
+        self._number = number
+        self._over = False
+
+    def __repr__(self) -> str:
+        return f"<RecordingChannel {self._number} of {self._inner!r}>"
+
+    @property
+    def max_message_bytes(self) -> int | None:
+        return self._inner.max_message_bytes
+
+    @property
+    def mirrors(self) -> bool:
+        return self._inner.mirrors
+
+    @property
+    def peer(self) -> str:
+        return self._inner.peer
+
+    def settled(self, request: RequestId) -> None:
+        self._inner.settled(request)
+
+    def loss_report(self) -> Mapping[str, Any]:
+        return self._inner.loss_report()
+
+    async def send(self, value: Frame) -> None:
+        """Sends one frame. It is written down first, or the answer could be there before it."""
+        self._write("sent", (value,))
+        await self._inner.send(value)
+
+    async def send_many(self, frames: Sequence[Frame]) -> None:
+        """Sends frames; see `send`."""
+        self._write("sent", frames)
+        await self._inner.send_many(frames)
+
+    def send_nowait(self, frame: Frame) -> None:
+        """Hands over one frame if the inner channel takes it, else raises `trio.WouldBlock`."""
+        self._inner.send_nowait(frame)
+        self._write("sent", (frame,))
+
+    def write_now(self, frame: Frame) -> bool:
+        """Writes one frame if the inner channel does."""
+        written = self._inner.write_now(frame)
+        if written:
+            self._write("sent", (frame,))
+        return written
+
+    async def receive(self) -> Frame:
+        """Waits for one frame. Cancelling loses nothing if it does not in the inner channel."""
+        try:
+            frame = await self._inner.receive()
+        except (trio.EndOfChannel, trio.BrokenResourceError) as ending:
+            self._end(ending)
+            raise
+        self._write("received", (frame,))
+        return frame
+
+    async def receive_many(self) -> list[Frame]:
+        """Waits for frames; see `receive`."""
+        try:
+            frames = await self._inner.receive_many()
+        except (trio.EndOfChannel, trio.BrokenResourceError) as ending:
+            self._end(ending)
+            raise
+        self._write("received", frames)
+        return frames
+
+    async def aclose(self) -> None:
+        """Closes the inner channel. That this end closed is written when the connection's block is left."""
+        await self._inner.aclose()
+
+    def _write(self, event: str, frames: Iterable[Frame]) -> None:
+        for frame in frames:
+            if isinstance(frame, NoAnswer):
+                self._tape.write(self._number, "no_answer", about=frame.about, reason=str(frame.reason))
+            else:
+                self._tape.write(self._number, event, **_line(frame))
+
+    def _end(self, ending: Exception) -> None:
+        if not self._over:
+            self._over = True
+            self._tape.write(self._number, "ended" if isinstance(ending, trio.EndOfChannel) else "broken")
+
+
+def _line(frame: Frame) -> dict[str, Any]:
+    line: dict[str, Any] = {name: value for name in _FIELDS if (value := getattr(frame, name)) is not None}
+    if frame.last:
+        line["last"] = True
+    if frame.metadata:
+        line["metadata"] = dict(frame.metadata)
+    try:
+        line["text"] = frame.data.decode("utf-8")
+    except UnicodeDecodeError:
+        line["base64"] = base64.b64encode(frame.data).decode("ascii")
+    return line
+
+
+def _event(line: dict[str, Any]) -> RecordedEvent:
+    frame = None
+    if "text" in line or "base64" in line:
+        data = line["text"].encode() if "text" in line else base64.b64decode(line["base64"])
+        known = {name: line[name] for name in (*_FIELDS, "last", "metadata") if name in line}
+        frame = Frame(data, **known)
+    return RecordedEvent(
+        time=line["t"], connection=line["connection"], event=line["event"], frame=frame, side=line.get("side")
+    )
