@@ -10,7 +10,7 @@ The first line is ``{"recording": 1}``. Every other one has ``t`` (seconds since
 ``no_answer``    (client) the binding knows that a request gets no answer; with ``reason``
 ``ended``        the peer ended cleanly
 ``broken``       the world broke the connection
-``closed``       this end closed
+``closed``       the block or the handler of this end was left
 ================ ==================================================================================================
 
 A frame is ``text`` if it is valid UTF-8, else ``base64``, beside what the binding knew of it: ``request``, ``about``,
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, TextIO, cast
@@ -34,11 +34,11 @@ from mcp_actors.abc import (
     Frame,
     FrameChannel,
     NoAnswer,
-    RequestId,
     ServerHandler,
     ServerTransport,
 )
 from mcp_actors.errors import LocalProtocolError
+from mcp_actors.testing.passing import PassingChannel
 
 __all__ = ["RecordedEvent", "Recording", "RecordingChannel", "RecordingTransport"]
 
@@ -201,35 +201,17 @@ class _Tape:
         self._file.flush()
 
 
-class RecordingChannel(FrameChannel):
+class RecordingChannel(PassingChannel):
     """A channel that passes everything on and writes it down; made by `RecordingTransport`."""
 
     def __init__(self, inner: FrameChannel, tape: _Tape, number: int) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._tape = tape
         self._number = number
         self._over = False
 
     def __repr__(self) -> str:
         return f"<RecordingChannel {self._number} of {self._inner!r}>"
-
-    @property
-    def max_message_bytes(self) -> int | None:
-        return self._inner.max_message_bytes
-
-    @property
-    def mirrors(self) -> bool:
-        return self._inner.mirrors
-
-    @property
-    def peer(self) -> str:
-        return self._inner.peer
-
-    def settled(self, request: RequestId) -> None:
-        self._inner.settled(request)
-
-    def loss_report(self) -> Mapping[str, Any]:
-        return self._inner.loss_report()
 
     async def send(self, value: Frame) -> None:
         """Sends one frame. It is written down first, or the answer could be there before it."""
@@ -272,10 +254,6 @@ class RecordingChannel(FrameChannel):
             raise
         self._write("received", frames)
         return frames
-
-    async def aclose(self) -> None:
-        """Closes the inner channel. That this end closed is written when the connection's block is left."""
-        await self._inner.aclose()
 
     def _write(self, event: str, frames: Iterable[Frame]) -> None:
         for frame in frames:

@@ -10,7 +10,7 @@ from mcp_actors.testing import check_transport
 
 from .media import close_one_way, memory, pipes, stdio
 
-ENDS_TO_END = 7
+ENDS_TO_END = 9
 LINKS = 23
 
 

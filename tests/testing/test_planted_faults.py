@@ -97,7 +97,7 @@ async def test_the_soil_is_good(autojump_clock: trio.testing.MockClock) -> None:
         yield transport, lambda where: transport
 
     report = await check_transport(maker)
-    assert len(report.passed) == 37
+    assert len(report.passed) == 41
 
 
 async def test_a_fault_is_found_under_the_real_clock() -> None:

@@ -151,7 +151,7 @@ async def _is_closed(rig: Rig, channel: FrameChannel, who: str) -> None:
 
 
 async def a_closed_client_channel_says_so(rig: Rig) -> None:
-    """As above for a client's channel alone: what can be said of an exchange binding."""
+    """The client's channel alone: closed under a task that waits, closed again, its block left."""
 
     async def nothing(channel: FrameChannel) -> None:
         await trio.sleep_forever()
@@ -165,6 +165,9 @@ async def a_closed_client_channel_says_so(rig: Rig) -> None:
         expect_closed(caught, "receive_many")
         await _close_repeatedly(rig, client, SIDES[0])
         await _is_closed(rig, client, "the client closed")
+        async with rig.connected(transport) as left:
+            pass
+        await _is_closed(rig, left, "the block was left")
 
 
 def expect_closed(caught: list[BaseException], what: str) -> None:

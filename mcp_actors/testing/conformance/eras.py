@@ -14,9 +14,19 @@ import trio
 from mcp_actors.client import Client
 from mcp_actors.context import Context
 from mcp_actors.server import Server
+from mcp_actors.testing.conformance.interrupting import InterruptingTransport
 from mcp_actors.testing.conformance.report import Check, expect
 from mcp_actors.testing.conformance.rig import Rig
-from mcp_actors.testing.conformance.rules import CALLS, CANCELLED_CALL, CHANGES, PROGRESS, QUESTIONS
+from mcp_actors.testing.conformance.rules import (
+    CALLS,
+    CANCELLED_CALL,
+    CANCELLED_RECEIVE,
+    CHANGES,
+    NO_TASK_LEFT,
+    PROGRESS,
+    QUESTIONS,
+)
+from mcp_actors.testing.conformance.serving import no_task_is_left, system_tasks
 from mcp_actors.types import ElicitResult, TextContent
 
 __all__ = ["checks_of_era"]
@@ -223,6 +233,42 @@ async def load_changes_nothing(rig: Rig, era: str) -> None:
                 nursery.start_soon(run, transport, number)
 
 
+async def calls_survive_cancelled_receives(rig: Rig, era: str) -> None:
+    """A whole client whose every receive is cancelled again and again, at each checkpoint in turn."""
+    server = _make_server(_Witness())
+    seen: list[float] = []
+
+    async def work(client: Client, name: str) -> None:
+        for number in range(10):
+            await _echo(client, f"{name} {number}" * (1 + 2000 * (number % 2)))
+
+    async with rig.served(server.serve, place=lambda places: places[0]) as transport:
+        with rig.soon(CANCELLED_RECEIVE, "a call was not answered"):
+            async with Client(InterruptingTransport(transport), era=era) as client:
+                async with trio.open_nursery() as nursery:
+                    for number in range(5):
+                        nursery.start_soon(work, client, f"task {number}")
+                    await client.call_tool("count", {"upto": 30}, on_progress=partial(_note, seen))
+    expect(seen == list(range(1, 31)), CANCELLED_RECEIVE, f"of the progress from 1 to 30 arrived {seen}")
+
+
+async def clients_leave_nothing(rig: Rig, era: str) -> None:
+    """A client leaves in order, another one while a call waits; afterwards no task of theirs is left."""
+    before = set(system_tasks())
+    witness = _Witness()
+    server = _make_server(witness)
+    async with rig.served(server.serve, place=lambda places: places[0]) as transport:
+        async with Client(transport, era=era) as client:
+            await _echo(client, "hello")
+        async with trio.open_nursery() as nursery:
+            async with Client(transport, era=era) as client:
+                nursery.start_soon(client.call_tool, "wait")
+                with rig.soon(CALLS, "a call did not begin"):
+                    await witness.saw(waiting=1)
+                nursery.cancel_scope.cancel()
+    await no_task_is_left(before)
+
+
 def checks_of_era(era: str) -> tuple[Check, ...]:
     """The same checks for a client that is told to speak ``era``."""
     return tuple(
@@ -235,5 +281,7 @@ def checks_of_era(era: str) -> tuple[Check, ...]:
             (changes_arrive, CHANGES),
             (questions_reach_the_client, QUESTIONS),
             (load_changes_nothing, CALLS),
+            (calls_survive_cancelled_receives, CANCELLED_RECEIVE),
+            (clients_leave_nothing, NO_TASK_LEFT),
         )
     )

@@ -27,7 +27,7 @@ from mcp_actors.testing.conformance.traffic import (
     send_in_ways,
 )
 
-__all__ = ["SERVING", "system_tasks"]
+__all__ = ["SERVING", "no_task_is_left", "system_tasks"]
 
 
 async def echo(channel: FrameChannel) -> None:
@@ -173,6 +173,11 @@ async def nothing_is_left_behind(rig: Rig) -> None:
         with trio.move_on_after(rig.quiet):
             async with rig.connected(transport) as client:
                 await client.receive_many()
+    await no_task_is_left(before)
+
+
+async def no_task_is_left(before: set[trio.lowlevel.Task]) -> None:
+    """Raises `RuleBroken` if there are system tasks that were not there before."""
     for _ in range(20):
         await trio.lowlevel.checkpoint()
     left = [repr(task.name) for task in set(system_tasks()) - before]

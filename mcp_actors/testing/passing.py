@@ -1,0 +1,56 @@
+"""A channel that passes everything on to another one: what the channels of this package that watch are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mcp_actors.abc import Frame, FrameChannel, RequestId
+
+__all__ = ["PassingChannel"]
+
+
+class PassingChannel(FrameChannel):
+    """Everything that is not overridden is the inner channel's."""
+
+    def __init__(self, inner: FrameChannel) -> None:
+        self._inner = inner
+
+    @property
+    def max_message_bytes(self) -> int | None:
+        return self._inner.max_message_bytes
+
+    @property
+    def mirrors(self) -> bool:
+        return self._inner.mirrors
+
+    @property
+    def peer(self) -> str:
+        return self._inner.peer
+
+    def settled(self, request: RequestId) -> None:
+        self._inner.settled(request)
+
+    def loss_report(self) -> Mapping[str, Any]:
+        return self._inner.loss_report()
+
+    async def send(self, value: Frame) -> None:
+        await self._inner.send(value)
+
+    async def send_many(self, frames: Sequence[Frame]) -> None:
+        await self._inner.send_many(frames)
+
+    def send_nowait(self, frame: Frame) -> None:
+        self._inner.send_nowait(frame)
+
+    def write_now(self, frame: Frame) -> bool:
+        return self._inner.write_now(frame)
+
+    async def receive(self) -> Frame:
+        return await self._inner.receive()
+
+    async def receive_many(self) -> list[Frame]:
+        return await self._inner.receive_many()
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
