@@ -9,8 +9,9 @@ from mcp_transports.sockets.stream import ConnectedSocket
 
 __all__ = ["SocketChannel"]
 
-# How long saying goodbye may take: over TLS it is sent, and a peer that reads nothing takes nothing.
-_GOODBYE_TIME = 1.0
+# How long closing may take: TLS sends a goodbye, which a peer that reads nothing does not take, and what a peer still
+# sends is waited for.
+_GOODBYE_TIME = 2.0
 
 Secured = trio.SSLStream[ConnectedSocket]
 
@@ -33,8 +34,10 @@ class SocketChannel(LineChannel):
         stream = self._stream
         plain = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
         try:
-            with trio.move_on_after(_GOODBYE_TIME + 1.0):
+            with trio.move_on_after(_GOODBYE_TIME):
                 await super().aclose()
+        except trio.ClosedResourceError:
+            pass  # another task closes too and was faster
         finally:
             if plain.socket.fileno() >= 0:
                 await trio.aclose_forcefully(plain)
