@@ -218,6 +218,46 @@ class TakesWhenClosed(Passing):
         await self.inner.aclose()
 
 
+class ForgetsCancellations(Passing):
+    async def send(self, value: Frame) -> None:
+        if value.method != "notifications/cancelled":
+            await self.inner.send(value)
+
+
+class AnswersBeforeProgress(Passing):
+    """Progress is held back until something else was received."""
+
+    def __init__(self, inner: FrameChannel) -> None:
+        super().__init__(inner)
+        self.late: list[Frame] = []
+        self.overtaken = False
+
+    async def receive(self) -> Frame:
+        while not (self.late and self.overtaken):
+            frame = await self.inner.receive()
+            if b"notifications/progress" not in frame.data:
+                self.overtaken = bool(self.late)
+                return frame
+            self.late.append(frame)
+        return self.late.pop(0)
+
+
+class ForgetsChanges(Passing):
+    async def receive(self) -> Frame:
+        while True:
+            frame = await self.inner.receive()
+            if b"list_changed" not in frame.data or b'"result"' in frame.data:
+                return frame
+
+
+class ForgetsQuestions(Passing):
+    async def receive(self) -> Frame:
+        while True:
+            frame = await self.inner.receive()
+            if b"elicitation/create" not in frame.data:
+                return frame
+
+
 class ToldTooEarly(MemoryTransport):
     async def serve(self, handler: Any, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
         task_status.started("memory:")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import struct
 import sys
 import tempfile
 from collections.abc import AsyncIterator
@@ -102,3 +104,47 @@ async def stdio() -> AsyncIterator[tuple[Any, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(RELAY)]
         yield SocketServer(f"{folder}/far"), lambda where: StdioClientTransport([*command, where])
+
+
+class TcpTransport:
+    """Lines over TCP: a medium that can close one way, and be reset."""
+
+    def __init__(self, where: int = 0) -> None:
+        self._port = where
+
+    async def serve(self, handler: Any, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
+        async def handle(stream: trio.SocketStream) -> None:
+            async with TcpChannel(stream) as channel:
+                await handler(channel)
+
+        async with trio.open_nursery() as nursery:
+            listeners = await nursery.start(trio.serve_tcp, handle, 0)
+            task_status.started(listeners[0].socket.getsockname()[1])
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[FrameChannel]:
+        async with TcpChannel(await trio.open_tcp_stream("localhost", self._port)) as channel:
+            yield channel
+
+
+class TcpChannel(LineChannel):
+    def __init__(self, stream: trio.SocketStream) -> None:
+        super().__init__(stream, stream, peer="tcp")
+        self.stream = stream
+
+
+@asynccontextmanager
+async def tcp() -> AsyncIterator[tuple[Any, Any]]:
+    yield TcpTransport(), TcpTransport
+
+
+async def send_eof(channel: FrameChannel) -> None:
+    assert isinstance(channel, TcpChannel)
+    await channel.stream.send_eof()
+
+
+async def reset(channel: FrameChannel) -> None:
+    """What is sent now is a reset, not an end."""
+    assert isinstance(channel, TcpChannel)
+    channel.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    await channel.aclose()

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
 import pytest
 import trio
 import trio.testing
 
 from mcp_actors.testing import check_transport
+from mcp_transports.http.client import HttpClientTransport
+from mcp_transports.http.server import HttpServerTransport
 
-from .media import close_one_way, memory, pipes, stdio
+from .media import close_one_way, memory, pipes, reset, send_eof, stdio, tcp
 
 ENDS_TO_END = 9
 LINKS = 23
@@ -38,6 +44,27 @@ async def test_pipes() -> None:
 async def test_child_processes() -> None:
     report = await check_transport(stdio, connections=3)
     assert len(report.passed) == LINKS + 2 * ENDS_TO_END
+
+
+async def test_sockets() -> None:
+    report = await check_transport(tcp, half_close=send_eof, break_off=reset, quiet=0.02)
+    assert len(report.passed) == LINKS + 2 + 2 * ENDS_TO_END
+
+
+async def test_an_exchange_binding() -> None:
+    @asynccontextmanager
+    async def maker() -> AsyncIterator[tuple[Any, Any]]:
+        yield HttpServerTransport("http://127.0.0.1:0/mcp"), HttpClientTransport
+
+    report = await check_transport(maker, exchange=True, quiet=0.02)
+    assert len(report.passed) == 1 + 2 * ENDS_TO_END
+    assert dict(report.skipped)["frames_arrive_in_order"].startswith("an exchange binding has no channel")
+
+
+async def test_a_medium_for_one_connection(autojump_clock: trio.testing.MockClock) -> None:
+    report = await check_transport(memory, connections=1, eras=["modern"])
+    assert ("many_connections_stand_alone", "connections=1") in report.skipped
+    assert len(report.passed) == LINKS - 1 + ENDS_TO_END
 
 
 async def test_only_some_checks() -> None:

@@ -16,6 +16,7 @@ from mcp_transports.memory import MemoryTransport
 
 from . import faulty_media as faults
 from .faulty_media import Planted
+from .media import pipes
 
 # (the fault, the check that finds it, the rule that the message names)
 CHANNELS: list[tuple[type[faults.Passing], str, str]] = [
@@ -35,6 +36,15 @@ CHANNELS: list[tuple[type[faults.Passing], str, str]] = [
     (faults.CarriesAnything, "longer_frames_are_refused", rules.LIMIT),
     (faults.SaysThatItWrote, "writing_at_once_keeps_its_promise", rules.NO_LOSS),
     (faults.TakesWhenClosed, "handing_over_keeps_its_promise", rules.HAND_OVER),
+]
+END_TO_END: list[tuple[type[faults.Passing], str, str]] = [
+    (faults.DropsEveryTenth, "calls_do_not_wait_for_each_other[modern]", rules.CALLS),
+    (faults.ForgetsCancellations, "cancellation_reaches_the_handler[legacy]", rules.CANCELLED_CALL),
+    (faults.AnswersBeforeProgress, "progress_comes_before_the_answer[modern]", rules.PROGRESS),
+    (faults.ForgetsChanges, "changes_arrive[legacy]", rules.CHANGES),
+    (faults.ForgetsQuestions, "questions_reach_the_client[legacy]", rules.QUESTIONS),
+    (faults.LosesWhenCancelled, "calls_survive_cancelled_receives[modern]", rules.CANCELLED_RECEIVE),
+    (faults.NeverWakesItsReceiver, "a_closed_client_channel_says_so", rules.CLOSING),
 ]
 TRANSPORTS: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: MemoryTransport(max_buffer=100_000), "a_peer_that_does_not_read_is_waited_for", rules.PRESSURE),
@@ -88,6 +98,24 @@ async def test_a_faulty_channel_does_not_pass(
 ) -> None:
     breach = await breach_of(lambda: Planted(fault), eras=())
     assert breach.rule in vars(rules).values()
+
+
+async def test_a_clean_end_is_no_breakage(autojump_clock: trio.testing.MockClock) -> None:
+    """A medium that is broken off and tells its peer of an ordinary end."""
+    breach = await breach_of(MemoryTransport, break_off=lambda channel: channel.aclose())
+    assert (breach.check, breach.rule) == ("breakage_is_no_clean_end", rules.BREAKAGE)
+
+
+async def test_a_half_close_that_closes_everything(autojump_clock: trio.testing.MockClock) -> None:
+    breach = await breach_of(MemoryTransport, half_close=lambda channel: channel.aclose())
+    assert breach.check == "a_half_closed_peer_still_reads"
+
+
+async def test_senders_at_once_that_exclude_each_other() -> None:
+    """What the pipes of stdio do not promise, and no engine needs."""
+    with pytest.raises(TransportBreach) as raised:
+        await check_transport(pipes, senders_at_once=True, only=["senders_at_once"])
+    assert raised.value.rule in (rules.ENDINGS, rules.WHOLE)
 
 
 async def test_the_soil_is_good(autojump_clock: trio.testing.MockClock) -> None:
