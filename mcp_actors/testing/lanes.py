@@ -186,7 +186,7 @@ class Lane:
         if self._sent_frames + 1 == faults.lose_at_frame or (
             faults.loss and self._dice.random() < faults.loss
         ):
-            return self._dice.randrange(size) if faults.truncate else 0
+            return self._dice.randrange(size) if faults.truncate and size else 0
         return None
 
     def _lose(self, frame: Frame, cut: int, due: float) -> None:

@@ -42,7 +42,7 @@ async def test_pipes() -> None:
 
 
 async def test_child_processes() -> None:
-    report = await check_transport(stdio, connections=3)
+    report = await check_transport(stdio, connections=3, quiet=0.05, patience=30, timeout=120)
     assert len(report.passed) == LINKS + 2 * ENDS_TO_END
 
 
@@ -59,6 +59,15 @@ async def test_an_exchange_binding() -> None:
     report = await check_transport(maker, exchange=True, quiet=0.02)
     assert len(report.passed) == 1 + 2 * ENDS_TO_END
     assert dict(report.skipped)["frames_arrive_in_order"].startswith("an exchange binding has no channel")
+
+
+async def test_an_exchange_binding_must_be_called_one() -> None:
+    @asynccontextmanager
+    async def maker() -> AsyncIterator[tuple[Any, Any]]:
+        yield HttpServerTransport("http://127.0.0.1:0/mcp"), HttpClientTransport
+
+    with pytest.raises(AssertionError, match="if this is an exchange binding, say exchange=True"):
+        await check_transport(maker, patience=0.1, only=["frames_arrive_in_order"])
 
 
 async def test_a_medium_for_one_connection(autojump_clock: trio.testing.MockClock) -> None:

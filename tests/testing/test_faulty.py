@@ -196,6 +196,46 @@ async def test_the_inner_channel_can_be_broken_off(autojump_clock: Clock) -> Non
     assert len(broken) == 1
 
 
+async def test_leaving_is_bounded_when_the_peer_reads_nothing(autojump_clock: Clock) -> None:
+    async with line(Faults(latency=2)) as (client, _, _):
+        with trio.move_on_after(10):
+            while True:
+                await client.send_many(frames(50))
+        assert trio.current_time() == 10
+        await client.aclose()
+        assert trio.current_time() == 10
+    # What was sent last arrives after two seconds at the most, and one more is waited for somebody to take it.
+    assert 11 <= trio.current_time() <= 13
+
+
+async def test_a_cancelled_block_waits_for_nothing(autojump_clock: Clock) -> None:
+    with trio.move_on_after(1):
+        async with line(Faults(latency=60)) as (client, _, _):
+            await client.send(Frame(b"x"))
+            await client.receive()
+    assert trio.current_time() == 1
+
+
+async def test_what_the_block_raises_is_not_wrapped(autojump_clock: Clock) -> None:
+    async def handle(channel: FrameChannel) -> None:
+        await trio.sleep_forever()
+
+    inner = MemoryTransport()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(inner.serve, handle)
+        with pytest.raises(KeyError, match="mine"):
+            async with FaultyTransport(inner).connect():
+                raise KeyError("mine")
+        nursery.cancel_scope.cancel()
+
+
+async def test_frames_of_an_odd_kind_are_refused(autojump_clock: Clock) -> None:
+    async with line(Faults()) as (client, _, _):
+        for wrong in (b"", b"a\nb"):
+            with pytest.raises(LocalProtocolError):
+                await client.send(Frame(wrong))
+
+
 async def test_duplicates(autojump_clock: Clock) -> None:
     got, _ = await sent(Faults(duplicate=1), frames(3))
     assert [which for _, which in got] == [0, 0, 1, 1, 2, 2]

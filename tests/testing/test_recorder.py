@@ -26,6 +26,8 @@ from mcp_actors.testing import (
     check_transport,
     play_to_server,
 )
+from mcp_transports.http.client import HttpClientTransport
+from mcp_transports.http.server import HttpServerTransport
 from mcp_transports.memory import MemoryTransport, memory_channel_pair
 
 from .media import memory
@@ -150,6 +152,24 @@ async def test_played_to_the_same_server(era: str, side: str, tmp_path: Path, au
     report = await play_to_server(recording, calculator(), exact=True)
     assert report.same, str(report)
     assert str(report) == "no difference in 3 frames"
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_recorded_and_played_over_http(era: str, tmp_path: Path) -> None:
+    server, serving = calculator(), HttpServerTransport("http://127.0.0.1:0/mcp")
+    async with trio.open_nursery() as nursery:
+        (where,) = await nursery.start(server.serve, serving)
+        async with Client(
+            RecordingTransport(HttpClientTransport(where), tmp_path / "tape"), era=era
+        ) as client:
+            await session(client)
+        recording = Recording.load(tmp_path / "tape")
+        over_http = await play_to_server(recording, HttpClientTransport(where), exact=True)
+        in_memory = await play_to_server(recording, calculator(), exact=True)
+        nursery.cancel_scope.cancel()
+    assert over_http.same, str(over_http)
+    assert in_memory.same, str(in_memory)
+    assert len(over_http.received) == 3
 
 
 async def test_played_to_another_server(tmp_path: Path, autojump_clock: Clock) -> None:

@@ -26,6 +26,8 @@ from mcp_actors.testing.conformance.rules import ACCEPTING, BLOCK
 
 __all__ = ["ChannelAction", "Connections", "Rig", "TransportMaker"]
 
+_NOT_RUN = "the handler was not run for a new connection; if this is an exchange binding, say exchange=True"
+
 TransportMaker = Callable[
     [], AbstractAsyncContextManager[tuple[ServerTransport, Callable[[Any], ClientTransport]]]
 ]
@@ -140,7 +142,7 @@ class Rig:
             await over.wait()
 
         async with self.serving(handle) as transport, self.connected(transport) as client:
-            with self.soon(ACCEPTING, "the handler was not run for a new connection"):
+            with self.soon(ACCEPTING, _NOT_RUN):
                 server = await channels.receive()
             try:
                 yield client, server
