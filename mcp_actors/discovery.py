@@ -1,7 +1,7 @@
 """From a URL to a transport, through the scheme in front of the colon.
 
 A binding is published under its scheme in the entry-point group ``mcp_actors.transports``; the value names a callable
-``from_url(url)`` that returns an object fulfilling `~mcp_actors.abc.ServerTransport`,
+``from_url(url, **options)`` that returns an object fulfilling `~mcp_actors.abc.ServerTransport`,
 `~mcp_actors.abc.ClientTransport` or both. The bindings of this project come through the same door::
 
     [project.entry-points."mcp_actors.transports"]
@@ -23,7 +23,7 @@ from mcp_actors.errors import TransportNotFound
 
 __all__ = ["FromUrl", "client_transport", "installed_schemes", "register_transport", "server_transport"]
 
-FromUrl = Callable[[str], ServerTransport | ClientTransport]
+FromUrl = Callable[..., ServerTransport | ClientTransport]
 
 _GROUP = "mcp_actors.transports"
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")  # RFC 3986 §3.1, after lower-casing
@@ -39,21 +39,21 @@ class _EntryPoint(Protocol):
     def load(self) -> Any: ...
 
 
-def client_transport(url: str) -> ClientTransport:
-    """The transport that connects to ``url``; nothing is opened yet.
+def client_transport(url: str, **options: Any) -> ClientTransport:
+    """The transport that connects to ``url``; nothing is opened yet. ``options`` are those of its binding.
 
     Raises `TransportNotFound` when no binding is installed for its scheme, when the binding cannot be imported, or
     when the URL is one that is only ever served.
     """
-    transport = _find(url)(url)
+    transport = _find(url)(url, **options)
     if not isinstance(transport, ClientTransport):
         raise TransportNotFound(f"{url!r} can be served, not connected to")
     return transport
 
 
-def server_transport(url: str) -> ServerTransport:
-    """The transport that serves at ``url``; nothing is opened yet. Raises like `client_transport`."""
-    transport = _find(url)(url)
+def server_transport(url: str, **options: Any) -> ServerTransport:
+    """The transport that serves at ``url``; nothing is opened yet. See `client_transport` for the rest."""
+    transport = _find(url)(url, **options)
     if not isinstance(transport, ServerTransport):
         raise TransportNotFound(f"{url!r} can be connected to, not served")
     return transport

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import click
 import trio
 
 from mcp_actors import Server
+from mcp_actors.abc import ServerTransport
 from mcp_actors.cli.failures import reported, traceback_option
 from mcp_actors.cli.target import load_server
+from mcp_actors.discovery import server_transport
 
 __all__ = ["command"]
 
 _STDIO = "stdio:"
+# Bindings in which a request says whom it means to have called, and from where.
+_WITH_HOST = ("http:", "https:", "http+unix:", "ws:", "wss:")
 
 
 @click.command("serve", short_help="Serve a Server.")
@@ -22,9 +26,28 @@ _STDIO = "stdio:"
 @click.option(
     "--listen", metavar="URL", multiple=True, help="Where to serve; may be repeated. Default: stdio:"
 )
+@click.option(
+    "--allow-host",
+    metavar="HOST",
+    multiple=True,
+    help="For HTTP and WebSocket: a name by which clients may call this server. Default: the address itself.",
+)
+@click.option(
+    "--allow-origin",
+    metavar="ORIGIN",
+    multiple=True,
+    help="For HTTP and WebSocket: a web site whose pages may use it, such as https://app.example.org.",
+)
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @traceback_option
-def command(target: str, listen: tuple[str, ...], args: tuple[str, ...], show_traceback: bool) -> None:
+def command(
+    target: str,
+    listen: tuple[str, ...],
+    allow_host: tuple[str, ...],
+    allow_origin: tuple[str, ...],
+    args: tuple[str, ...],
+    show_traceback: bool,
+) -> None:
     """Serve a Server from a file or a module.
 
     \b
@@ -37,7 +60,8 @@ def command(target: str, listen: tuple[str, ...], args: tuple[str, ...], show_tr
     \b
     mcp-actors serve weather.py
     mcp-actors serve mcp_actors.examples.sqlite -- shop.db
-    mcp-actors serve weather.py:server --listen stdio: --listen URL
+    mcp-actors serve weather.py:server --listen http://127.0.0.1:8000/mcp
+    mcp-actors serve weather.py --listen http://0.0.0.0:8000/mcp --allow-host example.org
 
     Ends on SIGINT and SIGTERM, and when every address has ended by itself (stdio: at end of input). Exit code 0 for
     these, 1 if the target cannot be imported or an address cannot be served, 2 if there is no such target.
@@ -47,17 +71,24 @@ def command(target: str, listen: tuple[str, ...], args: tuple[str, ...], show_tr
         if not listen or listen == (_STDIO,):
             server.run(_STDIO)
         else:
-            trio.run(_serve_announced, server, listen)
+            allowed = {"allowed_hosts": allow_host, "allowed_origins": allow_origin}
+            trio.run(_serve_announced, server, listen, {name: each for name, each in allowed.items() if each})
 
 
-async def _serve_announced(server: Server, urls: Sequence[str]) -> None:
+def _transport(url: str, allowed: Mapping[str, Sequence[str]]) -> ServerTransport:
+    checks = url.lower().startswith(_WITH_HOST)
+    return server_transport(url, **(allowed if checks else {}))
+
+
+async def _serve_announced(server: Server, urls: Sequence[str], allowed: Mapping[str, Sequence[str]]) -> None:
     """One server at every address. One that cannot be served ends them all: half a service looks like a whole one."""
     failure: Exception | None = None
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_stop_on_signal, server, signals, nursery.cancel_scope)
             try:
-                await server.serve(*urls, task_status=_Announcement(urls))
+                transports = [_transport(url, allowed) for url in urls]
+                await server.serve(*transports, task_status=_Announcement(urls))
             except Exception as error:  # kept, for the nursery would wrap it in a group
                 failure = error
             nursery.cancel_scope.cancel()

@@ -19,10 +19,11 @@ __all__ = ["HttpTransport", "from_url"]
 
 
 class HttpTransport:
-    """Either side of a URL with default options; the side that is used is loaded when it is."""
+    """Either side of a URL; the side that is used is loaded when it is, and gets the ``options``, its own ones."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, **options: Any) -> None:
         self.url = url
+        self._options = options
 
     def __repr__(self) -> str:
         return f"<HttpTransport {self.url}>"
@@ -32,16 +33,16 @@ class HttpTransport:
     ) -> None:
         """See `HttpServerTransport.serve`."""
         side = importlib.import_module("mcp_transports.http.server")
-        transport: ServerTransport = side.HttpServerTransport(self.url)
+        transport: ServerTransport = side.HttpServerTransport(self.url, **self._options)
         await transport.serve(handler, task_status=task_status)
 
     def connect(self) -> AbstractAsyncContextManager[FrameChannel]:
         """See `HttpClientTransport.connect`."""
         side = importlib.import_module("mcp_transports.http.client")
-        transport: ClientTransport = side.HttpClientTransport(self.url)
+        transport: ClientTransport = side.HttpClientTransport(self.url, **self._options)
         return transport.connect()
 
 
-def from_url(url: str) -> HttpTransport:
+def from_url(url: str, **options: Any) -> HttpTransport:
     """The transport of an HTTP URL; nothing is opened yet."""
-    return HttpTransport(url)
+    return HttpTransport(url, **options)
