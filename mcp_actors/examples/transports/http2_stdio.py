@@ -1,0 +1,399 @@
+"""HTTP/2 over the standard streams of a child process: one exchange per stream.
+
+A request is a POST whose body is the message and whose headers mirror it. The answer is ``application/json``, one
+message, or, if something comes before it, ``application/jsonl``: a message a line, the answer last. Either side takes a
+request back with RST_STREAM. A server that is stopping grants no more streams (SETTINGS_MAX_CONCURRENT_STREAMS becomes
+0), ends those there are, and says GOAWAY. There are no sessions: this is for the modern era.
+
+The server, then a client that starts it (both need ``pip install mcp-actors[examples]``)::
+
+    python -m mcp_actors.examples.transports.http2_stdio weather.py
+    Client("h2stdio:python -m mcp_actors.examples.transports.http2_stdio weather.py")
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import shlex
+import subprocess
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import trio
+from h2 import events
+from h2.errors import ErrorCodes
+from h2.settings import SettingCodes
+
+from mcp_actors import errors, register_transport
+from mcp_actors.abc import Frame, FrameChannel, NoAnswer, ServerHandler
+from mcp_actors.cli.target import load_server
+from mcp_actors.examples.transports.http2_wire import MAX_MESSAGE, MAX_STREAMS, STALL, Stream, Wire, joined
+
+__all__ = [
+    "Http2Channel",
+    "Http2StdioClient",
+    "Http2StdioServer",
+    "client_channel",
+    "from_url",
+    "serve_streams",
+]
+
+log = logging.getLogger(__name__)
+
+MAX_QUEUED = 1024  # requests of a client that wait for a stream
+MAX_UNSENT = 1024 * 1024  # bytes that they and the others may have waiting before `send` waits
+STREAM_WATER = 64 * 1024  # bytes that wait in a stream before its handler waits
+MEETING = 10.0  # seconds a child has to say that it speaks HTTP/2
+GRACE = 2.0  # seconds a child has to exit, and again after SIGTERM
+JSON = "application/json"
+
+
+@attrs.define(eq=False, kw_only=True)
+class Exchange(Stream):
+    """A stream of a client, and the `Outlet` of what it asked for."""
+
+    wire: Wire
+    metadata: dict[str, str]
+    scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
+    longest: int = MAX_MESSAGE
+    running: bool = False
+
+    def post(self, frame: Frame) -> None:
+        if len(frame.data) > self.longest:
+            raise errors.LocalProtocolError(f"a message of more than {self.longest} bytes")
+        status = "200" if frame.refusal is None else "400"
+        self._add(status, JSON if frame.last else f"{JSON}l", frame.data + b"\n", frame.last)
+
+    def _add(self, status: str, content_type: str, data: bytes, last: bool) -> None:
+        if self.complete or self.gone:
+            raise trio.BrokenResourceError("the client has left")
+        if not self.begun:
+            self.wire.h2.send_headers(self.id, [(":status", status), ("content-type", content_type)])
+            self.begun = True
+        self.unsent += data
+        self.complete = last
+        self.wire.pump()
+
+    def send_nowait(self, frame: Frame) -> bool:
+        if len(self.unsent) >= STREAM_WATER:
+            return False
+        self.post(frame)
+        return True
+
+    async def send(self, frame: Frame) -> None:
+        while not self.send_nowait(frame):
+            await self.taken()
+
+    async def taken(self) -> None:
+        """Waits until the client's window lets something through."""
+        with trio.move_on_after(STALL):
+            await self.room.park()
+            return
+        self.wire.reset(self, ErrorCodes.CANCEL)
+        raise trio.BrokenResourceError(f"the client took nothing for {STALL:g} s")
+
+    def settle(self) -> None:
+        if not self.complete and not self.gone:
+            self._add("202", JSON, b"", last=True)
+
+    def close_stream(self) -> None:
+        """Nobody could come back for the rest: the stream stays."""
+
+
+async def serve_streams(
+    handler: ServerHandler, reading: trio.abc.ReceiveStream, writing: trio.abc.SendStream
+) -> None:
+    """Serves the one connection over two byte streams until its client leaves, then has closed both."""
+    wire = Wire(reading, writing, client=False)
+    async with wire.written(), trio.open_nursery() as tasks:
+        tasks.start_soon(_drain, handler, wire, tasks.cancel_scope)
+        try:
+            while True:
+                for event in await wire.read():
+                    _serve(event, handler, wire, tasks)
+                await trio.lowlevel.checkpoint()  # what was taken back ends before more is read
+        except (trio.EndOfChannel, trio.BrokenResourceError) as ending:
+            log.debug("the client is gone: %r", ending.__cause__ or ending)
+        tasks.cancel_scope.cancel(reason="the client is gone")
+
+
+def _serve(event: Any, handler: ServerHandler, wire: Wire, tasks: trio.Nursery) -> None:
+    exchange: Exchange | None = wire.streams.get(getattr(event, "stream_id", 0))
+    match event:
+        case events.RequestReceived():
+            exchange = Exchange(id=event.stream_id, wire=wire, metadata=joined(event.headers))
+            # Beside h2's own count: handlers that were cancelled may take a moment to end.
+            if len(wire.streams) < 2 * MAX_STREAMS and not handler.stopping.is_set():
+                wire.streams[exchange.id] = exchange
+            else:
+                wire.reset(exchange, ErrorCodes.REFUSED_STREAM)
+        case events.DataReceived() if exchange is not None:
+            if not wire.take(exchange, event.data):
+                _forget(exchange)
+        case events.StreamEnded() if exchange is not None:
+            exchange.running = True
+            tasks.start_soon(_run, exchange, handler)
+        case events.StreamReset() if exchange is not None:
+            exchange.gone = True
+            exchange.scope.cancel(reason="the client took the request back")
+            if not exchange.running:
+                _forget(exchange)
+
+
+async def _run(exchange: Exchange, handler: ServerHandler) -> None:
+    try:
+        with exchange.scope:
+            arrival = handler.sort(Frame(bytes(exchange.received), metadata=exchange.metadata))
+            exchange.received.clear()
+            if arrival.refusal is not None:
+                exchange.post(arrival.refusal)
+            else:
+                await handler.exchange(arrival, exchange)
+                exchange.settle()
+            while not exchange.gone:  # the rest of the answer may wait for the client's window
+                await exchange.taken()
+    except trio.BrokenResourceError:
+        log.debug("the client left its exchange")
+    except Exception:
+        log.exception("an exchange failed")
+    finally:
+        if not exchange.complete:
+            exchange.wire.reset(exchange, ErrorCodes.INTERNAL_ERROR)
+        if (
+            exchange.gone
+        ):  # else all is being cancelled, and the writer has a moment for the rest of the answer
+            _forget(exchange)
+
+
+def _forget(exchange: Exchange) -> None:
+    del exchange.wire.streams[exchange.id]
+    exchange.wire.room.unpark_all()
+
+
+async def _drain(handler: ServerHandler, wire: Wire, everything: trio.CancelScope) -> None:
+    await handler.stopping.wait()
+    if not wire.over:
+        wire.h2.update_settings({SettingCodes.MAX_CONCURRENT_STREAMS: 0})
+        wire.pump()
+    while wire.streams:
+        await wire.room.park()
+    everything.cancel(reason="all exchanges have ended")
+
+
+class Http2StdioServer:
+    """Serves the peer at descriptors 0 and 1; what is printed meanwhile goes to stderr. A `ServerTransport`."""
+
+    async def serve(
+        self, handler: ServerHandler, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        reading, writing = trio.lowlevel.FdStream(os.dup(0)), trio.lowlevel.FdStream(os.dup(1))
+        os.dup2(2, 1)
+        task_status.started("h2stdio:")
+        await serve_streams(handler, reading, writing)
+
+
+class Http2Channel(FrameChannel):
+    """Frames as HTTP/2 exchanges; made by `client_channel`."""
+
+    max_message_bytes = MAX_MESSAGE
+    mirrors = True
+
+    def __init__(self, wire: Wire, process: trio.Process | None) -> None:
+        self._wire, self._process = wire, process
+        self._queue: deque[Frame] = deque()
+        self._waiting: dict[int | str, Stream] = {}
+        self._inbox: list[Frame] = []
+        self._closed = False
+
+    @property
+    def peer(self) -> str:
+        return "HTTP/2" if self._process is None else f"HTTP/2 to pid {self._process.pid}"
+
+    def loss_report(self) -> Mapping[str, Any]:
+        return {} if self._process is None else {"exit_code": self._process.returncode}
+
+    def settled(self, request: int | str) -> None:
+        self._waiting.pop(request, None)
+
+    async def send(self, value: Frame) -> None:
+        """Gives a frame a stream, in turn when the server grants one, and waits while too much is waiting."""
+        await trio.lowlevel.checkpoint()
+        self._check()
+        if value.cancels is not None:
+            self._queue = deque(frame for frame in self._queue if frame.request != value.cancels)
+            if (ask := self._waiting.pop(value.cancels, None)) is not None:
+                self._wire.streams.pop(ask.id, None)
+                self._wire.reset(ask, ErrorCodes.CANCEL)
+        elif len(value.data) > MAX_MESSAGE:
+            raise errors.LocalProtocolError(f"a message of more than {MAX_MESSAGE} bytes")
+        elif len(self._queue) < MAX_QUEUED:
+            self._queue.append(value)
+        elif value.request is not None:
+            self._fail(value.request, errors.Overloaded("connection", MAX_STREAMS, MAX_QUEUED))
+        self._open_streams()
+        while self._wire.backlog > MAX_UNSENT and not self._wire.over:
+            await self._wire.room.park()
+        self._check()
+
+    def _check(self) -> None:
+        if self._closed:
+            raise trio.ClosedResourceError
+        if self._wire.over:
+            raise trio.BrokenResourceError("the connection is over")
+
+    def _open_streams(self) -> None:
+        h2 = self._wire.h2
+        most, longest = (
+            h2.remote_settings.max_concurrent_streams,
+            h2.remote_settings.max_header_list_size or math.inf,
+        )
+        while self._queue and not self._wire.over and h2.open_outbound_streams < most:
+            frame = self._queue.popleft()
+            headers = [(":method", "POST"), (":scheme", "http"), (":authority", "stdio"), (":path", "/mcp")]
+            headers += [("content-type", JSON), *(frame.metadata or {}).items()]
+            if sum(len(name) + len(text) + 32 for name, text in headers) > longest:  # RFC 9113 §6.5.2
+                self._fail(
+                    frame.request, errors.LocalProtocolError("it needs longer headers than the server takes")
+                )
+                continue
+            ask = Stream(h2.get_next_available_stream_id(), tag=frame.request)
+            h2.send_headers(ask.id, headers)
+            ask.unsent += frame.data
+            ask.begun = ask.complete = True
+            self._wire.streams[ask.id] = ask
+            if frame.request is not None:
+                self._waiting[frame.request] = ask
+        self._wire.pump()
+
+    async def receive(self) -> Frame:
+        frame, *self._inbox = await self.receive_many()
+        return frame
+
+    async def receive_many(self) -> list[Frame]:
+        """Waits for frames. What was read is digested without a checkpoint, so cancelling loses nothing."""
+        await trio.lowlevel.checkpoint()
+        while not self._inbox or self._closed:
+            if self._closed:
+                raise trio.ClosedResourceError
+            await self._read()
+        frames, self._inbox = self._inbox, []
+        return frames
+
+    async def _read(self) -> list[Any]:
+        try:
+            found = await self._wire.read()
+        except trio.EndOfChannel:
+            if self._process is not None:
+                with trio.move_on_after(0.5):
+                    await self._process.wait()  # its exit code is part of the report
+            raise trio.BrokenResourceError("the server has left") from None
+        for event in found:
+            ask = self._wire.streams.get(getattr(event, "stream_id", 0))
+            if ask is not None:
+                self._digest(event, ask)
+        self._open_streams()
+        return found
+
+    def _digest(self, event: Any, ask: Stream) -> None:
+        match event:
+            case events.DataReceived():
+                fits = self._wire.take(ask, event.data)
+                *lines, ask.received = ask.received.split(b"\n")
+                self._inbox += [Frame(bytes(line), about=ask.tag) for line in lines if line]
+                if not fits:
+                    self._lose(ask, errors.RemoteProtocolError("the server sent a message that is too long"))
+            case events.StreamEnded():
+                self._lose(ask, errors.RemoteProtocolError("the server ended the exchange without an answer"))
+            case events.StreamReset(error_code=ErrorCodes.REFUSED_STREAM):
+                self._lose(ask, errors.Overloaded("connection", MAX_STREAMS, len(self._queue)))
+            case events.StreamReset():
+                text = (
+                    f"the server broke off the exchange ({event.error_code!s}); it may have been carried out"
+                )
+                self._lose(ask, errors.ConnectionLost(text))
+
+    def _lose(self, ask: Stream, reason: errors.McpError) -> None:
+        """Nothing more comes on a stream: if the answer has come, nobody minds this."""
+        del self._wire.streams[ask.id]
+        if ask.tag in self._waiting:
+            self._fail(ask.tag, reason)
+
+    def _fail(self, request: int | str | None, reason: errors.McpError) -> None:
+        if request is not None:
+            self._inbox.append(NoAnswer(b"", about=request, reason=reason))
+
+    async def meet(self) -> None:
+        """Waits for the server's SETTINGS: whatever else comes out of that program is no HTTP/2."""
+        try:
+            with trio.fail_after(MEETING):
+                while not any(
+                    isinstance(event, events.RemoteSettingsChanged) for event in await self._read()
+                ):
+                    pass
+        except (trio.BrokenResourceError, trio.TooSlowError) as error:
+            raise errors.ConnectFailed(f"no HTTP/2 from {self.peer}: {error.__cause__ or error!r}") from error
+
+    async def aclose(self) -> None:
+        """Closes both directions, within a second; what is under way is reset by the server."""
+        self._closed = True
+        self._wire.close()
+        await self._wire.closed.wait()
+
+
+@asynccontextmanager
+async def client_channel(
+    reading: trio.abc.ReceiveStream, writing: trio.abc.SendStream, process: trio.Process | None = None
+) -> AsyncIterator[Http2Channel]:
+    """A channel over two byte streams to a server; raises `ConnectFailed` if it does not speak HTTP/2."""
+    wire = Wire(reading, writing, client=True)
+    channel = Http2Channel(wire, process)
+    async with wire.written():
+        await channel.meet()
+        yield channel
+
+
+class Http2StdioClient:
+    """Starts ``command`` once for each connection. A `ClientTransport`."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = list(command)
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[FrameChannel]:
+        """Leaving the block closes the child's stdin, waits for its exit, and helps it along with signals."""
+        try:
+            process = await trio.lowlevel.open_process(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            )
+        except OSError as error:
+            raise errors.ConnectFailed(f"cannot start {shlex.join(self._command)!r}: {error}") from error
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            async with client_channel(process.stdout, process.stdin, process) as channel:
+                yield channel
+        finally:
+            with trio.CancelScope(shield=True):
+                for hasten in (process.terminate, process.kill):
+                    with trio.move_on_after(GRACE):
+                        await process.wait()
+                    hasten()
+                await process.wait()
+
+
+def from_url(url: str) -> Http2StdioServer | Http2StdioClient:
+    """The server for ``h2stdio:``, a client for ``h2stdio:COMMAND ARG…``."""
+    command = shlex.split(url.partition(":")[2])
+    return Http2StdioClient(command) if command else Http2StdioServer()
+
+
+register_transport("h2stdio", from_url)
+
+if __name__ == "__main__":
+    load_server(sys.argv[1], sys.argv[2:]).run("h2stdio:")
