@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import trio
 
-from mcp_actors.abc import ClientTransport, Frame, FrameChannel
+from mcp_actors.abc import ClientTransport, Frame, FrameChannel, NoAnswer
 from mcp_actors.discovery import client_transport
 from mcp_actors.errors import ConnectFailed
 from mcp_actors.server import Server
@@ -224,7 +224,7 @@ async def _play(
     async def collect() -> None:
         try:
             while True:
-                received.extend(frame.data for frame in await channel.receive_many())
+                received.extend([_take(channel, frame) for frame in await channel.receive_many()])
                 changed.unpark_all()
         except _ENDINGS:
             ended.set()
@@ -262,3 +262,16 @@ async def _play(
                 await ended.wait()
         nursery.cancel_scope.cancel(reason="the recording is played")
     return form.compare(expected, received, unsent)
+
+
+def _take(channel: FrameChannel, frame: Frame) -> bytes:
+    """What arrived; a channel is told when that is an answer, as the engine tells it."""
+    if isinstance(frame, NoAnswer):
+        return f"no answer to {frame.about!r}: {frame.reason}".encode()
+    try:
+        message = json.loads(frame.data)
+    except ValueError:
+        return frame.data
+    if isinstance(message, dict) and "method" not in message and isinstance(message.get("id"), int | str):
+        channel.settled(message["id"])
+    return frame.data
