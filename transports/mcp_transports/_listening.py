@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import socket
 import stat
@@ -17,6 +18,7 @@ from mcp_actors.errors import ConnectFailed, LocalProtocolError
 
 __all__ = ["BACKLOG", "Listener", "address_text", "bind_tcp", "bind_unix", "check_unix_path", "is_abstract"]
 
+_logger = logging.getLogger("mcp_transports")
 # The kernel cuts it to its own maximum (4096 on Linux today). A burst of clients that connect at once must fit.
 BACKLOG = 2048
 # sockaddr_un has room for 108 bytes, one of them a terminator.
@@ -43,6 +45,16 @@ class Listener:
         self.port: int | None = None if path is not None else name[1]
         """The port bound to, the real one when 0 was asked for; ``None`` for a Unix socket."""
 
+    def __repr__(self) -> str:
+        closed = " closed" if self.socket.fileno() < 0 else ""
+        return f"<{type(self).__name__} {self.where('tcp')}{closed}>"
+
+    def where(self, scheme: str) -> str:
+        """The address as a URL: ``SCHEME://127.0.0.1:8000``, or ``unix:/run/x.sock``, whatever the scheme."""
+        if self.path is not None:
+            return f"unix:{f'@{self.path[1:]}' if is_abstract(self.path) else self.path}"
+        return f"{scheme}://{address_text((self.host, self.port))}"
+
     def accept(self) -> tuple[socket.socket, object]:
         """One connection and its peer's address; never waits, and raises what the system's ``accept`` does."""
         return self.socket.accept()
@@ -56,9 +68,18 @@ class Listener:
         if self._closed:
             return
         self._closed = True
-        if self.path is not None and self._identity is not None and _identity(self.path) == self._identity:
-            os.unlink(self.path)
-        self.socket.close()
+        # Removed before it is closed: a path whose socket is closed is one that another server may take over.
+        try:
+            if (
+                self.path is not None
+                and self._identity is not None
+                and _identity(self.path) == self._identity
+            ):
+                os.unlink(self.path)
+        except OSError as error:
+            _logger.warning("the socket %s stays behind: %s", self.path, error.strerror)
+        finally:
+            self.socket.close()
 
 
 def address_text(address: object) -> str:
