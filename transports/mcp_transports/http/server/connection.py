@@ -28,7 +28,7 @@ from mcp_transports.http.server.hub import Hub
 from mcp_transports.http.server.outbox import Outbox
 from mcp_transports.http.server.parser import RequestParser
 from mcp_transports.http.server.request import Refusal, Request
-from mcp_transports.http.server.response import Response
+from mcp_transports.http.server.response import Response, Successor
 from mcp_transports.http.server.wire import Wire
 
 __all__ = ["Connection"]
@@ -60,6 +60,7 @@ class Connection:
         "_resumed",
         "_secure",
         "_serving",
+        "_successor",
         "_wire",
         "gone",
         "peer",
@@ -81,20 +82,17 @@ class Connection:
         self._corked: list[bytes] | None = None
         self._last = self._lingering = self._refused = self._serving = False
         self._resumed: trio.Event | None = None
+        self._successor: Successor | None = None
         self.gone = False
         # A TLS handshake is due at once, a first request like any other one.
         limits = hub.limits
         self.read_deadline = hub.in_seconds(limits.head_time if secure else limits.idle_time)
 
     def __repr__(self) -> str:
-        if self.gone:
-            state = "gone"
-        elif self._response is not None:
+        state = "idle" if self._parser is None else f"reading {self._parser.state}"
+        if self._response is not None:
             state = "answering"
-        elif self._lingering:
-            state = "lingering"
-        else:
-            state = f"reading {self._parser.state}" if self._parser is not None else "idle"
+        state = "gone" if self.gone else "lingering" if self._lingering else state
         return f"<Connection {self.peer} {state}, {len(self._queue)} waiting, {self.unsent} bytes unsent>"
 
     @property
@@ -127,8 +125,10 @@ class Connection:
                     self.stop()
                 with self._reading:
                     await self._read()
-                # Tasks of answers that are complete may still be at work, but the peer need not wait for them.
-                if not self.unsent:
+                if self._successor is not None:
+                    await self._successor(self._wire.stream())
+                elif not self.unsent:
+                    # Tasks of answers that are complete may still be at work, but the peer need not wait for them.
                     self._wire.drop()
             politely = not self.gone
         finally:
@@ -164,11 +164,9 @@ class Connection:
         if self._last:
             return  # behind the last request that is taken there is nothing that we want to know
         parser, hub = self._parser, self._hub
-        began = "between"
+        began = "between" if parser is None else parser.state
         if parser is None:
             parser = self._parser = hub.take_parser()
-        else:
-            began = parser.state
         parser.feed(data)
         if parser.ready:
             self._queue += parser.ready
@@ -187,10 +185,7 @@ class Connection:
             self._serve()
         else:
             self.settle()
-        if self._response is not None or self._queue:
-            self._ahead += len(data)
-        else:
-            self._ahead = 0
+        self._ahead = self._ahead + len(data) if self._response is not None or self._queue else 0
 
     def _body_grew(self, parser: RequestParser, began: str) -> None:
         hub, limits = self._hub, self._hub.limits
@@ -258,7 +253,7 @@ class Connection:
 
     def settle(self) -> None:
         """What comes next? Called whenever something was received, answered or sent."""
-        if self.gone or self._serving:
+        if self.gone or self._serving or self._successor is not None:
             return
         if self._response is not None or self._queue:
             if self._parser is None:
@@ -342,6 +337,15 @@ class Connection:
         """Runs ``fn`` in this connection."""
         self._nursery.start_soon(self._run, response, fn)
 
+    def upgrade(self, successor: Successor) -> bool:
+        """Reads no further and gives the wire to ``successor``, unless anything lies before or behind the request."""
+        if self.gone or self._last or self._queue or self._parser is not None or self._outbox.unsent:
+            return False
+        self._successor, self._response = successor, None
+        self._hub.members.discard(self)
+        self._hang_up()
+        return True
+
     async def drained(self) -> None:
         """Waits until the connection is not `full`."""
         await self._outbox.drained()
@@ -383,7 +387,6 @@ class Connection:
         if self.gone:
             return
         self.gone = True
-        self.read_deadline = math.inf
         self._queue.clear()
         self._no_more()
         self._outbox.close()

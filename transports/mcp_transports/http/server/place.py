@@ -15,10 +15,10 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 class Place:
     """The parts of ``http://HOST:PORT/PATH``, ``https://…`` or ``http+unix://%2Frun%2Fx.sock/PATH``.
 
-    Raises `ValueError` for anything else.
+    Without a path it is ``default_path``. Raises `ValueError` for anything else.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, default_path: str = DEFAULT_PATH) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https", "http+unix"):
             raise ValueError(f"not a URL that HTTP is served at: {url!r}")
@@ -26,7 +26,7 @@ class Place:
             raise ValueError(f"a URL to listen at has neither query, fragment nor user: {url!r}")
         self.scheme = parts.scheme
         self.secure = parts.scheme == "https"
-        self.path = parts.path or DEFAULT_PATH
+        self.path = parts.path or default_path
         self.socket_path: str | None = None
         self.host: str | None = None
         self.port = 0

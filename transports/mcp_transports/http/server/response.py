@@ -46,6 +46,10 @@ def _type_line(content_type: str | None) -> bytes:
     return f"content-type: {content_type}\r\n".encode("latin-1")
 
 
+# Goes on with a connection after an upgrade.
+Successor = Callable[[trio.abc.Stream], Awaitable[None]]
+
+
 class Shared(Protocol):
     """What the connections of a server share, as far as an answer is concerned."""
 
@@ -66,6 +70,7 @@ class Channel(Protocol):
     def send_piece(self, data: bytes) -> None: ...
     def completed(self) -> None: ...
     def lost(self) -> None: ...
+    def upgrade(self, successor: Successor) -> bool: ...
     async def drained(self) -> None: ...
     def run(self, response: Response, fn: Callable[[], Awaitable[None]]) -> None: ...
 
@@ -206,6 +211,20 @@ class Response:
         if self._state != "ended":
             self._state = "ended"
             self._wire.lost()
+
+    def upgrade(self, successor: Successor) -> bool:
+        """Hands the connection over to another protocol (RFC 9110 §7.8): ``successor(stream)`` answers the request too.
+
+        It runs to its end and raises nothing; then the stream is closed. It is for itself to be bounded in time, and to
+        end when the server stops. False, with nothing done, when the peer has sent more than this request, is owed
+        earlier answers, or is gone.
+        """
+        if self._state != "new":
+            raise LocalProtocolError("this request was answered already")
+        if not self._wire.upgrade(successor):
+            return False
+        self._state = "ended"
+        return True
 
     def run(self, fn: Callable[[], Awaitable[None]]) -> None:
         """Runs ``fn`` in a task of this connection, which is cancelled when the peer goes away or the server stops.

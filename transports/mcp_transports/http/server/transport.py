@@ -17,10 +17,10 @@ from mcp_transports.http.server.endpoint import Authenticate, Endpoint
 from mcp_transports.http.server.events import EventStore, MemoryEventStore
 from mcp_transports.http.server.guard import Guard
 from mcp_transports.http.server.limits import HttpLimits
-from mcp_transports.http.server.listener import open_tcp, open_unix, serve_http
 from mcp_transports.http.server.live import OpenStreams
 from mcp_transports.http.server.pipe import Pipes
 from mcp_transports.http.server.place import Place
+from mcp_transports.http.server.seats import take_place
 from mcp_transports.http.server.sessions import SessionStatistics, SessionTable
 from mcp_transports.http.server.streams import StreamSettings
 
@@ -154,23 +154,20 @@ class HttpServerTransport:
     async def _serve(self, handler: ServerHandler, task_status: trio.TaskStatus[str]) -> None:
         place = self._place
         endpoint = self._endpoint(handler)
-        if place.socket_path is not None:
-            listeners = [await open_unix(place.socket_path)]
-        else:
-            listeners = await open_tcp(place.host, place.port, ssl_context=self._ssl_context)
         try:
-            async with trio.open_nursery() as nursery:
+            async with (
+                take_place(place, endpoint, ssl_context=self._ssl_context, limits=self._limits) as seat,
+                trio.open_nursery() as nursery,
+            ):
                 nursery.start_soon(self._open_streams.keep_alive, name="keep event streams alive")
                 if self._sessions is not None:
                     nursery.start_soon(self._sessions.expire, name="expire sessions")
                 nursery.start_soon(_stop, handler.stopping, endpoint, name="stop event streams")
-                task_status.started(place.url(listeners[0].port))
-                await serve_http(endpoint, listeners, limits=self._limits, stopping=handler.stopping)
+                task_status.started(place.url(seat.port))
+                await seat.serve(handler.stopping)
                 nursery.cancel_scope.cancel(reason="the listener is done")
         finally:
             endpoint.close()
-            for listener in listeners:
-                listener.close()
 
     def _endpoint(self, handler: ServerHandler) -> Endpoint:
         self._sessions = self._pipes = None

@@ -44,6 +44,10 @@ class Wire(ABC):
         """Closes at once, as far as that needs no waiting; no task may be waiting for this wire."""
 
     @abstractmethod
+    def stream(self) -> trio.abc.Stream:
+        """The same connection as a stream, for another protocol; from then on only that is used, until `aclose`."""
+
+    @abstractmethod
     async def aclose(self, *, politely: bool) -> None:
         """Closes, saying goodbye first if ``politely`` and the protocol has a way to. Bounded."""
 
@@ -98,6 +102,9 @@ class SocketWire(Wire):
     def drop(self) -> None:
         self._socket.close()
 
+    def stream(self) -> trio.abc.Stream:
+        return trio.SocketStream(trio.socket.from_stdlib_socket(self._socket))
+
     async def aclose(self, *, politely: bool) -> None:
         self._socket.close()
 
@@ -126,6 +133,9 @@ class StreamWire(Wire):
 
     def drop(self) -> None:
         """Closing a stream may wait, so it is left to `aclose`."""
+
+    def stream(self) -> trio.abc.Stream:
+        return self._stream
 
     async def aclose(self, *, politely: bool) -> None:
         if politely:
