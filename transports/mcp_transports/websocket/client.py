@@ -1,0 +1,251 @@
+"""The client's side of the WebSocket binding."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import NoReturn
+from urllib.parse import unquote, urlsplit
+
+import trio
+
+from mcp_actors.abc import FrameChannel
+from mcp_actors.errors import ConnectFailed
+from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
+from mcp_transports.websocket.channel import WebSocketChannel
+from mcp_transports.websocket.keeper import Keeper, Times
+from mcp_transports.websocket.opening import HandshakeFailed, Refused, ask
+
+__all__ = ["WebSocketClientTransport", "WebSocketRefused"]
+
+DEFAULT_CONNECT_TIMEOUT = 10.0
+
+_DEFAULT_PORTS = {"ws": 80, "wss": 443}
+# What the opening handshake says itself.
+_RESERVED = frozenset(
+    {"host", "upgrade", "connection", "content-length", "transfer-encoding"}
+    | {f"sec-websocket-{name}" for name in ("key", "version", "protocol", "extensions")}
+)
+# Of a refusal's body.
+_LONGEST_TEXT = 200
+
+
+class WebSocketRefused(ConnectFailed):
+    """The server answered the upgrade request with an HTTP status of its own.
+
+    ``status`` is that status, ``headers`` came with it (lower-case names), ``text`` is the beginning of its body.
+    """
+
+    def __init__(self, message: str, *, status: int, headers: Mapping[str, str], text: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = headers
+        self.text = text
+
+
+class WebSocketClientTransport:
+    """Speaks MCP over a WebSocket, a `ClientTransport`. One connection is one legacy session, or any modern requests.
+
+    Args:
+        url: ``ws://HOST:PORT/PATH`` or ``wss://…``, path ``/`` if absent. User and password in it become basic
+            authorization; they are not shown anywhere.
+        headers: come with the upgrade request, say ``{"Authorization": "Bearer …"}``. Those that WebSocket sets are
+            not allowed.
+        ssl_context: for ``wss``; absent, the system's trust store is used.
+        subprotocol: offered to the server, which must choose it (``mcp``); None offers none.
+        max_message_bytes: the longest message either way, 16 MiB by default; a longer one ends the connection with
+            the close code 1009.
+        connect_timeout: seconds for all of the opening: name, connection, TLS, handshake.
+        ping_interval, ping_timeout, write_timeout, close_timeout: those of `Times`.
+
+    Compression is never offered, redirections are not followed. Raises `ValueError` for a URL or header that cannot be
+    used.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        subprotocol: str | None = "mcp",
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        connect_timeout: float = DEFAULT_CONNECT_TIMEOUT,
+        ping_interval: float = Times().ping_interval,
+        ping_timeout: float = Times().ping_timeout,
+        write_timeout: float = Times().write_timeout,
+        close_timeout: float = Times().close_timeout,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or parts.fragment:
+            raise ValueError(
+                "a WebSocket server's URL is ws://HOST[:PORT]/PATH or wss://…, without a fragment"
+            )
+        self._secure = parts.scheme == "wss"
+        if ssl_context is not None and not self._secure:
+            raise ValueError("ws takes no ssl_context; wss does")
+        self._name = parts.hostname
+        self._port = parts.port or _DEFAULT_PORTS[parts.scheme]
+        name = f"[{self._name}]" if ":" in self._name else self._name
+        self._host = name if self._port == _DEFAULT_PORTS[parts.scheme] else f"{name}:{self._port}"
+        path = parts.path or "/"
+        self._target = f"{path}?{parts.query}" if parts.query else path
+        self._peer = f"{parts.scheme}://{self._host}{path}"
+        if not (self._target + self._host).isascii() or any(c <= " " for c in self._target):
+            raise ValueError(f"percent-encode what is not ASCII in a URL: {self._peer}")
+        self._headers = _checked(headers or {})
+        if parts.username is not None:
+            secret = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+            self._headers.append((b"Authorization", b"Basic " + base64.b64encode(secret)))
+        if max_message_bytes < 1:
+            raise ValueError("max_message_bytes must be at least 1")
+        self._ssl_context = ssl_context
+        self._subprotocol = subprotocol
+        self._max_message_bytes = max_message_bytes
+        self._connect_timeout = connect_timeout
+        self._times = Times(
+            ping_interval=ping_interval,
+            ping_timeout=ping_timeout,
+            write_timeout=write_timeout,
+            close_timeout=close_timeout,
+        )
+
+    def __repr__(self) -> str:
+        return f"<WebSocketClientTransport {self._peer}>"
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[FrameChannel]:
+        """Opens a WebSocket and yields its channel; raises `ConnectFailed`, or `WebSocketRefused`, which is one.
+
+        Leaving the block, also by cancellation, says goodbye (1000) and closes the connection within
+        ``close_timeout``.
+        """
+        try:
+            with trio.fail_after(self._connect_timeout):
+                stream, rest = await self._open()
+        except trio.TooSlowError:
+            raise ConnectFailed(
+                f"{self._peer} did not open a WebSocket within {self._connect_timeout:g} s"
+            ) from None
+        raised: BaseException | None = None
+        keeper = Keeper(self._times)
+        async with trio.open_nursery() as nursery:
+            channel = WebSocketChannel(
+                stream,
+                client=True,
+                spawn=nursery.start_soon,
+                first=rest,
+                max_message_bytes=self._max_message_bytes,
+                close_timeout=self._times.close_timeout,
+                peer=self._peer,
+            )
+            keeper.add(channel)
+            nursery.start_soon(keeper.run, name="keep WebSocket alive")
+            try:
+                yield channel
+            except BaseException as error:
+                raised = error  # raised again outside the nursery, which would put it into a group
+            finally:
+                with trio.CancelScope(shield=True):
+                    await channel.aclose()
+                nursery.cancel_scope.cancel(reason="the connection is closed")
+        if raised is not None:
+            raise raised
+
+    async def _open(self) -> tuple[trio.abc.Stream, bytes]:
+        """A stream on which the opening handshake was made, and what came behind that."""
+        stream = await self._reach()
+        try:
+            chosen, rest = await ask(
+                stream,
+                host=self._host,
+                target=self._target,
+                subprotocols=[] if self._subprotocol is None else [self._subprotocol],
+                headers=self._headers,
+            )
+            if chosen != self._subprotocol:
+                raise ConnectFailed(
+                    f"{self._peer} did not choose the subprotocol {self._subprotocol!r}"
+                    f"{f', but {chosen!r}' if chosen else ''}; subprotocol=None connects without one"
+                )
+        except BaseException as error:
+            await trio.aclose_forcefully(stream)
+            self._explain(error)
+        return stream, rest
+
+    async def _reach(self) -> trio.abc.Stream:
+        try:
+            plain = await trio.open_tcp_stream(self._name, self._port)
+        except OSError as error:
+            raise ConnectFailed(f"cannot connect to {self._peer}: {_reason(error)}") from error
+        if not self._secure:
+            return plain
+        # WebSocket has a goodbye of its own, so that of TLS need not be waited for.
+        stream = trio.SSLStream(
+            plain,
+            self._ssl_context or ssl.create_default_context(),
+            server_hostname=self._name,
+            https_compatible=True,
+        )
+        try:
+            await stream.do_handshake()
+        except trio.BrokenResourceError as error:
+            await trio.aclose_forcefully(stream)
+            raise ConnectFailed(f"no TLS with {self._peer}: {error.__cause__ or error}") from error
+        except BaseException:
+            await trio.aclose_forcefully(stream)
+            raise
+        return stream
+
+    def _explain(self, error: BaseException) -> NoReturn:
+        """What went wrong, in words for the one who has to do something about it."""
+        if isinstance(error, Refused):
+            text = _text(error.body)
+            said = f": {text}" if text and not text.startswith("<") else ""
+            raise WebSocketRefused(
+                f"{self._peer} refused the WebSocket with HTTP {error.status}{said}{_advice(error)}",
+                status=error.status,
+                headers=error.headers,
+                text=text,
+            ) from None
+        if isinstance(error, HandshakeFailed):
+            raise ConnectFailed(f"{self._peer} opened no WebSocket: {error}") from error
+        if isinstance(error, trio.BrokenResourceError):
+            raise ConnectFailed(f"{self._peer} opened no WebSocket: the connection broke") from error
+        raise error
+
+
+def _advice(refused: Refused) -> str:
+    if refused.status == 401:
+        return " (give the transport the header Authorization)"
+    if 300 <= refused.status < 400 and "location" in refused.headers:
+        return (
+            f" (it redirects to {refused.headers['location'][:_LONGEST_TEXT]}; use that URL if you trust it)"
+        )
+    if refused.status in (200, 404, 405):
+        return " (is it a WebSocket server, at this path?)"
+    return ""
+
+
+def _text(body: bytes) -> str:
+    shown = "".join(c if c.isprintable() else " " for c in body.decode("utf-8", "replace"))
+    return " ".join(shown.split())[:_LONGEST_TEXT]
+
+
+def _reason(error: OSError) -> str:
+    """The text of the system; for several addresses trio has an exception for each, chained as a group."""
+    cause: BaseException = error.__cause__ or error
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    return getattr(cause, "strerror", None) or str(cause)
+
+
+def _checked(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    if reserved := sorted({name.lower() for name in headers} & _RESERVED):
+        raise ValueError(f"the opening handshake sets these headers itself: {', '.join(reserved)}")
+    for name, value in headers.items():
+        if any(c < " " or c == "\x7f" for c in name + value):
+            raise ValueError(f"the header {name!r} holds a control character")
+    return [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items()]

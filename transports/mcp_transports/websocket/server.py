@@ -1,0 +1,292 @@
+"""The server's side of the WebSocket binding: an application of the HTTP server that asks for the whole connection."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import ssl
+from collections.abc import Awaitable, Iterable
+from functools import partial
+from inspect import isawaitable
+
+import attrs
+import trio
+
+from mcp_actors.abc import ServerHandler
+from mcp_actors.errors import LocalProtocolError
+from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
+from mcp_transports.http.server.endpoint import Authenticate
+from mcp_transports.http.server.guard import Guard
+from mcp_transports.http.server.limits import HttpLimits
+from mcp_transports.http.server.place import Place
+from mcp_transports.http.server.replies import STOPPING, Refusal, Turn, not_allowed
+from mcp_transports.http.server.request import Request
+from mcp_transports.http.server.response import Response
+from mcp_transports.http.server.seats import take_place
+from mcp_transports.websocket.channel import GOING_AWAY, WebSocketChannel
+from mcp_transports.websocket.keeper import Keeper, Times
+from mcp_transports.websocket.opening import accept
+
+__all__ = ["WebSocketServerStatistics", "WebSocketServerTransport"]
+
+_logger = logging.getLogger("mcp_transports.websocket")
+
+SUBPROTOCOL = "mcp"
+# Each costs two tasks, a descriptor and some KiB.
+DEFAULT_MAX_CONNECTIONS = 20_000
+# The request's head, a TLS handshake, and the answer to it, each.
+DEFAULT_HANDSHAKE_TIME = 10.0
+
+_VERSION = "13"
+NO_WEBSOCKET = Refusal(
+    426,
+    "upgrade required: this is a WebSocket endpoint",
+    headers=(("upgrade", "websocket"),),
+)
+WRONG_VERSION = Refusal(
+    426,
+    f"upgrade required: only version {_VERSION} of WebSocket is spoken here",
+    headers=(("upgrade", "websocket"), ("sec-websocket-version", _VERSION)),
+)
+NO_VERSION = Refusal(
+    400, "the header sec-websocket-version is missing", headers=(("sec-websocket-version", _VERSION),)
+)
+NO_KEY = Refusal(400, "the header sec-websocket-key is missing, or is not 16 bytes in base64")
+TOO_EARLY = Refusal(400, "an upgrade request has no body, and nothing follows it before it is answered")
+NO_SUBPROTOCOL = Refusal(
+    400, f"the subprotocol {SUBPROTOCOL!r} must be offered; the setting require_subprotocol asks for it"
+)
+
+
+@attrs.frozen
+class WebSocketServerStatistics:
+    """A snapshot of a listener."""
+
+    connections: int
+    """Open WebSockets."""
+    refused: int
+    """Upgrade requests that were refused since the start."""
+
+
+class WebSocketServerTransport:
+    """Serves MCP over WebSocket at one URL, one session for each connection. A `ServerTransport`.
+
+    ``url`` is ``ws://HOST:PORT/PATH`` (port 0 for any free one, path ``/`` if absent), or ``wss://…`` with an
+    ``ssl_context``. When an `HttpServerTransport` is served at the same address already, in this process and with the
+    same ``ssl_context``, both share its port: requests that ask for an upgrade come here.
+
+    - ``allowed_hosts`` and ``allowed_origins`` are those of `Guard`: by default what leads to the bound address alone,
+      and browsers only from there. Others are refused with 403;
+    - ``authenticate(request)`` returns, or is awaited for, who the peer is: a name, ``None`` for anybody, or a
+      `Refusal`, say one with 401. It is asked before the upgrade. What it raises is answered with 500 and logged;
+    - ``require_subprotocol`` (off): refuse clients that do not offer the subprotocol ``mcp``. It is confirmed to those
+      that do; the others are served without one;
+    - ``max_message_bytes`` (16 MiB): the longest message either way; a longer one is refused with close code 1009;
+    - ``max_connections`` (20,000): over it connections are answered with 503. ``handshake_time`` (10 s) bounds the
+      opening;
+    - ``ping_interval`` (20 s), ``ping_timeout`` (20 s), ``write_timeout`` (30 s) and ``close_timeout`` (0.5 s) are
+      those of `Times`.
+
+    Compression is never agreed to. Raises `ValueError` for a URL that cannot be served.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        allowed_hosts: Iterable[str] | None = None,
+        allowed_origins: Iterable[str] | None = None,
+        authenticate: Authenticate | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        require_subprotocol: bool = False,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        max_connections: int = DEFAULT_MAX_CONNECTIONS,
+        handshake_time: float = DEFAULT_HANDSHAKE_TIME,
+        ping_interval: float = Times().ping_interval,
+        ping_timeout: float = Times().ping_timeout,
+        write_timeout: float = Times().write_timeout,
+        close_timeout: float = Times().close_timeout,
+    ) -> None:
+        scheme, colon, where = url.partition("://")
+        if scheme.lower() not in ("ws", "wss") or not colon:
+            raise ValueError(f"not a URL that WebSocket is served at: {url!r}")
+        self._place = place = Place(f"http{scheme[2:].lower()}://{where}", default_path="/")
+        if place.secure != (ssl_context is not None):
+            raise ValueError("wss needs an ssl_context, and ws has none")
+        if max_message_bytes < 1:
+            raise ValueError("max_message_bytes must be at least 1")
+        self._ssl_context = ssl_context
+        self._guard = Guard(place.host or "", allowed_hosts=allowed_hosts, allowed_origins=allowed_origins)
+        self._authenticate = authenticate
+        self._require_subprotocol = require_subprotocol
+        self._max_message_bytes = max_message_bytes
+        self._handshake_time = handshake_time
+        self._limits = HttpLimits(connections=max_connections, head_time=handshake_time)
+        self._keeper = Keeper(
+            Times(
+                ping_interval=ping_interval,
+                ping_timeout=ping_timeout,
+                write_timeout=write_timeout,
+                close_timeout=close_timeout,
+            )
+        )
+        self._handler: ServerHandler | None = None
+        self._scopes: set[trio.CancelScope] = set()
+        self._refused = 0
+
+    def __repr__(self) -> str:
+        state = "not served" if self._handler is None else f"{len(self._keeper)} connections"
+        return f"<WebSocketServerTransport {self._url()}: {state}>"
+
+    def _url(self, port: int | None = None) -> str:
+        return "ws" + self._place.url(port).removeprefix("http")
+
+    async def serve(
+        self,
+        handler: ServerHandler,
+        *,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serves until cancelled, or until `handler.stopping` is set and all connections have ended.
+
+        Reports its URL, with the real port, once connections are accepted. On every way out each peer hears 1001.
+        Raises `ConnectFailed` when it cannot listen there, `LocalProtocolError` if this object is served already.
+        """
+        if self._handler is not None:
+            raise LocalProtocolError(f"{self._url()} is served already")
+        self._handler = handler
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._keeper.run, name="keep WebSockets alive")
+                async with take_place(
+                    self._place, self, ssl_context=self._ssl_context, limits=self._limits, upgrades=True
+                ) as seat:
+                    task_status.started(self._url(seat.port))
+                    await seat.serve(handler.stopping)
+                nursery.cancel_scope.cancel(reason="the listener is done")
+        finally:
+            self._handler = None
+            # Those of a listener that is not ours go on otherwise.
+            for scope in self._scopes:
+                scope.cancel(reason="this transport is not served any more")
+
+    def statistics(self) -> WebSocketServerStatistics:
+        """What is open now."""
+        return WebSocketServerStatistics(len(self._keeper), self._refused)
+
+    # -- the opening -----------------------------------------------------------------------------------------------
+
+    def __call__(self, request: Request, response: Response) -> None:
+        """The application of the listener: refuses a request, or takes its connection over. Never waits."""
+        turn = Turn(request, response)
+        refusal = self._refusal(request)
+        if refusal is not None:
+            self._refuse(turn, refusal)
+        elif self._authenticate is None:
+            self._admit(turn, None)
+        else:
+            found = self._authenticate(request)
+            if isawaitable(found):
+                response.run(partial(self._admit_later, turn, found))
+            else:
+                self._admit(turn, found)
+
+    async def _admit_later(self, turn: Turn, finding: Awaitable[str | Refusal | None]) -> None:
+        self._admit(turn, await finding)
+
+    def _admit(self, turn: Turn, found: str | Refusal | None) -> None:
+        if isinstance(found, Refusal):
+            self._refuse(turn, found)
+        elif not turn.response.upgrade(partial(self._converse, turn.request, found)):
+            self._refuse(turn, TOO_EARLY)
+
+    def _refuse(self, turn: Turn, refusal: Refusal) -> None:
+        self._refused += 1
+        turn.refuse(refusal)
+
+    def _refusal(self, request: Request) -> Refusal | None:
+        """RFC 6455 §4.2.1, after what is not the business of WebSocket."""
+        headers = request.headers
+        verdict = self._guard.check(headers.get("host"), headers.get("origin"))
+        if verdict.refusal is not None:
+            return Refusal(403, verdict.refusal)
+        if request.path != self._place.path:
+            return Refusal(404, "nothing is served at this path")
+        if request.method != "GET":
+            return not_allowed("GET")
+        if not asks_for_websocket(request):
+            return NO_WEBSOCKET
+        version = headers.get("sec-websocket-version")
+        if version != _VERSION:
+            return NO_VERSION if version is None else WRONG_VERSION
+        if not _is_key(headers.get("sec-websocket-key", "")):
+            return NO_KEY
+        if request.body:
+            return TOO_EARLY
+        if self._require_subprotocol and SUBPROTOCOL not in _listed(headers, "sec-websocket-protocol"):
+            return NO_SUBPROTOCOL
+        if self._handler is None or self._handler.stopping.is_set():
+            return STOPPING
+        return None
+
+    # -- the conversation ------------------------------------------------------------------------------------------
+
+    async def _converse(self, request: Request, principal: str | None, stream: trio.abc.Stream) -> None:
+        handler = self._handler
+        try:
+            with trio.fail_after(self._handshake_time):
+                offered = SUBPROTOCOL in _listed(request.headers, "sec-websocket-protocol")
+                await accept(stream, request.headers["sec-websocket-key"], SUBPROTOCOL if offered else None)
+            if handler is not None:
+                async with trio.open_nursery() as nursery:
+                    await self._run(handler, principal, self._channel(stream, request, nursery))
+                    nursery.cancel_scope.cancel(reason="the connection has ended")
+        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError) as error:
+            _logger.debug("%s left while its WebSocket was opened: %s", request.peer, error)
+        except Exception:
+            _logger.exception("the WebSocket of %s failed", request.peer)
+
+    def _channel(self, stream: trio.abc.Stream, request: Request, nursery: trio.Nursery) -> WebSocketChannel:
+        return WebSocketChannel(
+            stream,
+            client=False,
+            spawn=nursery.start_soon,
+            max_message_bytes=self._max_message_bytes,
+            close_timeout=self._keeper.times.close_timeout,
+            goodbye=GOING_AWAY,
+            peer=request.peer,
+        )
+
+    async def _run(self, handler: ServerHandler, principal: str | None, channel: WebSocketChannel) -> None:
+        self._keeper.add(channel)
+        with trio.CancelScope() as scope:
+            self._scopes.add(scope)
+            try:
+                await handler(channel, principal)
+            finally:
+                self._scopes.discard(scope)
+                self._keeper.discard(channel)
+                await channel.aclose()
+
+
+def asks_for_websocket(request: Request) -> bool:
+    """Whether a request wants this connection to become a WebSocket."""
+    headers = request.headers
+    return (
+        request.version == "1.1"
+        and "websocket" in _listed(headers, "upgrade", lower=True)
+        and "upgrade" in _listed(headers, "connection", lower=True)
+    )
+
+
+def _listed(headers: dict[str, str], name: str, *, lower: bool = False) -> list[str]:
+    value = headers.get(name, "")
+    return [each.strip(" \t") for each in (value.lower() if lower else value).split(",")]
+
+
+def _is_key(text: str) -> bool:
+    try:
+        return len(base64.b64decode(text, validate=True)) == 16
+    except (binascii.Error, ValueError):
+        return False
