@@ -218,9 +218,6 @@ class Http2Channel(FrameChannel):
     def loss_report(self) -> Mapping[str, Any]:
         return {} if self._process is None else {"exit_code": self._process.returncode}
 
-    def settled(self, request: int | str) -> None:
-        self._waiting.pop(request, None)
-
     async def send(self, value: Frame) -> None:
         """Gives a frame a stream, in turn when the server grants one, and waits while too much is waiting."""
         await trio.lowlevel.checkpoint()
@@ -321,8 +318,8 @@ class Http2Channel(FrameChannel):
     def _lose(self, ask: Stream, reason: errors.McpError) -> None:
         """Nothing more comes on a stream: if the answer has come, nobody minds this."""
         del self._wire.streams[ask.id]
-        if ask.tag in self._waiting:
-            self._fail(ask.tag, reason)
+        self._waiting.pop(ask.tag, None)
+        self._fail(ask.tag, reason)
 
     def _fail(self, request: int | str | None, reason: errors.McpError) -> None:
         if request is not None:
