@@ -41,6 +41,7 @@ FLOORS = {
     "mcp_actors.client": 7,
     "mcp_actors.discovery": 7,
     "mcp_actors.testing": 7,
+    "mcp_actors.simulate": 7,
     "mcp_actors.__main__": 8,
     "mcp_actors.cli": 8,
     "mcp_actors.examples": 8,

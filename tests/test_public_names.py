@@ -96,6 +96,20 @@ PUBLIC: dict[str, list[str]] = {
     ],
     "mcp_actors.framing": ["DEFAULT_MAX_MESSAGE_BYTES", "LineChannel", "SendsAtOnce"],
     "mcp_actors.server": ["Server", "ServerStatistics"],
+    "mcp_actors.simulate": [
+        "Constant",
+        "Distribution",
+        "Empirical",
+        "Exponential",
+        "Latencies",
+        "Link",
+        "LogNormal",
+        "Report",
+        "Uniform",
+        "User",
+        "World",
+        "simulate",
+    ],
     "mcp_actors.testing": [
         "ChannelAction",
         "Faults",
@@ -244,6 +258,7 @@ PUBLIC: dict[str, list[str]] = {
         "from_url",
     ],
     "mcp_transports.stdio": ["StdioClientTransport", "StdioServerTransport", "from_url"],
+    "mcp_transports.websocket": ["WebSocketTransport", "from_url"],
 }
 # END FROZEN
 

@@ -1,0 +1,248 @@
+"""The world of an experiment: servers, clients and the links between them, and one run of it."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from typing import Any
+
+import attrs
+import trio
+
+from mcp_actors._actors.groups import one_error
+from mcp_actors.client import Client
+from mcp_actors.errors import McpError
+from mcp_actors.server import Server
+from mcp_actors.simulate.distributions import Constant, Distribution, Exponential, as_distribution
+from mcp_actors.simulate.ledger import NUMBER, Ledger, name_of
+from mcp_actors.simulate.links import Link, Site, Traffic, Uplink
+from mcp_actors.simulate.repeatable import VirtualClock, run
+from mcp_actors.simulate.report import DIGITS, Report, latencies
+from mcp_actors.types import CallToolResult
+
+__all__ = ["User", "World", "simulate"]
+
+# How long a client that got no session waits before it tries again, on average.
+TRY_AGAIN = Exponential(1.0)
+
+
+class User:
+    """Who uses one client: what a behaviour is given."""
+
+    def __init__(
+        self, number: int, client: Client, dice: random.Random, ledger: Ledger, world: World
+    ) -> None:
+        self.number = number
+        """Counts from 0."""
+        self.client = client
+        """Its client, connected when the behaviour begins. What is asked of it directly is not counted."""
+        self.dice = dice
+        """The only source of chance that a behaviour may use."""
+        self._ledger = ledger
+        self._world = world
+
+    def __repr__(self) -> str:
+        return f"<User {self.number} {self.client!r}>"
+
+    async def think(self, time: Distribution | float | None = None) -> None:
+        """Waits: as long as given, or as the world says."""
+        await trio.sleep(as_distribution(self._world.think if time is None else time).sample(self.dice))
+
+    async def call(
+        self, tool: str, arguments: Mapping[str, Any] | None = None, *, patience: float = math.inf
+    ) -> CallToolResult | None:
+        """Calls a tool and counts what becomes of it; cancels it after ``patience`` seconds without an answer.
+
+        ``None`` if there was no result, for what reason whatever: that is in the report.
+        """
+        errand = self._ledger.begin()
+        try:
+            with trio.move_on_after(patience) as waiting:
+                result = await self.client.call_tool(tool, arguments, meta={NUMBER: errand.number})
+        except McpError as error:
+            self._ledger.failed(errand, name_of(error))
+            return None
+        if waiting.cancelled_caught:
+            self._ledger.given_up(errand)
+            return None
+        if result.is_error:
+            self._ledger.failed(errand, "isError")
+        else:
+            self._ledger.answered(errand)
+        return result
+
+
+Behaviour = Callable[[User], Awaitable[None]]
+
+
+async def think_and_call(user: User) -> None:
+    """What users do unless they are told otherwise: think, call the tool ``work``, and that again."""
+    world = user._world
+    while True:
+        await user.think()
+        seconds = as_distribution(world.service).sample(user.dice)
+        impatient = world.cancel > 0 and user.dice.random() < world.cancel
+        patience = as_distribution(world.cancel_after).sample(user.dice) if impatient else math.inf
+        await user.call("work", {"seconds": seconds}, patience=patience)
+
+
+def worker() -> Server:
+    """The server of a world that brings none: its tool ``work`` takes the time that the call says."""
+    server = Server("simulated")
+
+    @server.tool
+    async def work(seconds: float) -> str:
+        await trio.sleep(seconds)
+        return "done"
+
+    return server
+
+
+@attrs.frozen(kw_only=True)
+class World:
+    """What is simulated. Where a time is wanted, a number will do for a `Constant`.
+
+    Computing takes no time in it, only what sleeps does: a server is as fast as its handlers' sleeps and as wide as
+    its limits. Raises `ValueError` for what cannot be.
+    """
+
+    clients: int
+    """Each with a session of its own, on one of the servers in turn."""
+    link: Link = attrs.field(factory=Link)
+    """What the connection of each client is like."""
+    servers: int = 1
+    """How many there are."""
+    server: Callable[[], Server] = worker
+    """Makes one. Tools must be async, or ``inline=True``: a thread knows nothing of virtual time."""
+    behaviour: Behaviour = think_and_call
+    """What each user does; when it returns, that client is closed. The following are for the one given here."""
+    think: Distribution = attrs.field(default=Exponential(10.0), converter=as_distribution)
+    """Time between an answer and the next call."""
+    service: Distribution = attrs.field(default=Constant(0.05), converter=as_distribution)
+    """How long the server works for a call. Drawn from the caller's dice, so that worlds which differ in their links
+    only are asked the same."""
+    cancel: float = 0.0
+    """The share of calls that is cancelled when there is no answer after ``cancel_after``."""
+    cancel_after: Distribution = attrs.field(default=Constant(1.0), converter=as_distribution)
+    """See ``cancel``."""
+    ramp: float = 1.0
+    """All clients come within so many seconds."""
+    era: str = "modern"
+    """As for `~mcp_actors.Client`, as are the rest."""
+    timeout: float = 30.0
+    cap: float = 300.0
+    restart: bool = True
+
+    def __attrs_post_init__(self) -> None:
+        if self.clients < 1 or self.servers < 1:
+            raise ValueError("a world has one client and one server at least")
+        if not 0 <= self.cancel <= 1:
+            raise ValueError("cancel is a share, from 0 to 1")
+        if not 0 <= self.ramp < math.inf:
+            raise ValueError("ramp is a number of seconds")
+        if not (self.timeout > 0 and self.cap > 0):
+            raise ValueError("timeout and cap are numbers of seconds, more than 0")
+
+
+def simulate(world: World, *, seed: int, duration: float) -> Report:
+    """Runs ``world`` for ``duration`` virtual seconds in a Trio loop of its own, and says what happened.
+
+    The same world and seed give the same report, in any process. What is in flight at the end is counted as that,
+    then cancelled. Raises `ValueError` for what cannot be, `RuntimeError` if Trio runs already or cannot be made
+    repeatable, and what a behaviour raises.
+    """
+    if not 0 < duration < math.inf:
+        raise ValueError("duration is a number of seconds, more than 0")
+    return run(_Run(world, seed, duration).main, seed)
+
+
+class _Run:
+    """One run of a world."""
+
+    def __init__(self, world: World, seed: int, duration: float) -> None:
+        self._world = world
+        self._seed = seed
+        self._duration = duration
+        self._ledger = Ledger()
+        self._traffic = Traffic()
+        self._uplinks: list[Uplink] = []
+
+    def __repr__(self) -> str:
+        return f"<_Run seed={self._seed} {self._ledger!r}>"
+
+    async def main(self, clock: VirtualClock) -> Report:
+        """All of it, under the clock that runs it."""
+        world = self._world
+        with one_error():
+            async with trio.open_nursery() as nursery:
+                sites = [Site(f"server {number}") for number in range(world.servers)]
+                for site in sites:
+                    server = world.server()
+                    server.middleware(self._ledger.middleware)
+                    await nursery.start(server.serve, site)
+                for number in range(world.clients):
+                    name = f"{self._seed} client {number}"
+                    site = sites[number % world.servers]
+                    uplink = Uplink(site, world.link, clock, self._traffic, name)
+                    self._uplinks.append(uplink)
+                    nursery.start_soon(self._use, number, uplink, random.Random(name))
+                await trio.sleep(self._duration)
+                report = self._report()
+                nursery.cancel_scope.cancel(reason="the time is over")
+        return report
+
+    async def _use(self, number: int, uplink: Uplink, dice: random.Random) -> None:
+        world = self._world
+        await trio.sleep(dice.random() * world.ramp)
+        while True:
+            client = Client(
+                uplink, era=world.era, timeout=world.timeout, cap=world.cap, restart=world.restart
+            )
+            async with AsyncExitStack() as connected:
+                try:
+                    await connected.enter_async_context(client)
+                except McpError as error:
+                    self._ledger.refused[name_of(error)] += 1
+                else:
+                    self._ledger.connected += 1
+                    await world.behaviour(User(number, client, dice, self._ledger, world))
+                    return
+            await trio.sleep(TRY_AGAIN.sample(dice))
+
+    def _report(self) -> Report:
+        ledger, traffic = self._ledger, self._traffic
+        worked, wasted, wasted_runs = ledger.times()
+        failed = sum(ledger.errors.values())
+        return Report(
+            seed=self._seed,
+            duration=self._duration,
+            clients=self._world.clients,
+            servers=self._world.servers,
+            calls=ledger.calls,
+            answered=len(ledger.latencies),
+            latency=latencies(ledger.latencies),
+            cancelled=ledger.cancelled,
+            cancels_confirmed=ledger.cancels_confirmed,
+            failed=failed,
+            errors=_most_first(ledger.errors),
+            unfinished=ledger.unfinished,
+            connected=ledger.connected,
+            refused=_most_first(ledger.refused),
+            reconnects=sum(max(0, uplink.made - 1) for uplink in self._uplinks),
+            disconnects=traffic.disconnects,
+            handler_runs=ledger.runs,
+            handlers_stopped=ledger.stopped,
+            handler_seconds=round(math.fsum(worked), DIGITS),
+            wasted_seconds=round(math.fsum(wasted), DIGITS),
+            wasted_runs=wasted_runs,
+            messages=traffic.frames,
+            messages_lost=traffic.frames_lost,
+            bytes=traffic.bytes,
+            stalls=traffic.stalls,
+        )
+
+
+def _most_first(counts: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
