@@ -22,7 +22,10 @@ The three endings, and no other exception, come out of a channel:
 =============================== =====================================================================
 
 Cancelling ``receive`` or ``receive_many`` loses nothing. Cancelling ``send`` or ``send_many`` may leave the frame
-sent, not sent or torn, so only a link's writer calls them, and it never goes on after it was cancelled.
+sent, not sent or torn, so only a link's writer calls them, and it never goes on after it was cancelled: a torn frame is
+the last thing that the peer sees.
+
+`mcp_actors.testing.check_transport` holds a binding to every sentence of this file.
 """
 
 from __future__ import annotations
@@ -106,7 +109,10 @@ class FrameChannel(trio.abc.Channel[Frame]):
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Closes both directions at once. Legal from any task, any number of times."""
+        """Closes both directions at once. Legal from any task, any number of times, also while others wait here.
+
+        What was sent before it, the peer receives before the end.
+        """
 
     async def receive_many(self) -> list[Frame]:
         """Waits for at least one frame and returns all that arrived with it."""
@@ -136,12 +142,17 @@ class FrameChannel(trio.abc.Channel[Frame]):
     def max_message_bytes(self) -> int | None:
         """The longest message this channel carries, in either direction; ``None`` if it does not measure.
 
-        The engine never sends a longer one: whoever made it is told instead.
+        The engine never sends a longer one: whoever made it is told instead. A longer one that arrives breaks the
+        channel, with a `~mcp_actors.errors.RemoteProtocolError` as the cause.
         """
         return None
 
     def settled(self, request: RequestId) -> None:
-        """A request of ours is no longer waited for: it was answered, has failed or was given up. Must not wait."""
+        """A request of ours is no longer waited for: it was answered, has failed or was given up. Must not wait.
+
+        Who uses a channel owes it this for every request, once or more: a binding with a stream for each request
+        learns here that it need not come back for an answer.
+        """
 
     @property
     def mirrors(self) -> bool:
