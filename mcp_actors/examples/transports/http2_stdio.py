@@ -14,7 +14,6 @@ The server, then a client that starts it (both need ``pip install mcp-actors[exa
 from __future__ import annotations
 
 import logging
-import math
 import os
 import shlex
 import subprocess
@@ -209,7 +208,7 @@ class Http2Channel(FrameChannel):
         self._queue: deque[Frame] = deque()
         self._waiting: dict[int | str, Stream] = {}
         self._inbox: list[Frame] = []
-        self._closed = False
+        self.closed = False
 
     @property
     def peer(self) -> str:
@@ -239,7 +238,7 @@ class Http2Channel(FrameChannel):
         self._check()
 
     def _check(self) -> None:
-        if self._closed:
+        if self.closed:
             raise trio.ClosedResourceError
         if self._wire.over:
             raise trio.BrokenResourceError("the connection is over")
@@ -248,7 +247,7 @@ class Http2Channel(FrameChannel):
         h2 = self._wire.h2
         most, longest = (
             h2.remote_settings.max_concurrent_streams,
-            h2.remote_settings.max_header_list_size or math.inf,
+            h2.remote_settings.max_header_list_size or sys.maxsize,
         )
         while self._queue and not self._wire.over and h2.open_outbound_streams < most:
             frame = self._queue.popleft()
@@ -275,8 +274,8 @@ class Http2Channel(FrameChannel):
     async def receive_many(self) -> list[Frame]:
         """Waits for frames. What was read is digested without a checkpoint, so cancelling loses nothing."""
         await trio.lowlevel.checkpoint()
-        while not self._inbox or self._closed:
-            if self._closed:
+        while not self._inbox or self.closed:
+            if self.closed:
                 raise trio.ClosedResourceError
             await self._read()
         frames, self._inbox = self._inbox, []
@@ -286,6 +285,8 @@ class Http2Channel(FrameChannel):
         try:
             found = await self._wire.read()
         except trio.EndOfChannel:
+            if self.closed:
+                raise trio.ClosedResourceError from None
             if self._process is not None:
                 with trio.move_on_after(0.5):
                     await self._process.wait()  # its exit code is part of the report
@@ -338,7 +339,7 @@ class Http2Channel(FrameChannel):
 
     async def aclose(self) -> None:
         """Closes both directions, within a second; what is under way is reset by the server."""
-        self._closed = True
+        self.closed = True
         self._wire.close()
         await self._wire.closed.wait()
 
@@ -351,8 +352,11 @@ async def client_channel(
     wire = Wire(reading, writing, client=True)
     channel = Http2Channel(wire, process)
     async with wire.written():
-        await channel.meet()
-        yield channel
+        try:
+            await channel.meet()
+            yield channel
+        finally:
+            channel.closed = True
 
 
 class Http2StdioClient:

@@ -108,7 +108,7 @@ class Wire:
 
     def reset(self, stream: Stream, code: ErrorCodes) -> None:
         """Breaks a stream off, if there is something left to break off."""
-        if not self.over and not stream.gone:
+        if not self.over:
             try:
                 self.h2.reset_stream(stream.id, code)
             except Http2Error:
