@@ -154,5 +154,9 @@ class Listening:
 
     async def __call__(self, channel: FrameChannel, principal: str | None = None) -> None:
         self.principals.append(principal)
-        async with channel:
+        try:
             await self._serve(channel)
+        finally:
+            # As the engine does: a goodbye needs a moment even when everything is cancelled.
+            with trio.move_on_after(1, shield=True):
+                await channel.aclose()

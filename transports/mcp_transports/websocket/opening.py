@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 import trio
-from trio_websocket import HandshakeError, wrap_client_stream, wrap_server_stream
+from trio_websocket import wrap_client_stream, wrap_server_stream
 from wsproto.utilities import ProtocolError
 
 __all__ = ["HandshakeFailed", "Refused", "accept", "ask"]
@@ -119,8 +119,9 @@ async def ask(
         return connection.subprotocol, shown.rest
     except* (Refused, HandshakeFailed, trio.BrokenResourceError) as group:
         failure = _first(group)
-    except* (HandshakeError, ProtocolError, UnicodeError) as group:
-        failure = HandshakeFailed(str(_first(group)) or "its answer breaks the protocol")
+    except* Exception as group:
+        # trio-websocket means to refuse a server's bad answer as a server would, and stumbles over that itself.
+        failure = HandshakeFailed(_complaint(_first(group)))
         failure.__cause__ = _first(group)
     raise failure
 
@@ -130,6 +131,15 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def _complaint(error: BaseException | None) -> str:
+    """What the answer's reader had to say, under whatever came of it."""
+    while error is not None and not isinstance(error, ProtocolError):
+        error = error.__context__
+    return (
+        f"its answer breaks the protocol: {error}" if error is not None else "its answer breaks the protocol"
+    )
 
 
 async def _read_head(stream: trio.abc.Stream) -> tuple[bytes, bytes]:

@@ -1,0 +1,270 @@
+"""The server's side over real sockets: who gets in, and what siblings notice of those who misbehave."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from mcp_actors import Client, Server
+from mcp_actors.abc import Frame, FrameChannel
+from mcp_actors.errors import ConnectFailed, LocalProtocolError
+from mcp_transports.http.server import HttpServerTransport, Refusal
+from mcp_transports.websocket.client import WebSocketClientTransport
+from mcp_transports.websocket.server import WebSocketServerTransport
+
+from .raw import BINARY, TEXT, Listening, connected, frame, path_of, raw_peer
+
+
+async def echo(channel: FrameChannel) -> None:
+    try:
+        while True:
+            await channel.send_many(await channel.receive_many())
+    except (trio.EndOfChannel, trio.BrokenResourceError):
+        return
+
+
+@asynccontextmanager
+async def serving(
+    transport: WebSocketServerTransport, handler: Any = None
+) -> AsyncIterator[tuple[str, Listening]]:
+    listening = Listening(handler or echo)
+    async with trio.open_nursery() as nursery:
+        url = await nursery.start(transport.serve, listening)
+        yield url, listening
+        nursery.cancel_scope.cancel()
+
+
+REFUSED: dict[str, tuple[str, Mapping[str, str | None], int, str]] = {
+    "another path": ("/other", {}, 404, "path"),
+    "a foreign host": ("/", {"Host": "evil.example"}, 403, "allowed_hosts"),
+    "a foreign origin": ("/", {"Origin": "http://evil.example"}, 403, "allowed_origins"),
+    "no upgrade": ("/", {"Upgrade": None}, 426, "WebSocket endpoint"),
+    "an upgrade to something else": ("/", {"Upgrade": "h2c"}, 426, "WebSocket endpoint"),
+    "no connection header": ("/", {"Connection": "keep-alive"}, 426, "WebSocket endpoint"),
+    "no key": ("/", {"Sec_WebSocket_Key": None}, 400, "sec-websocket-key"),
+    "a key that is none": ("/", {"Sec_WebSocket_Key": "short"}, 400, "sec-websocket-key"),
+    "a key that is no ASCII": ("/", {"Sec_WebSocket_Key": "\xff" * 24}, 400, "sec-websocket-key"),
+    "an old version": ("/", {"Sec_WebSocket_Version": "8"}, 426, "version 13"),
+    "no version": ("/", {"Sec_WebSocket_Version": None}, 400, "sec-websocket-version"),
+    "a body": ("/", {"Content_Length": "2"}, 400, "body"),
+    "a host that no name can be": ("/", {"Host": "\xff"}, 400, "host"),
+}
+
+
+@pytest.mark.parametrize(("path", "changes", "status", "says"), REFUSED.values(), ids=REFUSED.keys())
+async def test_what_is_no_upgrade_for_us_is_refused_in_words(
+    path: str, changes: Mapping[str, str | None], status: int, says: str
+) -> None:
+    async with serving(WebSocketServerTransport("ws://127.0.0.1:0/")) as (url, listening):
+        async with connected(url) as peer:
+            await peer.upgrade(path, **changes)
+            if "Content_Length" in changes:
+                await peer.send(b"{}")
+            found, headers, body = await peer.answer()
+            assert found == status
+            assert says in body.decode()
+            if status == 426:
+                assert headers["upgrade"] == "websocket"
+            if says == "version 13":
+                assert headers["sec-websocket-version"] == "13"
+        assert listening.principals == []
+
+
+@pytest.mark.parametrize(
+    ("offered", "chosen"), [("mcp", "mcp"), ("soap, mcp", "mcp"), ("soap", None), (None, None)]
+)
+async def test_the_subprotocol_is_confirmed_to_who_offers_it(offered: str | None, chosen: str | None) -> None:
+    async with (
+        serving(WebSocketServerTransport("ws://127.0.0.1:0/")) as (url, _),
+        connected(url) as peer,
+    ):
+        await peer.upgrade(
+            Sec_WebSocket_Protocol=offered,
+            Sec_WebSocket_Extensions="permessage-deflate; client_max_window_bits",
+        )
+        status, headers = await peer.head()
+        assert status == 101
+        assert headers.get("sec-websocket-protocol") == chosen
+        assert "sec-websocket-extensions" not in headers
+        assert headers["sec-websocket-accept"] == "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
+
+
+async def test_a_subprotocol_can_be_asked_for() -> None:
+    transport = WebSocketServerTransport("ws://127.0.0.1:0/", require_subprotocol=True)
+    async with serving(transport) as (url, _):
+        async with connected(url) as peer:
+            await peer.upgrade(Sec_WebSocket_Protocol="soap")
+            status, _, body = await peer.answer()
+            assert status == 400
+            assert b"require_subprotocol" in body
+        async with WebSocketClientTransport(url).connect() as channel:
+            await channel.send(Frame(b"{}"))
+            assert (await channel.receive()).data == b"{}"
+    assert transport.statistics().refused == 1
+
+
+async def test_who_a_peer_is_is_asked_before_the_upgrade() -> None:
+    async def authenticate(request: Any) -> str | Refusal:
+        await trio.lowlevel.checkpoint()
+        if request.headers.get("authorization") == "Bearer good":
+            return "alice"
+        return Refusal(401, "who are you?", headers=(("www-authenticate", "Bearer"),))
+
+    transport = WebSocketServerTransport("ws://127.0.0.1:0/", authenticate=authenticate)
+    async with serving(transport) as (url, listening):
+        async with connected(url) as peer:
+            await peer.upgrade()
+            status, headers, body = await peer.answer()
+            assert (status, headers["www-authenticate"]) == (401, "Bearer")
+            assert b"who are you?" in body
+        assert listening.principals == []
+        good = WebSocketClientTransport(url, headers={"Authorization": "Bearer good"})
+        async with good.connect() as channel:
+            await channel.send(Frame(b"{}"))
+            await channel.receive()
+        assert listening.principals == ["alice"]
+
+
+async def test_bytes_before_the_answer_are_no_websocket() -> None:
+    async with (
+        serving(WebSocketServerTransport("ws://127.0.0.1:0/")) as (url, listening),
+        connected(url) as peer,
+    ):
+        headers = (
+            "Host: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        )
+        head = f"GET / HTTP/1.1\r\n{headers}Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
+        await peer.send(head + frame(TEXT, b"{}"))
+        assert (await peer.answer())[0] == 400
+        assert listening.principals == []
+
+
+async def test_siblings_notice_nothing_of_who_breaks_the_rules() -> None:
+    transport = WebSocketServerTransport("ws://127.0.0.1:0/", max_message_bytes=10_000)
+    async with serving(transport) as (url, _), WebSocketClientTransport(url).connect() as sibling:
+        for bad in (frame(BINARY, b"{}"), frame(TEXT, b"x" * 10_001), frame(TEXT, b"\xff"), b"\xff" * 50):
+            async with raw_peer(url) as peer:
+                await peer.send(bad)
+                code, _ = await peer.closed_with()
+                assert code in (1002, 1003, 1007, 1009)
+                assert await peer.ended()
+            async with raw_peer(url) as peer:
+                await peer.send(frame(TEXT, b"half", length=100))
+            await sibling.send(Frame(b"{}"))
+            assert (await sibling.receive()).data == b"{}"
+        await only_one_is_left(transport)
+
+
+async def only_one_is_left(transport: WebSocketServerTransport) -> None:
+    with trio.fail_after(5):
+        while transport.statistics().connections > 1:  # noqa: ASYNC110  # nothing tells when a peer is gone
+            await trio.sleep(0.01)
+
+
+async def test_more_connections_than_allowed_are_turned_away() -> None:
+    transport = WebSocketServerTransport("ws://127.0.0.1:0/", max_connections=1)
+    async with serving(transport) as (url, _), raw_peer(url) as first:
+        with pytest.raises(ConnectFailed, match="503"):
+            async with WebSocketClientTransport(url).connect():
+                pass
+        await first.send(frame(TEXT, b"{}"))
+        assert await first.frame() == (TEXT, b"{}")
+
+
+async def test_a_cancelled_server_says_goodbye_and_leaves_nothing() -> None:
+    transport = WebSocketServerTransport("ws://127.0.0.1:0/")
+    before = len(os.listdir("/proc/self/fd"))
+    async with trio.open_nursery() as clients:
+        async with trio.open_nursery() as nursery:
+            url = await nursery.start(transport.serve, Listening(echo))
+            for _ in range(3):
+                await clients.start(hears_a_goodbye, url)
+            nursery.cancel_scope.cancel()
+    assert transport.statistics().connections == 0
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def hears_a_goodbye(url: str, task_status: trio.TaskStatus[None]) -> None:
+    async with WebSocketClientTransport(url).connect() as channel:
+        await channel.send(Frame(b"{}"))
+        await channel.receive()
+        task_status.started()
+        with pytest.raises(trio.EndOfChannel):
+            await channel.receive()
+        assert channel.loss_report()["close_code"] == 1001
+
+
+async def test_it_is_served_once_at_a_time() -> None:
+    transport = WebSocketServerTransport("ws://127.0.0.1:0/")
+    async with serving(transport):
+        with pytest.raises(LocalProtocolError):
+            await transport.serve(Listening(echo))
+    async with serving(transport) as (url, _):
+        assert path_of(url) == "/"
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:0/", "wss://127.0.0.1:0/", "ws://", "ws://u@127.0.0.1/", "ws:127.0.0.1"]
+)
+def test_urls_that_cannot_be_served(url: str) -> None:
+    with pytest.raises(ValueError, match=r"URL|ssl_context"):
+        WebSocketServerTransport(url)
+
+
+# -- one port for both ------------------------------------------------------------------------------------------------
+
+
+def site() -> Server:
+    server = Server("both")
+
+    @server.tool
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    return server
+
+
+async def free_port() -> int:
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener:
+        port: int = listener.socket.getsockname()[1]
+        return port
+
+
+@pytest.mark.parametrize("websocket_first", [False, True])
+@pytest.mark.parametrize("path", ["/ws", "/mcp"])
+async def test_http_and_websocket_share_a_port(websocket_first: bool, path: str) -> None:
+    port = await free_port()
+    one = HttpServerTransport(f"http://127.0.0.1:{port}/mcp")
+    two = WebSocketServerTransport(f"ws://127.0.0.1:{port}{path}")
+    server = site()
+    async with trio.open_nursery() as nursery:
+        for transport in (two, one) if websocket_first else (one, two):
+            await nursery.start(server.serve, transport)
+        for url in (f"http://127.0.0.1:{port}/mcp", f"ws://127.0.0.1:{port}{path}"):
+            for era in ("legacy", "modern"):
+                async with Client(url, era=era) as client:
+                    answer = await client.call_tool("add", {"a": 1, "b": 2})
+                    assert answer.content[0].text == "3"
+        async with connected(f"ws://127.0.0.1:{port}/") as peer:
+            await peer.upgrade("/nowhere")
+            assert (await peer.answer())[0] == 404
+        nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.serve, two)  # the address is free again
+        nursery.cancel_scope.cancel()
+
+
+async def test_two_of_a_kind_do_not_share() -> None:
+    port = await free_port()
+    server = site()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.serve, WebSocketServerTransport(f"ws://127.0.0.1:{port}/"))
+        with pytest.raises(ConnectFailed):
+            await server.serve(WebSocketServerTransport(f"ws://127.0.0.1:{port}/"))
+        nursery.cancel_scope.cancel()
