@@ -87,6 +87,7 @@ async def test_two_listens_on_one_connection_are_told_apart(era: str) -> None:
             client.listen(tools=True) as tools,
             client.listen(prompts=True) as prompts,
         ):
+            await client.list_tools()  # a legacy server has read by then that we are initialized
             site.server.add_tool(lambda: None, name="more")
             site.server.add_prompt(lambda: "text", name="talk")
             with trio.fail_after(5):
