@@ -138,14 +138,12 @@ async def test_of_a_flood_of_pings_one_is_answered_and_nothing_grows(autojump_cl
             peer.send, b"".join(frame(PING, b"%d" % n) for n in range(5000)) + frame(TEXT, b"{}")
         )
         assert (await channel.receive()).data == b"{}"  # though nobody has taken a pong yet
-        opcode, first = await peer.frame()
-        assert opcode == PONG
+        pongs = []
         with trio.move_on_after(1):
-            opcode, last = await peer.frame()
-            assert opcode == PONG
-            assert last == b"4999"
-            assert await peer.frame() is None
-        assert int(first) <= 4999
+            while True:
+                pongs.append(await peer.frame())
+        assert pongs[-1] == (PONG, b"4999")
+        assert len(pongs) <= 3
 
 
 async def test_what_a_peer_says_when_it_leaves(autojump_clock: object) -> None:
