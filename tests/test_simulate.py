@@ -15,7 +15,7 @@ import attrs
 import pytest
 import trio
 
-from mcp_actors import Server
+from mcp_actors import Context, Server
 from mcp_actors.examples.simulation import experiment
 from mcp_actors.simulate import (
     Constant,
@@ -112,6 +112,44 @@ def test_a_link_that_breaks_at_a_frame_fails_the_call_and_is_made_again() -> Non
     assert (report.handler_seconds, report.wasted_seconds) == (2.0, 2.0)
 
 
+def test_what_is_under_way_is_lost_with_the_connection() -> None:
+    async def pair(user: User) -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(2):
+                nursery.start_soon(user.call, "work", {"seconds": 0.0})
+
+    # Frame 3 is the first call, and still on its way when the second one breaks the line.
+    report = simulate(one_user(pair, link=Link(latency=0.1, disconnect_at_frame=4)), seed=1, duration=5)
+    assert (report.failed, report.handler_runs, report.messages_lost) == (2, 0, 2)
+
+
+def test_no_frame_overtakes_another_and_a_full_line_makes_its_sender_wait() -> None:
+    seen: list[float] = []
+
+    async def listens(user: User) -> None:
+        with trio.fail_after(100):
+            await user.client.call_tool("count", on_progress=lambda report: seen.append(report.progress))
+        times.append(trio.current_time())
+
+    times: list[float] = []
+    world = one_user(listens, server=_counting, link=Link(latency=Uniform(0.9, 1.0)))
+    simulate(world, seed=1, duration=60)
+    assert seen == list(range(1000))
+    # A second for the call after two round trips, then a second for every 256 frames of a thousand.
+    assert 8.1 < times[0] <= 9.0
+
+
+def _counting() -> Server:
+    server = Server("counting")
+
+    @server.tool
+    async def count(ctx: Context) -> None:
+        for number in range(1000):
+            await ctx.progress(number)
+
+    return server
+
+
 def test_a_session_that_never_comes_about_is_counted_and_tried_again() -> None:
     report = simulate(one_user(calls_forever, link=Link(disconnect_at_frame=1)), seed=1, duration=30)
     assert report.connected == report.calls == 0
@@ -156,7 +194,8 @@ def test_a_timeout_is_an_error_by_its_name() -> None:
 
     report = simulate(one_user(waits, timeout=3.0), seed=1, duration=10)
     assert report.errors == {"CallTimeout": 1}
-    assert report.wasted_seconds == 3.0
+    assert (report.handlers_stopped, report.wasted_seconds) == (1, 3.0)
+    assert report.cancels_confirmed == report.cancelled == 0
 
 
 def test_a_break_that_is_noticed_late_leaves_the_handler_at_work() -> None:
@@ -227,7 +266,7 @@ def test_the_same_seed_gives_the_same_figures_and_another_seed_others() -> None:
 
 
 def test_the_same_figures_in_processes_that_hash_differently() -> None:
-    program = "from tests.test_simulate import *; print(simulate(BUSY, seed=7, duration=30).to_json())"
+    program = "from tests.test_simulate import *; print(simulate(BUSY, seed=7, duration=30).to_json(), one_at_a_time())"
     outputs = [
         subprocess.run(
             [sys.executable, "-c", program],
@@ -243,7 +282,30 @@ def test_the_same_figures_in_processes_that_hash_differently() -> None:
         ).stdout
         for seed in ("1", "4711")
     ]
-    assert outputs[0] == outputs[1] == simulate(BUSY, seed=7, duration=30).to_json() + "\n"
+    here = f"{simulate(BUSY, seed=7, duration=30).to_json()} {one_at_a_time()}\n"
+    assert outputs[0] == outputs[1] == here
+
+
+def one_at_a_time() -> str:
+    """A world in which it shows who came first, though all come at the same time."""
+
+    def make() -> Server:
+        server = Server("narrow")
+        door = trio.Lock()
+
+        @server.tool
+        async def work(seconds: float) -> None:
+            async with door:
+                await trio.sleep(seconds)
+
+        return server
+
+    async def calls(user: User) -> None:
+        await user.think(1)
+        await user.call("work", {"seconds": user.number / 100})
+
+    world = World(clients=30, ramp=0, server=make, behaviour=calls, link=Link(latency=0.1))
+    return simulate(world, seed=3, duration=60).to_json()
 
 
 def test_equal_deadlines_do_not_depend_on_addresses() -> None:

@@ -161,9 +161,6 @@ class LinkEnd(FrameChannel):
         traffic.bytes += len(frame.data)
         if connection.is_cut_by_this_frame():
             connection.cut()
-        if connection.broken:
-            traffic.frames_lost += 1
-            return
         self._line_free, due = connection.due(len(frame.data), self._line_free)
         self._latest = max(due, self._latest)
         self._under_way += 1

@@ -58,13 +58,14 @@ class User:
         ``None`` if there was no result, for what reason whatever: that is in the report.
         """
         errand = self._ledger.begin()
+        result: CallToolResult | None = None
         try:
-            with trio.move_on_after(patience) as waiting:
+            with trio.move_on_after(patience):
                 result = await self.client.call_tool(tool, arguments, meta={NUMBER: errand.number})
         except McpError as error:
             self._ledger.failed(errand, name_of(error))
             return None
-        if waiting.cancelled_caught:
+        if result is None:
             self._ledger.given_up(errand)
             return None
         if result.is_error:
