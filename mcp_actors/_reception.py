@@ -25,6 +25,7 @@ from mcp_actors._capabilities.home import Home
 from mcp_actors._capabilities.serving import Serving
 from mcp_actors._capabilities.subscriptions import LegacySubscriber
 from mcp_actors._eras.choice import ServerOpening
+from mcp_actors._eras.era import Invocation
 from mcp_actors._eras.sorting import Sorted, sort
 from mcp_actors._logs import log
 from mcp_actors._wire.codec import decode
@@ -187,11 +188,36 @@ class Reception:
             self._exchanges.refuse(None, error, outlet)
         # What is left is a notification, or an answer to a question that nobody asked: nothing to do.
 
+    def begin(
+        self, arrival: Arrival, outlet: Outlet, principal: str | None = None
+    ) -> Callable[[], None] | None:
+        assert isinstance(arrival, Sorted)
+        if isinstance(arrival.message, Request):
+            invocation = self._opened(arrival.message, arrival, outlet)
+            if invocation is None:
+                return None
+            call = self._exchanges.begin(invocation, outlet, self._serving_for(principal), self._pool)
+            return None if call is None else call.cancel
+        scope = trio.CancelScope()
+
+        async def exchange() -> None:
+            with scope:
+                await self.exchange(arrival, outlet, principal)
+
+        self._pool.start_soon(exchange, "batch")
+        return scope.cancel
+
     async def _exchange(
         self, request: Request, arrival: Sorted, outlet: Outlet, principal: str | None
     ) -> None:
+        invocation = self._opened(request, arrival, outlet)
+        if invocation is not None:
+            await self._exchanges.run(invocation, outlet, self._serving_for(principal))
+
+    def _opened(self, request: Request, arrival: Sorted, outlet: Outlet) -> Invocation | None:
+        """``None`` for what was refused."""
         try:
-            invocation = self._alone.open_alone(request, arrival.era, arrival.metadata)
+            return self._alone.open_alone(request, arrival.era, arrival.metadata)
         except RpcError as error:
             self._exchanges.refuse(request.id, error, outlet)
         except MalformedMessage as error:
@@ -199,8 +225,7 @@ class Reception:
         except Exception as error:  # a bug of ours must not end the connection
             log.exception("request could not be opened", method=request.method, exc_info=error)
             self._exchanges.refuse(request.id, RpcError(INTERNAL_ERROR, "internal error"), outlet)
-        else:
-            await self._exchanges.run(invocation, outlet, self._serving_for(principal))
+        return None
 
     async def _exchange_batch(
         self, messages: list[Any], arrival: Sorted, outlet: Outlet, principal: str | None

@@ -259,6 +259,15 @@ class ServerHandler(Protocol):
         The task that awaits this is the call: cancelled, its handler sees `trio.Cancelled` and nothing more is sent.
         """
 
+    def begin(
+        self, arrival: Arrival, outlet: Outlet, principal: str | None = None
+    ) -> Callable[[], None] | None:
+        """As `exchange`, for what is owed an answer, in a task of the engine's, for bindings whose own have to read on.
+
+        Returns what cancels the call, for when the peer goes away; legal any number of times. ``None`` when all was
+        said at once. Never waits.
+        """
+
     def open_session(self, outlet: Outlet, principal: str | None = None) -> ServerSession:
         """Makes a session; what belongs to none of its requests goes to ``outlet``. The binding closes it."""
 

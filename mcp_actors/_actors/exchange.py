@@ -8,6 +8,7 @@ import trio
 
 from mcp_actors._actors.call import DEFERRED, Call, Responder, failure_frame
 from mcp_actors._actors.gate import Gate
+from mcp_actors._actors.pool import CallPool
 from mcp_actors._eras.era import Invocation
 from mcp_actors.abc import Outlet
 from mcp_actors.errors import LocalProtocolError, RpcError
@@ -29,20 +30,9 @@ class Exchanges:
 
     async def run(self, invocation: Invocation, outlet: Outlet, responder: Responder) -> None:
         """Returns when the answer was given to ``outlet``; cancelled, the handler is, and nothing more is sent."""
-        call = Call(invocation, self, outlet, responder)
-        try:
-            result = responder.attempt(call)
-            if result is not DEFERRED:
-                outlet.post(call.reply(result))
-                return
-        except Exception as error:
-            outlet.post(call.failure(error))
+        call = self._open(invocation, outlet, responder)
+        if call is None:
             return
-        if self._gate.try_enter():
-            call.gates = (self._gate,)
-        else:
-            call.gates_ahead = (self._gate,)
-        self.calls[call] = None
         scope = trio.CancelScope()
         try:
             with scope:
@@ -51,6 +41,32 @@ class Exchanges:
                 await call.finish()
         finally:
             call.close()
+
+    def begin(
+        self, invocation: Invocation, outlet: Outlet, responder: Responder, pool: CallPool
+    ) -> Call | None:
+        """The same in a task of ``pool``. ``None`` when it was answered at once."""
+        call = self._open(invocation, outlet, responder)
+        if call is not None:
+            pool.start(call)
+        return call
+
+    def _open(self, invocation: Invocation, outlet: Outlet, responder: Responder) -> Call | None:
+        call = Call(invocation, self, outlet, responder)
+        try:
+            result = responder.attempt(call)
+            if result is not DEFERRED:
+                outlet.post(call.reply(result))
+                return None
+        except Exception as error:
+            outlet.post(call.failure(error))
+            return None
+        if self._gate.try_enter():
+            call.gates = (self._gate,)
+        else:
+            call.gates_ahead = (self._gate,)
+        self.calls[call] = None
+        return call
 
     def refuse(self, id: int | str | None, error: RpcError, outlet: Outlet) -> None:
         """Answers what could not even be opened."""

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
+import trio.testing
 
 from mcp_actors import Server
 from mcp_actors.abc import Arrival, Frame, ServerHandler
@@ -25,20 +26,24 @@ class Recorder:
         self.frames: list[Frame] = []
         self.settled = 0
         self.closed = 0
+        self.over = trio.Event()
 
     def post(self, frame: Frame) -> None:
         self.frames.append(frame)
+        if frame.last:
+            self.over.set()
 
     def send_nowait(self, frame: Frame) -> bool:
-        self.frames.append(frame)
+        self.post(frame)
         return True
 
     async def send(self, frame: Frame) -> None:
         await trio.lowlevel.checkpoint()
-        self.frames.append(frame)
+        self.post(frame)
 
     def settle(self) -> None:
         self.settled += 1
+        self.over.set()
 
     def close_stream(self) -> None:
         self.closed += 1
@@ -59,10 +64,11 @@ class Recorder:
 
 
 class Desk:
-    """A `ServerTransport` that lends its handler to the test."""
+    """A `ServerTransport` that lends its handler to the test; it awaits exchanges, or lets the engine begin them."""
 
-    def __init__(self) -> None:
+    def __init__(self, begins: bool = False) -> None:
         self.handler: Any = None
+        self.begins = begins
 
     async def serve(
         self, handler: ServerHandler, *, task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED
@@ -83,9 +89,24 @@ class Desk:
         arrival = self.sort(message, **metadata)
         if arrival.refusal is not None:
             outlet.post(arrival.refusal)
+        elif self.begins and arrival.requests:
+            await self._begin(arrival, outlet)
         else:
             await self.handler.exchange(arrival, outlet)
         return outlet
+
+    async def _begin(self, arrival: Arrival, outlet: Recorder) -> None:
+        cancel = self.handler.begin(arrival, outlet)
+        if cancel is None:
+            return
+        try:
+            await outlet.over.wait()
+        except trio.Cancelled:
+            cancel()
+            cancel()
+            with trio.CancelScope(shield=True):
+                await trio.testing.wait_all_tasks_blocked()
+            raise
 
     def deliver(self, session: Any, message: Any, outlet: Recorder | None = None) -> Recorder:
         outlet = outlet or Recorder()
@@ -96,8 +117,8 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(server: Server) -> AsyncIterator[Desk]:
-    transport = Desk()
+async def desk(server: Server, *, begins: bool = False) -> AsyncIterator[Desk]:
+    transport = Desk(begins)
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve, transport)
         yield transport

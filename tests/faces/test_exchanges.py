@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -9,7 +10,14 @@ import trio
 
 from mcp_actors import Context, Limits, MissingCapability, Server
 
-from .exchanging import Recorder, desk, initialize, legacy, mirror, modern
+from .exchanging import Recorder, initialize, legacy, mirror, modern
+from .exchanging import desk as a_desk
+
+
+@pytest.fixture(params=["awaited", "begun"])
+def desk(request: pytest.FixtureRequest) -> Any:
+    """Each test is run in both ways in which a binding may have a request answered."""
+    return functools.partial(a_desk, begins=request.param == "begun")
 
 
 def make_server(**options: Any) -> Server:
@@ -61,7 +69,7 @@ def call(id: Any, tool: str, meta: Any = None, capabilities: Any = None, **argum
 @pytest.mark.parametrize(
     ("tool", "arguments", "text"), [("add", {"a": 2, "b": 3}, "5"), ("twice", {"n": 4}, "8")]
 )
-async def test_one_request_one_answer(tool: str, arguments: dict[str, int], text: str) -> None:
+async def test_one_request_one_answer(desk: Any, tool: str, arguments: dict[str, int], text: str) -> None:
     async with desk(make_server()) as each:
         outlet = await each.exchange(call("x", tool, **arguments), **mirror("tools/call", tool))
     assert [frame.last for frame in outlet.frames] == [True]
@@ -71,7 +79,7 @@ async def test_one_request_one_answer(tool: str, arguments: dict[str, int], text
     assert outlet.refusal is None
 
 
-async def test_what_a_call_tells_comes_before_its_answer() -> None:
+async def test_what_a_call_tells_comes_before_its_answer(desk: Any) -> None:
     async with desk(make_server()) as each:
         message = call(1, "steps", meta={"progressToken": 0}, count=3)
         outlet = await each.exchange(message, **mirror("tools/call", "steps"))
@@ -79,7 +87,9 @@ async def test_what_a_call_tells_comes_before_its_answer() -> None:
     assert [m["params"]["progress"] for m in outlet.messages[:3]] == [1, 2, 3]
 
 
-async def test_cancelling_the_exchange_cancels_the_call(autojump_clock: trio.testing.MockClock) -> None:
+async def test_cancelling_the_exchange_cancels_the_call(
+    desk: Any, autojump_clock: trio.testing.MockClock
+) -> None:
     seen: list[str] = []
     server = make_server()
 
@@ -101,7 +111,7 @@ async def test_cancelling_the_exchange_cancels_the_call(autojump_clock: trio.tes
         assert server.tree().gate.inside == 0
 
 
-async def test_a_question_ends_the_exchange_and_the_retry_is_another() -> None:
+async def test_a_question_ends_the_exchange_and_the_retry_is_another(desk: Any) -> None:
     async with desk(make_server()) as each:
         able = {"elicitation": {}}
         first = await each.exchange(call(1, "greet", capabilities=able), **mirror("tools/call", "greet"))
@@ -151,7 +161,7 @@ BARE = {"mcp_protocol_version": "2026-07-28", "mcp_method": "server/discover"}
     ],
 )
 async def test_what_cannot_be_served_is_refused_with_its_code(
-    message: Any, metadata: dict[str, str], code: int
+    desk: Any, message: Any, metadata: dict[str, str], code: int
 ) -> None:
     async with desk(make_server()) as each:
         outlet = await each.exchange(message, **metadata)
@@ -168,7 +178,7 @@ async def test_what_cannot_be_served_is_refused_with_its_code(
     ],
 )
 async def test_what_is_wrong_with_the_request_itself_is_no_refusal(
-    message: Any, metadata: dict[str, str], code: int
+    desk: Any, message: Any, metadata: dict[str, str], code: int
 ) -> None:
     async with desk(make_server()) as each:
         outlet = await each.exchange(message, **metadata)
@@ -176,14 +186,14 @@ async def test_what_is_wrong_with_the_request_itself_is_no_refusal(
     assert outlet.refusal is None
 
 
-async def test_mirrored_parameters_that_agree_pass() -> None:
+async def test_mirrored_parameters_that_agree_pass(desk: Any) -> None:
     async with desk(make_server()) as each:
         metadata = {**mirror("tools/call", "where"), "mcp_param_region": "=?base64?w6k=?="}
         outlet = await each.exchange(call(1, "where", region="é"), **metadata)
     assert outlet.answer["result"]["content"][0]["text"] == "é"
 
 
-async def test_a_notification_is_taken_without_a_word() -> None:
+async def test_a_notification_is_taken_without_a_word(desk: Any) -> None:
     async with desk(make_server()) as each:
         note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
         outlet = await each.exchange(note, **mirror("notifications/cancelled"))
@@ -192,7 +202,7 @@ async def test_a_notification_is_taken_without_a_word() -> None:
         assert refused.refusal == -32022
 
 
-async def test_an_overloaded_server_says_so(autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_overloaded_server_says_so(desk: Any, autojump_clock: trio.testing.MockClock) -> None:
     server = make_server(limits=Limits(server_max_in_flight=1, max_waiting=0))
 
     @server.tool
@@ -213,7 +223,7 @@ async def test_an_overloaded_server_says_so(autojump_clock: trio.testing.MockClo
 # -- revisions with sessions, to a transport that keeps none -----------------------------------------------------------
 
 
-async def test_initialize_alone_is_answered() -> None:
+async def test_initialize_alone_is_answered(desk: Any) -> None:
     async with desk(make_server()) as each:
         arrival = each.sort(initialize(5))
         assert (arrival.era, arrival.requests, arrival.initializes) == ("legacy", 1, True)
@@ -224,7 +234,7 @@ async def test_initialize_alone_is_answered() -> None:
 
 
 @pytest.mark.parametrize("version", [None, "2025-03-26", "2025-06-18", "2025-11-25"])
-async def test_calls_without_a_session(version: str | None) -> None:
+async def test_calls_without_a_session(desk: Any, version: str | None) -> None:
     headers = {} if version is None else {"mcp_protocol_version": version}
     async with desk(make_server()) as each:
         outlet = await each.exchange(
@@ -238,7 +248,7 @@ async def test_calls_without_a_session(version: str | None) -> None:
         assert asking.answer["error"]["code"] == -32021
 
 
-async def test_a_batch_alone() -> None:
+async def test_a_batch_alone(desk: Any) -> None:
     async with desk(make_server()) as each:
         batch = [legacy(1, "ping"), legacy(2, "tools/call", name="add", arguments={"a": 1, "b": 2})]
         outlet = await each.exchange(batch)
@@ -250,7 +260,7 @@ async def test_a_batch_alone() -> None:
             assert refused.refusal == -32600
 
 
-async def test_a_server_without_sessions_names_its_versions() -> None:
+async def test_a_server_without_sessions_names_its_versions(desk: Any) -> None:
     async with desk(make_server(versions=["2026-07-28"])) as each:
         assert not each.handler.has_sessions
         outlet = await each.exchange(initialize(1))
@@ -258,7 +268,7 @@ async def test_a_server_without_sessions_names_its_versions() -> None:
         assert "2026-07-28" in outlet.answer["error"]["message"]
 
 
-async def test_a_server_that_only_has_sessions_refuses_by_version() -> None:
+async def test_a_server_that_only_has_sessions_refuses_by_version(desk: Any) -> None:
     async with desk(make_server(versions=["2025-11-25"])) as each:
         outlet = await each.exchange(modern(1, "server/discover"), **mirror("server/discover"))
         assert outlet.refusal == -32022
@@ -266,6 +276,7 @@ async def test_a_server_that_only_has_sessions_refuses_by_version() -> None:
 
 
 async def test_stopping_ends_what_would_listen_for_ever_and_lets_the_rest_end(
+    desk: Any,
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     server = make_server()

@@ -59,6 +59,10 @@ class Connections:
         """Not for connections."""
         raise self._no_exchange()
 
+    def begin(self, arrival: Arrival, outlet: Outlet, principal: str | None = None) -> Callable[[], None]:
+        """Not for connections."""
+        raise self._no_exchange()
+
     def open_session(self, outlet: Outlet, principal: str | None = None) -> ServerSession:
         """Not for connections."""
         raise self._no_exchange()

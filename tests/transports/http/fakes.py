@@ -212,6 +212,7 @@ class FakeHandler:
         self.principals: list[str | None] = []
         self.on_exchange: Callable[[Any, Outlet], Awaitable[None]] | None = None
         self.on_connection: Callable[[FrameChannel], Awaitable[None]] | None = None
+        self.nursery: trio.Nursery | None = None
 
     @property
     def has_sessions(self) -> bool:
@@ -235,6 +236,17 @@ class FakeHandler:
         self.principals.append(principal)
         assert self.on_exchange is not None
         await self.on_exchange(arrival.message, outlet)
+
+    def begin(self, arrival: Any, outlet: Outlet, principal: str | None = None) -> Callable[[], None]:
+        scope = trio.CancelScope()
+
+        async def run() -> None:
+            with scope:
+                await self.exchange(arrival, outlet, principal)
+
+        assert self.nursery is not None
+        self.nursery.start_soon(run)
+        return scope.cancel
 
     def open_session(self, outlet: Outlet, principal: str | None = None) -> FakeSession:
         session = FakeSession(outlet, principal)
@@ -265,6 +277,7 @@ class Door:
         legacy: bool = True,
     ) -> None:
         self.handler = FakeHandler()
+        self.handler.nursery = nursery
         self.handler.legacy = legacy
         self.nursery = nursery
         self.open_streams = OpenStreams(keepalive)

@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx2
 import pytest
 import trio
+import trio.testing
 
 from mcp_actors import Context, Server
 from mcp_actors.errors import ConnectFailed, LocalProtocolError
@@ -55,6 +56,7 @@ async def test_a_modern_client_that_hangs_up_cancels_its_call(name: str) -> None
         message, headers = modern(1, name)
         async with at.stream("POST", message, **headers):
             await eventually(lambda: bool(at.server.tree().exchanges))
+            await trio.testing.wait_all_tasks_blocked()  # so that its function has begun
         await eventually(lambda: not at.server.tree().exchanges)
         assert at.ends == (["cancelled"] if name == "wait" else [])
 

@@ -158,7 +158,9 @@ class Endpoint:
             turn.refuse(STOPPING)
         elif arrival.era == "modern" or (self._sessions is None and named is None):
             outlet = ExchangeOutlet(turn, self._open_streams, self._longest, arrival.era)
-            return partial(run_exchange, self._handler, arrival, outlet, principal)
+            if not arrival.requests:
+                return partial(run_exchange, self._handler, arrival, outlet, principal)
+            outlet.begin(self._handler, arrival, principal)
         else:
             self._post_in_session(turn, arrival, named, principal)
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Literal
 
 import trio
@@ -34,7 +35,7 @@ class ExchangeOutlet:
     any other opens an event stream, whose status is 200 for good.
     """
 
-    __slots__ = ("_era", "_live", "_streams", "_turn", "answered", "longest")
+    __slots__ = ("_cancel", "_era", "_live", "_streams", "_turn", "answered", "longest")
 
     def __init__(
         self, turn: Turn, streams: OpenStreams, longest: int, era: Literal["legacy", "modern"]
@@ -45,6 +46,23 @@ class ExchangeOutlet:
         self._streams = streams
         self._live: LiveStream | None = None
         self._era = era
+        self._cancel: Callable[[], None] | None = None
+
+    def begin(self, handler: ServerHandler, arrival: Arrival, principal: str | None) -> None:
+        """Runs a request; its client's leaving cancels it (protocol §6.3)."""
+        try:
+            self._cancel = handler.begin(arrival, self, principal)
+        except Exception:
+            log.exception("an exchange failed")
+            self.fail()
+            return
+        if not self.answered and self._live is None:
+            self._turn.response.on_gone = self._left
+
+    def _left(self, stream: LiveStream | None = None) -> None:
+        self.answered = True
+        if self._cancel is not None:
+            self._cancel()
 
     def __repr__(self) -> str:
         state = "answered" if self.answered else "no frame yet" if self._live is None else repr(self._live)
@@ -69,7 +87,7 @@ class ExchangeOutlet:
             # Without a session there is no way back for the client's answer.
             raise trio.BrokenResourceError("a client cannot be asked without a session")
         else:
-            self._live = LiveStream(self._turn, self._streams, _nothing, encode_event(frame.data))
+            self._live = LiveStream(self._turn, self._streams, self._left, encode_event(frame.data))
 
     def send_nowait(self, frame: Frame) -> bool:
         if self._live is not None and self._live.full:
@@ -89,7 +107,7 @@ class ExchangeOutlet:
         """Nothing can be resumed here: the stream stays."""
 
     def finish(self) -> None:
-        """There is nothing more to say: a notification was accepted, or a request got no answer."""
+        """There is nothing more to say: a message was accepted, or a request got no answer."""
         if self.answered:
             return
         self.answered = True
@@ -112,7 +130,7 @@ class ExchangeOutlet:
 async def run_exchange(
     handler: ServerHandler, arrival: Arrival, outlet: ExchangeOutlet, principal: str | None
 ) -> None:
-    """Runs one exchange to its end in the task of its connection, which is cancelled when the client hangs up."""
+    """Has something accepted that is owed no answer, in a task of its connection."""
     try:
         await handler.exchange(arrival, outlet, principal)
     except trio.BrokenResourceError:
@@ -127,7 +145,3 @@ async def run_exchange(
 def too_long(frame: Frame, longest: int) -> LocalProtocolError:
     """What the sender of such a frame is told; nothing was sent."""
     return LocalProtocolError(f"a message of {len(frame.data)} bytes is too long: the limit is {longest}")
-
-
-def _nothing(stream: LiveStream) -> None:
-    """The task of the exchange is cancelled by its connection."""
