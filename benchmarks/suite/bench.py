@@ -1,0 +1,111 @@
+"""What a scenario works with while it runs, in the load process."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from benchmarks.load import Era
+from benchmarks.process import cpu_seconds, peak_mib, resident_kib
+from benchmarks.suite.fields.field import Field
+from benchmarks.suite.model import Job
+from benchmarks.suite.server import Told
+
+__all__ = ["Bench", "Clock", "Served", "ThisProcess", "percentile_us"]
+
+
+class Served(Protocol):
+    """What is known of the server's process."""
+
+    told: Told
+
+    @property
+    def pid(self) -> int: ...
+    def cpu_seconds(self) -> float: ...
+    def peak_mib(self) -> float: ...
+    def resident_kib(self) -> int: ...
+
+
+class ThisProcess:
+    """A server in memory: its figures are those of the one process, the load's share included."""
+
+    def __init__(self, told: Told) -> None:
+        self.told = told
+
+    pid = 0
+
+    def cpu_seconds(self) -> float:
+        return cpu_seconds(os.getpid())
+
+    def peak_mib(self) -> float:
+        return peak_mib(os.getpid())
+
+    def resident_kib(self) -> int:
+        return resident_kib(os.getpid())
+
+
+@dataclass
+class Clock:
+    """What passed in a `Bench.timed` block: seconds, the server's processor time and this process's share."""
+
+    seconds: float = 0.0
+    server_cpu: float = 0.0
+    generator: float | None = None
+
+
+@dataclass
+class Bench:
+    """``parameters`` are those of the job; ``ids`` are for requests, each once."""
+
+    job: Job
+    field: Field
+    server: Served
+    ids: Iterator[int]
+    chance: random.Random
+    era: Era
+
+    def get(self, name: str) -> Any:
+        return self.job.parameters[name]
+
+    @contextmanager
+    def timed(self) -> Iterator[Clock]:
+        clock = Clock()
+        server_cpu = self.server.cpu_seconds()
+        started, own_cpu = time.perf_counter(), time.process_time()
+        yield clock
+        clock.seconds = time.perf_counter() - started
+        clock.server_cpu = self.server.cpu_seconds() - server_cpu
+        if self.server.pid:
+            clock.generator = (time.process_time() - own_cpu) / clock.seconds
+
+    @contextmanager
+    def one_processor(self, wanted: bool) -> Iterator[None]:
+        """Keeps generator and server on one processor. With one request in flight they take turns anyway, and a
+        sleeping processor of a virtual machine can take longer to wake than the request.
+        """
+        if not wanted or not self.server.pid:
+            yield
+            return
+        all_of_them = os.sched_getaffinity(0)
+        _pin(self.server.pid, {max(all_of_them)})
+        try:
+            yield
+        finally:
+            _pin(self.server.pid, all_of_them)
+
+
+def _pin(server: int, processors: set[int]) -> None:
+    os.sched_setaffinity(0, processors)
+    for task in Path(f"/proc/{server}/task").iterdir():
+        os.sched_setaffinity(int(task.name), processors)
+
+
+def percentile_us(took: list[float], share: float) -> float:
+    """Microseconds within which that share of requests was answered."""
+    return sorted(took)[min(len(took) - 1, int(len(took) * share))] * 1e6

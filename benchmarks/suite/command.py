@@ -1,0 +1,189 @@
+"""The subcommands of ``python -m benchmarks`` that belong to the suite: run, report, compare, list."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.markdown import Markdown
+
+from benchmarks.process import LoadError
+from benchmarks.suite.compare import compare, comparison_text
+from benchmarks.suite.endpoints import TRANSPORTS
+from benchmarks.suite.loading import load_files
+from benchmarks.suite.model import Document
+from benchmarks.suite.page import page
+from benchmarks.suite.peers import PEERS, default_cache
+from benchmarks.suite.plan import FULL, QUICK, TOY, make_plan
+from benchmarks.suite.report import markdown
+from benchmarks.suite.running import prepare_peers, run_plan
+from benchmarks.suite.scenarios.table import SCENARIOS
+from mcp_actors.discovery import installed_schemes
+
+__all__ = ["main"]
+
+
+def main(arguments: list[str]) -> int:
+    """``arguments`` begin with the name of the subcommand."""
+    options = _parser().parse_args(arguments)
+    console = Console(stderr=True)
+    try:
+        code: int = options.does(options, console)
+        return code
+    except LoadError as error:
+        console.print(f"[red]{options.command}:[/] {error}", highlight=False)
+        return 2
+
+
+def _run(options: argparse.Namespace, console: Console) -> int:
+    size = TOY if options.toy else QUICK if options.quick else FULL
+    loads = tuple(str(Path(name).resolve()) for name in options.load)
+    load_files(loads)
+    cases = make_plan(
+        size,
+        scenarios=options.scenarios,
+        transports=options.transports,
+        peers=options.peers,
+        eras=options.eras,
+    )
+    prepared = prepare_peers(
+        {peer for case in cases for peer in case.peers}, options.cache, console, refresh=options.refresh
+    )
+    document = run_plan(
+        cases,
+        size,
+        prepared,
+        rounds=options.rounds or size.rounds,
+        seconds=options.seconds or size.seconds,
+        seed=options.seed,
+        loads=loads,
+        console=console,
+    )
+    name = options.output or Path(time.strftime("benchmarks-%Y%m%d-%H%M%S.json", time.gmtime()))
+    document.write(name)
+    console.print(f"{len(document.rows)} rows in {document.seconds:.0f} s: {name}")
+    _write_report(document, name.with_suffix(""), console)
+    return 0 if document.rows else 1
+
+
+def _report(options: argparse.Namespace, console: Console) -> int:
+    document = Document.read(options.results)
+    _write_report(document, options.output or options.results.with_suffix(""), console)
+    if options.show:
+        Console().print(Markdown(markdown(document)))
+    return 0
+
+
+def _write_report(document: Document, stem: Path, console: Console) -> None:
+    for suffix, text in ((".md", markdown(document)), (".html", page(document))):
+        path = stem.parent / (stem.name + suffix)
+        path.write_text(text)
+        console.print(f"written: {path}")
+
+
+def _compare(options: argparse.Namespace, console: Console) -> int:
+    before, after = Document.read(options.before), Document.read(options.after)
+    comparison = compare(before, after, beside=options.beside, least=options.least / 100)
+    print(comparison_text(comparison))
+    return 1 if comparison.regressions and options.fail else 0
+
+
+def _list(options: argparse.Namespace, console: Console) -> int:
+    load_files(options.load)
+    print("scenarios")
+    for scenario in SCENARIOS.values():
+        print(f"  {scenario.name:16} {scenario.title}")
+    print("\ntransports (any other scheme: SCHEME or SCHEME=URL with {port} or {directory} in it)")
+    for scheme in dict.fromkeys((*TRANSPORTS, *installed_schemes())):
+        if scheme == "codec":
+            continue
+        known = TRANSPORTS.get(scheme)
+        there = "" if scheme in installed_schemes() else "  (not installed)"
+        print(f"  {scheme:16} {known.url if known else f'{scheme}://127.0.0.1:{{port}}'}{there}")
+    print("\npeers")
+    for peer in PEERS.values():
+        where = ", ".join(sorted(peer.schemes - {"codec"})) or "all transports"
+        print(f"  {peer.name:16} {peer.title}; {where}; {', '.join(peer.eras)}")
+    return 0
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="The benchmark suite of mcp-actors."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    run = commands.add_parser("run", help="measure, and write results with a report beside them")
+    run.set_defaults(does=_run)
+    run.add_argument("scenarios", nargs="*", help="which (default: all; see list)")
+    run.add_argument(
+        "--quick", action="store_true", help="under five minutes: fewer peers, shorter, three rounds"
+    )
+    run.add_argument(
+        "--toy", action="store_true", help="only to see that everything runs: figures mean nothing"
+    )
+    run.add_argument(
+        "--transports", type=_names, default=[], metavar="SCHEME[=URL],...", help="which (see list)"
+    )
+    run.add_argument("--peers", type=_names, default=[], metavar="PEER,...", help="which (see list)")
+    run.add_argument("--eras", type=_names, default=[], metavar="ERA,...", help="legacy, modern or both")
+    run.add_argument("--rounds", type=int, default=0, help="times each job is done")
+    run.add_argument("--seconds", type=float, default=0.0, help="length of one loop")
+    run.add_argument("--seed", type=int, default=1, help="of whatever is drawn (default: %(default)s)")
+    _add_load(run)
+    run.add_argument("-o", "--output", type=Path, metavar="FILE.json", help="where the results go")
+    run.add_argument(
+        "--cache", type=Path, default=default_cache(), help="where peers go (default: %(default)s)"
+    )
+    run.add_argument("--refresh", action="store_true", help="install the newest peers again")
+
+    report = commands.add_parser("report", help="Markdown and one HTML page from results")
+    report.set_defaults(does=_report)
+    report.add_argument("results", type=Path, metavar="FILE.json")
+    report.add_argument("-o", "--output", type=Path, metavar="STEM", help="STEM.md and STEM.html are written")
+    report.add_argument("--show", action="store_true", help="in the terminal as well")
+
+    both = commands.add_parser("compare", help="what became slower or faster, and how sure that is")
+    both.set_defaults(does=_compare)
+    both.add_argument("before", type=Path, metavar="A.json")
+    both.add_argument("after", type=Path, metavar="B.json")
+    both.add_argument(
+        "--beside",
+        metavar="PEER",
+        default="",
+        help="compare ratios to this peer of the same run, so that a drift of the machine cancels out",
+    )
+    both.add_argument(
+        "--least",
+        type=float,
+        default=5.0,
+        metavar="PERCENT",
+        help="smaller changes are none (default: %(default)s)",
+    )
+    both.add_argument("--fail", action="store_true", help="exit with 1 if there is a regression")
+
+    shown = commands.add_parser("list", help="scenarios, transports and peers")
+    shown.set_defaults(does=_list)
+    _add_load(shown)
+    return parser
+
+
+def _add_load(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--load",
+        action="append",
+        default=[],
+        metavar="FILE.py",
+        help="a Python file that registers transports of your own (may be given several times)",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,104 @@
+"""Transports by URL scheme: where a server is told to serve, and which field drives it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from benchmarks.load import Era
+from benchmarks.process import LoadError
+from benchmarks.suite.fields.http import HttpField
+from benchmarks.suite.fields.streams import Ends, Lines, StreamField
+from benchmarks.suite.fields.websocket import WebSocketFrames, upgrade
+from benchmarks.suite.server import Server
+
+__all__ = ["TRANSPORTS", "Transport", "raw_field", "transport"]
+
+CONNECT_WITHIN_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Transport:
+    """``url`` is where the server serves; {port} and {directory} are filled in. ``drive`` says how it is loaded:
+    ``pipe``, ``lines``, ``http`` and ``ws`` raw; ``channel`` through the transport's own client; ``memory`` in one
+    process with the server; ``none`` not at all.
+    """
+
+    scheme: str
+    url: str
+    drive: str = "channel"
+
+    def address(self, port: int, directory: str) -> str:
+        return self.url.format(port=port, directory=directory)
+
+
+TRANSPORTS = {
+    each.scheme: each
+    for each in (
+        Transport("stdio", "stdio:", "pipe"),
+        Transport("memory", "memory:benchmark", "memory"),
+        Transport("http", "http://127.0.0.1:{port}/mcp", "http"),
+        Transport("http+unix", "http+unix://{directory}/http/mcp", "http"),
+        Transport("tcp", "tcp://127.0.0.1:{port}", "lines"),
+        Transport("unix", "unix://{directory}/socket", "lines"),
+        Transport("ws", "ws://127.0.0.1:{port}/mcp", "ws"),
+        Transport("codec", "codec:", "none"),
+    )
+}
+
+
+def transport(text: str) -> Transport:
+    """``scheme``, or ``scheme=URL`` for one whose URL is not ``scheme://127.0.0.1:{port}``."""
+    scheme, given, url = text.partition("=")
+    if given:
+        known = TRANSPORTS.get(scheme)
+        return Transport(scheme, url, known.drive if known else "channel")
+    return TRANSPORTS.get(scheme) or Transport(scheme, f"{scheme}://127.0.0.1:{{port}}")
+
+
+def raw_field(here: Transport, era: Era, server: Server) -> StreamField | HttpField:
+    """The field that drives ``server`` with bytes of our own."""
+    parts = urlsplit(server.url)
+    host = f"127.0.0.1:{server.port}"
+    if here.drive == "pipe":
+        return StreamField(era, server.take_pipes, Lines)
+    if here.drive == "lines":
+        return StreamField(era, lambda: _ends(_connect(server)), Lines)
+    if here.drive == "ws":
+
+        def open_web_socket() -> Ends:
+            connection = _connect(server)
+            upgrade(connection, host, parts.path)
+            return _ends(connection)
+
+        return StreamField(era, open_web_socket, WebSocketFrames)
+
+    def open_http() -> socket.socket:
+        connection = _connect(server)
+        connection.setblocking(False)
+        return connection
+
+    return HttpField(era, open_http, host, parts.path or "/")
+
+
+def _connect(server: Server) -> socket.socket:
+    server.wait_until_open()
+    try:
+        if server.socket_path:
+            connection = socket.socket(socket.AF_UNIX)
+            connection.settimeout(CONNECT_WITHIN_SECONDS)
+            connection.connect(server.socket_path)
+            return connection
+        connection = socket.create_connection(("127.0.0.1", server.port), CONNECT_WITHIN_SECONDS)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+    except OSError as error:
+        raise LoadError(f"{server.url}: {error}{server.complaint()}") from error
+
+
+def _ends(connection: socket.socket) -> Ends:
+    descriptor = connection.detach()
+    os.set_blocking(descriptor, False)
+    return Ends(descriptor, descriptor, lambda: os.close(descriptor))

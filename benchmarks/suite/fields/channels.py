@@ -1,0 +1,158 @@
+"""Any transport through its own client: raw frames over a `FrameChannel`, on Trio."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AsyncExitStack
+
+import trio
+import trio.lowlevel
+
+from benchmarks.load import Era
+from benchmarks.process import LoadError
+from benchmarks.suite.fields.field import ANSWER_WITHIN_SECONDS, Arrival, Field
+from benchmarks.suite.messages import Message, cancelled
+from mcp_actors.abc import Frame, FrameChannel, NoAnswer
+from mcp_actors.discovery import client_transport
+from mcp_actors.errors import ConnectFailed
+
+__all__ = ["ChannelField"]
+
+START_WITHIN_SECONDS = 30.0
+LOOK_EVERY_SECONDS = 0.02
+LOOK_SECONDS = 0.002
+
+
+class _Lane:
+    def __init__(self, channel: FrameChannel, stack: AsyncExitStack) -> None:
+        self.channel = channel
+        self.stack = stack
+        self.out: list[Frame] = []
+        self.wake = trio.Event()
+        self.scope = trio.CancelScope()
+        self.reading = trio.CancelScope()
+
+
+class ChannelField(Field):
+    """The load's own work is more here than on a raw field: compare peers on one transport, or mind the generator."""
+
+    def __init__(self, era: Era, url: str, nursery: trio.Nursery) -> None:
+        super().__init__(era)
+        self._url = url
+        self._nursery = nursery
+        self._lanes: dict[int, _Lane] = {}
+        self._numbers = 0
+        self._found: list[Arrival] = []
+        self._arrived = trio.Event()
+        self._broken: BaseException | None = None
+
+    async def connect(self) -> int:
+        deadline = time.monotonic() + START_WITHIN_SECONDS
+        while True:
+            stack = AsyncExitStack()
+            try:
+                channel = await stack.enter_async_context(client_transport(self._url).connect())
+                break
+            except ConnectFailed as error:
+                if time.monotonic() > deadline:
+                    raise LoadError(f"{self._url}: {error}") from error
+                await trio.sleep(LOOK_EVERY_SECONDS)
+        self._numbers += 1
+        lane = self._lanes[self._numbers] = _Lane(channel, stack)
+        self._nursery.start_soon(self._write, lane)
+        self._nursery.start_soon(self._read, self._numbers, lane)
+        return self._numbers
+
+    async def _write(self, lane: _Lane) -> None:
+        with lane.scope:
+            while True:
+                await lane.wake.wait()
+                lane.wake = trio.Event()
+                while lane.out:
+                    frames, lane.out = lane.out, []
+                    try:
+                        await lane.channel.send_many(frames)
+                    except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                        self._fail(error)
+                        return
+
+    async def _read(self, number: int, lane: _Lane) -> None:
+        with lane.reading:
+            while True:
+                try:
+                    frames = await lane.channel.receive_many()
+                except (trio.BrokenResourceError, trio.ClosedResourceError, trio.EndOfChannel) as error:
+                    self._fail(error)
+                    return
+                for frame in frames:
+                    if isinstance(frame, NoAnswer):
+                        self._fail(frame.reason or LoadError("a request got no answer"))
+                    else:
+                        self._found.append((number, frame.data))
+                self._arrived.set()
+
+    def _fail(self, error: BaseException) -> None:
+        self._broken = self._broken or error
+        self._arrived.set()
+
+    def post(self, lane: int, message: Message) -> None:
+        self._send(lane, message, None)
+
+    def cancel(self, lane: int, id: int) -> None:
+        self._send(lane, cancelled(id), id)
+
+    def _send(self, lane: int, message: Message, cancels: int | None) -> None:
+        frame = Frame(
+            message.data,
+            metadata=message.headers(self.era),
+            method=message.method,
+            request=message.id,
+            cancels=cancels,
+        )
+        here = self._lanes[lane]
+        if not here.out:
+            try:
+                here.channel.send_nowait(frame)
+                return
+            except trio.WouldBlock:
+                here.wake.set()
+        here.out.append(frame)
+
+    async def arrivals(self, until: float | None = None) -> list[Arrival]:
+        while not self._found:
+            if self._broken is not None:
+                raise LoadError(f"a channel broke: {self._broken!r}") from self._broken
+            self._arrived = trio.Event()
+            left = ANSWER_WITHIN_SECONDS if until is None else until - time.perf_counter()
+            if left <= 0:
+                break
+            if until is not None and left <= LOOK_SECONDS:
+                await trio.lowlevel.checkpoint()
+                continue
+            with trio.move_on_after(left if until is None else left - LOOK_SECONDS) as scope:
+                await self._arrived.wait()
+            if scope.cancelled_caught and until is None:
+                raise LoadError(f"no answer within {ANSWER_WITHIN_SECONDS:g} s")
+        found, self._found = self._found, []
+        return found
+
+    async def leave(self, lane: int) -> None:
+        left = self._lanes.pop(lane)
+        while left.out:
+            await trio.lowlevel.checkpoint()
+        left.scope.cancel()
+        left.reading.cancel()
+        await left.stack.aclose()
+
+    async def stall(self, lane: int) -> None:
+        while self._lanes[lane].out:
+            await trio.lowlevel.checkpoint()
+        self._lanes[lane].reading.cancel()
+
+    async def pause(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+
+    async def aclose(self) -> None:
+        """Leaves every lane."""
+        for lane in tuple(self._lanes):
+            await self.leave(lane)

@@ -1,0 +1,250 @@
+"""Streamable HTTP: a lane is a client with keep-alive connections of its own, one request outstanding on each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import time
+from collections.abc import Callable
+
+from benchmarks.load import LEGACY_VERSION, Era
+from benchmarks.process import LoadError
+from benchmarks.suite.fields.field import Arrival, Field
+from benchmarks.suite.fields.responses import Response, ResponseReader
+from benchmarks.suite.fields.streams import READ_BYTES, wait_for
+from benchmarks.suite.messages import Message
+
+__all__ = ["HttpField"]
+
+
+class _Connection:
+    __slots__ = ("asked", "lane", "out", "reader", "socket", "stream")
+
+    def __init__(self, lane: _Lane, connection: socket.socket) -> None:
+        self.lane = lane
+        self.socket = connection
+        self.reader = ResponseReader()
+        self.asked: int | None = None
+        self.out = b""
+        self.stream = False
+
+
+class _Lane:
+    __slots__ = ("busy", "free", "number", "session", "unsettled")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.session = ""
+        self.unsettled = 0
+        self.free: list[_Connection] = []
+        self.busy: dict[int, _Connection] = {}
+
+
+class HttpField(Field):
+    """``opener`` opens a connection to the server, ``host`` and ``path`` are what its requests say."""
+
+    def __init__(self, era: Era, opener: Callable[[], socket.socket], host: str, path: str) -> None:
+        super().__init__(era)
+        self._opener = opener
+        self._host = host
+        self._path = path
+        self._poll = select.epoll()
+        self._lanes: dict[int, _Lane] = {}
+        self._open: dict[int, _Connection] = {}
+        self._unsent: list[_Connection] = []
+        # Connections outlive their lanes: sessions need none of their own.
+        self._spare: list[_Connection] = []
+        self._heads: dict[tuple[str, str, str], bytes] = {}
+        self._numbers = 0
+
+    async def connect(self) -> int:
+        self._numbers += 1
+        self._lanes[self._numbers] = _Lane(self._numbers)
+        return self._numbers
+
+    def post(self, lane: int, message: Message) -> None:
+        here = self._lanes[lane]
+        key = (message.method, message.name, here.session)
+        head = self._heads.get(key)
+        if head is None:
+            if len(self._heads) > 20_000:
+                self._heads.clear()
+            head = self._heads[key] = self._head(here, "POST", message.headers(self.era), length=True)
+        connection = self._take(here)
+        connection.asked = message.id
+        if message.id is not None:
+            here.busy[message.id] = connection
+        connection.out = head % len(message.data) + message.data
+        here.unsettled += 1
+        self._unsent.append(connection)
+
+    async def begin(self) -> int:
+        """Waits for every answer of the opening: requests on other connections must not overtake it."""
+        lane = await super().begin()
+        self._settle_all(self._lanes[lane])
+        return lane
+
+    def _settle_all(self, lane: _Lane) -> None:
+        while lane.unsettled:
+            blocked = self._flush()
+            for descriptor, _ in wait_for(self._poll, time.perf_counter() + 0.001 if blocked else None):
+                self._read(self._open[descriptor], [])
+
+    def _head(self, lane: _Lane, verb: str, headers: dict[str, str], *, length: bool) -> bytes:
+        lines = {"host": self._host, "accept": "application/json, text/event-stream"} | headers
+        if lane.session:
+            lines["mcp-session-id"] = lane.session
+        if length:
+            lines |= {"content-type": "application/json", "content-length": "%d"}
+        text = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        return f"{verb} {self._path} HTTP/1.1\r\n{text}\r\n".encode()
+
+    def _take(self, lane: _Lane) -> _Connection:
+        if lane.free:
+            return lane.free.pop()
+        if self._spare:
+            connection = self._spare.pop()
+            connection.lane = lane
+            return connection
+        connection = _Connection(lane, self._opener())
+        self._open[connection.socket.fileno()] = connection
+        self._poll.register(connection.socket, select.EPOLLIN)
+        return connection
+
+    def _flush(self) -> bool:
+        waiting = []
+        for connection in self._unsent:
+            try:
+                sent = connection.socket.send(connection.out)
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                raise LoadError(f"a connection broke: {error}") from error
+            connection.out = connection.out[sent:]
+            if connection.out:
+                waiting.append(connection)
+        self._unsent = waiting
+        return bool(waiting)
+
+    async def arrivals(self, until: float | None = None) -> list[Arrival]:
+        found: list[Arrival] = []
+        while not found:
+            blocked = self._flush()
+            ready = wait_for(self._poll, time.perf_counter() + 0.001 if blocked else until)
+            for descriptor, _ in ready:
+                connection = self._open.get(descriptor)
+                if connection is not None:
+                    self._read(connection, found)
+            if not ready and not blocked and until is not None and time.perf_counter() >= until:
+                break
+        return found
+
+    def _read(self, connection: _Connection, found: list[Arrival]) -> None:
+        try:
+            data = connection.socket.recv(READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise LoadError(f"a connection broke: {error}") from error
+        lane = connection.lane
+        if not data:
+            busy = connection.asked is not None or connection.stream
+            self._drop(connection)
+            if busy:
+                raise LoadError("the server closed a connection in the middle of an answer")
+            if connection in lane.free:
+                lane.free.remove(connection)
+            if connection in self._spare:
+                self._spare.remove(connection)
+            return
+        response = connection.reader.feed(data)
+        if response.messages:
+            found.extend([(lane.number, message) for message in response.messages])
+        if response.complete:
+            self._settle(connection, response)
+
+    def _settle(self, connection: _Connection, response: Response) -> None:
+        if response.status >= 400:
+            text = f"{response.status} {b' '.join(response.messages)[:300]!r}"
+            raise LoadError(f"refused over HTTP: {text}")
+        lane = connection.lane
+        if not connection.stream:
+            lane.unsettled -= 1
+        if response.session and not lane.session:
+            lane.session = response.session
+        if connection.asked is not None:
+            lane.busy.pop(connection.asked, None)
+            connection.asked = None
+        connection.stream = False
+        lane.free.append(connection)
+
+    def _drop(self, connection: _Connection) -> None:
+        descriptor = connection.socket.fileno()
+        if self._open.pop(descriptor, None) is not None:
+            self._poll.unregister(descriptor)
+            connection.socket.close()
+
+    def cancel(self, lane: int, id: int) -> None:
+        """The modern era takes a request back by closing its connection."""
+        if self.era == "legacy":
+            super().cancel(lane, id)
+            return
+        connection = self._lanes[lane].busy.pop(id, None)
+        if connection is not None:
+            self._drop(connection)
+
+    async def attend(self, lane: int) -> None:
+        """Sessions get what answers nothing by a GET that stays open."""
+        if self.era == "modern":
+            return
+        here = self._lanes[lane]
+        connection = self._take(here)
+        connection.stream = True
+        headers = {"accept": "text/event-stream", "mcp-protocol-version": LEGACY_VERSION}
+        connection.out = self._head(here, "GET", headers, length=False)
+        self._unsent.append(connection)
+
+    async def leave(self, lane: int) -> None:
+        """Ends the session by DELETE where there is one."""
+        left = self._lanes[lane]
+        for busy in tuple(left.busy.values()):
+            self._drop(busy)
+        left.unsettled = 0
+        if left.session:
+            connection = self._take(left)
+            headers = {"mcp-protocol-version": LEGACY_VERSION}
+            connection.out = self._head(left, "DELETE", headers, length=False)
+            left.unsettled = 1
+            self._unsent.append(connection)
+            self._settle_all(left)
+        self._spare += left.free
+        del self._lanes[lane]
+
+    def rest(self, lane: int) -> None:
+        """The session stays, at the server; its connections are taken by others."""
+        here = self._lanes[lane]
+        self._spare += here.free
+        here.free = []
+
+    async def stall(self, lane: int) -> None:
+        while self._flush():
+            pass
+        for connection in self._lanes[lane].busy.values():
+            descriptor = connection.socket.fileno()
+            self._poll.unregister(descriptor)
+            del self._open[descriptor]
+
+    async def pause(self, seconds: float) -> None:
+        self._flush()
+        time.sleep(seconds)  # noqa: ASYNC251 - raw fields block
+
+    async def __aenter__(self) -> HttpField:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for connection in self._open.values():
+            with contextlib.suppress(OSError):
+                os.close(connection.socket.detach())
+        self._poll.close()

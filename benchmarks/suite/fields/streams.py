@@ -1,0 +1,181 @@
+"""Connections that carry messages as they are: lines over pipes and sockets, frames of WebSocket."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple
+
+from benchmarks.load import Era
+from benchmarks.process import LoadError
+from benchmarks.suite.fields.field import ANSWER_WITHIN_SECONDS, Arrival, Field
+from benchmarks.suite.messages import Message
+
+__all__ = ["Ends", "Framing", "Lines", "StreamField", "wait_for"]
+
+READ_BYTES = 262_144
+# epoll counts milliseconds: shorter waits are spent looking, or an arrival rate would come in bursts.
+LOOK_SECONDS = 0.002
+
+
+class Ends(NamedTuple):
+    """File descriptors of an open connection, non-blocking, and how it is closed."""
+
+    read: int
+    write: int
+    close: Callable[[], None]
+
+
+class Framing(ABC):
+    """How messages lie in the bytes of one connection."""
+
+    @abstractmethod
+    def wrap(self, data: bytes) -> bytes: ...
+
+    @abstractmethod
+    def feed(self, data: bytes) -> list[bytes]:
+        """The messages that are complete with ``data``."""
+
+
+class Lines(Framing):
+    def __init__(self) -> None:
+        self._rest: list[bytes] = []
+
+    def wrap(self, data: bytes) -> bytes:
+        return data + b"\n"
+
+    def feed(self, data: bytes) -> list[bytes]:
+        *lines, rest = data.split(b"\n")
+        if lines and self._rest:
+            lines[0] = b"".join([*self._rest, lines[0]])
+            self._rest.clear()
+        if rest:
+            self._rest.append(rest)
+        return lines
+
+
+def wait_for(poll: select.epoll, until: float | None) -> list[tuple[int, int]]:
+    """Events, or none when ``until`` has passed. Raises `LoadError` if there is no ``until`` and nothing happens."""
+    if until is None:
+        events = poll.poll(ANSWER_WITHIN_SECONDS)
+        if not events:
+            raise LoadError(f"no answer within {ANSWER_WITHIN_SECONDS:g} s")
+        return events
+    left = until - time.perf_counter()
+    if left > LOOK_SECONDS:
+        return poll.poll(left - LOOK_SECONDS)
+    while not (events := poll.poll(0)) and time.perf_counter() < until:
+        pass
+    return events
+
+
+class _Lane:
+    __slots__ = ("ends", "framing", "number", "out")
+
+    def __init__(self, number: int, ends: Ends, framing: Framing) -> None:
+        self.number = number
+        self.ends = ends
+        self.framing = framing
+        self.out: list[bytes] = []
+
+
+class StreamField(Field):
+    """``opener`` opens a connection and does the transport's own handshake, if it has one."""
+
+    def __init__(self, era: Era, opener: Callable[[], Ends], framing: Callable[[], Framing]) -> None:
+        super().__init__(era)
+        self._opener = opener
+        self._framing = framing
+        self._poll = select.epoll()
+        self._lanes: dict[int, _Lane] = {}
+        self._reading: dict[int, _Lane] = {}
+        self._unsent: set[int] = set()
+        self._numbers = 0
+
+    async def connect(self) -> int:
+        ends = self._opener()
+        self._numbers += 1
+        lane = _Lane(self._numbers, ends, self._framing())
+        self._lanes[lane.number] = lane
+        self._reading[ends.read] = lane
+        self._poll.register(ends.read, select.EPOLLIN)
+        return lane.number
+
+    def post(self, lane: int, message: Message) -> None:
+        here = self._lanes[lane]
+        here.out.append(here.framing.wrap(message.data))
+        self._unsent.add(lane)
+
+    async def arrivals(self, until: float | None = None) -> list[Arrival]:
+        found: list[Arrival] = []
+        while not found:
+            blocked = self._flush()
+            # A peer that takes no more is one that must be read first: both ends of a pipe may be full.
+            ready = wait_for(self._poll, time.perf_counter() + 0.001 if blocked else until)
+            for descriptor, _ in ready:
+                self._read(self._reading[descriptor], found)
+            if not ready and not blocked and until is not None and time.perf_counter() >= until:
+                break
+        return found
+
+    def _read(self, lane: _Lane, found: list[Arrival]) -> None:
+        try:
+            data = os.read(lane.ends.read, READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise LoadError(f"a connection broke: {error}") from error
+        if not data:
+            raise LoadError("the server closed a connection")
+        number = lane.number
+        found.extend([(number, message) for message in lane.framing.feed(data)])
+
+    def _flush(self) -> bool:
+        """Writes; whether something could not be written yet."""
+        for number in tuple(self._unsent):
+            lane = self._lanes[number]
+            data = lane.out[0] if len(lane.out) == 1 else b"".join(lane.out)
+            try:
+                sent = os.write(lane.ends.write, data)
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                raise LoadError(f"a connection broke: {error}") from error
+            if sent == len(data):
+                lane.out = []
+                self._unsent.discard(number)
+            else:
+                lane.out = [data[sent:]]
+        return bool(self._unsent)
+
+    async def leave(self, lane: int) -> None:
+        self._flush()
+        left = self._lanes.pop(lane)
+        self._unsent.discard(lane)
+        if self._reading.pop(left.ends.read, None) is not None:
+            self._poll.unregister(left.ends.read)
+        left.ends.close()
+
+    async def stall(self, lane: int) -> None:
+        while lane in self._unsent:
+            self._flush()
+        stalled = self._lanes[lane]
+        del self._reading[stalled.ends.read]
+        self._poll.unregister(stalled.ends.read)
+
+    async def pause(self, seconds: float) -> None:
+        self._flush()
+        time.sleep(seconds)  # noqa: ASYNC251 - raw fields block
+
+    async def __aenter__(self) -> StreamField:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for lane in self._lanes.values():
+            with contextlib.suppress(OSError):
+                lane.ends.close()
+        self._poll.close()

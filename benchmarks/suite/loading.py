@@ -1,0 +1,25 @@
+"""Transports from files outside of any installed package."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from benchmarks.process import LoadError
+
+__all__ = ["load_files"]
+
+
+def load_files(files: Iterable[str]) -> None:
+    """Imports each; a file calls `mcp_actors.discovery.register_transport` for what it offers."""
+    for number, name in enumerate(files):
+        path = Path(name).resolve()
+        spec = importlib.util.spec_from_file_location(f"loaded_{number}_{path.stem}", path)
+        if spec is None or spec.loader is None or not path.is_file():
+            raise LoadError(f"{name} is no Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        sys.path.insert(0, str(path.parent))
+        spec.loader.exec_module(module)

@@ -1,0 +1,171 @@
+"""What a run is made of: jobs go to load processes, rows come back, a document holds all of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from benchmarks.load import Era
+from benchmarks.process import LoadError
+
+__all__ = ["METRICS", "Document", "Failure", "Job", "Key", "Metric", "Place", "Point", "Row", "place_text"]
+
+FORMAT = 1
+
+# Where in a scenario a figure was taken: (("in_flight", 64),). Sorted, so that it can be compared.
+Place = tuple[tuple[str, int | str], ...]
+
+
+class Metric(NamedTuple):
+    """How a figure is told."""
+
+    title: str
+    unit: str
+    better: Literal["higher", "lower"]
+
+
+METRICS = {
+    "per_second": Metric("throughput", "1/s", "higher"),
+    "p50_us": Metric("median latency", "us", "lower"),
+    "p99_us": Metric("99th percentile", "us", "lower"),
+    "p999_us": Metric("99.9th percentile", "us", "lower"),
+    "max_us": Metric("longest", "us", "lower"),
+    "cpu_us": Metric("the server's processor time a request", "us", "lower"),
+    "rss_mib": Metric("the server's memory", "MiB", "lower"),
+    "start_ms": Metric("start to first answer", "ms", "lower"),
+    "start_cpu_ms": Metric("processor time of a start", "ms", "lower"),
+    "kib_each": Metric("memory of an idle session", "KiB", "lower"),
+    "setups_per_second": Metric("sessions begun", "1/s", "higher"),
+    "churn_per_second": Metric("sessions begun and ended", "1/s", "higher"),
+    "mib_per_second": Metric("payload, both ways", "MiB/s", "higher"),
+    "decode_us": Metric("reading a request", "us", "lower"),
+    "encode_us": Metric("writing an answer", "us", "lower"),
+    "late_p99_us": Metric("the generator was late by (99th percentile)", "us", "lower"),
+    "never": Metric("handlers that were not cancelled", "", "lower"),
+    "beside_p99_us": Metric("99th percentile beside a stalled peer", "us", "lower"),
+    "growth_mib": Metric("memory that a stalled peer costs", "MiB", "lower"),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One load process's work. ``peer`` and ``prepared`` name a program and what starts it; see `peers`."""
+
+    scenario: str
+    transport: str
+    peer: str
+    era: Era
+    seed: int
+    seconds: float
+    parameters: dict[str, Any]
+    prepared: dict[str, str] = field(default_factory=dict)
+    loads: tuple[str, ...] = ()
+
+    @classmethod
+    def from_json(cls, text: str) -> Job:
+        members = json.loads(text)
+        return cls(**members | {"loads": tuple(members["loads"])})
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+@dataclass
+class Point:
+    """What a scenario measured at one place. ``took`` are seconds, one for each request.
+
+    ``generator`` is the share of a processor that the load itself took, where that is another process; ``note`` is
+    what a reader of the figure must know.
+    """
+
+    at: dict[str, int | str]
+    metrics: dict[str, float]
+    took: list[float] = field(default_factory=list)
+    generator: float | None = None
+    note: str = ""
+
+
+class Key(NamedTuple):
+    """What rows of all rounds have in common."""
+
+    scenario: str
+    transport: str
+    era: str
+    at: Place
+    peer: str
+
+
+def place_text(at: Place) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in at) or "-"
+
+
+@dataclass
+class Row:
+    """One place of one job in one round: the samples of a document. ``latency`` is an HdrHistogram in nanoseconds."""
+
+    round: int
+    scenario: str
+    transport: str
+    era: str
+    peer: str
+    at: dict[str, int | str]
+    metrics: dict[str, float]
+    latency: str | None = None
+    generator: float | None = None
+
+    @property
+    def key(self) -> Key:
+        return Key(self.scenario, self.transport, self.era, tuple(sorted(self.at.items())), self.peer)
+
+
+@dataclass
+class Failure:
+    """A job that gave no figure, and why. It is not tried again in later rounds."""
+
+    scenario: str
+    transport: str
+    era: str
+    peer: str
+    reason: str
+
+
+@dataclass
+class Document:
+    """A run: where, with what, every sample, and what failed."""
+
+    machine: dict[str, str]
+    versions: dict[str, str]
+    commit: str
+    started: str
+    options: dict[str, Any]
+    seconds: float = 0.0
+    rows: list[Row] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def samples(self) -> dict[Key, dict[str, list[float]]]:
+        """For each key the samples of each metric, one a round."""
+        found: dict[Key, dict[str, list[float]]] = {}
+        for row in self.rows:
+            metrics = found.setdefault(row.key, {})
+            for name, value in row.metrics.items():
+                metrics.setdefault(name, []).append(value)
+        return found
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps({"format": FORMAT} | asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> Document:
+        """Raises `LoadError` for a file that is none of ours."""
+        try:
+            members = json.loads(path.read_text())
+            if members.pop("format") != FORMAT:
+                raise LoadError(f"{path} is of another version of the suite")
+            members["rows"] = [Row(**each) for each in members["rows"]]
+            members["failures"] = [Failure(**each) for each in members["failures"]]
+            return cls(**members)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise LoadError(f"{path} is no result of the suite: {error!r}") from error

@@ -1,0 +1,174 @@
+"""A document as one HTML page that needs nothing else: tables, and plots as inline SVG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from html import escape
+
+from benchmarks.suite.model import METRICS, Document, place_text
+from benchmarks.suite.peers import OURS
+from benchmarks.suite.plots import Line, Plot
+from benchmarks.suite.report import about, how_to_read, tables
+from benchmarks.suite.statistics import interval, median
+from benchmarks.suite.views import percentiles
+
+__all__ = ["page"]
+
+STYLE = """
+body { font: 15px/1.45 system-ui, sans-serif; color: #222; background: #fff }
+body { max-width: 1440px; margin: 2rem auto; padding: 0 1rem } h1 { font-size: 1.6rem }
+h2 { font-size: 1.15rem; margin-top: 2.2rem; border-bottom: 1px solid #ddd; padding-bottom: .3rem }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem } dt { color: #666 } dd { margin: 0 }
+.plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(430px, 1fr)); gap: 1rem }
+svg { width: 100%; border: 1px solid #eee; border-radius: 6px }
+svg text { font: 11px system-ui, sans-serif; fill: #333 } svg .title { font-size: 13px; font-weight: 600 }
+svg .end { text-anchor: end } svg .mid { text-anchor: middle } svg .grid { stroke: #e6e6e6 }
+.wide { overflow-x: auto } table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums }
+th, td { padding: .2rem .6rem; text-align: right; border-bottom: 1px solid #eee; white-space: nowrap }
+th { background: #f6f6f6 } th:nth-child(-n+4), td:nth-child(-n+4) { text-align: left }
+.mind { background: #fff7e0; border-left: 4px solid #e69f00; padding: .4rem 1rem }
+"""
+
+# Which member of a place is a plot's x, for which metrics, and what it is called.
+CURVES = (
+    ("roundtrip", "in_flight", "per_second", "requests in flight", "Throughput against concurrency"),
+    ("roundtrip", "in_flight", "p99_us", "requests in flight", "99th percentile against concurrency"),
+    ("many_sessions", "sessions", "cpu_us", "sessions", "Cost of a call among sessions"),
+    ("many_sessions", "sessions", "kib_each", "sessions", "Memory of an idle session"),
+    ("fan_out", "subscribers", "p99_us", "subscribers", "One change, told to all"),
+    ("large_payload", "bytes", "mib_per_second", "bytes of the text", "Large payloads"),
+    ("large_payload", "bytes", "rss_mib", "bytes of the text", "Memory with large payloads"),
+    ("progress_stream", "reports_a_call", "per_second", "reports a call", "Progress reports"),
+    ("mixed", "users", "p99_us", "users", "Mixed requests"),
+)
+# Distributions of the longest closed loop and of open loops; of these all places.
+DISTRIBUTIONS = ("roundtrip", "cancel_latency", "stalled_peer", "mixed")
+WINDOW_SHOWN = 64
+
+
+def page(document: Document) -> str:
+    parts = [
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Benchmarks of mcp-actors</title>',
+        f"<style>{STYLE}</style><h1>Benchmarks of mcp-actors</h1><dl>",
+        *(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in about(document)),
+        f"</dl><p>{escape(how_to_read(document))}</p>",
+    ]
+    if document.warnings:
+        items = "".join(f"<li>{escape(warning)}</li>" for warning in document.warnings)
+        parts.append(f'<div class="mind"><strong>Mind</strong><ul>{items}</ul></div>')
+    sections: tuple[tuple[str, Callable[[Document], list[Plot]]], ...] = (
+        ("Latency distributions", _distributions),
+        ("Transports on one engine", _transports),
+        ("Throughput, scaling and memory", _curves),
+        ("Memory of servers", _memory),
+    )
+    for title, make in sections:
+        drawn = "".join(plot.svg() for plot in make(document))
+        if drawn:
+            parts.append(f'<h2>{title}</h2><div class="plots">{drawn}</div>')
+    for title, rows in tables(document):
+        head = "".join(f"<th>{escape(cell)}</th>" for cell in rows[0])
+        body = "".join(
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows[1:]
+        )
+        parts.append(f'<h2>{escape(title)}</h2><div class="wide"><table><tr>{head}</tr>{body}</table></div>')
+    if document.failures:
+        items = "".join(
+            f"<li>{escape(f'{each.scenario}, {each.transport}, {each.era}, {each.peer}: {each.reason}')}</li>"
+            for each in document.failures
+        )
+        parts.append(f"<h2>No figure</h2><ul>{items}</ul>")
+    return "\n".join([*parts, "</html>\n"])
+
+
+def _curves(document: Document) -> list[Plot]:
+    plots = []
+    samples = document.samples()
+    for scenario, member, metric, x, title in CURVES:
+        found: dict[tuple[str, str], dict[str, Line]] = {}
+        for key, metrics in samples.items():
+            at = dict(key.at)
+            if key.scenario == scenario and member in at and len(at) == 1 and metric in metrics:
+                lines = found.setdefault((key.transport, key.era), {})
+                line = lines.setdefault(key.peer, Line(key.peer, []))
+                line.points.append(_point(float(at[member]), metrics[metric]))
+        plots += [
+            Plot(
+                f"{title}: {transport}, {era}",
+                x,
+                METRICS[metric].title + f", {METRICS[metric].unit}",
+                list(lines.values()),
+            )
+            for (transport, era), lines in sorted(found.items())
+            if any(len(line.points) > 1 for line in lines.values())
+        ]
+    return plots
+
+
+def _point(x: float, samples: list[float]) -> tuple[float, float, float, float]:
+    low, high, _ = interval(samples)
+    return x, median(samples), low, high
+
+
+def _transports(document: Document) -> list[Plot]:
+    """Ours on every transport, in one picture."""
+    samples = document.samples()
+    plots = []
+    for metric in ("per_second", "p50_us", "cpu_us"):
+        for era in ("legacy", "modern"):
+            lines: dict[str, Line] = {}
+            for key, metrics in samples.items():
+                at = dict(key.at)
+                if (key.scenario, key.peer, key.era) == ("roundtrip", OURS, era) and set(at) == {"in_flight"}:
+                    line = lines.setdefault(key.transport, Line(key.transport, []))
+                    line.points.append(_point(float(at["in_flight"]), metrics[metric]))
+            told = METRICS[metric]
+            plots.append(Plot(f"{told.title}, {era}", "requests in flight", told.unit, list(lines.values())))
+    return plots
+
+
+def _distributions(document: Document) -> list[Plot]:
+    found: dict[tuple[str, str, str, str], list[Line]] = {}
+    for key in document.samples():
+        at = dict(key.at)
+        if (
+            key.scenario not in DISTRIBUTIONS
+            or at.get("in_flight", WINDOW_SHOWN) != WINDOW_SHOWN
+            or "tool" in at
+        ):
+            continue
+        line = Line(key.peer, [(_nines(share), us, us, us) for share, us in percentiles(document, key)])
+        found.setdefault((key.scenario, key.transport, key.era, place_text(key.at)), []).append(line)
+    ticks = [(_nines(share), f"{share:g} %") for share in (0, 50, 90, 99, 99.9, 99.99)]
+    plots = []
+    for (scenario, transport, era, where), lines in found.items():
+        reach = max((point[0] for line in lines for point in line.points), default=0.0)
+        title = f"{scenario}: {transport}, {era}" + (f", {where}" if where != "-" else "")
+        shown = [tick for tick in ticks if tick[0] <= reach]
+        plots.append(Plot(title, "percentile of requests", "latency, us", lines, log_x=False, ticks_x=shown))
+    return plots
+
+
+def _nines(percentile: float) -> float:
+    """Each further nine is as wide as the one before."""
+    return -math.log10(1 - percentile / 100)
+
+
+def _memory(document: Document) -> list[Plot]:
+    """What servers hold when they have started, and after the load of roundtrip."""
+    samples = document.samples()
+    transports = list(dict.fromkeys(key.transport for key in samples if key.scenario == "startup"))
+    lines: dict[str, Line] = {}
+    for key, metrics in samples.items():
+        if key.scenario == "startup" and "rss_mib" in metrics:
+            line = lines.setdefault(f"{key.peer}", Line(key.peer, []))
+            place = transports.index(key.transport) + (0.15 if key.era == "modern" else -0.15)
+            line.points.append(_point(place, metrics["rss_mib"]))
+    ticks = [(float(place), name) for place, name in enumerate(transports)]
+    plot = Plot(
+        "Memory of a server that has answered once", "transport (legacy, modern)", "MiB", list(lines.values())
+    )
+    plot.log_x = plot.log_y = False
+    plot.ticks_x = ticks
+    return [plot]

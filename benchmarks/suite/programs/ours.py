@@ -1,0 +1,86 @@
+"""This package: ``ours URL [FILE ...]``; the files are Python programs that register transports."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TypedDict
+
+import trio
+
+from benchmarks.suite.programs.telling import tell
+from mcp_actors import Context, Server
+
+
+class Sum(TypedDict):
+    total: int
+
+
+ITEM = "bench://item"
+server = Server("ours")
+
+
+@server.tool
+async def add(a: int, b: int) -> Sum:
+    """Adds two numbers."""
+    return {"total": a + b}
+
+
+@server.tool(inline=True)
+def add_inline(a: int, b: int) -> Sum:
+    """Adds two numbers, without a task."""
+    return {"total": a + b}
+
+
+@server.tool
+async def echo(text: str) -> str:
+    """Gives back what it gets."""
+    return text
+
+
+@server.tool
+async def hang() -> None:
+    """Waits for good; tells when it began and when it was cancelled."""
+    tell("began")
+    try:
+        await trio.sleep_forever()
+    finally:
+        tell("cancelled")
+
+
+@server.tool
+async def steps(count: int, size: int, ctx: Context) -> str:
+    """Reports progress ``count`` times with messages of ``size`` characters."""
+    for number in range(1, count + 1):
+        await ctx.progress(number, total=count, message="x" * size)
+    return "done"
+
+
+@server.tool
+async def touch() -> str:
+    """Changes the one resource."""
+    server.resource_updated(ITEM)
+    return "touched"
+
+
+@server.resource(ITEM)
+async def item() -> str:
+    """The one resource."""
+    return "an item"
+
+
+@server.prompt
+async def greet(name: str) -> str:
+    """The one prompt."""
+    return f"Greet {name}."
+
+
+if __name__ == "__main__":
+    # What is not always used is loaded late: what a start costs is measured too.
+    if sys.argv[1].startswith("codec:"):
+        codec = importlib.import_module("benchmarks.suite.programs.codec")
+        codec.measure(codec.OURS, sys.argv[1])
+    else:
+        if sys.argv[2:]:
+            importlib.import_module("benchmarks.suite.loading").load_files(sys.argv[2:])
+        server.run(sys.argv[1])

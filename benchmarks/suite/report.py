@@ -1,0 +1,94 @@
+"""A document as Markdown."""
+
+from __future__ import annotations
+
+from benchmarks.suite.model import METRICS, Document, place_text
+from benchmarks.suite.peers import OURS, PEERS
+from benchmarks.suite.scenarios.table import SCENARIOS
+from benchmarks.suite.statistics import interval
+from benchmarks.suite.views import Group, compared_peers, figure_text, groups, ratio_text, shown_metrics
+
+__all__ = ["about", "how_to_read", "markdown", "tables"]
+
+
+def about(document: Document) -> list[tuple[str, str]]:
+    """Where and with what the figures were taken."""
+    options = document.options
+    size = (
+        f"{options['size']}, {options['rounds']} rounds, loops of {options['seconds']:g} s, seed {options['seed']}, "
+        f"{document.seconds:.0f} s in all"
+    )
+    versions = ", ".join(
+        version if " " in version else f"{name} {version}" for name, version in document.versions.items()
+    )
+    return [
+        *document.machine.items(),
+        ("versions", versions),
+        ("commit", document.commit),
+        ("date", document.started),
+        ("run", size),
+    ]
+
+
+def how_to_read(document: Document) -> str:
+    rounds = document.options["rounds"]
+    confidence = interval([float(each) for each in range(max(2, rounds))]).confidence
+    return (
+        f"Medians of {rounds} rounds; in brackets where the median lies ({confidence:.0%} of the time, whatever the "
+        "distribution). Every round measures all peers one after the other; ratios are taken within a round and "
+        "say how many times better mcp-actors is, above 1 in its favour. Load comes from a process of its own; "
+        "open loops send at a fixed rate and count from when a request was meant to be sent. Compare ratios: "
+        "absolute figures drift from machine to machine and from hour to hour."
+    )
+
+
+def tables(document: Document) -> list[tuple[str, list[list[str]]]]:
+    """For every scenario its title and rows, the first of them the head."""
+    others = compared_peers(document)
+    by_scenario: dict[str, list[Group]] = {}
+    for group in groups(document):
+        by_scenario.setdefault(group.scenario, []).append(group)
+    found = []
+    for name, here in by_scenario.items():
+        there = [peer for peer in (OURS, *others) if any(peer in group.samples for group in here)]
+        against = [peer for peer in there if peer != OURS] if OURS in there else []
+        head = ["transport", "era", "where", "what", *there, *(f"against {peer}" for peer in against)]
+        rows = [head]
+        for group in sorted(here, key=lambda each: (each.transport, each.era)):
+            for metric in shown_metrics(name, here):
+                cells = [
+                    figure_text(group.samples[peer][metric]) if metric in group.samples.get(peer, {}) else "-"
+                    for peer in there
+                ]
+                if set(cells) == {"-"}:
+                    continue
+                told = METRICS[metric]
+                ratios = [ratio_text(group, metric, told.better, peer) for peer in against]
+                what = f"{told.title}, {told.unit}" if told.unit else told.title
+                rows.append([group.transport, group.era, place_text(group.at), what, *cells, *ratios])
+        title = SCENARIOS[name].title if name in SCENARIOS else ""
+        found.append((f"{name}: {title}", rows))
+    return found
+
+
+def markdown(document: Document) -> str:
+    lines = ["# Benchmarks of mcp-actors", ""]
+    lines += [f"- {name}: {value}" for name, value in about(document)]
+    lines += ["", how_to_read(document), ""]
+    if document.warnings:
+        lines += ["## Mind", "", *(f"- {warning}" for warning in document.warnings), ""]
+    for title, rows in tables(document):
+        lines += [f"## {title}", "", _line(rows[0]), "|" + "---|" * len(rows[0])]
+        lines += [*map(_line, rows[1:]), ""]
+    if document.failures:
+        lines += ["## No figure", ""]
+        for failure in document.failures:
+            peer = PEERS[failure.peer].title if failure.peer in PEERS else failure.peer
+            where = f"{failure.scenario}, {failure.transport}, {failure.era}, {peer}"
+            lines.append(f"- {where}: {' '.join(failure.reason.split())}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _line(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"

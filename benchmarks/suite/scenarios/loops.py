@@ -1,0 +1,128 @@
+"""The two ways to ask: a fixed number in flight, and a fixed rate of arrivals."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from benchmarks.process import LoadError
+from benchmarks.suite.bench import Bench
+from benchmarks.suite.messages import Calls, Message, check_sums, id_of
+
+__all__ = ["Taken", "closed_loop", "open_loop", "warm_up"]
+
+WARM_UP_CALLS = 300
+WARM_UP_SECONDS = 3.0
+# More than that is not sent at once, however far behind the server is; their time runs all the same.
+MOST_IN_FLIGHT = 1000
+# A rate that is not held is given up after so many times the length of the loop.
+PATIENCE = 3.0
+
+
+@dataclass
+class Taken:
+    """Seconds that each request took, the answers, and in an open loop how late the generator itself was."""
+
+    took: list[float] = field(default_factory=list)
+    answers: list[bytes] = field(default_factory=list)
+    late: list[float] = field(default_factory=list)
+
+    def check(self, chance: random.Random) -> None:
+        """Every answer is a good sum, and there is one. Raises `LoadError` otherwise."""
+        if not self.answers:
+            raise LoadError("nothing was answered")
+        check_sums(self.answers, chance)
+
+
+def _match(sent: dict[int, float], data: bytes) -> float | None:
+    """When the request of an answer was sent, or nothing for a notification."""
+    if b'"method"' in data[:40]:
+        return None
+    id = id_of(data)
+    if id is None:
+        return None
+    try:
+        return sent.pop(id)
+    except KeyError:
+        raise LoadError(f"an answer that was not asked for, or given twice: {data[:200]!r}") from None
+
+
+async def closed_loop(
+    bench: Bench,
+    lanes: Sequence[int],
+    make: Callable[[int], Message],
+    *,
+    window: int,
+    seconds: float,
+    most: int = 2**53,
+) -> Taken:
+    """Keeps ``window`` requests in flight, each on the next of ``lanes``, for so long or so many."""
+    taken = Taken()
+    bench_field, ids, clock = bench.field, bench.ids, time.perf_counter
+    post, sent = bench_field.post, dict[int, float]()
+    rest = bench_field.rest if len(lanes) > 1 else None
+    number, asked = len(lanes), 0
+    deadline = clock() + seconds
+    now = clock()
+    for _ in range(min(window, most)):
+        id = next(ids)
+        sent[id] = now
+        post(lanes[asked % number], make(id))
+        asked += 1
+    while sent:
+        arrived = await bench_field.arrivals()
+        now = clock()
+        for lane, data in arrived:
+            before = _match(sent, data)
+            if before is None:
+                continue
+            taken.took.append(now - before)
+            taken.answers.append(data)
+            if rest is not None:
+                rest(lane)
+            if now < deadline and asked < most:
+                id = next(ids)
+                sent[id] = now
+                post(lanes[asked % number], make(id))
+                asked += 1
+    return taken
+
+
+async def open_loop(
+    bench: Bench, lane: int, make: Callable[[int], Message], *, rate: float, seconds: float
+) -> Taken:
+    """Requests arrive at a fixed rate whatever the server does; each takes from when it was meant to be sent."""
+    taken = Taken()
+    sent: dict[int, float] = {}
+    clock = time.perf_counter
+    total, number = max(1, round(rate * seconds)), 0
+    begun = clock()
+    give_up = begun + PATIENCE * seconds
+    while number < total or sent:
+        now = clock()
+        while number < total and len(sent) < MOST_IN_FLIGHT and (due := begun + number / rate) <= now:
+            id = next(bench.ids)
+            sent[id] = due
+            taken.late.append(now - due)
+            bench.field.post(lane, make(id))
+            number += 1
+        if now > give_up:
+            number = total
+        idle = number >= total or len(sent) >= MOST_IN_FLIGHT
+        arrived = await bench.field.arrivals(None if idle else begun + number / rate)
+        now = clock()
+        for _, data in arrived:
+            before = _match(sent, data)
+            if before is not None:
+                taken.took.append(now - before)
+                taken.answers.append(data)
+    return taken
+
+
+async def warm_up(bench: Bench, lane: int, window: int = 16) -> None:
+    """Calls that are in no figure: what is loaded, compiled and allocated once belongs to no request."""
+    calls = Calls(bench.era)
+    most = min(WARM_UP_CALLS, round(WARM_UP_CALLS * bench.job.seconds) + window)
+    await closed_loop(bench, [lane], calls.__getitem__, window=window, seconds=WARM_UP_SECONDS, most=most)

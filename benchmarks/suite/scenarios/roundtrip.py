@@ -1,0 +1,58 @@
+"""Calls of a small typed tool: how many a second, how long each, at which load; and both eras side by side."""
+
+from __future__ import annotations
+
+from benchmarks.suite.bench import Bench, percentile_us
+from benchmarks.suite.messages import Calls
+from benchmarks.suite.model import Point
+from benchmarks.suite.scenarios.loops import Taken, closed_loop, open_loop, warm_up
+
+__all__ = ["latency", "measure_window", "roundtrip"]
+
+
+def latency(taken: Taken) -> dict[str, float]:
+    return {"p50_us": percentile_us(taken.took, 0.5), "p99_us": percentile_us(taken.took, 0.99)}
+
+
+async def measure_window(bench: Bench, lanes: list[int], window: int, tool: str, seconds: float) -> Point:
+    """One closed loop; with one request in flight, generator and server share a processor."""
+    calls = Calls(bench.era, tool)
+    with bench.one_processor(window == 1), bench.timed() as clock:
+        taken = await closed_loop(bench, lanes, calls.__getitem__, window=window, seconds=seconds)
+    taken.check(bench.chance)
+    count = len(taken.took)
+    metrics = {
+        "per_second": count / clock.seconds,
+        "cpu_us": clock.server_cpu / count * 1e6,
+        "rss_mib": bench.server.peak_mib(),
+    }
+    # One processor for both: its share says nothing about who waits for whom.
+    generator = clock.generator if window > 1 else None
+    return Point({"in_flight": window}, metrics | latency(taken), taken.took, generator)
+
+
+async def roundtrip(bench: Bench) -> list[Point]:
+    """Closed loops of every window and every tool the peer has, then open loops at every rate."""
+    lane = await bench.field.begin()
+    await warm_up(bench, lane)
+    points = []
+    tools = ["add", "add_inline"] if bench.job.peer == "ours" else ["add"]
+    for tool in tools:
+        for window in bench.get("windows"):
+            point = await measure_window(bench, [lane], window, tool, bench.job.seconds)
+            if tool != "add":
+                point.at["tool"] = "inline"
+            points.append(point)
+    for rate in bench.get("rates"):
+        with bench.timed() as clock:
+            taken = await open_loop(
+                bench, lane, Calls(bench.era).__getitem__, rate=rate, seconds=bench.job.seconds
+            )
+        taken.check(bench.chance)
+        metrics = {
+            "per_second": len(taken.took) / clock.seconds,
+            "late_p99_us": percentile_us(taken.late, 0.99),
+            "p999_us": percentile_us(taken.took, 0.999),
+        }
+        points.append(Point({"arrivals_per_second": rate}, metrics | latency(taken), taken.took))
+    return points

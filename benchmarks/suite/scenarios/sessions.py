@@ -1,0 +1,114 @@
+"""Many peers at once: what an idle one costs, whether many make a call dearer, and one change told to all."""
+
+from __future__ import annotations
+
+import time
+
+from benchmarks.process import LoadError
+from benchmarks.suite.bench import Bench, percentile_us
+from benchmarks.suite.messages import Calls, request
+from benchmarks.suite.model import Point
+from benchmarks.suite.scenarios.loops import closed_loop, warm_up
+from benchmarks.suite.scenarios.roundtrip import latency
+
+__all__ = ["fan_out", "many_sessions"]
+
+ITEM = "bench://item"
+WINDOW = 32
+SETTLE_SECONDS = 0.2
+TOLD_WITHIN_SECONDS = 30.0
+
+
+async def many_sessions(bench: Bench) -> list[Point]:
+    """More and more sessions; at each number, their memory, calls spread over all of them, then churn."""
+    field = bench.field
+    first = await field.begin()
+    await warm_up(bench, first)
+    field.rest(first)
+    for _ in range(WINDOW):
+        lane = await field.begin()
+        field.rest(lane)
+    lanes = [first]
+    calls = Calls(bench.era)
+    empty = bench.server.resident_kib()
+    points = []
+    for number in bench.get("sessions"):
+        before = len(lanes)
+        with bench.timed() as begun:
+            while len(lanes) <= number:
+                lane = await field.begin()
+                lanes.append(lane)
+                field.rest(lane)
+        await field.pause(SETTLE_SECONDS)
+        metrics = {
+            "kib_each": (bench.server.resident_kib() - empty) / number,
+            "setups_per_second": (len(lanes) - before) / begun.seconds,
+        }
+        order = bench.chance.sample(lanes, len(lanes))
+        with bench.timed() as clock:
+            taken = await closed_loop(
+                bench, order, calls.__getitem__, window=WINDOW, seconds=bench.job.seconds
+            )
+        taken.check(bench.chance)
+        count = len(taken.took)
+        metrics |= {"per_second": count / clock.seconds, "cpu_us": clock.server_cpu / count * 1e6}
+        points.append(Point({"sessions": number}, metrics | latency(taken), taken.took, clock.generator))
+    churned, deadline = 0, time.perf_counter() + bench.job.seconds
+    with bench.timed() as clock:
+        while time.perf_counter() < deadline:
+            lane = await field.begin()
+            await field.leave(lane)
+            churned += 1
+    points[-1].metrics["churn_per_second"] = churned / clock.seconds
+    return points
+
+
+async def _subscribe(bench: Bench) -> int:
+    lane = await bench.field.begin()
+    if bench.era == "legacy":
+        await bench.field.attend(lane)
+        await bench.field.ask(lane, request("legacy", next(bench.ids), "resources/subscribe", {"uri": ITEM}))
+        return lane
+    wanted = {"notifications": {"resourceSubscriptions": [ITEM]}}
+    bench.field.post(lane, request("modern", next(bench.ids), "subscriptions/listen", wanted))
+    while not any(b"acknowledged" in data for _, data in await bench.field.arrivals()):
+        pass
+    return lane
+
+
+async def fan_out(bench: Bench) -> list[Point]:
+    """One change, so many subscribers: when each of them has heard of it."""
+    field = bench.field
+    points = []
+    teller = await field.begin()
+    await warm_up(bench, teller)
+    subscribers: set[int] = set()
+    for number in bench.get("subscribers"):
+        while len(subscribers) < number:
+            subscribers.add(await _subscribe(bench))
+        took: list[float] = []
+        rounds = 0
+        with bench.timed() as clock:
+            while rounds < bench.get("changes"):
+                heard: set[int] = set()
+                id = next(bench.ids)
+                asked, answered = time.perf_counter(), False
+                field.post(teller, request(bench.era, id, "tools/call", {"name": "touch", "arguments": {}}))
+                while len(heard) < number or not answered:
+                    for lane, data in await field.arrivals(asked + TOLD_WITHIN_SECONDS):
+                        if b"resources/updated" in data and lane not in heard:
+                            heard.add(lane)
+                            took.append(time.perf_counter() - asked)
+                        answered = answered or (lane == teller and b'"result"' in data)
+                    if time.perf_counter() > asked + TOLD_WITHIN_SECONDS:
+                        raise LoadError(f"only {len(heard)} of {number} subscribers were told")
+                rounds += 1
+        metrics = {
+            "per_second": len(took) / clock.seconds,
+            "p50_us": percentile_us(took, 0.5),
+            "p99_us": percentile_us(took, 0.99),
+            "max_us": max(took) * 1e6,
+            "cpu_us": clock.server_cpu / len(took) * 1e6,
+        }
+        points.append(Point({"subscribers": number}, metrics, took, clock.generator))
+    return points

@@ -1,0 +1,157 @@
+"""The scenarios: each is a row here and a function."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.suite.bench import Bench
+from benchmarks.suite.model import Job, Point
+from benchmarks.suite.scenarios.cancel import cancel_latency
+from benchmarks.suite.scenarios.mixed import mixed
+from benchmarks.suite.scenarios.roundtrip import roundtrip
+from benchmarks.suite.scenarios.sessions import fan_out, many_sessions
+from benchmarks.suite.scenarios.solo import Start, codec, eras, startup
+from benchmarks.suite.scenarios.streams import large_payload, progress_stream, stalled_peer
+
+__all__ = ["SCENARIOS", "Scenario"]
+
+KIB, MIB = 1024, 2**20
+# Ours alone has what they ask for, or it is not asked for in the same way elsewhere.
+OURS_ALONE = ("ours",)
+BOTH = ("legacy", "modern")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """``run`` drives one server that was started for it; ``solo`` starts its own. ``quick``, ``full`` and ``toy`` are
+    the parameters of the three sizes. ``lanes`` tells that one connection is not enough; ``streams`` that servers
+    which can choose must answer with streams over HTTP. ``schemes`` and ``peers`` are all, if there are none.
+    """
+
+    name: str
+    title: str
+    run: Callable[[Bench], Awaitable[list[Point]]] | None = None
+    solo: Callable[[Job, Start], Awaitable[list[Point]]] | None = None
+    quick: dict[str, Any] = field(default_factory=dict)
+    full: dict[str, Any] = field(default_factory=dict)
+    toy: dict[str, Any] = field(default_factory=dict)
+    eras: tuple[str, ...] = BOTH
+    quick_eras: tuple[str, ...] = BOTH
+    peers: tuple[str, ...] = ()
+    schemes: tuple[str, ...] = ()
+    lanes: bool = False
+    streams: bool = False
+    share: float = 1.0
+
+    def parameters(self, size: str) -> dict[str, Any]:
+        found: dict[str, Any] = getattr(self, size)
+        return found
+
+
+SCENARIOS = {
+    each.name: each
+    for each in (
+        Scenario(
+            "roundtrip",
+            "calls of a small typed tool, closed and open loop",
+            run=roundtrip,
+            quick={"windows": [1, 64], "rates": [500]},
+            full={"windows": [1, 4, 16, 64, 256, 1024], "rates": [250, 1000, 4000]},
+            toy={"windows": [1, 4], "rates": [100]},
+            share=1.5,
+        ),
+        Scenario(
+            "eras",
+            "modern against legacy on the same transport, in turns",
+            solo=eras,
+            quick={"windows": [32]},
+            full={"windows": [1, 32]},
+            toy={"windows": [4]},
+            eras=("modern",),
+            quick_eras=("modern",),
+            share=2.0,
+        ),
+        Scenario("startup", "from starting the process to its first answer", solo=startup),
+        Scenario(
+            "cancel_latency",
+            "from the caller's cancel to the handler's Cancelled",
+            run=cancel_latency,
+            quick={"cancels": 15},
+            full={"cancels": 100},
+            toy={"cancels": 2},
+            streams=True,
+        ),
+        Scenario(
+            "stalled_peer",
+            "live calls beside a peer that reads nothing",
+            run=stalled_peer,
+            eras=("modern",),
+            quick_eras=("modern",),
+            lanes=True,
+            streams=True,
+        ),
+        Scenario(
+            "progress_stream",
+            "calls that report progress",
+            run=progress_stream,
+            quick={"messages": [100]},
+            full={"messages": [1, 10, 100, 1000]},
+            toy={"messages": [3]},
+            quick_eras=("modern",),
+            streams=True,
+        ),
+        Scenario(
+            "large_payload",
+            "one text there and back, 1 KiB to 10 MiB",
+            run=large_payload,
+            quick={"bytes": [KIB, MIB]},
+            full={"bytes": [KIB, 32 * KIB, 256 * KIB, MIB, 4 * MIB, 10 * MIB]},
+            toy={"bytes": [10, KIB]},
+            quick_eras=("legacy",),
+        ),
+        Scenario(
+            "many_sessions",
+            "idle sessions: memory, set-ups, churn, and what a call costs among them",
+            run=many_sessions,
+            quick={"sessions": [10, 500]},
+            full={"sessions": [10, 100, 1000, 10_000]},
+            toy={"sessions": [2, 5]},
+            eras=("legacy",),
+            quick_eras=("legacy",),
+            lanes=True,
+        ),
+        Scenario(
+            "fan_out",
+            "one change, told to all subscribers",
+            run=fan_out,
+            quick={"subscribers": [10, 200], "changes": 10},
+            full={"subscribers": [10, 100, 500], "changes": 30},
+            toy={"subscribers": [2], "changes": 2},
+            quick_eras=("modern",),
+            peers=OURS_ALONE,
+            lanes=True,
+            streams=True,
+        ),
+        Scenario(
+            "mixed",
+            "users who think, then ask one of several things",
+            run=mixed,
+            quick={"users": [50]},
+            full={"users": [10, 100, 1000]},
+            toy={"users": [3]},
+            quick_eras=("modern",),
+            peers=("ours", "official", "fastmcp", "typescript1", "typescript2"),
+            streams=True,
+        ),
+        Scenario(
+            "codec",
+            "from bytes to a message and back, no transport",
+            solo=codec,
+            eras=("modern",),
+            quick_eras=("modern",),
+            schemes=("codec",),
+        ),
+    )
+}

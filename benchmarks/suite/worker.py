@@ -1,0 +1,160 @@
+"""The load process: takes one job as JSON on its input, prints what it measured as JSON."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import resource
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+
+import trio
+from hdrh.histogram import HdrHistogram
+
+from benchmarks.load import Era
+from benchmarks.process import LoadError
+from benchmarks.suite.bench import Bench, Served, ThisProcess
+from benchmarks.suite.endpoints import Transport, raw_field, transport
+from benchmarks.suite.fields.channels import ChannelField
+from benchmarks.suite.fields.field import Field, run_blocking
+from benchmarks.suite.loading import load_files
+from benchmarks.suite.model import Job, Point
+from benchmarks.suite.peers import server_command
+from benchmarks.suite.programs.telling import TELL
+from benchmarks.suite.scenarios.table import SCENARIOS
+from benchmarks.suite.server import Server, Told, free_port
+
+__all__ = ["encoded", "main", "measure"]
+
+# Nanoseconds, to two digits that mean something: what a figure of a shared machine deserves.
+HIGHEST_NS, DIGITS = 600_000_000_000, 2
+FILES = 65_536
+
+
+def encoded(took: list[float]) -> str:
+    """The distribution as an HdrHistogram in nanoseconds, compressed, in base 64."""
+    histogram = HdrHistogram(1, HIGHEST_NS, DIGITS)
+    for seconds in took:
+        histogram.record_value(max(1, min(HIGHEST_NS, round(seconds * 1e9))))
+    text: bytes = histogram.encode()
+    return text.decode()
+
+
+class _Starter:
+    """Starts servers of one job, as often as the scenario wants."""
+
+    def __init__(self, job: Job, here: Transport, directory: Path) -> None:
+        self._job = job
+        self._here = here
+        self._directory = directory
+        self._number = 0
+
+    @asynccontextmanager
+    async def __call__(self, era: Era) -> AsyncIterator[Bench]:
+        self._number += 1
+        directory = self._directory / str(self._number)
+        directory.mkdir()
+        if self._here.drive == "memory":
+            async with self._memory(era, directory) as bench:
+                yield bench
+            return
+        job, port = self._job, free_port()
+        url = self._here.address(port, str(directory))
+        command = server_command(job.peer, job.prepared, url, job.loads)
+        streams = SCENARIOS[job.scenario].streams
+        with Server(command, url, port, directory, streams=streams) as server:
+            try:
+                if self._here.drive != "channel":
+                    async with raw_field(self._here, era, server) as raw:
+                        yield self._bench(era, raw, server)
+                else:
+                    async with self._channels(era, url) as field:
+                        yield self._bench(era, field, server)
+            except LoadError as error:
+                raise LoadError(f"{error}{server.complaint()}") from error
+
+    @asynccontextmanager
+    async def _channels(self, era: Era, url: str) -> AsyncIterator[ChannelField]:
+        async with trio.open_nursery() as nursery:
+            field = ChannelField(era, url, nursery)
+            try:
+                yield field
+            finally:
+                with trio.CancelScope(shield=True):
+                    await field.aclose()
+            nursery.cancel_scope.cancel()
+
+    @asynccontextmanager
+    async def _memory(self, era: Era, directory: Path) -> AsyncIterator[Bench]:
+        told = Told(directory / "told")
+        os.environ[TELL] = str(told.path)
+        # Only here: a load process imports no server otherwise.
+        from benchmarks.suite.programs.ours import server
+
+        url = f"{self._here.url}-{self._number}"
+        async with trio.open_nursery() as nursery:
+            await nursery.start(server.serve, url)
+            async with self._channels(era, url) as field:
+                yield self._bench(era, field, ThisProcess(told))
+            nursery.cancel_scope.cancel()
+
+    def _bench(self, era: Era, field: Field, served: Served) -> Bench:
+        return Bench(self._job, field, served, itertools.count(1), random.Random(self._job.seed), era)
+
+
+async def _measure(job: Job, here: Transport, directory: Path) -> list[Point]:
+    scenario = SCENARIOS[job.scenario]
+    start = _Starter(job, here, directory)
+    if scenario.solo is not None:
+        return await scenario.solo(job, start)
+    assert scenario.run is not None
+    async with start(job.era) as bench:
+        return await scenario.run(bench)
+
+
+def measure(job: Job) -> list[Point]:
+    """Does the job in this process. Raises `LoadError` if there is no figure."""
+    here = transport(job.transport)
+    load_files(job.loads)
+    with tempfile.TemporaryDirectory(prefix="mcp-") as name:
+        if here.drive in ("channel", "memory"):
+            try:
+                return trio.run(_measure, job, here, Path(name))
+            except BaseExceptionGroup as group:
+                raise _first_load_error(group) from group
+        return run_blocking(_measure(job, here, Path(name)))
+
+
+def _first_load_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    found: BaseException = group.subgroup(LoadError) or group
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found
+
+
+def main() -> int:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else FILES, hard))
+    try:
+        points = measure(Job.from_json(sys.stdin.read()))
+    except LoadError as error:
+        print(error, file=sys.stderr)
+        return 1
+    answer = []
+    for point in points:
+        members = asdict(point)
+        took = members.pop("took")
+        answer.append(members | {"latency": encoded(took) if took else None})
+    print(json.dumps(answer))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
