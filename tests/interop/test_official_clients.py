@@ -1,4 +1,4 @@
-"""The official SDKs' clients, unchanged, drive our everything server over stdio, HTTP and HTTP+SSE.
+"""The official SDKs' clients, unchanged, drive our everything server over stdio, HTTP, HTTP+SSE and WebSocket.
 
 Each client runs once and prints a report; the tests look at one feature of it each. The same drivers run against a
 server made with the official SDK, so that a driver that is wrong is seen to be wrong by itself.
@@ -10,6 +10,7 @@ import base64
 import json
 import re
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -35,24 +36,33 @@ ROWS = [
     for client, version in CLIENTS.items()
     for binding in BINDINGS
     if not (binding == "sse" and version == MODERN)  # HTTP+SSE belongs to the legacy era
-]
+] + [("typescript-sdk-legacy", "ws")]  # the only one of these that still has WebSocket
 
 Report = dict[str, Any]
 
 
 def drive(peers: Peers, client: str, server: Endpoint) -> Report:
     """Runs one driver to its end and returns its report; what it and the server wrote is in ``stderr``."""
+    done = run(peers, client, server)
+    code = server.process.stop() if server.process else 0
+    written = done.stderr + (server.process.output if server.process else "")
+    return {**report_of(done, client, written), "stderr": written, "server_code": code}
+
+
+def run(peers: Peers, client: str, server: Endpoint) -> subprocess.CompletedProcess[str]:
     language, *rest = client.split("-")
     if language == "python":
         command = [str(peers.python), str(DRIVERS / "python_client.py"), *rest]
     else:
         command = [str(peers.node), str(DRIVERS / "typescript_client.mjs"), str(peers.modules), *rest]
     command += server.arguments
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
-    code = server.process.stop() if server.process else 0
-    written = done.stderr + (server.process.output if server.process else "")
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+
+
+def report_of(done: subprocess.CompletedProcess[str], client: str, written: str) -> Report:
     assert done.returncode == 0, f"{client} failed with {done.returncode}:\n{written[-6000:]}"
-    return {**json.loads(done.stdout), "stderr": written, "server_code": code}
+    report: Report = json.loads(done.stdout)
+    return report
 
 
 @pytest.fixture(scope="module", params=ROWS, ids="-".join)
@@ -276,3 +286,30 @@ def test_ended_quietly(report: Report) -> None:
     assert report["closed"] is True
     assert report["server_code"] == 0
     assert "Traceback" not in report["stderr"]
+
+
+def test_http_and_websocket_on_one_port(peers: Peers) -> None:
+    """Three clients at once: a session over each of the two, and the stateless revision over HTTP."""
+    clients = {
+        "ws": "typescript-sdk-legacy",
+        "http": "typescript-sdk-legacy",
+        "modern": "typescript-client-auto",
+    }
+    with reachable(peers, "one-port", "http") as server, ThreadPoolExecutor() as threads:
+        websocket = Endpoint("ws", (server.address[0].replace("http:", "ws:").replace("/mcp", "/ws"),))
+        running = {
+            name: threads.submit(run, peers, client, websocket if name == "ws" else server)
+            for name, client in clients.items()
+        }
+        done = {name: each.result() for name, each in running.items()}
+        assert server.process is not None
+        code, written = server.process.stop(), server.process.output
+    assert (code, "Traceback" in written) == (0, False), written[-6000:]
+    for name, client in clients.items():
+        report = report_of(done[name], client, done[name].stderr + written)
+        assert report["version"] == CLIENTS[client]
+        assert report["server"]["name"] == "mcp-actors-everything"
+        assert bool(report["session"]) == (name == "http")
+        assert text_of(report["test_sampling"]) == "LLM response: I am the model"
+        assert report["together"]
+        assert report["closed"]

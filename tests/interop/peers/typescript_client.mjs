@@ -1,11 +1,11 @@
 // The official TypeScript SDK's client drives a server and prints one JSON report.
 //
 // Usage: typescript_client.mjs MODULES sdk|client legacy|auto stdio COMMAND [ARG...]
-//        typescript_client.mjs MODULES sdk|client legacy|auto http|sse URL
+//        typescript_client.mjs MODULES sdk|client legacy|auto http|sse|ws URL
 //
 // MODULES is a directory with a node_modules folder. "sdk" is @modelcontextprotocol/sdk, which speaks the legacy era
-// only; "client" is its successor @modelcontextprotocol/client, which speaks both. What it calls is what an
-// everything server has; the tests decide whether the report is right.
+// only; "client" is its successor @modelcontextprotocol/client, which speaks both, but no WebSocket. What it calls is
+// what an everything server has; the tests decide whether the report is right.
 
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
@@ -38,6 +38,7 @@ function connectionOf(capabilities) {
     const { StdioClientTransport } = load('@modelcontextprotocol/sdk/client/stdio.js');
     const { StreamableHTTPClientTransport } = load('@modelcontextprotocol/sdk/client/streamableHttp.js');
     const { SSEClientTransport } = load('@modelcontextprotocol/sdk/client/sse.js');
+    const { WebSocketClientTransport } = load('@modelcontextprotocol/sdk/client/websocket.js');
     const types = load('@modelcontextprotocol/sdk/types.js');
     const schemas = {
         'sampling/createMessage': types.CreateMessageRequestSchema,
@@ -50,7 +51,12 @@ function connectionOf(capabilities) {
     const client = new Client(info, { capabilities });
     return {
         client,
-        transports: { StdioClientTransport, StreamableHTTPClientTransport, SSEClientTransport },
+        transports: {
+            StdioClientTransport,
+            StreamableHTTPClientTransport,
+            SSEClientTransport,
+            WebSocketClientTransport
+        },
         onRequest: (method, handler) => client.setRequestHandler(schemas[method], handler),
         onNotification: (method, handler) => client.setNotificationHandler(schemas[method], handler),
         callTool: (params, options) => client.callTool(params, undefined, options)
@@ -63,7 +69,8 @@ const { client, transports, onRequest, onNotification, callTool } = connectionOf
 const connections = {
     stdio: () => new transports.StdioClientTransport({ command: address, args, stderr: 'inherit' }),
     http: () => new transports.StreamableHTTPClientTransport(new URL(address)),
-    sse: () => new transports.SSEClientTransport(new URL(address))
+    sse: () => new transports.SSEClientTransport(new URL(address)),
+    ws: () => new transports.WebSocketClientTransport(new URL(address))
 };
 
 function answer(method, handler) {
