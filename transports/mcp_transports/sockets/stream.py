@@ -1,7 +1,7 @@
 """A stream on a connected socket of the system.
 
 `trio.SocketStream` would do. This one waits first and reads then, which saves a system call and an exception for each
-message, sends small things on Unix sockets without a task switch, and closes without taking back what it has sent.
+message, sends what is small without a task switch, and closes without taking back what it has sent.
 """
 
 from __future__ import annotations
@@ -19,24 +19,26 @@ _RECEIVE_BYTES = 64 * 1024
 # How many sends may go through without another task having had its turn.
 _SENDS_PER_TURN = 16
 # Linux puts so little into one buffer of a Unix socket, so that it is taken as a whole or not at all (its smallest
-# sending buffer is a little longer than this). TCP promises nothing of the kind.
+# sending buffer is a little longer than this). On TCP it has room for as little whenever nothing else is under way.
 _AT_ONCE_BYTES = 2048
 # How long a peer that still sends may take to see our end before it is cut off.
 _LINGER_TIME = 1.0
 # A TCP peer whose machine is gone is noticed after two minutes of silence: 60 s, then 4 questions 15 s apart.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
+_ZERO = struct.pack("i", 0)
 
 
 class ConnectedSocket(trio.abc.HalfCloseableStream):
-    """Owns ``connected``, a stream socket."""
+    """Owns ``connected``, a stream socket. One task may send and one may receive, at the same time."""
 
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)
         self.socket = connected
         self._is_unix = connected.family == socket.AF_UNIX
-        self._broken = False
-        self._sending_ended = False
-        self._receiving_ended = False
+        self._closing = False
+        self._sending_broke = self._receiving_broke = False
+        self._sending_ended = self._receiving_ended = False
+        self._more_expected = False
         self._turn = 0
         if not self._is_unix:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -50,32 +52,45 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
         return cls(socket.socket(fileno=stream.socket.detach()))
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Waits for bytes; ``b""`` is the peer's end. Cancelling loses nothing: after the read is no checkpoint."""
+        """Waits for bytes; ``b""`` is the peer's end, if it took what was sent to it before.
+
+        Cancelling loses nothing: after the read is no checkpoint.
+        """
         connected = self._require_open()
         while True:
             await trio.lowlevel.wait_readable(connected)
+            if self._receiving_broke:
+                raise trio.BrokenResourceError("the connection is broken")
             try:
                 data = connected.recv(max_bytes or _RECEIVE_BYTES)
             except BlockingIOError:
                 continue
             except OSError as error:
-                self._broken = True
+                self._sending_broke = self._receiving_broke = True
                 raise trio.BrokenResourceError(f"receiving failed: {error.strerror}") from error
             if not data:
                 self._receiving_ended = True
+                if self._sending_broke:
+                    raise trio.BrokenResourceError("the peer closed before it had read all")
             return data
 
     def send_at_once(self, data: bytes) -> bool:
-        """Sends all of ``data`` now or nothing: little on a Unix socket, never on TCP."""
-        if not self._is_unix or self._broken or self._sending_ended or len(data) > _AT_ONCE_BYTES:
+        """Sends all of ``data`` now or nothing; nothing if it is more than 2 KiB, or TCP has other bytes to deliver."""
+        if len(data) > _AT_ONCE_BYTES or self._closing or self._sending_broke or self._sending_ended:
             return False
+        connected = self.socket
         try:
-            sent = self.socket.send(data)
+            if not self._is_unix and fcntl.ioctl(connected, termios.TIOCOUTQ, _ZERO) != _ZERO:
+                return False
+            sent = connected.send(data)
         except OSError:
             return False  # full, broken or closed: `send_all` waits, or tells why
-        # No kernel does this; one that did would have torn the frame.
-        self._broken = sent != len(data)
-        return True
+        if sent == len(data):
+            return True
+        # Only a system that has run out of memory does this. A torn frame must not be taken for a whole one.
+        self._sending_broke = self._receiving_broke = True
+        self._shut_down(socket.SHUT_RDWR)
+        return False
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Sends everything. Cancelled, a part may have been sent."""
@@ -90,7 +105,7 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
         with memoryview(data) as view:
             sent = 0
             while sent < len(view):
-                if self._broken:
+                if self._sending_broke:
                     raise trio.BrokenResourceError("the connection is broken")
                 self._require_open()
                 try:
@@ -99,7 +114,7 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
                 except BlockingIOError:
                     await trio.lowlevel.wait_writable(connected)
                 except OSError as error:
-                    self._broken = True
+                    self._sending_broke = True
                     raise trio.BrokenResourceError(f"sending failed: {error.strerror}") from error
 
     async def wait_send_all_might_not_block(self) -> None:
@@ -108,59 +123,62 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
 
     async def send_eof(self) -> None:
         """Ends what is sent; the peer's answers can still be received. Any number of times."""
-        connected = self._require_open()
+        self._require_open()
         await trio.lowlevel.checkpoint()
-        self._shut_down(connected)
+        if not self._sending_ended:
+            self._sending_ended = True
+            self._shut_down(socket.SHUT_WR)
+
+    def expect_more(self) -> None:
+        """Says that the peer is in the middle of something that nobody will read: closing waits for its end."""
+        self._more_expected = True
 
     async def aclose(self) -> None:
         """Closes. Legal from any task, any number of times.
 
-        A socket that is closed while bytes of the peer wait in it tells the peer to forget what we have sent before.
-        So if there are some, and nobody cancels, they are thrown away until the peer ends too, for at most a second.
+        A socket that is closed while bytes of the peer wait in it, or before they come, tells the peer to forget what
+        we have sent before. So if there are some, or `expect_more` was said, and nobody cancels, they are thrown away
+        until the peer ends too, for at most a second. A second call ends that.
         """
-        connected = self.socket
-        if connected.fileno() < 0:
-            await trio.lowlevel.checkpoint()
-            return
+        lingers = not (self._closing or self._receiving_broke or self._receiving_ended) and (
+            self._more_expected or _holds_bytes(self.socket)
+        )
+        self._closing = True
         try:
-            trio.lowlevel.notify_closing(connected)
-            if not (self._broken or self._receiving_ended) and _holds_bytes(connected):
-                self._shut_down(connected)
+            if self.socket.fileno() >= 0:
+                trio.lowlevel.notify_closing(self.socket)
+            if lingers:
+                self._shut_down(socket.SHUT_WR)
                 with trio.move_on_after(_LINGER_TIME):
-                    await self._discard(connected)
-            else:
-                connected.close()
-                await trio.lowlevel.checkpoint()
+                    await self._discard()
         finally:
-            if connected.fileno() >= 0:
-                trio.lowlevel.notify_closing(connected)
-                connected.close()
+            if self.socket.fileno() >= 0:
+                trio.lowlevel.notify_closing(self.socket)
+                self.socket.close()
+        if not lingers:
+            await trio.lowlevel.checkpoint()
 
-    async def _discard(self, connected: socket.socket) -> None:
+    async def _discard(self) -> None:
         try:
-            while connected.fileno() >= 0:
-                await trio.lowlevel.wait_readable(connected)
-                if not connected.recv(_RECEIVE_BYTES):
+            while True:
+                await trio.lowlevel.wait_readable(self.socket)
+                if not self.socket.recv(_RECEIVE_BYTES):
                     return
-        except BlockingIOError:
-            return
-        except (OSError, trio.ClosedResourceError, trio.BusyResourceError):
+        except (OSError, trio.ClosedResourceError):
             return  # the peer is gone, or another task closes too
 
-    def _shut_down(self, connected: socket.socket) -> None:
-        self._sending_ended = True
+    def _shut_down(self, how: int) -> None:
         try:
-            connected.shutdown(socket.SHUT_WR)
+            self.socket.shutdown(how)
         except OSError:
-            self._broken = True  # the peer was faster
+            self._sending_broke = True  # the peer was faster
 
     def _require_open(self) -> socket.socket:
-        if self.socket.fileno() < 0:
+        if self._closing:
             raise trio.ClosedResourceError("this stream was closed")
         return self.socket
 
 
 def _holds_bytes(connected: socket.socket) -> bool:
     """Whether the kernel holds bytes of the peer that nobody has read."""
-    held = fcntl.ioctl(connected, termios.FIONREAD, b"\0\0\0\0")
-    return bool(struct.unpack("i", held)[0])
+    return connected.fileno() >= 0 and fcntl.ioctl(connected, termios.FIONREAD, _ZERO) != _ZERO
