@@ -1,0 +1,201 @@
+"""How connections end: halves, over-long messages, peers that vanish, servers that stop. Nothing stays behind."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from mcp_actors import Client
+from mcp_actors.errors import ConnectFailed
+from mcp_transports.sockets import TcpTransport, UnixTransport
+
+from .lines import LinePeer, Served, call, open_descriptors, until
+
+
+@pytest.fixture(params=["tcp", "unix"])
+def kind(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def transport_of(kind: str, tmp_path: Path, **options: Any) -> TcpTransport | UnixTransport:
+    if kind == "tcp":
+        return TcpTransport("tcp://127.0.0.1:0", **options)
+    return UnixTransport(f"unix://{tmp_path}/s", **options)
+
+
+def reset(peer: LinePeer) -> None:
+    """Leaves without a goodbye."""
+    connected = peer.stream.socket  # type: ignore[attr-defined]
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connected.close()
+
+
+@pytest.mark.parametrize("last_newline", [True, False])
+async def test_a_peer_that_has_said_all_gets_all_answers(
+    kind: str, tmp_path: Path, last_newline: bool
+) -> None:
+    served = Served()
+    async with served.at(transport_of(kind, tmp_path)) as place:
+        peer = await LinePeer.to(place)
+        said = b"".join([call(0, "hold"), *[call(id, "add", a=id, b=1) for id in range(1, 20)]])
+        await peer.stream.send_all(said if last_newline else said[:-1])
+        await peer.stream.send_eof()
+        await until(lambda: served.holding == 1)
+        served.go.set()
+        answers = await peer.answers()
+        assert sorted(each["id"] for each in answers) == list(range(20))
+        await peer.stream.aclose()
+
+
+async def test_a_message_over_the_limit_ends_that_connection_with_an_error(kind: str, tmp_path: Path) -> None:
+    served = Served()
+    async with (
+        served.at(transport_of(kind, tmp_path, max_message_bytes=2000)) as place,
+        Client(place) as sibling,
+    ):
+        peer = await LinePeer.to(place)
+        async with trio.open_nursery() as nursery:
+
+            async def send_too_much() -> None:
+                await peer.stream.send_all(
+                    call(1, "add", a=1, b=2) + b'{"jsonrpc":"' + b"x" * 300_000 + b'"}\n'
+                )
+
+            nursery.start_soon(send_too_much)
+            # Its bytes were not all read, and still the last answer arrives.
+            answers = await peer.answers()
+        by_id = {each.get("id"): each for each in answers}
+        assert by_id[1]["result"]["structuredContent"] == 3
+        assert "longer than 2000 bytes" in by_id[None]["error"]["message"]
+        await peer.stream.aclose()
+        assert (await sibling.call_tool("add", {"a": 2, "b": 2})).structured_content == 4
+
+
+async def test_an_answer_over_the_limit_is_told_to_who_asked(kind: str, tmp_path: Path) -> None:
+    async with Served().at(transport_of(kind, tmp_path, max_message_bytes=2000)) as place:
+        peer = await LinePeer.to(place)
+        await peer.stream.send_all(call(1, "repeat", text="x", times=3000))
+        assert "error" in await peer.answer()
+        assert await peer.add(1, 2) == 3
+        await peer.stream.aclose()
+
+
+async def test_what_was_sent_last_arrives_although_not_all_was_read(kind: str, tmp_path: Path) -> None:
+    transport = transport_of(kind, tmp_path)
+    received = trio.Event()
+    async with Served().at(transport) as place:
+        listening = await LinePeer.to(place)  # only to know that it is served
+        await listening.stream.aclose()
+
+    class Handler:
+        """Answers the first thing it reads, and is gone."""
+
+        stopping = trio.Event()
+
+        async def __call__(self, channel: Any, principal: str | None = None) -> None:
+            first = await channel.receive()
+            await received.wait()
+            await channel.send(first)
+            await channel.aclose()
+
+    async with trio.open_nursery() as service:
+        where = await service.start(transport.serve, Handler())
+        peer = await LinePeer.to(where)
+        await peer.stream.send_all(b'{"first":1}\n')
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        await peer.stream.send_all(b'{"never":"read"}\n' * 1000)
+        received.set()
+        assert await peer.answers() == [{"first": 1}]
+        await peer.stream.aclose()
+        service.cancel_scope.cancel()
+
+
+async def test_stopping_lets_calls_in_flight_end_and_takes_nobody_new(kind: str, tmp_path: Path) -> None:
+    served = Served()
+    async with served.at(transport_of(kind, tmp_path)) as place:
+        busy, idle = await LinePeer.to(place), await LinePeer.to(place)
+        assert await idle.add(1, 1) == 2
+        await busy.stream.send_all(call(7, "hold"))
+        await until(lambda: served.holding == 1)
+        served.server.stop()
+        assert await idle.answers() == []
+        with pytest.raises(ConnectFailed):
+            async with Client(place):
+                pass
+        served.go.set()
+        assert [each["id"] for each in await busy.answers()] == [7]
+        for peer in (busy, idle):
+            await peer.stream.aclose()
+    assert served.cancelled == 0
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+async def test_a_peer_that_vanishes_takes_its_calls_with_it(kind: str, tmp_path: Path, how: str) -> None:
+    served = Served(drain_grace=600)
+    async with served.at(transport_of(kind, tmp_path)) as place:
+        peer = await LinePeer.to(place)
+        # More than it will ever read: a peer that only has said all would still be owed the answers.
+        await peer.stream.send_all(call(1, "hold") + call(2, "repeat", text="x" * 1000, times=5000))
+        await until(lambda: served.holding == 1)
+        if how == "reset":
+            reset(peer)
+        else:
+            await peer.stream.aclose()
+        await until(lambda: served.cancelled == 1)
+
+
+async def test_five_hundred_connections_leave_nothing_behind(kind: str, tmp_path: Path) -> None:
+    # Who closes with a call in flight may only have said all: its call goes on for the length of the grace.
+    served = Served(drain_grace=0.1)
+    transport = transport_of(kind, tmp_path, max_message_bytes=5000)
+
+    async def good(place: str) -> None:
+        async with Client(place) as client:
+            assert (await client.call_tool("add", {"a": 1, "b": 2})).structured_content == 3
+
+    async def bad(place: str) -> None:
+        peer = await LinePeer.to(place)
+        await peer.stream.send_all(b"no JSON\n" + b"\xff\xfe\n" + b"[" * 6000)
+        assert [each["error"]["code"] for each in await peer.answers()][:2] == [-32700, -32700]
+        await peer.stream.aclose()
+
+    async def half_a_frame(place: str) -> None:
+        peer = await LinePeer.to(place)
+        await peer.stream.send_all(call(1, "hold") + b'{"jsonrpc":')
+        await peer.stream.aclose()
+
+    async def aborted(place: str) -> None:
+        peer = await LinePeer.to(place)
+        await peer.stream.send_all(call(1, "hold"))
+        reset(peer)
+
+    async def cancelled(place: str) -> None:
+        with trio.CancelScope() as scope:
+            async with Client(place) as client, trio.open_nursery() as nursery:
+                nursery.start_soon(client.call_tool, "hold", {})
+                await trio.testing.wait_all_tasks_blocked()
+                scope.cancel()
+
+    async with served.at(transport) as place:
+        await good(place)
+        gc.collect()
+        descriptors, tasks = open_descriptors(), trio.lowlevel.current_statistics().tasks_living
+        kinds = (good, bad, half_a_frame, aborted, cancelled)
+        for _ in range(20):
+            async with trio.open_nursery() as nursery:
+                for number in range(25):
+                    nursery.start_soon(kinds[number % len(kinds)], place)
+        await until(lambda: transport.statistics().connections == 0)  # type: ignore[union-attr]
+        await until(lambda: trio.lowlevel.current_statistics().tasks_living <= tasks)
+        assert open_descriptors() == descriptors
+        state = transport.statistics()
+        assert state is not None
+        assert state.accepted >= 500
+        assert served.holding == served.cancelled > 0
