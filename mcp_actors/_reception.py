@@ -36,6 +36,10 @@ from mcp_actors.errors import INTERNAL_ERROR, INVALID_REQUEST, MalformedMessage,
 __all__ = ["Offer", "Reception", "Sessions"]
 
 
+# Tasks kept for calls to come of all sessions and exchanges without a connection, each of some 4 KiB.
+SHARED_IDLE_TASKS = 1024
+
+
 @attrs.frozen(eq=False)
 class Offer:
     """What a server offers, and on what terms: the same for all its transports."""
@@ -115,7 +119,7 @@ class Reception:
         self._home = home
         self._sessions = sessions
         self._exchanges = exchanges
-        self._pool = CallPool(nursery, offer.limits.idle_tasks)
+        self._pool = CallPool(nursery, SHARED_IDLE_TASKS)
         self._serving = self._make_serving(home)
         self._alone = self._opening(lambda: None)
 

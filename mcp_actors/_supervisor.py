@@ -6,6 +6,7 @@ is held by one task in there, so that closing is legal from any other.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -31,8 +32,11 @@ __all__ = ["Supervisor", "Target"]
 
 Target = Server | str | ClientTransport
 
-# Waits between attempts to connect again, seconds; the last one repeats.
+# Waits between attempts to connect again, seconds; the last one repeats. Each is cut by up to a half, by chance, so
+# that the clients of a server that was away do not come back all at once.
 BACKOFF = (0.1, 0.5, 1.0, 2.0, 5.0)
+# A connection that did not last so long, seconds, counts as another failed attempt.
+STEADY = 1.0
 # How long closing may take: a child process gets its signals and grace periods in this time.
 CLOSE_TIMEOUT = 10.0
 # Which era a URL was found to speak, so that the next client need not probe. The oldest verdict goes.
@@ -147,10 +151,10 @@ class Supervisor:
 
         ``lost`` is a session that is of no use any more, though its end may not have been noticed yet.
         """
-        if self._connection is None or self._connection.session is lost:
+        if not self._is_live(lost):
             with trio.move_on_after(seconds):
                 while (
-                    (self._connection is None or self._connection.session is lost)
+                    not self._is_live(lost)
                     and self._restart
                     and not self._stopping
                     and not self._done.is_set()
@@ -158,6 +162,11 @@ class Supervisor:
                 ):
                     await self._changed.park()
         return self.session
+
+    def _is_live(self, lost: Session | None) -> bool:
+        session = None if self._connection is None else self._connection.session
+        # One that has ended may not have been noticed yet by the task that holds it.
+        return session is not None and session is not lost and session.loss is None
 
     @property
     def restarts(self) -> bool:
@@ -204,9 +213,11 @@ class Supervisor:
         failures = 0
         try:
             while not self._stopping:
+                began = trio.current_time()
                 try:
                     await self._connect(transport, task_status)
-                    failures = 0
+                    if trio.current_time() - began >= STEADY:
+                        failures = 0
                 except McpError as error:
                     if self.agreement is None:
                         if self._spare_it_the_probe(error):
@@ -221,7 +232,8 @@ class Supervisor:
                 if not self._restart:
                     break
                 if not self._stopping:
-                    with trio.move_on_after(BACKOFF[min(failures, len(BACKOFF) - 1)]):
+                    wait = BACKOFF[min(failures, len(BACKOFF) - 1)]
+                    with trio.move_on_after(wait * (1 - random.random() / 2)):
                         await self._changed.park()
                     failures += 1
             if self.agreement is None:

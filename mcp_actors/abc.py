@@ -165,7 +165,8 @@ class FrameChannel(trio.abc.Channel[Frame]):
         return type(self).__name__
 
     def loss_report(self) -> Mapping[str, Any]:
-        """What is known about why the channel ended: ``exit_code`` and ``stderr`` lines for a child process."""
+        """What is known about why the channel ended: ``exit_code`` and ``stderr`` lines of a child process, the
+        ``close_reason`` that a peer gave."""
         return {}
 
 

@@ -162,6 +162,8 @@ class Session(Switchboard):
         text = f"the connection to {self.link.channel.peer} " + (f"broke: {broken}" if broken else "ended")
         if code is not None:
             text += f"; it exited with code {code}"
+        if broken is None and report.get("close_reason"):
+            text += f": {report['close_reason']}"
         lost = ConnectionLost(text, exit_code=code, stderr=tuple(report.get("stderr", ())))
         lost.__cause__ = broken
         return lost
