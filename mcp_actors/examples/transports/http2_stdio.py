@@ -90,7 +90,6 @@ class Exchange(Stream):
             await self.taken()
 
     async def taken(self) -> None:
-        """Waits until the client's window lets something through."""
         with trio.move_on_after(STALL):
             await self.room.park()
             return
@@ -208,6 +207,7 @@ class Http2Channel(FrameChannel):
         self._queue: deque[Frame] = deque()
         self._waiting: dict[int | str, Stream] = {}
         self._inbox: list[Frame] = []
+        self._reading = trio.CancelScope()
         self.closed = False
 
     @property
@@ -218,7 +218,6 @@ class Http2Channel(FrameChannel):
         return {} if self._process is None else {"exit_code": self._process.returncode}
 
     async def send(self, value: Frame) -> None:
-        """Gives a frame a stream, in turn when the server grants one, and waits while too much is waiting."""
         await trio.lowlevel.checkpoint()
         self._check()
         if value.cancels is not None:
@@ -277,7 +276,8 @@ class Http2Channel(FrameChannel):
         while not self._inbox or self.closed:
             if self.closed:
                 raise trio.ClosedResourceError
-            await self._read()
+            with trio.CancelScope() as self._reading:
+                await self._read()
         frames, self._inbox = self._inbox, []
         return frames
 
@@ -307,6 +307,7 @@ class Http2Channel(FrameChannel):
                 if not fits:
                     self._lose(ask, errors.RemoteProtocolError("the server sent a message that is too long"))
             case events.StreamEnded():
+                self._inbox += [Frame(bytes(line), about=ask.tag) for line in [ask.received] if line]
                 self._lose(ask, errors.RemoteProtocolError("the server ended the exchange without an answer"))
             case events.StreamReset(error_code=ErrorCodes.REFUSED_STREAM):
                 self._lose(ask, errors.Overloaded("connection", MAX_STREAMS, len(self._queue)))
@@ -325,6 +326,7 @@ class Http2Channel(FrameChannel):
     def _fail(self, request: int | str | None, reason: errors.McpError) -> None:
         if request is not None:
             self._inbox.append(NoAnswer(b"", about=request, reason=reason))
+            self._reading.cancel(reason="there is something to receive")
 
     async def meet(self) -> None:
         """Waits for the server's SETTINGS: whatever else comes out of that program is no HTTP/2."""
@@ -338,7 +340,6 @@ class Http2Channel(FrameChannel):
             raise errors.ConnectFailed(f"no HTTP/2 from {self.peer}: {error.__cause__ or error!r}") from error
 
     async def aclose(self) -> None:
-        """Closes both directions, within a second; what is under way is reset by the server."""
         self.closed = True
         self._wire.close()
         await self._wire.closed.wait()
@@ -374,10 +375,10 @@ class Http2StdioClient:
             )
         except OSError as error:
             raise errors.ConnectFailed(f"cannot start {shlex.join(self._command)!r}: {error}") from error
-        assert process.stdin is not None
-        assert process.stdout is not None
+        pipes = process.stdio
+        assert pipes is not None
         try:
-            async with client_channel(process.stdout, process.stdin, process) as channel:
+            async with client_channel(pipes.receive_stream, pipes.send_stream, process) as channel:
                 yield channel
         finally:
             with trio.CancelScope(shield=True):
@@ -389,7 +390,6 @@ class Http2StdioClient:
 
 
 def from_url(url: str) -> Http2StdioServer | Http2StdioClient:
-    """The server for ``h2stdio:``, a client for ``h2stdio:COMMAND ARG…``."""
     command = shlex.split(url.partition(":")[2])
     return Http2StdioClient(command) if command else Http2StdioServer()
 

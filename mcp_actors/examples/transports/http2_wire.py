@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 MAX_MESSAGE = 4 * 1024 * 1024  # bytes of one message, either way
 MAX_PARTIAL = 8 * MAX_MESSAGE  # bytes of all messages that have arrived in part
 MAX_STREAMS = 100  # exchanges at once: what h2 offers of itself, and RFC 9113 §6.5.2 recommends
+# What h2 keeps of a frame is not ours to bound: up to 16 MiB of one that is too long, before it says so.
 HIGH_WATER = 256 * 1024  # bytes that wait for the pipe before bodies wait in their streams
 CONTROL_WATER = 1024 * 1024  # more than that waits: the peer asks for acknowledgements and does not read them
 PIECE = 64 * 1024  # bytes of a read or a write: what a pipe holds
@@ -58,9 +59,7 @@ class Wire:
         self._work = trio.lowlevel.ParkingLot()
         self._closing = False
         self.closed = trio.Event()
-        self._writing = trio.CancelScope(
-            shield=True
-        )  # what is queued is written even if the owner is cancelled
+        self._writing = trio.CancelScope(shield=True)  # a cancelled owner still has what is queued written
         self.h2.initiate_connection()  # h2's own terms: 64 KiB ahead on a stream, 64 KiB of headers, 100 streams
         self.h2.increment_flow_control_window(PIECE * 3)  # and 256 KiB ahead on all of them
         self.pump()
