@@ -5,7 +5,8 @@
 
 Servers and clients are the real ones, with everything they do on a lost connection, a timeout or a cancellation. The
 links are in memory, and as slow and faulty as a `Link` says; the clock jumps to the next thing that happens. So the
-figures are about protocol and program, not about the machine: computing takes no virtual time.
+figures are about protocol and program, not about the machine: computing takes no virtual time. What it takes in this
+world: 10,000 sessions that make a call every ten seconds for a minute need about 45 s of one core, and 110 KiB each.
 
 The same world and seed give the same report, byte for byte, in any process, as long as servers and behaviours draw
 from dice they are given, or from the `random` module, and use no threads, no real time and no input or output.
