@@ -28,6 +28,11 @@ _TRIES_FOR_A_PORT = 20
 # How long another server may hold the folder's lock: it only probes, binds and listens meanwhile.
 _LOCK_TIME = 2.0
 _LOCK_PAUSE = 0.01
+# Connections accepted before others get their turn.
+_ACCEPT_AT_ONCE = 64
+# Out of descriptors or memory: others must free some first.
+_EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
+_PAUSE_WHEN_EXHAUSTED = 0.1
 _NO_SUCH_FAMILY = frozenset((errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT))
 
 
@@ -39,6 +44,7 @@ class Listener:
         self.path = path
         self._identity = _identity(path) if path is not None else None
         self._closed = False
+        self._exhausted = False
         name = listening.getsockname()
         self.host: str | None = None if path is not None else name[0]
         """The address bound to; ``None`` for a Unix socket."""
@@ -58,6 +64,31 @@ class Listener:
     def accept(self) -> tuple[socket.socket, object]:
         """One connection and its peer's address; never waits, and raises what the system's ``accept`` does."""
         return self.socket.accept()
+
+    async def accept_many(self) -> list[tuple[socket.socket, object]]:
+        """Waits for connections and returns what there is, never many at once. Cancelling loses none.
+
+        Without descriptors or memory it logs that, once until there are some again, and goes on trying.
+        """
+        found: list[tuple[socket.socket, object]] = []
+        while not found:
+            await trio.lowlevel.wait_readable(self.socket)
+            while len(found) < _ACCEPT_AT_ONCE:
+                try:
+                    found.append(self.accept())
+                except BlockingIOError:
+                    break
+                except OSError as error:
+                    if error.errno in _EXHAUSTED:
+                        if not self._exhausted:
+                            _logger.error("%r cannot accept connections for now: %s", self, error.strerror)
+                        self._exhausted = True
+                        break
+                    continue  # this one was given up by its peer before we came to it
+                self._exhausted = False
+            if self._exhausted and not found:
+                await trio.sleep(_PAUSE_WHEN_EXHAUSTED)
+        return found
 
     def describe(self, address: object) -> str:
         """A peer's address: ``127.0.0.1:4711``, ``[::1]:4711``, or ``unix``."""

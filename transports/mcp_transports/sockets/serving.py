@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
+import socket
 import ssl
 from collections.abc import Sequence
-from functools import partial
 
 import attrs
 import trio
 
 from mcp_actors.abc import ServerHandler
-from mcp_transports._listening import Listener, address_text
+from mcp_transports._listening import Listener
 from mcp_transports.sockets.channel import SocketChannel
 from mcp_transports.sockets.stream import ConnectedSocket
 
@@ -62,30 +62,28 @@ class Reception:
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
-                    # Without descriptors or memory it waits a moment and tries again.
                     accepting.start_soon(
-                        partial(
-                            trio.serve_listeners,
-                            partial(self._attend, listener),
-                            [trio.SocketListener(trio.socket.from_stdlib_socket(listener.socket))],
-                            handler_nursery=connections,
-                        ),
-                        name=f"accept at {listener!r}",
+                        self._accept, listener, connections, name=f"accept at {listener.where('tcp')}"
                     )
                 await self._handler.stopping.wait()
                 accepting.cancel_scope.cancel(reason="the server stops")
             for listener in listeners:
                 listener.close()
 
-    async def _attend(self, listener: Listener, accepted: trio.SocketStream) -> None:
-        if self._open >= self._max_connections:
-            self._turned_away += 1
-            accepted.socket.close()
-            return
-        self._open += 1
+    async def _accept(self, listener: Listener, connections: trio.Nursery) -> None:
+        while True:
+            for accepted, address in await listener.accept_many():
+                if self._open >= self._max_connections:
+                    self._turned_away += 1
+                    accepted.close()
+                else:
+                    self._open += 1
+                    peer = listener.describe(address)
+                    connections.start_soon(self._attend, accepted, peer, name=f"connection of {peer}")
+
+    async def _attend(self, accepted: socket.socket, peer: str) -> None:
         try:
-            peer = _describe(listener, accepted)
-            channel = await self._opened(ConnectedSocket.adopt(accepted), peer)
+            channel = await self._opened(ConnectedSocket(accepted), peer)
             if channel is not None:
                 self._accepted += 1
                 async with channel:
@@ -109,12 +107,3 @@ class Reception:
             await trio.aclose_forcefully(stream)
             raise
         return SocketChannel(secured, max_message_bytes=self._max_message_bytes, peer=peer)
-
-
-def _describe(listener: Listener, accepted: trio.SocketStream) -> str:
-    if listener.path is not None:
-        return listener.describe(None)
-    try:
-        return address_text(accepted.socket.getpeername())
-    except OSError:
-        return "a peer that is gone"

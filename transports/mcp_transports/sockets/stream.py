@@ -10,6 +10,7 @@ import fcntl
 import socket
 import struct
 import termios
+from contextlib import suppress
 
 import trio
 
@@ -41,10 +42,12 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
         self._more_expected = False
         self._turn = 0
         if not self._is_unix:
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in _KEEPALIVE:
-                connected.setsockopt(socket.IPPROTO_TCP, option, value)
+            # Some systems refuse that when the peer is gone already, which receiving finds out.
+            with suppress(OSError):
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                for option, value in _KEEPALIVE:
+                    connected.setsockopt(socket.IPPROTO_TCP, option, value)
 
     @classmethod
     def adopt(cls, stream: trio.SocketStream) -> ConnectedSocket:

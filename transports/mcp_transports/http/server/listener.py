@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import socket
 import ssl
@@ -19,11 +18,6 @@ from mcp_transports.http.server.wire import SocketWire, StreamWire, Wire
 __all__ = ["HttpListener", "HttpServer", "open_tcp", "open_unix", "serve_http"]
 
 _logger = logging.getLogger("mcp_transports.http")
-# Out of descriptors or memory: others must free some first (as trio.serve_listeners has it).
-_EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
-_PAUSE_WHEN_EXHAUSTED = 0.1
-# Connections accepted before others get their turn.
-_ACCEPT_AT_ONCE = 64
 _TOO_MANY = (
     b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 5\r\ncontent-type: text/plain\r\n"
     b"content-length: 31\r\nconnection: close\r\n\r\n503: too many connections open\n"
@@ -98,19 +92,9 @@ class HttpServer:
 
     async def _accept(self, listener: HttpListener, connections: trio.Nursery) -> None:
         while True:
-            await trio.lowlevel.wait_readable(listener.socket)
+            arrived = await listener.accept_many()
             self._hub.refresh()
-            for _ in range(_ACCEPT_AT_ONCE):
-                try:
-                    accepted, address = listener.accept()
-                except BlockingIOError:
-                    break
-                except OSError as error:
-                    if error.errno in _EXHAUSTED:
-                        _logger.error("cannot accept connections for a moment: %s", error)
-                        await trio.sleep(_PAUSE_WHEN_EXHAUSTED)
-                        break
-                    continue  # this one was given up by its peer before we came to it
+            for accepted, address in arrived:
                 if self._hub.open >= self.limits.connections:
                     self._turn_away(accepted, secure=listener.ssl_context is not None)
                 else:
