@@ -33,7 +33,7 @@ class Shop:
     def server(self, name: str) -> Server:
         server = Server(name, state_key=bytes(32))
 
-        @server.tool
+        @server.tool(inline=True)
         def who() -> str:
             return name
 
@@ -60,7 +60,7 @@ class Shop:
                 self.sent += 1
             return "poured"
 
-        @server.tool
+        @server.tool(inline=True)
         def fail() -> str:
             return "x" * broker.MAX_MESSAGE
 
