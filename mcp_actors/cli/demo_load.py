@@ -60,18 +60,23 @@ async def _stdio() -> AsyncIterator[Callable[[], Target]]:
     yield lambda: f"stdio:{command}"
 
 
-@asynccontextmanager
-async def _http() -> AsyncIterator[Callable[[], Target]]:
-    async with trio.open_nursery() as nursery:
-        (url,) = await nursery.start(demo_server.server().serve, "http://127.0.0.1:0/mcp")
-        yield lambda: url
-        nursery.cancel_scope.cancel()
+def _listening(address: str) -> Callable[[], AbstractAsyncContextManager[Callable[[], Target]]]:
+    @asynccontextmanager
+    async def listen() -> AsyncIterator[Callable[[], Target]]:
+        async with trio.open_nursery() as nursery:
+            (url,) = await nursery.start(demo_server.server().serve, address)
+            yield lambda: url
+            nursery.cancel_scope.cancel()
+
+    return listen
 
 
 BINDINGS: tuple[Binding, ...] = (
     Binding("memory", _memory, sessions=None, lanes=1),
-    # Client and server share this process, and each call is a request of its own: dearer than in memory.
-    Binding("http", _http, sessions=40, lanes=2),
+    # Client and server share this process, and over HTTP each call is a request of its own: dearer than in memory.
+    Binding("http", _listening("http://127.0.0.1:0/mcp"), sessions=32, lanes=2),
+    Binding("ws", _listening("ws://127.0.0.1:0/ws"), sessions=32, lanes=2),
+    Binding("tcp", _listening("tcp://127.0.0.1:0"), sessions=32, lanes=2),
     # A session over stdio is a child process: a few of them, busy, instead of hundreds of interpreters.
     Binding("stdio", _stdio, sessions=4, lanes=16),
 )
@@ -94,12 +99,13 @@ class Load:
     ended: float | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
-        few = sum(binding.sessions or 0 for binding in BINDINGS)
-        if self.sessions < 2 * len(ERAS) * len(BINDINGS):
-            few = 0
+        # Of a small demo no binding but the first takes more than its even part, and of a tiny one nothing.
+        part = self.sessions // (2 * len(BINDINGS))
+        some = part >= len(ERAS)
+        few = {each.name: min(each.sessions, part) if some else 0 for each in BINDINGS if each.sessions}
         self.tallies = []
         for binding in BINDINGS:
-            wanted = self.sessions - few if binding.sessions is None else binding.sessions if few else 0
+            wanted = few.get(binding.name, self.sessions - sum(few.values()))
             for index, era in enumerate(ERAS):
                 planned = (wanted + index) // len(ERAS)
                 if planned:
