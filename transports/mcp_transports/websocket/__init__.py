@@ -23,10 +23,11 @@ __all__ = ["WebSocketTransport", "from_url"]
 
 
 class WebSocketTransport:
-    """Either side of a URL with default options; the side that is used is loaded when it is."""
+    """Either side of a URL; the side that is used is loaded when it is, and gets the ``options``, its own ones."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, **options: Any) -> None:
         self.url = url
+        self._options = options
 
     def __repr__(self) -> str:
         return f"<WebSocketTransport {self.url}>"
@@ -36,16 +37,16 @@ class WebSocketTransport:
     ) -> None:
         """See `WebSocketServerTransport.serve`."""
         side = importlib.import_module("mcp_transports.websocket.server")
-        transport: ServerTransport = side.WebSocketServerTransport(self.url)
+        transport: ServerTransport = side.WebSocketServerTransport(self.url, **self._options)
         await transport.serve(handler, task_status=task_status)
 
     def connect(self) -> AbstractAsyncContextManager[FrameChannel]:
         """See `WebSocketClientTransport.connect`."""
         side = importlib.import_module("mcp_transports.websocket.client")
-        transport: ClientTransport = side.WebSocketClientTransport(self.url)
+        transport: ClientTransport = side.WebSocketClientTransport(self.url, **self._options)
         return transport.connect()
 
 
-def from_url(url: str) -> WebSocketTransport:
+def from_url(url: str, **options: Any) -> WebSocketTransport:
     """The transport of a WebSocket URL; nothing is opened yet."""
-    return WebSocketTransport(url)
+    return WebSocketTransport(url, **options)
