@@ -78,6 +78,20 @@ async def test_a_message_over_the_limit_ends_that_connection_with_an_error(kind:
         assert (await sibling.call_tool("add", {"a": 2, "b": 2})).structured_content == 4
 
 
+async def test_who_goes_on_sending_too_much_is_heard_out(kind: str, tmp_path: Path) -> None:
+    transport = transport_of(kind, tmp_path, max_message_bytes=2000)
+    async with Served().at(transport) as place:
+        peer = await LinePeer.to(place)
+        await peer.stream.send_all(b"x" * 3000)
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        # All of it was read, the error is on its way, and closing now would be the wrong time.
+        for _ in range(20):
+            await peer.stream.send_all(b"x" * 1000)
+            await trio.testing.wait_all_tasks_blocked()
+        assert [each["error"]["code"] for each in await peer.answers()] == [-32600]
+        await peer.stream.aclose()
+
+
 async def test_an_answer_over_the_limit_is_told_to_who_asked(kind: str, tmp_path: Path) -> None:
     async with Served().at(transport_of(kind, tmp_path, max_message_bytes=2000)) as place:
         peer = await LinePeer.to(place)
