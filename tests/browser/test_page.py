@@ -21,7 +21,7 @@ from mcp_transports.websocket.server import WebSocketServerTransport
 
 from .chromium import LIMIT, Site, find_browser, visit
 
-TEXT = "Hello, gruß 🐍!"
+TEXT = "gruß 🐍"
 
 
 @pytest.fixture(scope="session")
@@ -42,24 +42,24 @@ class Served:
 
     query: str
     websocket: WebSocketServerTransport
-    greeted: list[str]
+    echoed: list[str]
 
     @classmethod
     @asynccontextmanager
     async def open(cls, allowed_origins: Sequence[str] | None) -> AsyncIterator[Served]:
         server = Server("for-pages")
-        greeted: list[str] = []
+        echoed: list[str] = []
 
         @server.tool
-        async def greet(name: str) -> str:
-            greeted.append(name)
-            return f"Hello, {name}!"
+        async def echo(message: str) -> str:
+            echoed.append(message)
+            return message
 
         websocket = WebSocketServerTransport("ws://127.0.0.1:0/ws", allowed_origins=allowed_origins)
         http = HttpServerTransport("http://127.0.0.1:0/mcp", allowed_origins=allowed_origins)
         async with trio.open_nursery() as nursery:
             urls = await nursery.start(server.serve, websocket, http)
-            yield cls("ws={}&http={}".format(*urls), websocket, greeted)
+            yield cls("ws={}&http={}".format(*urls), websocket, echoed)
             nursery.cancel_scope.cancel()
 
 
@@ -85,7 +85,7 @@ async def reported(
 )
 async def test_a_page_that_may(browser: str, tmp_path: Path, name: str, allowed: str | None) -> None:
     report, served = await reported(browser, tmp_path, name, allowed)
-    introduction = {"server": "for-pages", "tools": ["greet"], "text": TEXT}
+    introduction = {"server": "for-pages", "tools": ["echo"], "text": TEXT}
     assert report["websocket"] == {
         **introduction,
         "protocol": "mcp",
@@ -95,7 +95,7 @@ async def test_a_page_that_may(browser: str, tmp_path: Path, name: str, allowed:
     assert report["http"] == {**introduction, "session": True, "ended": True}
     assert report["modern"] == {"text": TEXT}
     assert report["title"] == "works"
-    assert len(served.greeted) == 3
+    assert len(served.echoed) == 3
     assert served.websocket.statistics().refused == 0
 
 
@@ -114,11 +114,11 @@ async def test_a_page_from_a_foreign_origin_is_refused(
     assert report["title"] == "refused"
     # What needs no leave of the server was sent: the browser shows nothing of the answer, and nothing was done.
     assert report["blind"] == {"saw": "opaque"}
-    assert served.greeted == []
+    assert served.echoed == []
 
 
 async def test_loopback_pages_are_foreign_once_another_origin_is_named(browser: str, tmp_path: Path) -> None:
     report, served = await reported(browser, tmp_path, "localhost", "app.example.com")
     assert report["websocket"] == {"refused": "closed with 1006"}
     assert report["http"] == {"refused": "Failed to fetch"}
-    assert served.greeted == []
+    assert served.echoed == []
