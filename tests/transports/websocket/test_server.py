@@ -260,6 +260,18 @@ async def test_http_and_websocket_share_a_port(websocket_first: bool, path: str)
         nursery.cancel_scope.cancel()
 
 
+async def test_a_port_that_the_system_chose_is_shared_too() -> None:
+    server = site()
+    async with trio.open_nursery() as nursery:
+        (url,) = await nursery.start(server.serve, HttpServerTransport("http://127.0.0.1:0/mcp"))
+        websocket = url.replace("http:", "ws:").replace("/mcp", "/ws")
+        assert await nursery.start(server.serve, WebSocketServerTransport(websocket)) == (websocket,)
+        for each in (url, websocket):
+            async with Client(each) as client:
+                assert (await client.call_tool("add", {"a": 1, "b": 2})).structured_content == 3
+        nursery.cancel_scope.cancel()
+
+
 async def test_two_of_a_kind_do_not_share() -> None:
     port = await free_port()
     server = site()

@@ -94,7 +94,8 @@ async def take_place(
     owner = room is None or path in room.apps
     if room is None or owner:
         room = await _open(place, ssl_context, limits)
-        if place.port:
+        if port := room.listeners[0].port:  # for port 0 it is known only now
+            address = (place.host, port)
             rooms[address] = room
     elif room.ssl_context is not ssl_context:
         raise ConnectFailed(f"cannot listen on {place.url()}: it is served with another ssl_context already")
