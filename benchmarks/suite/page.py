@@ -138,13 +138,16 @@ def _distributions(document: Document) -> list[Plot]:
             or "tool" in at
         ):
             continue
-        line = Line(key.peer, [(_nines(share), us, us, us) for share, us in percentiles(document, key)])
-        found.setdefault((key.scenario, key.transport, key.era, place_text(key.at)), []).append(line)
+        name, where = key.peer, place_text(key.at)
+        if "live_calls" in at:
+            name, where = f"{key.peer}, {at['live_calls']}", ""
+        line = Line(name, [(_nines(share), us, us, us) for share, us in percentiles(document, key)])
+        found.setdefault((key.scenario, key.transport, key.era, where), []).append(line)
     ticks = [(_nines(share), f"{share:g} %") for share in (0, 50, 90, 99, 99.9, 99.99)]
     plots = []
     for (scenario, transport, era, where), lines in found.items():
         reach = max((point[0] for line in lines for point in line.points), default=0.0)
-        title = f"{scenario}: {transport}, {era}" + (f", {where}" if where != "-" else "")
+        title = f"{scenario}: {transport}, {era}" + (f", {where}" if where not in ("", "-") else "")
         shown = [tick for tick in ticks if tick[0] <= reach]
         plots.append(Plot(title, "percentile of requests", "latency, us", lines, log_x=False, ticks_x=shown))
     return plots

@@ -18,7 +18,7 @@ __all__ = ["ROOT", "Server", "Told", "free_port"]
 
 ROOT = Path(__file__).parent.parent.parent
 START_WITHIN_SECONDS = 30.0
-END_WITHIN_SECONDS = 5.0
+END_WITHIN_SECONDS = 1.0
 LOOK_EVERY_SECONDS = 0.005
 STREAMS = "MCP_BENCHMARK_STREAMS"
 

@@ -20,7 +20,7 @@ __all__ = ["HttpField"]
 
 
 class _Connection:
-    __slots__ = ("asked", "lane", "out", "reader", "socket", "stream")
+    __slots__ = ("asked", "blocked", "lane", "out", "reader", "socket", "stream")
 
     def __init__(self, lane: _Lane, connection: socket.socket) -> None:
         self.lane = lane
@@ -28,6 +28,7 @@ class _Connection:
         self.reader = ResponseReader()
         self.asked: int | None = None
         self.out = b""
+        self.blocked = False
         self.stream = False
 
 
@@ -88,9 +89,7 @@ class HttpField(Field):
 
     def _settle_all(self, lane: _Lane) -> None:
         while lane.unsettled:
-            blocked = self._flush()
-            for descriptor, _ in wait_for(self._poll, time.perf_counter() + 0.001 if blocked else None):
-                self._read(self._open[descriptor], [])
+            self._turn(None, [])
 
     def _head(self, lane: _Lane, verb: str, headers: dict[str, str], *, length: bool) -> bytes:
         lines = {"host": self._host, "accept": "application/json, text/event-stream"} | headers
@@ -113,7 +112,7 @@ class HttpField(Field):
         self._poll.register(connection.socket, select.EPOLLIN)
         return connection
 
-    def _flush(self) -> bool:
+    def _flush(self) -> None:
         waiting = []
         for connection in self._unsent:
             try:
@@ -125,21 +124,29 @@ class HttpField(Field):
             connection.out = connection.out[sent:]
             if connection.out:
                 waiting.append(connection)
+            if connection.blocked != bool(connection.out):
+                connection.blocked = bool(connection.out)
+                wanted = select.EPOLLIN | select.EPOLLOUT if connection.blocked else select.EPOLLIN
+                self._poll.modify(connection.socket, wanted)
         self._unsent = waiting
-        return bool(waiting)
 
     async def arrivals(self, until: float | None = None) -> list[Arrival]:
         found: list[Arrival] = []
         while not found:
-            blocked = self._flush()
-            ready = wait_for(self._poll, time.perf_counter() + 0.001 if blocked else until)
-            for descriptor, _ in ready:
-                connection = self._open.get(descriptor)
-                if connection is not None:
-                    self._read(connection, found)
-            if not ready and not blocked and until is not None and time.perf_counter() >= until:
+            ready = self._turn(until, found)
+            if not ready and until is not None and time.perf_counter() >= until:
                 break
         return found
+
+    def _turn(self, until: float | None, found: list[Arrival]) -> bool:
+        """Sends what can be sent and reads what has come; whether anything happened."""
+        self._flush()
+        ready = wait_for(self._poll, until)
+        for descriptor, event in ready:
+            connection = self._open.get(descriptor)
+            if connection is not None and event != select.EPOLLOUT:
+                self._read(connection, found)
+        return bool(ready)
 
     def _read(self, connection: _Connection, found: list[Arrival]) -> None:
         try:
@@ -160,6 +167,8 @@ class HttpField(Field):
                 self._spare.remove(connection)
             return
         response = connection.reader.feed(data)
+        if response.session and not lane.session:
+            lane.session = response.session
         if response.messages:
             found.extend([(lane.number, message) for message in response.messages])
         if response.complete:
@@ -172,8 +181,6 @@ class HttpField(Field):
         lane = connection.lane
         if not connection.stream:
             lane.unsettled -= 1
-        if response.session and not lane.session:
-            lane.session = response.session
         if connection.asked is not None:
             lane.busy.pop(connection.asked, None)
             connection.asked = None
@@ -184,7 +191,7 @@ class HttpField(Field):
         descriptor = connection.socket.fileno()
         if self._open.pop(descriptor, None) is not None:
             self._poll.unregister(descriptor)
-            connection.socket.close()
+        connection.socket.close()
 
     def cancel(self, lane: int, id: int) -> None:
         """The modern era takes a request back by closing its connection."""
@@ -229,8 +236,8 @@ class HttpField(Field):
         here.free = []
 
     async def stall(self, lane: int) -> None:
-        while self._flush():
-            pass
+        while self._unsent:
+            self._flush()
         for connection in self._lanes[lane].busy.values():
             descriptor = connection.socket.fileno()
             self._poll.unregister(descriptor)

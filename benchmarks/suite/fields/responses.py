@@ -97,7 +97,7 @@ class ResponseReader:
             self._text = []
             return self._end(messages if self._head.events else [body])
         self._rest = [data[start:]]
-        return Response(messages)
+        return Response(messages, False, self._head.status, self._head.session)
 
     def _events(self, last: bool) -> list[bytes]:
         if not self._text or not (last or self._text[-1].endswith((b"\n\n", b"\r\n\r\n"))):

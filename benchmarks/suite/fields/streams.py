@@ -17,7 +17,7 @@ from benchmarks.suite.messages import Message
 
 __all__ = ["Ends", "Framing", "Lines", "StreamField", "wait_for"]
 
-READ_BYTES = 262_144
+READ_BYTES = 65_536
 # epoll counts milliseconds: shorter waits are spent looking, or an arrival rate would come in bursts.
 LOOK_SECONDS = 0.002
 
@@ -74,13 +74,14 @@ def wait_for(poll: select.epoll, until: float | None) -> list[tuple[int, int]]:
 
 
 class _Lane:
-    __slots__ = ("ends", "framing", "number", "out")
+    __slots__ = ("blocked", "ends", "framing", "number", "out")
 
     def __init__(self, number: int, ends: Ends, framing: Framing) -> None:
         self.number = number
         self.ends = ends
         self.framing = framing
         self.out: list[bytes] = []
+        self.blocked = False
 
 
 class StreamField(Field):
@@ -113,12 +114,14 @@ class StreamField(Field):
     async def arrivals(self, until: float | None = None) -> list[Arrival]:
         found: list[Arrival] = []
         while not found:
-            blocked = self._flush()
-            # A peer that takes no more is one that must be read first: both ends of a pipe may be full.
-            ready = wait_for(self._poll, time.perf_counter() + 0.001 if blocked else until)
-            for descriptor, _ in ready:
-                self._read(self._reading[descriptor], found)
-            if not ready and not blocked and until is not None and time.perf_counter() >= until:
+            self._flush()
+            ready = wait_for(self._poll, until)
+            for descriptor, event in ready:
+                # What can be written to again is what `_flush` tries next. A peer that takes no more may be one
+                # that must be read first: both ends of a pipe may be full.
+                if event != select.EPOLLOUT:
+                    self._read(self._reading[descriptor], found)
+            if not ready and until is not None and time.perf_counter() >= until:
                 break
         return found
 
@@ -134,8 +137,7 @@ class StreamField(Field):
         number = lane.number
         found.extend([(number, message) for message in lane.framing.feed(data)])
 
-    def _flush(self) -> bool:
-        """Writes; whether something could not be written yet."""
+    def _flush(self) -> None:
         for number in tuple(self._unsent):
             lane = self._lanes[number]
             data = lane.out[0] if len(lane.out) == 1 else b"".join(lane.out)
@@ -148,13 +150,29 @@ class StreamField(Field):
             if sent == len(data):
                 lane.out = []
                 self._unsent.discard(number)
+                if lane.blocked:
+                    self._watch(lane, False)
             else:
                 lane.out = [data[sent:]]
-        return bool(self._unsent)
+                if not lane.blocked:
+                    self._watch(lane, True)
+
+    def _watch(self, lane: _Lane, blocked: bool) -> None:
+        """Whether to be woken when this lane can be written to."""
+        lane.blocked = blocked
+        read, write, _ = lane.ends
+        if read == write:
+            self._poll.modify(read, select.EPOLLIN | select.EPOLLOUT if blocked else select.EPOLLIN)
+        elif blocked:
+            self._poll.register(write, select.EPOLLOUT)
+        else:
+            self._poll.unregister(write)
 
     async def leave(self, lane: int) -> None:
         self._flush()
         left = self._lanes.pop(lane)
+        if left.blocked and lane in self._unsent and left.ends.read != left.ends.write:
+            self._watch(left, False)
         self._unsent.discard(lane)
         if self._reading.pop(left.ends.read, None) is not None:
             self._poll.unregister(left.ends.read)

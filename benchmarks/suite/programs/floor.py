@@ -19,7 +19,7 @@ import trio
 from benchmarks.peers.floor import ANSWERS, encode
 from benchmarks.suite.programs.telling import tell
 
-READ_BYTES = 262_144
+READ_BYTES = 65_536
 
 
 class Meta(msgspec.Struct):

@@ -20,10 +20,15 @@ def event(data: bytes) -> bytes:
 
 
 class HttpConnection:
-    """One request after the other; closing the connection takes the one in flight back."""
+    """One request after the other; closing the connection takes the one in flight back, as does its cancel."""
 
-    def __init__(self, stream: trio.SocketStream) -> None:
-        self.stream = stream
+    # Calls in flight by id, of all connections: there are no sessions here.
+    calls: dict[int, trio.CancelScope] = {}
+
+    def __init__(self, socket: trio.socket.SocketType, nursery: trio.Nursery) -> None:
+        self.socket = socket
+        self.nursery = nursery
+        self.scope: trio.CancelScope | None = None
         self.pieces: list[bytes] = []
         self.ready: list[Request] = []
         self.parser = httptools.HttpRequestParser(self)
@@ -32,50 +37,70 @@ class HttpConnection:
         self.pieces.append(data)
 
     def on_message_complete(self) -> None:
-        if self.pieces:
-            self.ready.append(read(b"".join(self.pieces)))
-            self.pieces.clear()
+        # DELETE has no body, and ends nothing here.
+        self.ready.append(read(b"".join(self.pieces)) if self.pieces else Request("DELETE"))
+        self.pieces.clear()
+
+    async def send(self, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[await self.socket.send(view) :]
+        except OSError:
+            self.socket.close()
+
+    async def answer(self, request: Request) -> None:
+        begun = False
+
+        async def notify(data: bytes) -> None:
+            nonlocal begun
+            await self.send((b"" if begun else STREAM) + event(data))
+            begun = True
+
+        if request.method == "tools/call":
+            assert request.params is not None
+            result = await call(request.params, notify)
+        else:
+            result = ANSWERS[request.method]
+        body = encode({"jsonrpc": "2.0", "id": request.id, "result": result})
+        await self.send(event(body) + b"0\r\n\r\n" if begun else HEAD % len(body) + body)
 
     async def run(self, request: Request) -> None:
-        with trio.CancelScope():
-            if request.id is None:
-                await self.stream.send_all(ACCEPTED)
+        with trio.CancelScope() as self.scope:
+            if request.id is not None:
+                self.calls[request.id] = self.scope
+                try:
+                    await self.answer(request)
+                finally:
+                    del self.calls[request.id]
                 return
-            begun = False
-
-            async def notify(data: bytes) -> None:
-                nonlocal begun
-                await self.stream.send_all((b"" if begun else STREAM) + event(data))
-                begun = True
-
-            if request.method == "tools/call":
-                assert request.params is not None
-                result = await call(request.params, notify)
-            else:
-                result = ANSWERS[request.method]
-            body = encode({"jsonrpc": "2.0", "id": request.id, "result": result})
-            await self.stream.send_all(event(body) + b"0\r\n\r\n" if begun else HEAD % len(body) + body)
+            if request.method == "notifications/cancelled" and request.params is not None:
+                if taken_back := self.calls.get(request.params.requestId):
+                    taken_back.cancel()
+            await self.send(ACCEPTED)
 
     async def serve(self) -> None:
-        async with self.stream, trio.open_nursery() as nursery:
-            while True:
-                try:
-                    data = await self.stream.receive_some(READ_BYTES)
-                except trio.BrokenResourceError:
-                    data = b""
-                if not data:
-                    nursery.cancel_scope.cancel()
-                    return
-                self.parser.feed_data(data)
-                for request in self.ready:
-                    nursery.start_soon(self.run, request)
-                self.ready.clear()
+        self.socket.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
+        with self.socket:
+            try:
+                while data := await self.socket.recv(READ_BYTES):
+                    self.parser.feed_data(data)
+                    for request in self.ready:
+                        self.nursery.start_soon(self.run, request)
+                    self.ready.clear()
+            except OSError:
+                pass
+            finally:
+                if self.scope is not None:
+                    self.scope.cancel()
 
 
 async def serve(port: int) -> None:
-    listeners = await trio.open_tcp_listeners(port, host="127.0.0.1", backlog=4096)
-
-    async def handle(stream: trio.SocketStream) -> None:
-        await HttpConnection(stream).serve()
-
-    await trio.serve_listeners(handle, listeners)
+    listener = trio.socket.socket()
+    listener.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEADDR, 1)
+    await listener.bind(("127.0.0.1", port))
+    listener.listen(4096)
+    async with trio.open_nursery() as nursery:
+        while True:
+            socket, _ = await listener.accept()
+            nursery.start_soon(HttpConnection(socket, nursery).serve)

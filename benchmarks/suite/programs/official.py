@@ -7,12 +7,13 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, TypedDict
+from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
 import mcp.types
 import pydantic
+from typing_extensions import TypedDict
 
 if sys.argv[-1] == "fastmcp":
     from fastmcp import Context, FastMCP

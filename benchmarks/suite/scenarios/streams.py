@@ -85,7 +85,7 @@ async def stalled_peer(bench: Bench) -> list[Point]:
     for beside, several in slices.items():
         joined = Taken([each for taken in several for each in taken.took])
         metrics = latency(joined) | ({"growth_mib": growth} if beside else {})
-        where = "beside a stalled peer" if beside else "alone"
+        where = "beside stalled" if beside else "alone"
         points.append(Point({"live_calls": where}, metrics, joined.took, clock.generator))
     return points
 
