@@ -50,8 +50,8 @@ async def send_eof(channel: Any) -> None:
 
 
 async def reset(channel: Any) -> None:
-    stream = channel._stream
-    connected = getattr(stream, "transport_stream", stream).socket
+    assert isinstance(channel, SocketChannel)
+    connected = channel._plain.socket
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     trio.lowlevel.notify_closing(connected)
     connected.close()

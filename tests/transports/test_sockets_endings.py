@@ -104,9 +104,6 @@ async def test_an_answer_over_the_limit_is_told_to_who_asked(kind: str, tmp_path
 async def test_what_was_sent_last_arrives_although_not_all_was_read(kind: str, tmp_path: Path) -> None:
     transport = transport_of(kind, tmp_path)
     received = trio.Event()
-    async with Served().at(transport) as place:
-        listening = await LinePeer.to(place)  # only to know that it is served
-        await listening.stream.aclose()
 
     class Handler:
         """Answers the first thing it reads, and is gone."""
