@@ -14,7 +14,6 @@ from .installation import Peers
 from .servers import Served, reachable
 from .user import LIMIT, text_of
 
-
 LINE = "gruß 🐍 "  # 11 bytes
 
 
