@@ -10,8 +10,9 @@ import trio
 import trustme
 
 from mcp_actors import Client
+from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.errors import ConnectFailed, LocalProtocolError
-from mcp_transports.sockets import TcpTransport
+from mcp_transports.sockets import SocketChannel, TcpTransport
 
 from .lines import PATIENCE, LinePeer, Served, call, until
 
@@ -101,6 +102,44 @@ async def test_whoever_is_silent_in_the_handshake_is_cut_off(
             assert await peer.stream.receive_some() == b""
             await peer.stream.aclose()
         assert (await sibling.call_tool("add", {"a": 2, "b": 2})).structured_content == 4
+
+
+async def test_a_second_close_does_not_wait_for_a_goodbye_that_nobody_takes(
+    contexts: tuple[ssl.SSLContext, ssl.SSLContext],
+) -> None:
+    ours, theirs = contexts
+    endings: list[BaseException] = []
+    deaf = await trio.open_tcp_listeners(0, host="127.0.0.1")
+
+    async def listen_no_more() -> None:
+        stream = trio.SSLStream(await deaf[0].accept(), ours, server_side=True)
+        try:
+            await stream.do_handshake()
+            await trio.sleep_forever()
+        finally:
+            await trio.aclose_forcefully(stream)
+
+    async def send_much(channel: FrameChannel) -> None:
+        try:
+            await channel.send(Frame(b"x" * 15_000_000))
+        except (trio.ClosedResourceError, trio.BrokenResourceError) as error:
+            endings.append(error)
+
+    async with deaf[0], trio.open_nursery() as nursery:
+        nursery.start_soon(listen_no_more)
+        place = f"tcp://127.0.0.1:{deaf[0].socket.getsockname()[1]}"
+        with trio.fail_after(PATIENCE):
+            async with TcpTransport(place, ssl_context=theirs).connect() as channel:
+                async with trio.open_nursery() as users:
+                    users.start_soon(send_much, channel)
+                    await trio.testing.wait_all_tasks_blocked(0.02)
+                    users.start_soon(channel.aclose)
+                    await trio.testing.wait_all_tasks_blocked()
+                    await channel.aclose()
+                    assert isinstance(channel, SocketChannel)
+                    assert channel._plain.socket.fileno() < 0
+        assert len(endings) == 1
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_client_with_tls_at_a_server_without_gives_up(

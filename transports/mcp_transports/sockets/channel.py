@@ -60,6 +60,3 @@ class SocketChannel(LineChannel):
                 await super().aclose()
         except trio.ClosedResourceError:
             pass  # another task closes too and was faster
-        finally:
-            if self._plain.socket.fileno() >= 0:
-                await trio.aclose_forcefully(self._plain)
