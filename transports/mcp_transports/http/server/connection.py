@@ -27,6 +27,7 @@ import trio
 from mcp_transports.http.server.hub import Hub
 from mcp_transports.http.server.outbox import Outbox
 from mcp_transports.http.server.parser import RequestParser
+from mcp_transports.http.server.reader import Reader
 from mcp_transports.http.server.request import Refusal, Request
 from mcp_transports.http.server.response import Response, Successor
 from mcp_transports.http.server.wire import Wire
@@ -54,6 +55,7 @@ class Connection:
         "_outbox",
         "_parser",
         "_queue",
+        "_reader",
         "_reading",
         "_refused",
         "_response",
@@ -79,6 +81,7 @@ class Connection:
         self._ahead = 0
         self._body_since = 0.0
         self._outbox = Outbox(hub, wire, self)
+        self._reader = Reader(wire, hub.poller, self)
         self._corked: list[bytes] | None = None
         self._last = self._lingering = self._refused = self._serving = False
         self._resumed: trio.Event | None = None
@@ -124,7 +127,7 @@ class Connection:
                 if hub.stopping:
                     self.stop()
                 with self._reading:
-                    await self._read()
+                    await self._reader.run()
                 if self._successor is not None:
                     await self._successor(self._wire.stream())
                 elif not self.unsent:
@@ -137,30 +140,17 @@ class Connection:
             hub.open -= 1
             await self._wire.aclose(politely=politely)
 
-    async def _read(self) -> None:
-        receive = self._wire.receive
-        try:
-            while True:
-                data = await receive()
-                if not data:
-                    self._ended()
-                    return
-                self._received(data)
-                if self._ahead and self._is_ahead() and not self._last:
-                    await self._wait_until_wanted()
-        except trio.BrokenResourceError:
-            self.lost()
-        except Exception:
-            _logger.exception("a connection failed: %r", self)
-            self.lost()
+    # -- what its reader brings --------------------------------------------------------------------------------------
 
-    def _ended(self) -> None:
+    def ended(self) -> None:
+        """The peer sends nothing more."""
         if self._response is not None or self._queue:
             self.lost()
         elif self._outbox.unsent:
             self._last = True  # everything is answered: what is unsent goes out, then it is over
 
-    def _received(self, data: bytes | memoryview) -> None:
+    def received(self, data: bytes | memoryview) -> None:
+        """The peer sent something."""
         if self._last:
             return  # behind the last request that is taken there is nothing that we want to know
         parser, hub = self._parser, self._hub
@@ -202,11 +192,15 @@ class Connection:
             self._parser.close()
             self._parser = None
 
-    def _is_ahead(self) -> bool:
+    @property
+    def reads_too_far(self) -> bool:
+        """Whether far more was read than is answered."""
+        if self._last or (self._response is None and not self._queue):
+            return False
         limits = self._hub.limits
         return self._ahead > limits.pipelined_bytes or len(self._queue) > limits.pipelined_requests
 
-    async def _wait_until_wanted(self) -> None:
+    async def wait_until_wanted(self) -> None:
         """The peer sent far more than was answered: reads nothing until the rest is answered."""
         self._resumed = trio.Event()
         self.read_deadline = math.inf
@@ -262,8 +256,8 @@ class Connection:
                 # Not from here: this may be anybody's task, deep inside of something.
                 self._nursery.start_soon(self._serve_later)
             return
+        self._ahead = 0
         if self._resumed is not None:
-            self._ahead = 0
             self._resumed.set()
         if self._last or (self._hub.stopping and self._parser is None):
             self._last = True
@@ -343,6 +337,7 @@ class Connection:
             return False
         self._successor, self._response = successor, None
         self._hub.members.discard(self)
+        self._reader.stop()
         self._hang_up()
         return True
 

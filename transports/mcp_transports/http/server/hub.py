@@ -1,4 +1,4 @@
-"""What the connections of one server share: time, parsers, a receive buffer, counters."""
+"""What the connections of one server share: time, parsers, a receive buffer, a poller, counters."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import trio
 
 from mcp_transports.http.server.limits import HttpLimits
 from mcp_transports.http.server.parser import RequestParser
+from mcp_transports.http.server.poller import Poller
 from mcp_transports.http.server.request import Request
 from mcp_transports.http.server.response import Response
 from mcp_transports.http.server.wire import RECEIVE_BYTES
@@ -88,6 +89,7 @@ class Hub:
         self._date_second = 0
         self._spare: list[RequestParser] = []
         self._awake = trio.Event()
+        self.poller = Poller()
         self.refresh()
 
     def refresh(self) -> None:
@@ -137,6 +139,7 @@ class Hub:
 
     def close(self) -> None:
         """Frees what is kept for later."""
+        self.poller.close()
         while self._spare:
             self._spare.pop().close()
 

@@ -61,6 +61,7 @@ class HttpServer:
         try:
             async with trio.open_nursery() as service:
                 service.start_soon(hub.keep_time)
+                service.start_soon(hub.poller.run)
                 async with trio.open_nursery() as connections:
                     async with trio.open_nursery() as accepting:
                         for listener in self.listeners:

@@ -20,6 +20,15 @@ class Wire(ABC):
 
     __slots__ = ()
 
+    @property
+    def descriptor(self) -> int | None:
+        """What a poller waits for before `receive_now`; ``None`` for wires that only `receive`."""
+        return None
+
+    def receive_now(self) -> bytes | memoryview | None:
+        """What `receive` would return, without waiting; ``None`` when there is nothing yet."""
+        raise NotImplementedError
+
     @abstractmethod
     async def receive(self) -> bytes | memoryview:
         """Waits for bytes; none at the peer's end. A view holds until the next call of any wire of the listener.
@@ -62,15 +71,24 @@ class SocketWire(Wire):
         self._descriptor = connection.fileno()
         self._buffer = buffer
 
-    async def receive(self) -> bytes | memoryview:
+    @property
+    def descriptor(self) -> int:
+        return self._descriptor
+
+    def receive_now(self) -> memoryview | None:
+        try:
+            return self._buffer[: self._socket.recv_into(self._buffer)]
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise trio.BrokenResourceError from error
+
+    async def receive(self) -> memoryview:
         while True:
             await trio.lowlevel.wait_readable(self._descriptor)
-            try:
-                return self._buffer[: self._socket.recv_into(self._buffer)]
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                raise trio.BrokenResourceError from error
+            data = self.receive_now()
+            if data is not None:
+                return data
 
     def send_now(self, data: bytes) -> int:
         try:
