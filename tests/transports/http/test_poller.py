@@ -35,7 +35,10 @@ async def test_whoever_has_something_to_read_is_called(poller: Poller, pairs: li
     called = []
 
     def reader(name: int, end: socket.socket) -> None:
-        called.append((name, end.recv(100)))
+        data = end.recv(100)
+        called.append((name, data))
+        if not data:
+            poller.remove(end.fileno())
 
     for number, (_, end) in enumerate(pairs):
         poller.add(end.fileno(), lambda number=number, end=end: reader(number, end))

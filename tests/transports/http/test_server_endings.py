@@ -59,6 +59,28 @@ async def test_pipelined_bytes_are_no_disconnect() -> None:
         assert [(await peer.answer()).status for _ in range(2)] == [200, 200]
 
 
+async def test_requests_that_were_answered_long_ago_are_no_pipeline() -> None:
+    responses: list[Response] = []
+    gone = trio.Event()
+
+    def app(request: Request, response: Response) -> None:
+        response.on_gone = gone.set
+        responses.append(response)
+
+    async with serving(app, pipelined_bytes=10 * len(GET)) as served:
+        peer = await served.connect()
+        for number in range(1, 11):
+            await peer.send(GET)
+            await eventually(lambda number=number: len(responses) == number)
+            responses[-1].answer(200)
+            assert (await peer.answer()).status == 200
+        await peer.send(GET)
+        await eventually(lambda: len(responses) == 11)
+        await peer.aclose()
+        with trio.fail_after(10):
+            await gone.wait()
+
+
 async def test_a_half_close_after_the_answer_was_made_loses_nothing() -> None:
     async with serving(echo) as served:
         peer = await served.connect()
