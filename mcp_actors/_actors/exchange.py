@@ -85,5 +85,6 @@ class Exchanges:
         raise LocalProtocolError(f"{method} needs a session: without one there is no way back to the client")
 
     def forget(self, call: Call) -> None:
-        if self.calls.pop(call, call) is None and not self.calls:
+        # Hardly ever does anybody wait for the last one, and asking costs less than waking nobody.
+        if self.calls.pop(call, call) is None and not self.calls and self.ended:
             self.ended.unpark_all()
