@@ -8,9 +8,9 @@ import shutil
 import signal
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from functools import partial
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import trio
@@ -20,6 +20,8 @@ __all__ = ["LIMIT", "Site", "find_browser", "visit"]
 LIMIT = 60.0  # seconds for one visit; it takes about one
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 PAGE = Path(__file__).parent / "page.html"
+# Whatever it would leave behind it leaves in a directory that goes.
+HOMES = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR")
 
 # It talks to this machine only, whatever a name, a proxy or an update would like. --no-sandbox: for root, and the
 # pages are ours.
@@ -93,41 +95,44 @@ class Site:
         return bytes(data)
 
 
-async def visit(browser: str, site: Site, name: str, query: str, folder: Path) -> dict[str, Any]:
+async def visit(browser: str, site: Site, name: str, query: str) -> dict[str, Any]:
     """What the page reports when it is opened at ``http://NAME:PORT`` with this query.
 
-    ``folder`` is the home of the browser. Nothing of its processes is left. Raises `AssertionError` with what it wrote
-    when no report comes within `LIMIT`.
+    Nothing of the browser is left. Raises `AssertionError` with what it wrote when no report comes within `LIMIT`.
     """
     url = f"http://{name}:{site.port}/page.html?{query}&report=yes"
-    log = folder / "chromium.log"
-    with log.open("wb") as output:
-        process = await trio.lowlevel.open_process(
-            [browser, *OPTIONS, f"--user-data-dir={folder / 'profile'}", url],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env={
-                **os.environ,
-                "HOME": str(folder),
-                "XDG_CONFIG_HOME": str(folder),
-                "XDG_CACHE_HOME": str(folder),
-            },
-            start_new_session=True,
-        )
-    report: dict[str, Any] | None = None
-    try:
-        with trio.move_on_after(LIMIT):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(partial(_until_gone, process, nursery.cancel_scope))
-                report = await site.reports.receive()
-                nursery.cancel_scope.cancel()
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        with trio.CancelScope(shield=True):
-            await process.wait()
-    written = log.read_text(errors="replace")[-3000:]
+    # Not below pytest's directories: the path of its socket would be too long. What dies slowly may still write.
+    with TemporaryDirectory(prefix="page-", ignore_cleanup_errors=True) as home:
+        log = Path(home) / "log"
+        with log.open("wb") as output:
+            process = await trio.lowlevel.open_process(
+                [browser, *OPTIONS, f"--user-data-dir={home}/profile", url],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **dict.fromkeys(HOMES, home)},
+                start_new_session=True,
+            )
+        try:
+            report = await _told(process, site)
+        finally:
+            with suppress(ProcessLookupError):  # it ended by itself
+                os.killpg(process.pid, signal.SIGKILL)
+            with trio.CancelScope(shield=True):
+                await process.wait()
+        written = log.read_text(errors="replace")[-3000:]
     assert report is not None, f"no report from {url}; the browser wrote:\n{written}"
+    return report
+
+
+async def _told(process: trio.Process, site: Site) -> dict[str, Any] | None:
+    """The next report, if it comes in time and before the browser ends."""
+    report = None
+    with trio.move_on_after(LIMIT):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_until_gone, process, nursery.cancel_scope)
+            report = await site.reports.receive()
+            nursery.cancel_scope.cancel()
     return report
 
 

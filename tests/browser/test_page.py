@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -63,15 +62,13 @@ class Served:
             nursery.cancel_scope.cancel()
 
 
-async def reported(
-    browser: str, folder: Path, name: str, allowed: str | None
-) -> tuple[dict[str, Any], Served]:
+async def reported(browser: str, name: str, allowed: str | None) -> tuple[dict[str, Any], Served]:
     """What a page from the host ``name`` tells; ``allowed`` is the host that the server was told to let in."""
     with trio.fail_after(LIMIT + 10):
         async with Site.open() as site:
             origins = None if allowed is None else [f"http://{allowed}:{site.port}"]
             async with Served.open(origins) as served:
-                report = await visit(browser, site, name, served.query, folder)
+                report = await visit(browser, site, name, served.query)
                 assert report["origin"] == f"http://{name}:{site.port}"
                 return report, served
 
@@ -83,8 +80,8 @@ async def reported(
         pytest.param("localhost", None, id="loopback-by-default"),
     ],
 )
-async def test_a_page_that_may(browser: str, tmp_path: Path, name: str, allowed: str | None) -> None:
-    report, served = await reported(browser, tmp_path, name, allowed)
+async def test_a_page_that_may(browser: str, name: str, allowed: str | None) -> None:
+    report, served = await reported(browser, name, allowed)
     introduction = {"server": "for-pages", "tools": ["echo"], "text": TEXT}
     assert report["websocket"] == {
         **introduction,
@@ -103,10 +100,8 @@ async def test_a_page_that_may(browser: str, tmp_path: Path, name: str, allowed:
     "allowed",
     [pytest.param("app.example.com", id="others-are-named"), pytest.param(None, id="nobody-is-named")],
 )
-async def test_a_page_from_a_foreign_origin_is_refused(
-    browser: str, tmp_path: Path, allowed: str | None
-) -> None:
-    report, served = await reported(browser, tmp_path, "evil.example.com", allowed)
+async def test_a_page_from_a_foreign_origin_is_refused(browser: str, allowed: str | None) -> None:
+    report, served = await reported(browser, "evil.example.com", allowed)
     assert report["websocket"] == {"refused": "closed with 1006"}  # pages are told no more
     assert served.websocket.statistics().refused == 1
     assert report["http"] == {"refused": "Failed to fetch"}
@@ -117,8 +112,8 @@ async def test_a_page_from_a_foreign_origin_is_refused(
     assert served.echoed == []
 
 
-async def test_loopback_pages_are_foreign_once_another_origin_is_named(browser: str, tmp_path: Path) -> None:
-    report, served = await reported(browser, tmp_path, "localhost", "app.example.com")
+async def test_loopback_pages_are_foreign_once_another_origin_is_named(browser: str) -> None:
+    report, served = await reported(browser, "localhost", "app.example.com")
     assert report["websocket"] == {"refused": "closed with 1006"}
     assert report["http"] == {"refused": "Failed to fetch"}
     assert served.echoed == []
