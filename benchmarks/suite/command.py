@@ -39,6 +39,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _run(options: argparse.Namespace, console: Console) -> int:
+    started = time.monotonic()
     size = TOY if options.toy else QUICK if options.quick else FULL
     loads = tuple(str(Path(name).resolve()) for name in options.load)
     load_files(loads)
@@ -60,6 +61,7 @@ def _run(options: argparse.Namespace, console: Console) -> int:
         seconds=options.seconds or size.seconds,
         seed=options.seed,
         loads=loads,
+        budget=size.budget - (time.monotonic() - started),
         console=console,
     )
     name = options.output or Path(time.strftime("benchmarks-%Y%m%d-%H%M%S.json", time.gmtime()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from benchmarks.load import Era
 from benchmarks.process import LoadError
@@ -21,7 +21,8 @@ CONNECT_WITHIN_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Transport:
-    """``url`` is where the server serves; {port} and {directory} are filled in. ``drive`` says how it is loaded:
+    """``url`` is where the server serves; {port}, {directory} and {quoted}, which is a directory with its slashes
+    percent-encoded, are filled in. ``drive`` says how it is loaded:
     ``pipe``, ``lines``, ``http`` and ``ws`` raw; ``channel`` through the transport's own client; ``memory`` in one
     process with the server; ``none`` not at all.
     """
@@ -31,7 +32,7 @@ class Transport:
     drive: str = "channel"
 
     def address(self, port: int, directory: str) -> str:
-        return self.url.format(port=port, directory=directory)
+        return self.url.format(port=port, directory=directory, quoted=quote(directory, safe=""))
 
 
 TRANSPORTS = {
@@ -40,7 +41,7 @@ TRANSPORTS = {
         Transport("stdio", "stdio:", "pipe"),
         Transport("memory", "memory:benchmark", "memory"),
         Transport("http", "http://127.0.0.1:{port}/mcp", "http"),
-        Transport("http+unix", "http+unix://{directory}/http/mcp", "http"),
+        Transport("http+unix", "http+unix://{quoted}%2Fhttp/mcp", "http"),
         Transport("tcp", "tcp://127.0.0.1:{port}", "lines"),
         Transport("unix", "unix://{directory}/socket", "lines"),
         Transport("ws", "ws://127.0.0.1:{port}/mcp", "ws"),

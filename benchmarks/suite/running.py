@@ -85,11 +85,12 @@ def run_plan(
     seconds: float,
     seed: int,
     loads: tuple[str, ...] = (),
+    budget: float,
     console: Console,
 ) -> Document:
     """Every round does every case once, and within a case every peer once, so that a drift of the machine meets all.
 
-    A job that gives no figure is not tried again. Interrupted, gives what there is.
+    A job that gives no figure is not tried again. Interrupted, or after ``budget`` seconds, gives what there is.
     """
     options = {"size": size.name, "rounds": rounds, "seconds": seconds, "seed": seed, "loads": list(loads)}
     load = "{:.1f} {:.1f}".format(*os.getloadavg()[:2])
@@ -115,6 +116,11 @@ def run_plan(
                 told(f"{turn}/{rounds} {names[0]} {names[1].partition('=')[0]} {names[2]} {peer}")
                 if names in failed:
                     continue
+                if time.monotonic() - started > budget:
+                    document.warnings.append(
+                        f"out of time in round {turn}: some cases have a round less than others"
+                    )
+                    break
                 job = case.job(peer, size, seconds * case.scenario.share, seed + turn, prepared[peer], loads)
                 try:
                     _take(document, turn, job, run_job(job))

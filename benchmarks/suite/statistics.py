@@ -100,7 +100,7 @@ def adjusted(values: Sequence[float]) -> list[float]:
     result = [0.0] * len(values)
     lowest = 1.0
     for place, index in enumerate(order):
-        lowest = min(lowest, values[index] * len(values) / (len(values) - place))
+        lowest = min(lowest, values[index] * (len(values) / (len(values) - place)))
         result[index] = lowest
     return result
 

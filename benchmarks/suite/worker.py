@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import os
@@ -13,15 +14,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from types import ModuleType
 
-import trio
 from hdrh.histogram import HdrHistogram
 
 from benchmarks.load import Era
 from benchmarks.process import LoadError
 from benchmarks.suite.bench import Bench, Served, ThisProcess
 from benchmarks.suite.endpoints import Transport, raw_field, transport
-from benchmarks.suite.fields.channels import ChannelField
 from benchmarks.suite.fields.field import Field, run_blocking
 from benchmarks.suite.loading import load_files
 from benchmarks.suite.model import Job, Point
@@ -46,6 +46,11 @@ def encoded(took: list[float]) -> str:
     return text.decode()
 
 
+def _opening() -> ModuleType:
+    # Loaded when needed: raw fields need no Trio, and it takes longer to import than many a job.
+    return importlib.import_module("benchmarks.suite.fields.opening")
+
+
 class _Starter:
     """Starts servers of one job, as often as the scenario wants."""
 
@@ -61,8 +66,10 @@ class _Starter:
         directory = self._directory / str(self._number)
         directory.mkdir()
         if self._here.drive == "memory":
-            async with self._memory(era, directory) as bench:
-                yield bench
+            told = Told(directory / "told")
+            os.environ[TELL] = str(told.path)
+            async with _opening().in_memory(era, f"{self._here.url}-{self._number}") as field:
+                yield self._bench(era, field, ThisProcess(told))
             return
         job, port = self._job, free_port()
         url = self._here.address(port, str(directory))
@@ -74,35 +81,10 @@ class _Starter:
                     async with raw_field(self._here, era, server) as raw:
                         yield self._bench(era, raw, server)
                 else:
-                    async with self._channels(era, url) as field:
+                    async with _opening().channels(era, url) as field:
                         yield self._bench(era, field, server)
             except LoadError as error:
                 raise LoadError(f"{error}{server.complaint()}") from error
-
-    @asynccontextmanager
-    async def _channels(self, era: Era, url: str) -> AsyncIterator[ChannelField]:
-        async with trio.open_nursery() as nursery:
-            field = ChannelField(era, url, nursery)
-            try:
-                yield field
-            finally:
-                with trio.CancelScope(shield=True):
-                    await field.aclose()
-            nursery.cancel_scope.cancel()
-
-    @asynccontextmanager
-    async def _memory(self, era: Era, directory: Path) -> AsyncIterator[Bench]:
-        told = Told(directory / "told")
-        os.environ[TELL] = str(told.path)
-        # Only here: a load process imports no server otherwise.
-        from benchmarks.suite.programs.ours import server
-
-        url = f"{self._here.url}-{self._number}"
-        async with trio.open_nursery() as nursery:
-            await nursery.start(server.serve, url)
-            async with self._channels(era, url) as field:
-                yield self._bench(era, field, ThisProcess(told))
-            nursery.cancel_scope.cancel()
 
     def _bench(self, era: Era, field: Field, served: Served) -> Bench:
         return Bench(self._job, field, served, itertools.count(1), random.Random(self._job.seed), era)
@@ -125,9 +107,10 @@ def measure(job: Job) -> list[Point]:
     with tempfile.TemporaryDirectory(prefix="mcp-") as name:
         if here.drive in ("channel", "memory"):
             try:
-                return trio.run(_measure, job, here, Path(name))
+                points: list[Point] = _opening().run(_measure, job, here, Path(name))
             except BaseExceptionGroup as group:
                 raise _first_load_error(group) from group
+            return points
         return run_blocking(_measure(job, here, Path(name)))
 
 

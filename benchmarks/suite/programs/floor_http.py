@@ -74,9 +74,9 @@ class HttpConnection:
                 finally:
                     del self.calls[request.id]
                 return
-            if request.method == "notifications/cancelled" and request.params is not None:
-                if taken_back := self.calls.get(request.params.requestId):
-                    taken_back.cancel()
+            taken_back = self.calls.get(request.params.requestId) if request.params is not None else None
+            if taken_back is not None:
+                taken_back.cancel()
             await self.send(ACCEPTED)
 
     async def serve(self) -> None:

@@ -27,7 +27,8 @@ BOTH = ("legacy", "modern")
 class Scenario:
     """``run`` drives one server that was started for it; ``solo`` starts its own. ``quick``, ``full`` and ``toy`` are
     the parameters of the three sizes. ``lanes`` tells that one connection is not enough; ``streams`` that servers
-    which can choose must answer with streams over HTTP. ``schemes`` and ``peers`` are all, if there are none.
+    which can choose must answer with streams over HTTP. ``quick_extra`` are transports that a quick run adds, in the
+    modern era. ``schemes`` and ``peers`` are all, if there are none.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Scenario:
     eras: tuple[str, ...] = BOTH
     quick_eras: tuple[str, ...] = BOTH
     peers: tuple[str, ...] = ()
+    quick_extra: tuple[str, ...] = ()
     schemes: tuple[str, ...] = ()
     lanes: bool = False
     streams: bool = False
@@ -60,7 +62,7 @@ SCENARIOS = {
             quick={"windows": [1, 64], "rates": [500]},
             full={"windows": [1, 4, 16, 64, 256, 1024], "rates": [250, 1000, 4000]},
             toy={"windows": [1, 4], "rates": [100]},
-            share=1.5,
+            quick_extra=("memory", "tcp", "unix", "ws"),
         ),
         Scenario(
             "eras",
@@ -73,7 +75,12 @@ SCENARIOS = {
             quick_eras=("modern",),
             share=2.0,
         ),
-        Scenario("startup", "from starting the process to its first answer", solo=startup),
+        Scenario(
+            "startup",
+            "from starting the process to its first answer",
+            solo=startup,
+            quick_eras=("modern",),
+        ),
         Scenario(
             "cancel_latency",
             "from the caller's cancel to the handler's Cancelled",
@@ -81,6 +88,7 @@ SCENARIOS = {
             quick={"cancels": 15},
             full={"cancels": 100},
             toy={"cancels": 2},
+            quick_extra=("memory", "ws"),
             streams=True,
         ),
         Scenario(

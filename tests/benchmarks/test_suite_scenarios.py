@@ -1,0 +1,153 @@
+"""Every scenario at toy size, so that the suite cannot rot: it runs and gives the figures it is known for."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from benchmarks.load import Era
+from benchmarks.process import LoadError
+from benchmarks.suite.command import main
+from benchmarks.suite.model import METRICS, Document, Job
+from benchmarks.suite.plan import FULL, QUICK, TOY, Case, make_plan
+from benchmarks.suite.running import run_job, run_plan
+from benchmarks.suite.scenarios.table import SCENARIOS
+
+HERE = {"python": sys.executable}
+# A transport of somebody else's, in a file of their own: lines over TCP under another name.
+PIGEON = """
+from mcp_actors.discovery import register_transport
+from mcp_transports.sockets import TcpTransport
+
+register_transport("pigeon", lambda url: TcpTransport(url.replace("pigeon:", "tcp:")))
+"""
+
+
+def toy(scenario: str, transport: str, peer: str = "ours", era: Era = "modern") -> list[dict[str, float]]:
+    """The metrics of each place."""
+    parameters = SCENARIOS[scenario].parameters("toy")
+    points = run_job(Job(scenario, transport, peer, era, 1, TOY.seconds, parameters, HERE))
+    assert points
+    assert all(METRICS.keys() >= point["metrics"].keys() for point in points)
+    return [point["metrics"] for point in points]
+
+
+@pytest.mark.parametrize("peer", ["ours", "floor"])
+@pytest.mark.parametrize("transport", ["stdio", "http", "tcp", "unix", "ws"])
+def test_round_trips(transport: str, peer: str) -> None:
+    assert all(metrics["per_second"] > 0 for metrics in toy("roundtrip", transport, peer))
+
+
+@pytest.mark.parametrize("transport", ["memory", "http+unix"])
+def test_round_trips_where_there_is_no_floor(transport: str) -> None:
+    assert all(metrics["per_second"] > 0 for metrics in toy("roundtrip", transport))
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("transport", ["stdio", "http", "memory", "ws"])
+def test_cancels_reach_their_handlers(transport: str, era: Era) -> None:
+    (metrics,) = toy("cancel_latency", transport, era=era)
+    assert metrics["never"] == 0
+
+
+def test_the_floor_cancels_too() -> None:
+    assert toy("cancel_latency", "stdio", "floor")[0]["never"] == 0
+
+
+@pytest.mark.parametrize("scenario", ["eras", "startup", "large_payload", "mixed"])
+@pytest.mark.parametrize("transport", ["stdio", "http", "memory"])
+def test_scenarios_on_one_connection(scenario: str, transport: str) -> None:
+    assert toy(scenario, transport)
+
+
+@pytest.mark.parametrize("peer", ["ours", "floor"])
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+def test_every_progress_report_is_counted(transport: str, peer: str) -> None:
+    assert toy("progress_stream", transport, peer)[0]["per_second"] > 0
+
+
+@pytest.mark.parametrize("transport", ["http", "tcp"])
+def test_many_sessions(transport: str) -> None:
+    assert toy("many_sessions", transport, era="legacy")[-1]["churn_per_second"] > 0
+
+
+@pytest.mark.parametrize(("transport", "era"), [("http", "legacy"), ("http", "modern"), ("ws", "legacy")])
+def test_a_change_is_told_to_all(transport: str, era: Era) -> None:
+    assert toy("fan_out", transport, era=era)[0]["p99_us"] > 0
+
+
+@pytest.mark.parametrize("transport", ["http", "tcp"])
+def test_calls_beside_a_stalled_peer(transport: str) -> None:
+    alone, beside = toy("stalled_peer", transport)
+    assert "growth_mib" not in alone
+    assert "growth_mib" in beside
+
+
+@pytest.mark.parametrize("peer", ["ours", "floor"])
+def test_codec(peer: str) -> None:
+    assert all(metrics["decode_us"] > 0 for metrics in toy("codec", "codec", peer))
+
+
+def test_every_scenario_has_a_test_of_its_own() -> None:
+    text = Path(__file__).read_text()
+    assert not [name for name in SCENARIOS if f'"{name}"' not in text]
+
+
+def test_a_transport_of_somebody_else_takes_one_command(tmp_path: Path) -> None:
+    (tmp_path / "pigeon.py").write_text(PIGEON)
+    results = tmp_path / "results.json"
+    chosen = [
+        "run",
+        "roundtrip",
+        "cancel_latency",
+        "--toy",
+        "--eras",
+        "modern",
+        "--load",
+        str(tmp_path / "pigeon.py"),
+    ]
+    assert main([*chosen, "--transports", "pigeon,tcp", "-o", str(results)]) == 0
+    document = Document.read(results)
+    assert not document.failures
+    assert {(row.transport, row.scenario) for row in document.rows} == {
+        (transport, scenario)
+        for transport in ("pigeon", "tcp")
+        for scenario in ("roundtrip", "cancel_latency")
+    }
+    assert "pigeon" in (tmp_path / "results.html").read_text()
+
+
+def test_what_gives_no_figure_is_told_and_not_tried_again() -> None:
+    case = Case(SCENARIOS["startup"], "nowhere=nowhere:{port}", "modern", ("ours",))
+    document = run_plan(
+        [case], TOY, {"ours": HERE}, rounds=2, seconds=0.05, seed=1, budget=60.0, console=Console(quiet=True)
+    )
+    assert not document.rows
+    assert [failure.transport for failure in document.failures] == ["nowhere=nowhere:{port}"]
+
+
+def test_nothing_is_begun_when_the_time_is_over() -> None:
+    cases = make_plan(TOY, scenarios=["startup"])
+    document = run_plan(
+        cases, TOY, {"ours": HERE}, rounds=1, seconds=0.05, seed=1, budget=0.0, console=Console(quiet=True)
+    )
+    assert not document.rows
+    assert "out of time" in document.warnings[0]
+
+
+def test_plans_have_what_peers_can_do_and_nothing_else() -> None:
+    for size in (QUICK, FULL):
+        for case in make_plan(size):
+            assert case.transport == "memory" or not case.scenario.lanes or case.transport != "stdio"
+            assert "floor" not in case.peers or case.transport != "memory"
+            assert "typescript1" not in case.peers or case.era == "legacy"
+    assert {case.scenario.name for case in make_plan(FULL)} == set(SCENARIOS)
+
+
+@pytest.mark.parametrize("names", [{"scenarios": ["juggling"]}, {"peers": ["nobody"]}])
+def test_unknown_names_are_refused(names: dict[str, list[str]]) -> None:
+    with pytest.raises(LoadError, match="there are"):
+        make_plan(QUICK, **names)  # type: ignore[arg-type]
