@@ -11,7 +11,7 @@ from benchmarks.suite.peers import OURS
 from benchmarks.suite.plots import Line, Plot
 from benchmarks.suite.report import about, how_to_read, tables
 from benchmarks.suite.statistics import interval, median
-from benchmarks.suite.views import percentiles
+from benchmarks.suite.views import percentiles, warnings_in_short
 
 __all__ = ["page"]
 
@@ -55,7 +55,7 @@ def page(document: Document) -> str:
         f"</dl><p>{escape(how_to_read(document))}</p>",
     ]
     if document.warnings:
-        items = "".join(f"<li>{escape(warning)}</li>" for warning in document.warnings)
+        items = "".join(f"<li>{escape(warning)}</li>" for warning in warnings_in_short(document))
         parts.append(f'<div class="mind"><strong>Mind</strong><ul>{items}</ul></div>')
     sections: tuple[tuple[str, Callable[[Document], list[Plot]]], ...] = (
         ("Latency distributions", _distributions),

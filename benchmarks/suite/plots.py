@@ -10,7 +10,7 @@ from html import escape
 __all__ = ["Line", "Plot", "colour"]
 
 WIDTH, HEIGHT = 460, 300
-LEFT, RIGHT, TOP, BOTTOM = 62, 14, 34, 46
+LEFT, RIGHT, TOP, BOTTOM = 62, 26, 34, 46
 LEGEND_LINE = 15
 # After Okabe and Ito: told apart by the colour-blind too.
 COLOURS = ("#0072b2", "#777777", "#d55e00", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#000000")
@@ -23,6 +23,10 @@ def colour(name: str, others: Sequence[str] = ()) -> str:
     if name in KNOWN:
         return COLOURS[KNOWN.index(name)]
     return COLOURS[list(others).index(name) % len(COLOURS)] if name in others else COLOURS[-1]
+
+
+def _place(name: str) -> int:
+    return KNOWN.index(name) if name in KNOWN else len(KNOWN)
 
 
 @dataclass
@@ -46,7 +50,7 @@ class Plot:
     ticks_x: list[tuple[float, str]] = field(default_factory=list)
 
     def svg(self) -> str:
-        lines = [line for line in self.lines if line.points]
+        lines = sorted((line for line in self.lines if line.points), key=lambda line: _place(line.name))
         if not lines:
             return ""
         names = [line.name for line in lines]

@@ -6,7 +6,15 @@ from benchmarks.suite.model import METRICS, Document, place_text
 from benchmarks.suite.peers import OURS, PEERS
 from benchmarks.suite.scenarios.table import SCENARIOS
 from benchmarks.suite.statistics import interval
-from benchmarks.suite.views import Group, compared_peers, figure_text, groups, ratio_text, shown_metrics
+from benchmarks.suite.views import (
+    Group,
+    compared_peers,
+    figure_text,
+    groups,
+    ratio_text,
+    shown_metrics,
+    warnings_in_short,
+)
 
 __all__ = ["about", "how_to_read", "markdown", "tables"]
 
@@ -76,7 +84,7 @@ def markdown(document: Document) -> str:
     lines += [f"- {name}: {value}" for name, value in about(document)]
     lines += ["", how_to_read(document), ""]
     if document.warnings:
-        lines += ["## Mind", "", *(f"- {warning}" for warning in document.warnings), ""]
+        lines += ["## Mind", "", *(f"- {warning}" for warning in warnings_in_short(document)), ""]
     for title, rows in tables(document):
         lines += [f"## {title}", "", _line(rows[0]), "|" + "---|" * len(rows[0])]
         lines += [*map(_line, rows[1:]), ""]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -85,6 +86,19 @@ def ratio_text(group: Group, metric: str, better: str, other: str) -> str:
     ratios = [ours / their if better == "higher" else their / ours for ours, their in pairs]
     where: Interval = interval(ratios)
     return f"{median(ratios):.2f}x" + (f" ({where.low:.2f} to {where.high:.2f})" if len(ratios) > 1 else "")
+
+
+def warnings_in_short(document: Document) -> list[str]:
+    """The warnings, those that differ in nothing but place and number together."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for warning in document.warnings:
+        where, _, note = warning.partition(": ")
+        found.setdefault((where.partition(" ")[0], re.sub(r"\d+", "N", note)), []).append(warning)
+    short = []
+    for several in found.values():
+        more = f" (and {len(several) - 1} more like it)" if len(several) > 1 else ""
+        short.append(several[0] + more)
+    return short
 
 
 def compared_peers(document: Document) -> list[str]:
