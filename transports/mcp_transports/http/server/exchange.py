@@ -59,6 +59,11 @@ class ExchangeOutlet:
         if not self.answered and self._live is None:
             self._turn.response.on_gone = self._left
 
+    def _over(self) -> None:
+        self.answered = True
+        # Call, outlet and response would otherwise keep each other alive until the garbage collector comes by.
+        self._cancel = self._live = self._turn.response.on_gone = None
+
     def _left(self, stream: LiveStream | None = None) -> None:
         self.answered = True
         if self._cancel is not None:
@@ -72,15 +77,15 @@ class ExchangeOutlet:
         if len(frame.data) > self.longest:
             raise too_long(frame, self.longest)
         live = self._live
+        if frame.last:
+            self._over()
         if live is not None:
             event = encode_event(frame.data)
             if frame.last:
-                self.answered = True
                 live.end(event)
             else:
                 live.write(event)
         elif frame.last:
-            self.answered = True
             status = status_of(frame, self._era)
             self._turn.answer(status, frame.data, _RETRY_LATER if status == 503 else ())
         elif frame.request is not None:
@@ -110,9 +115,10 @@ class ExchangeOutlet:
         """There is nothing more to say: a message was accepted, or a request got no answer."""
         if self.answered:
             return
-        self.answered = True
-        if self._live is not None:
-            self._live.end()
+        live = self._live
+        self._over()
+        if live is not None:
+            live.end()
         else:
             self._turn.answer(202)
 
@@ -120,9 +126,10 @@ class ExchangeOutlet:
         """Something broke on our side: its peer must not wait for the rest."""
         if self.answered:
             return
-        self.answered = True
-        if self._live is not None:
-            self._live.abort()
+        live = self._live
+        self._over()
+        if live is not None:
+            live.abort()
         else:
             self._turn.refuse(INTERNAL_ERROR)
 

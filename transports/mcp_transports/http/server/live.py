@@ -68,11 +68,13 @@ class LiveStream:
     def end(self, last: bytes = b"") -> None:
         """Ends the response in order, after a last event; its connection may be used again."""
         self._open.discard(self)
+        self.response.on_gone = None
         self.response.end(last)
 
     def abort(self) -> None:
         """Hangs up without an end, so that nobody takes what came for everything."""
         self._open.discard(self)
+        self.response.on_gone = None
         self.response.abort()
 
     def _gone(self) -> None:
