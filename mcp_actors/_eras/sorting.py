@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-import attrs
+import msgspec
 
 from mcp_actors._eras.legacy.eras import LEGACY
 from mcp_actors._eras.modern.eras import MODERN
@@ -43,8 +43,7 @@ _VERSION_KEY = VERSION.encode()
 _MODERN_ONLY = frozenset({"server/discover", "subscriptions/listen"})
 
 
-@attrs.frozen
-class Sorted:
+class Sorted(msgspec.Struct, frozen=True, gc=False):
     """What arrived together, decoded, and its era."""
 
     message: Message
