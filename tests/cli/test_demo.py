@@ -23,7 +23,11 @@ def test_the_demo_makes_calls_over_every_binding_in_both_eras(mcp: Callable[...,
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stderr == ""
     assert "seed 7" in result.stdout
-    rows = [line.split() for line in result.stdout.splitlines() if re.match(r" *(memory|http|ws|tcp|stdio) ", line)]
+    rows = [
+        line.split()
+        for line in result.stdout.splitlines()
+        if re.match(r" *(memory|http|ws|tcp|stdio) ", line)
+    ]
     assert {(row[0], row[1]) for row in rows} == {
         (binding.name, era) for binding in demo_load.BINDINGS for era in demo_load.ERAS
     }
