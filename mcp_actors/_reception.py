@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import attrs
@@ -75,7 +75,7 @@ class Sessions:
     def __repr__(self) -> str:
         return f"<Sessions {len(self._subscribers)}>"
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Switchboard]:
         return iter(list(self._subscribers))
 
     def __len__(self) -> int:

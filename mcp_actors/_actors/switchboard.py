@@ -137,6 +137,10 @@ class Switchboard:
         """Runs ``fn`` as a task of this session, which ends it when it ends."""
         raise NotImplementedError
 
+    def stop(self) -> None:
+        """Takes no new work, lets calls in flight end within the grace, then closes. Legal from any task, any time."""
+        raise NotImplementedError
+
     @property
     def peer(self) -> str:
         """Who is at the other end."""
