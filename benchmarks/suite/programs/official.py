@@ -118,24 +118,14 @@ def main(url: str, fast: bool) -> None:
         server.run(**({"show_banner": False} if fast else {}))
         return
     port = urlsplit(url).port
+    # Progress needs a stream; single answers are compared as JSON everywhere.
+    plain = os.environ.get("MCP_BENCHMARK_STREAMS") != "1"
     if fast:
-        server.run(
-            "streamable-http",
-            show_banner=False,
-            host="127.0.0.1",
-            port=port,
-            json_response=True,
-            log_level="warning",
-        )
+        options = {"host": "127.0.0.1", "show_banner": False, "log_level": "warning"}
+        server.run("streamable-http", port=port, json_response=plain, **options)
         return
     server.settings.log_level = "WARNING"
-    # Progress needs a stream; single answers are compared as JSON everywhere.
-    server.run(
-        "streamable-http",
-        port=port,
-        json_response=os.environ.get("MCP_BENCHMARK_STREAMS") != "1",
-        max_sessions=None,
-    )
+    server.run("streamable-http", port=port, json_response=plain, max_sessions=None)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,9 @@ from benchmarks.suite.scenarios.loops import Taken, closed_loop, open_loop, warm
 
 __all__ = ["latency", "measure_window", "roundtrip"]
 
+# Of fewer requests that percentile is the longest.
+ENOUGH_FOR_P999 = 1000
+
 
 def latency(taken: Taken) -> dict[str, float]:
     return {"p50_us": percentile_us(taken.took, 0.5), "p99_us": percentile_us(taken.took, 0.99)}
@@ -52,7 +55,8 @@ async def roundtrip(bench: Bench) -> list[Point]:
         metrics = {
             "per_second": len(taken.took) / clock.seconds,
             "late_p99_us": percentile_us(taken.late, 0.99),
-            "p999_us": percentile_us(taken.took, 0.999),
         }
+        if len(taken.took) >= ENOUGH_FOR_P999:
+            metrics["p999_us"] = percentile_us(taken.took, 0.999)
         points.append(Point({"arrivals_per_second": rate}, metrics | latency(taken), taken.took))
     return points
