@@ -61,7 +61,7 @@ def _run(options: argparse.Namespace, console: Console) -> int:
         seconds=options.seconds or size.seconds,
         seed=options.seed,
         loads=loads,
-        budget=size.budget - (time.monotonic() - started),
+        budget=(options.minutes * 60 or size.budget) - (time.monotonic() - started),
         console=console,
     )
     name = options.output or Path(time.strftime("benchmarks-%Y%m%d-%H%M%S.json", time.gmtime()))
@@ -138,6 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--eras", type=_names, default=[], metavar="ERA,...", help="legacy, modern or both")
     run.add_argument("--rounds", type=int, default=0, help="times each job is done")
     run.add_argument("--seconds", type=float, default=0.0, help="length of one loop")
+    run.add_argument("--minutes", type=float, default=0.0, help="begin nothing more after so many")
     run.add_argument("--seed", type=int, default=1, help="of whatever is drawn (default: %(default)s)")
     _add_load(run)
     run.add_argument("-o", "--output", type=Path, metavar="FILE.json", help="where the results go")

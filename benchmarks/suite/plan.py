@@ -32,7 +32,7 @@ class Size:
 ALL_OF_OURS = ("stdio", "http", "memory", "tcp", "unix", "ws")
 # The budget leaves some of five minutes for the job that is running then and for the report.
 QUICK = Size("quick", 3, 0.2, ("ours", "floor", "official"), ("stdio", "http"), budget=280.0)
-FULL = Size("full", 5, 1.5, tuple(PEERS), ALL_OF_OURS)
+FULL = Size("full", 5, 0.5, tuple(PEERS), ALL_OF_OURS)
 TOY = Size("toy", 1, 0.05, ("ours",), ("stdio", "http", "memory"))
 
 

@@ -15,18 +15,21 @@ LEGEND_LINE = 15
 # After Okabe and Ito: told apart by the colour-blind too.
 COLOURS = ("#0072b2", "#777777", "#d55e00", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#000000")
 KNOWN = ("ours", "floor", "official", "fastmcp", "typescript1", "typescript2")
-DASHES = {"floor": "5 3"}
+# A second line of the same peer is dotted.
+DASHES = {"floor": "5 3", "beside stalled": "1 3"}
 
 
 def colour(name: str, others: Sequence[str] = ()) -> str:
     """A peer has the same colour in every plot; others get one by their place."""
-    if name in KNOWN:
-        return COLOURS[KNOWN.index(name)]
+    peer = name.partition(", ")[0]
+    if peer in KNOWN:
+        return COLOURS[KNOWN.index(peer)]
     return COLOURS[list(others).index(name) % len(COLOURS)] if name in others else COLOURS[-1]
 
 
 def _place(name: str) -> int:
-    return KNOWN.index(name) if name in KNOWN else len(KNOWN)
+    peer = name.partition(", ")[0]
+    return KNOWN.index(peer) if peer in KNOWN else len(KNOWN)
 
 
 @dataclass
@@ -57,7 +60,8 @@ class Plot:
         xs = sorted({point[0] for line in lines for point in line.points})
         ys = [y for line in lines for point in line.points for y in point[1:] if y > 0 or not self.log_y]
         across, up = _scale(xs, self.log_x, LEFT, WIDTH - RIGHT), _vertical(ys, self.log_y)
-        height = HEIGHT + LEGEND_LINE * math.ceil(len(lines) / 3)
+        columns = 3 if max(map(len, names)) < 16 else 2
+        height = HEIGHT + LEGEND_LINE * math.ceil(len(lines) / columns)
         parts = [
             f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(self.title)}">',
             f'<text x="{LEFT}" y="18" class="title">{escape(self.title)}</text>',
@@ -82,7 +86,8 @@ class Plot:
         for line in lines:
             parts += _draw(line, colour(line.name, names), across, up)
         for place, line in enumerate(lines):
-            x, y = LEFT + 132 * (place % 3), HEIGHT + LEGEND_LINE * (place // 3) + 4
+            x = LEFT + 396 // columns * (place % columns)
+            y = HEIGHT + LEGEND_LINE * (place // columns) + 4
             ink = colour(line.name, names)
             parts.append(f'<line x1="{x}" x2="{x + 18}" y1="{y}" y2="{y}" stroke="{ink}" stroke-width="3"/>')
             parts.append(f'<text x="{x + 23}" y="{y + 4}">{escape(line.name)}</text>')
@@ -92,7 +97,8 @@ class Plot:
 def _draw(line: Line, ink: str, across: Callable[[float], float], up: Callable[[float], float]) -> list[str]:
     points = sorted(line.points)
     path = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y, _, _ in points)
-    dash = f' stroke-dasharray="{DASHES[line.name]}"' if line.name in DASHES else ""
+    dashes = DASHES.get(line.name.partition(", ")[2] or line.name)
+    dash = f' stroke-dasharray="{dashes}"' if dashes else ""
     parts = [f'<polyline points="{path}" fill="none" stroke="{ink}" stroke-width="2"{dash}/>']
     for x, y, low, high in points:
         place = f"{across(x):.1f}"

@@ -40,10 +40,15 @@ def about(document: Document) -> list[tuple[str, str]]:
 
 def how_to_read(document: Document) -> str:
     rounds = document.options["rounds"]
-    confidence = interval([float(each) for each in range(max(2, rounds))]).confidence
+    samples = "One round: nothing is said of how sure a figure is. "
+    if rounds > 1:
+        confidence = interval([float(each) for each in range(rounds)]).confidence
+        samples = (
+            f"Medians of {rounds} rounds; in brackets where the median lies ({confidence:.0%} of the time, whatever "
+            "the distribution). "
+        )
     return (
-        f"Medians of {rounds} rounds; in brackets where the median lies ({confidence:.0%} of the time, whatever the "
-        "distribution). Every round measures all peers one after the other; ratios are taken within a round and "
+        f"{samples}Every round measures all peers one after the other; ratios are taken within a round and "
         "say how many times better mcp-actors is, above 1 in its favour. Load comes from a process of its own; "
         "open loops send at a fixed rate and count from when a request was meant to be sent. Compare ratios: "
         "absolute figures drift from machine to machine and from hour to hour."

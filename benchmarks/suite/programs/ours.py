@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from typing import TypedDict
@@ -10,12 +11,15 @@ import trio
 
 from benchmarks.suite.programs.telling import tell
 from mcp_actors import Context, Server
+from mcp_actors.discovery import register_transport
 
 
 class Sum(TypedDict):
     total: int
 
 
+# More than the default, for the scenario that asks how many are too many.
+MOST_CONNECTIONS = 20_000
 ITEM = "bench://item"
 server = Server("ours")
 
@@ -81,6 +85,10 @@ if __name__ == "__main__":
         codec = importlib.import_module("benchmarks.suite.programs.codec")
         codec.measure(codec.OURS, sys.argv[1])
     else:
+        scheme = sys.argv[1].partition(":")[0]
+        if scheme in ("tcp", "unix"):
+            sockets = importlib.import_module("mcp_transports.sockets")
+            register_transport(scheme, functools.partial(sockets.from_url, max_connections=MOST_CONNECTIONS))
         if sys.argv[2:]:
             importlib.import_module("benchmarks.suite.loading").load_files(sys.argv[2:])
         server.run(sys.argv[1])

@@ -20,7 +20,10 @@ TOLD_WITHIN_SECONDS = 30.0
 
 
 async def many_sessions(bench: Bench) -> list[Point]:
-    """More and more sessions; at each number, their memory, calls spread over all of them, then churn."""
+    """More and more sessions; at each number, their memory, calls spread over all of them, then churn.
+
+    Ends at the first number that the peer does not take.
+    """
     field = bench.field
     first = await field.begin()
     await warm_up(bench, first)
@@ -31,14 +34,20 @@ async def many_sessions(bench: Bench) -> list[Point]:
     lanes = [first]
     calls = Calls(bench.era)
     empty = bench.server.resident_kib()
-    points = []
+    points: list[Point] = []
     for number in bench.get("sessions"):
         before = len(lanes)
-        with bench.timed() as begun:
-            while len(lanes) <= number:
-                lane = await field.begin()
-                lanes.append(lane)
-                field.rest(lane)
+        try:
+            with bench.timed() as begun:
+                while len(lanes) <= number:
+                    lane = await field.begin()
+                    lanes.append(lane)
+                    field.rest(lane)
+        except LoadError as error:
+            if not points:
+                raise
+            points[-1].note = f"session {len(lanes)}: {error}"
+            return points
         await field.pause(SETTLE_SECONDS)
         metrics = {
             "kib_each": (bench.server.resident_kib() - empty) / number,
