@@ -52,8 +52,16 @@ class Plot:
     log_y: bool = True
     ticks_x: list[tuple[float, str]] = field(default_factory=list)
 
+    def _drawn(self) -> list[Line]:
+        """Lines that have points; nothing, and less, has no place on a logarithmic scale."""
+        lines = [
+            Line(line.name, [point for point in line.points if point[2] > 0 or not self.log_y])
+            for line in self.lines
+        ]
+        return [line for line in lines if line.points]
+
     def svg(self) -> str:
-        lines = sorted((line for line in self.lines if line.points), key=lambda line: _place(line.name))
+        lines = sorted(self._drawn(), key=lambda line: _place(line.name))
         if not lines:
             return ""
         names = [line.name for line in lines]

@@ -149,6 +149,12 @@ def test_a_plot_stays_in_its_frame(log: bool, points: list[tuple[float, float]])
     )
 
 
+def test_nothing_has_no_place_on_a_logarithmic_scale() -> None:
+    line = Line("floor", [(1.0, 0.0, 0.0, 0.0), (2.0, 3.0, 3.0, 3.0)])
+    assert Plot("t", "x", "y", [line]).svg().count("<circle") == 1
+    assert Plot("t", "x", "y", [line], log_y=False).svg().count("<circle") == 2
+
+
 def test_reports_are_written_from_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made_up(2).write(tmp_path / "a.json")
     assert main(["report", str(tmp_path / "a.json")]) == 0
