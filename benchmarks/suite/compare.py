@@ -11,6 +11,8 @@ from benchmarks.suite.statistics import Interval, adjusted, mann_whitney, median
 __all__ = ["Change", "Comparison", "compare", "comparison_text"]
 
 SIGNIFICANT = 0.05
+# Says something of the load, not of what was measured.
+NOT_COMPARED = ("late_p99_us",)
 MACHINE = ("processor", "memory", "system", "python")
 
 Verdict = Literal["regression", "improvement", "no clear change", "too few rounds"]
@@ -66,7 +68,13 @@ def compare(before: Document, after: Document, *, beside: str = "", least: float
     for key in first:
         for metric, old in first[key].items():
             new = second.get(key, {}).get(metric)
-            if new is None or metric not in METRICS or not median(old) or not median(new):
+            if (
+                new is None
+                or metric not in METRICS
+                or metric in NOT_COMPARED
+                or not median(old)
+                or not median(new)
+            ):
                 continue
             few += smallest_p(len(old), len(new)) > SIGNIFICANT
             times = median(new) / median(old)
