@@ -193,6 +193,35 @@ def test_a_doubled_member_is_refused(text: str) -> None:
     assert refused(text.encode()).code == INVALID_REQUEST
 
 
+LONG = json.dumps({"text": "lorem ipsum " * 1000, "id": [1, 2]}, separators=(",", ":"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"jsonrpc":"2.0","id":1,"id":2,"method":"m","params":%s}',
+        '{"jsonrpc":"2.0","id":1,"method":"m","params":%s,"id":2}',
+        '{"jsonrpc":"2.0","id":1,"method":"m","params":%s,"method":"n"}',
+        '{"jsonrpc":"2.0","id":1,"method":"m","params":{},"params":%s}',
+        '{"jsonrpc":"2.0","id":1,"method":"m","params":%s,"params":{}}',
+        '{"jsonrpc":"2.0","id":1,"result":%s,"jsonrpc":"2.0"}',
+        '{"jsonrpc":"2.0","id":1,"result":%s,"\\u0069d":2}',
+        '{"jsonrpc":"2.0","id":1,"method":"m","x":%s,"id":2}',
+    ],
+)
+def test_a_doubled_member_of_a_long_message_is_refused(text: str) -> None:
+    assert refused(text.replace("%s", LONG).encode()).code == INVALID_REQUEST
+
+
+def test_a_long_payload_that_occurs_twice_is_doubled_or_not_by_its_names() -> None:
+    twice = '{"jsonrpc":"2.0","id":1,"method":"m","params":%s,"params":%s}'.replace("%s", LONG)
+    assert refused(twice.encode()).code == INVALID_REQUEST
+    once = '{"jsonrpc":"2.0","x":%s,"id":1,"method":"m","params":%s}'.replace("%s", LONG)
+    message = codec.decode(once.encode())
+    assert isinstance(message, Request)
+    assert value(message.params) == json.loads(LONG)
+
+
 @pytest.mark.parametrize(
     "params",
     [{"id": 1, "method": "m", "params": {"id": 2}}, {"text": '"id" "id" "method"'}, {"text": "idm\u0001"}],
@@ -208,6 +237,15 @@ def test_an_escaped_name_that_occurs_once_is_read() -> None:
 
 
 # -- depth ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_long_message_is_measured_as_a_short_one_is() -> None:
+    text = b'"' + b"x" * 5000 + b'"'
+    deep = b"[" * (codec.MAX_DEPTH - 1) + text + b"]" * (codec.MAX_DEPTH - 1)
+    assert codec.decode(b'{"jsonrpc":"2.0","id":1,"method":"m","params":%b}' % deep)
+    assert "deeper" in str(refused(b'{"jsonrpc":"2.0","id":1,"method":"m","params":[%b]}' % deep))
+    wide = b"[" + b"[]," * 5000 + text + b"]"
+    assert codec.decode(b'{"jsonrpc":"2.0","id":1,"method":"m","params":%b}' % wide)
 
 
 def nested(levels: int, opening: str = "[", closing: str = "]") -> bytes:
