@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,13 +15,17 @@ from mcp_actors._capabilities.listening import Listener
 from mcp_actors._logs import log
 from mcp_actors._supervisor import Supervisor
 from mcp_actors._wire.envelope import Failure
-from mcp_actors.errors import CallTimeout, McpError, SubscriptionLost
+from mcp_actors.errors import CallTimeout, McpError, RpcError, SubscriptionLost
 from mcp_actors.types import SubscriptionFilter
 
 __all__ = ["Listeners"]
 
 # A listener that is no longer wanted waits this long for the server to take its subscriptions back, seconds.
 UNSUBSCRIBE_TIMEOUT = 1.0
+
+# Waits before a subscription is asked for again on a connection that goes on, seconds; the last one repeats. One that
+# lasted longer than that begins anew.
+LISTEN_AGAIN = (1.0, 2.0, 5.0, 15.0, 30.0)
 
 _LISTS: tuple[EventKind, ...] = ("tools", "prompts", "resources")
 
@@ -65,26 +69,41 @@ class Listeners:
     async def follow(self, tell: Callable[[str, str | None], None]) -> None:
         """Tells of every change of a modern server's lists, which speaks of them only to who listens.
 
-        After a new connection everything counts as changed: what happened in between is unknown. Returns when
-        nothing more will come.
+        A subscription that ended is asked for again: at once on a new connection, after a while on one that goes on,
+        as over HTTP, and not at all on one whose server refused it. Then everything counts as changed: what happened
+        in between is unknown. Returns when nothing more will come.
         """
         try:
             missed: tuple[EventKind, ...] = ()
+            times = 0
             while self._caller.agreement.era.name == "modern":
-                kinds = [kind for kind in _LISTS if kind in self._caller.agreement.gates]
                 session = await self._supervisor.live_session(self._caller.timeout)
-                try:
-                    async with self.opened(Listener(_filter_of(kinds))) as listener:
-                        for kind in missed:
-                            tell(kind, None)
-                        async for event in listener:
-                            tell(event.kind, event.uri)
-                    return
-                except SubscriptionLost:
-                    missed = _LISTS
+                began = trio.current_time()
+                again = await self._follow_once(tell, missed)
+                if trio.current_time() - began > LISTEN_AGAIN[-1]:
+                    times = 0
+                with trio.move_on_after(
+                    LISTEN_AGAIN[min(times, len(LISTEN_AGAIN) - 1)] if again else math.inf
+                ):
                     await session.ended.wait()
+                missed, times = _LISTS, times + 1
         except McpError as error:
             log.debug("changes are no longer followed", error=str(error))
+
+    async def _follow_once(
+        self, tell: Callable[[str, str | None], None], missed: Sequence[EventKind]
+    ) -> bool:
+        """Returns when the subscription has ended: whether the server may grant another one."""
+        kinds = [kind for kind in _LISTS if kind in self._caller.agreement.gates]
+        try:
+            async with self.opened(Listener(_filter_of(kinds))) as listener:
+                for kind in missed:
+                    tell(kind, None)
+                async for event in listener:
+                    tell(event.kind, event.uri)
+        except SubscriptionLost as lost:
+            return not isinstance(lost.__cause__, RpcError)
+        return True
 
     async def keep(self, uri: str) -> None:
         """Subscribes a session to a resource until `give_back`, whatever listeners come and go."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -323,3 +324,41 @@ async def test_a_client_that_is_started_again_listens_again(autojump_clock: Mock
             await ready.wait()
             await wait_all_tasks_blocked()
             assert sorted(told) == [("prompts", None), ("resources", None), ("tools", None)]
+
+
+@pytest.mark.parametrize("how", ["ended", "cancelled", "refused"])
+async def test_changes_are_followed_again_on_a_connection_that_goes_on(
+    how: str, autojump_clock: MockClock
+) -> None:
+    """Over HTTP a stream may end and the server be there all the same; one that refuses is not pressed."""
+    told: list[tuple[str, str | None]] = []
+    times: list[float] = []
+    async with raw_server() as server, trio.open_nursery() as nursery:
+
+        async def play() -> None:
+            peer = await server.accept()
+            await greet(peer)
+            for number in range(3):
+                asked = await acknowledged(peer)
+                times.append(trio.current_time())
+                if number == 2:
+                    await trio.sleep_forever()
+                if how == "ended":
+                    tag = {"io.modelcontextprotocol/subscriptionId": asked["id"]}
+                    await reply(peer, asked, {"resultType": "complete", "_meta": tag})
+                elif how == "cancelled":
+                    gone = {"requestId": asked["id"], "reason": "tired"}
+                    await peer.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": gone})
+                else:
+                    error = {"code": -32603, "message": "no"}
+                    await peer.send({"jsonrpc": "2.0", "id": asked["id"], "error": error})
+                    await trio.sleep_forever()
+
+        nursery.start_soon(play)
+        async with Client(server.transport, on_change=lambda kind, uri: told.append((kind, uri))):
+            await trio.sleep(100)
+        nursery.cancel_scope.cancel()
+    waits = [round(after - before, 3) for before, after in pairwise(times)]
+    assert waits == ([] if how == "refused" else [1.0, 2.0])
+    # What changed meanwhile is unknown.
+    assert sorted(told) == sorted([("prompts", None), ("resources", None), ("tools", None)] * len(waits))
