@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -92,6 +93,18 @@ async def test_the_heart_of_an_exchange_binding_answers(folder: Path) -> None:
     await answer(Handler(), b"bad", {}, Outlet())
 
     assert done == [b"yes", b"no"]
+
+
+def test_the_benchmark_takes_the_transport(folder: Path) -> None:
+    """The guide's own command, with less of everything."""
+    command = next(line for line in GUIDE.splitlines() if line.startswith("python -m benchmarks run"))
+    python, *arguments = shlex.split(command)
+    assert python == "python"
+    less = ["--rounds", "1", "--seconds", "0.1", "--peers", "ours", "--eras", "modern", "-o", "out.json"]
+    run(folder, *arguments, *less)
+    rows = (folder / "out.md").read_text()
+    assert rows.count("| packets | modern |") > 5
+    assert "## No figure" not in rows
 
 
 def test_the_entry_point_is_one() -> None:
