@@ -20,6 +20,7 @@ from mcp_actors._capabilities.prompts import Prompts
 from mcp_actors._capabilities.resources import Resources
 from mcp_actors._capabilities.serving import Middleware, at_once, lifecycle_handlers, stamp_of
 from mcp_actors._capabilities.tools import Tools
+from mcp_actors._collector import rare_full_passes
 from mcp_actors._eras.choice import VERSIONS
 from mcp_actors._eras.modern.request_state import StateSealer
 from mcp_actors._host import Host, ServerStatistics
@@ -238,20 +239,27 @@ class Server:
 
     # -- serving ---------------------------------------------------------------------------------------------------
 
-    def run(self, *targets: str | ServerTransport) -> None:
+    def run(
+        self,
+        *targets: str | ServerTransport,
+        task_status: trio.TaskStatus[tuple[Any, ...]] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
         """Serves until the peer is gone or SIGINT or SIGTERM arrives, then drains and returns. Default: stdio.
 
-        A second signal does not wait for the drain. Takes over the process's signals; inside a program that has a
-        Trio loop already, use `serve`.
+        A second signal does not wait for the drain. Takes over the process's signals, and has its garbage collector
+        make full passes rarely; inside a program that has a Trio loop already, use `serve`.
         """
-        trio.run(self._run, targets or ("stdio:",))
+        with rare_full_passes():
+            trio.run(self._run, targets or ("stdio:",), task_status)
 
-    async def _run(self, targets: Sequence[str | ServerTransport]) -> None:
+    async def _run(
+        self, targets: Sequence[str | ServerTransport], task_status: trio.TaskStatus[tuple[Any, ...]]
+    ) -> None:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             with one_error():
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._stop_on, signals, nursery.cancel_scope)
-                    await self.serve(*targets)
+                    await self.serve(*targets, task_status=task_status)
                     nursery.cancel_scope.cancel(reason="served")
 
     async def _stop_on(self, signals: AsyncIterator[int], everything: trio.CancelScope) -> None:

@@ -31,6 +31,7 @@ FLOORS = {
     "mcp_actors._capabilities": 6,
     "mcp_actors.context": 6,
     "mcp_actors._caller": 7,
+    "mcp_actors._collector": 7,
     "mcp_actors._connection": 7,
     "mcp_actors._host": 7,
     "mcp_actors._listeners": 7,

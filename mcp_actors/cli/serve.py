@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import click
-import trio
 
-from mcp_actors import Server
 from mcp_actors.abc import ServerTransport
 from mcp_actors.cli.failures import reported, traceback_option
 from mcp_actors.cli.target import load_server
@@ -71,29 +68,15 @@ def command(
         if not listen or listen == (_STDIO,):
             server.run(_STDIO)
         else:
-            allowed = {"allowed_hosts": allow_host, "allowed_origins": allow_origin}
-            trio.run(_serve_announced, server, listen, {name: each for name, each in allowed.items() if each})
+            named = {"allowed_hosts": allow_host, "allowed_origins": allow_origin}
+            allowed = {name: each for name, each in named.items() if each}
+            transports = [_transport(url, allowed) for url in listen]
+            server.run(*transports, task_status=_Announcement(listen))
 
 
 def _transport(url: str, allowed: Mapping[str, Sequence[str]]) -> ServerTransport:
     checks = url.lower().startswith(_WITH_HOST)
     return server_transport(url, **(allowed if checks else {}))
-
-
-async def _serve_announced(server: Server, urls: Sequence[str], allowed: Mapping[str, Sequence[str]]) -> None:
-    """One server at every address. One that cannot be served ends them all: half a service looks like a whole one."""
-    failure: Exception | None = None
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_stop_on_signal, server, signals, nursery.cancel_scope)
-            try:
-                transports = [_transport(url, allowed) for url in urls]
-                await server.serve(*transports, task_status=_Announcement(urls))
-            except Exception as error:  # kept, for the nursery would wrap it in a group
-                failure = error
-            nursery.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
 
 
 class _Announcement:
@@ -106,12 +89,3 @@ class _Announcement:
         for url, place in zip(self._urls, places, strict=True):
             where = f" at {place}" if isinstance(place, str) and place != url else ""
             click.echo(f"serving {url}{where}", err=True)
-
-
-async def _stop_on_signal(server: Server, signals: AsyncIterator[int], everything: trio.CancelScope) -> None:
-    stopping = False
-    async for _ in signals:
-        if stopping:  # the second one does not wait for calls in flight
-            everything.cancel()
-        stopping = True
-        server.stop()
