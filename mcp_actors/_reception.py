@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from mcp_actors._actors.batch import Batch
-from mcp_actors._actors.call import failure_frame
+from mcp_actors._actors.call import refusal_frame
 from mcp_actors._actors.detached import DetachedSession
 from mcp_actors._actors.exchange import Exchanges
 from mcp_actors._actors.gate import Gate
@@ -272,6 +272,4 @@ class Reception:
 
 
 def _refused(id: int | str | None, code: int, message: str, data: Any = None) -> Refused:
-    frame = failure_frame(id, code, message, data)
-    frame.refusal = code
-    return Refused(frame)
+    return Refused(refusal_frame(id, code, message, data))

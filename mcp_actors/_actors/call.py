@@ -37,7 +37,7 @@ from mcp_actors.errors import (
     RpcError,
 )
 
-__all__ = ["DEFERRED", "Call", "CallStatistics", "Conversation", "Deferred", "Responder", "failure_frame"]
+__all__ = ["DEFERRED", "Call", "CallStatistics", "Conversation", "Deferred", "Responder", "refusal_frame"]
 
 
 class Deferred:
@@ -188,6 +188,14 @@ class Call:
 
     # -- the actor -------------------------------------------------------------------------------------------------
 
+    def attempt(self) -> Frame | None:
+        """The answer, if it can be given at once; ``None`` when the call needs a task of its own."""
+        try:
+            result = self.responder.attempt(self)
+            return None if result is DEFERRED else self.reply(result)
+        except Exception as error:
+            return self.failure(error)
+
     async def run(self, scope: trio.CancelScope) -> None:
         """Runs the handler inside ``scope`` and sends what comes of it.
 
@@ -297,10 +305,9 @@ class Call:
         code = error.code
         if isinstance(error, ResourceNotFound):
             code = self.invocation.era.resource_not_found
-        frame = failure_frame(self.id, code, error.message, error.data)
-        if isinstance(error, MethodNotFound | MissingCapability | Overloaded):
-            frame.refusal = code
-        return frame
+        refused = isinstance(error, MethodNotFound | MissingCapability | Overloaded)
+        encode = refusal_frame if refused else failure_frame
+        return encode(self.id, code, error.message, error.data)
 
     def statistics(self) -> CallStatistics:
         """Where the call stands."""
@@ -320,3 +327,10 @@ def failure_frame(id: RequestId | None, code: int, message: str, data: Any = Non
         log.warning("error data cannot be encoded", id=id, code=code)
         encoded = encode_failure(id, code, message)
     return Frame(encoded, id, True)
+
+
+def refusal_frame(id: RequestId | None, code: int, message: str, data: Any = None) -> Frame:
+    """An error response to what cannot be served as it stands; it says so to bindings that have a status for that."""
+    frame = failure_frame(id, code, message, data)
+    frame.refusal = code
+    return frame

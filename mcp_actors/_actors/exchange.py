@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import trio
 
-from mcp_actors._actors.call import DEFERRED, Call, Responder, failure_frame
+from mcp_actors._actors.call import Call, Responder, refusal_frame
 from mcp_actors._actors.gate import Gate
 from mcp_actors._actors.pool import CallPool
 from mcp_actors._eras.era import Invocation
@@ -53,13 +53,9 @@ class Exchanges:
 
     def _open(self, invocation: Invocation, outlet: Outlet, responder: Responder) -> Call | None:
         call = Call(invocation, self, outlet, responder)
-        try:
-            result = responder.attempt(call)
-            if result is not DEFERRED:
-                outlet.post(call.reply(result))
-                return None
-        except Exception as error:
-            outlet.post(call.failure(error))
+        answer = call.attempt()
+        if answer is not None:
+            outlet.post(answer)
             return None
         if self._gate.try_enter():
             call.gates = (self._gate,)
@@ -70,9 +66,7 @@ class Exchanges:
 
     def refuse(self, id: int | str | None, error: RpcError, outlet: Outlet) -> None:
         """Answers what could not even be opened."""
-        frame = failure_frame(id, error.code, error.message, error.data)
-        frame.refusal = error.code
-        outlet.post(frame)
+        outlet.post(refusal_frame(id, error.code, error.message, error.data))
 
     def drain(self) -> None:
         """Ends the calls that would go on for ever."""

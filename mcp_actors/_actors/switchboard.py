@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from mcp_actors._actors.batch import Batch
-from mcp_actors._actors.call import DEFERRED, Call, CallStatistics, Responder, failure_frame
+from mcp_actors._actors.call import Call, CallStatistics, Responder, refusal_frame
 from mcp_actors._actors.gate import Gate
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.link import LinkStatistics, Received
@@ -170,9 +170,7 @@ class Switchboard:
         self.counters.malformed += 1
         log.debug("malformed message", session=self.name, error=str(error))
         if self._answers_malformed:
-            frame = failure_frame(error.id, error.code, str(error))
-            frame.refusal = error.code
-            self._post(frame, outlet)
+            self._post(refusal_frame(error.id, error.code, str(error)), outlet)
 
     def _batch(self, messages: list[Envelope | MalformedMessage], outlet: Outlet) -> None:
         """JSON-RPC batches exist in one revision only; ``initialize`` is never part of one."""
@@ -214,19 +212,11 @@ class Switchboard:
             )
             self._refuse(request.id, RpcError(INTERNAL_ERROR, "internal error"), outlet)
             return
-        if not self._answered_inline(call):
+        answer = call.attempt()
+        if answer is None:
             self._start(call)
-
-    def _answered_inline(self, call: Call) -> bool:
-        try:
-            result = self.responder.attempt(call)
-            if result is DEFERRED:
-                return False
-            frame = call.reply(result)
-        except Exception as error:
-            frame = call.failure(error)
-        self._post(frame, call.outlet)
-        return True
+        else:
+            self._post(answer, call.outlet)
 
     def _start(self, call: Call) -> None:
         call.gates = self._gates
@@ -250,9 +240,7 @@ class Switchboard:
 
     def _refuse(self, id: RequestId | None, error: RpcError, outlet: Outlet) -> None:
         self.counters.refused += 1
-        frame = failure_frame(id, error.code, error.message, error.data)
-        frame.refusal = error.code
-        self._post(frame, outlet)
+        self._post(refusal_frame(id, error.code, error.message, error.data), outlet)
 
     def _post(self, frame: Frame, outlet: Outlet) -> None:
         try:
