@@ -1,17 +1,21 @@
-"""The tasks that calls run in. One that has finished its call waits a while for the next: waking it costs half of
-what a new task and a new cancel scope cost.
+"""The tasks that calls run in. One of them runs every call that came with the same burst, until a call has to wait.
+
+A task switch costs more than decoding a message, and most calls never wait for anything. So calls queue up, and one
+task is woken that takes one after the other. It has seen to it before that another will come: when a call waits, that
+one goes on with those behind it, while the first stays with its call until it has ended.
 
 A call cannot tell: it has the task for itself, with a cancel scope that nobody used before it was cancelled, in a
-context derived from its session's. A task whose scope was cancelled ends with that call.
+context of its own derived from its session's. A task whose scope was cancelled ends with that call.
 """
 
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from types import coroutine
 from typing import Any
 
-import outcome
 import trio
 
 from mcp_actors._actors.call import Call
@@ -25,7 +29,13 @@ class CallPool:
     def __init__(self, nursery: trio.Nursery, max_idle: int) -> None:
         self._nursery = nursery
         self._max_idle = max_idle
+        self._queue: deque[Call] = deque()
         self._idle: list[trio.lowlevel.Task] = []
+        # Tasks that were woken or made and have not had their turn. Whoever leaves calls in the queue when it waits or
+        # ends has left somebody here, so none of them is forgotten.
+        self._coming = 0
+        # How many are woken next: more each time, as long as calls wait, so that many start within few turns.
+        self._more = 1
         self._context = contextvars.copy_context()
         self._closed = False
 
@@ -33,16 +43,10 @@ class CallPool:
         return f"<CallPool {'closed' if self._closed else 'open'} idle={len(self._idle)}/{self._max_idle}>"
 
     def start(self, call: Call) -> None:
-        """Runs ``call`` in a task of its own, soon. Never waits."""
-        name = call.invocation.method.name
-        if not self._idle:
-            self._nursery.start_soon(self._work, call, name=name)
-            return
-        task = self._idle.pop()
-        # What an earlier call left in its context variables is none of this one's business.
-        task.context = self._context.copy()
-        task.name = name
-        trio.lowlevel.reschedule(task, outcome.Value(call))
+        """Runs ``call`` in a task of its own, soon; calls begin in this order. Never waits."""
+        self._queue.append(call)
+        if not self._coming:
+            self._wake()
 
     def start_soon(self, fn: Callable[[], Awaitable[None]], name: str) -> None:
         """Runs ``fn`` beside the calls, in a task of its own."""
@@ -52,35 +56,45 @@ class CallPool:
         """Lets idle tasks end now and busy ones after their call."""
         self._closed = True
         while self._idle:
-            trio.lowlevel.reschedule(self._idle.pop(), outcome.Value(None))
+            self._wake()
 
-    async def _work(self, call: Call) -> None:
-        following: Call | None = call
+    def _wake(self) -> None:
+        if self._idle:
+            trio.lowlevel.reschedule(self._idle.pop())
+        else:
+            self._nursery.start_soon(self._work, name="a call to come")
+        self._coming += 1
+
+    async def _work(self) -> None:
+        self._coming -= 1
+        call: Call | None = None
         scope = trio.CancelScope()
         try:
             with scope:
-                while following is not None:
-                    call = following
+                while not scope.cancel_called and (call := await self._next()) is not None:
                     await self._run(call, scope)
-                    if scope.cancel_called or self._closed or len(self._idle) >= self._max_idle:
-                        break
-                    following = await self._next()
-            if scope.cancel_called:
+            if call is not None and scope.cancel_called:
                 await call.finish()
         finally:
             # Also when the session is cancelled in the middle of it.
-            if scope.cancel_called:
-                call.close()
-
-    async def _run(self, call: Call, scope: trio.CancelScope) -> None:
-        try:
-            await call.run(scope)
-        finally:
-            # A cancelled call has something left to do, outside of the scope that was cancelled.
-            if not scope.cancel_called:
+            if call is not None and scope.cancel_called:
                 call.close()
 
     async def _next(self) -> Call | None:
+        """The call that has queued longest, now or later. ``None`` when this task is not needed any more."""
+        while not self._queue:
+            self._more = 1
+            if self._closed or len(self._idle) >= self._max_idle:
+                return None
+            await self._sleep()
+        call = self._queue.popleft()
+        if self._queue and not self._coming:
+            for _ in range(min(self._more, len(self._queue))):
+                self._wake()
+            self._more *= 2
+        return call
+
+    async def _sleep(self) -> None:
         task = trio.lowlevel.current_task()
         self._idle.append(task)
 
@@ -88,5 +102,34 @@ class CallPool:
             self._idle.remove(task)
             return trio.lowlevel.Abort.SUCCEEDED
 
-        following: Call | None = await trio.lowlevel.wait_task_rescheduled(abort)
-        return following
+        await trio.lowlevel.wait_task_rescheduled(abort)
+        self._coming -= 1
+
+    async def _run(self, call: Call, scope: trio.CancelScope) -> None:
+        trio.lowlevel.current_task().name = call.invocation.method.name
+        try:
+            # What an earlier call left in its context variables is none of this one's business.
+            await _awaited_in(self._context.copy(), call.run(scope))
+        finally:
+            # A cancelled call has something left to do, outside of the scope that was cancelled.
+            if not scope.cancel_called:
+                call.close()
+
+
+@coroutine
+def _awaited_in(
+    context: contextvars.Context, running: Coroutine[Any, Any, None]
+) -> Generator[Any, Any, None]:
+    """As ``await running``, in ``context``: for its first step here, for what comes after as that of the task."""
+    try:
+        waits_for = context.run(running.send, None)
+        trio.lowlevel.current_task().context = context
+        while True:
+            try:
+                received = yield waits_for
+            except BaseException as error:  # Trio does not know what is waited for
+                waits_for = running.throw(error)
+            else:
+                waits_for = running.send(received)
+    except StopIteration:
+        return
