@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.figures import FLOOR, OFFICIAL, OURS, Figure, Peer, Trial, document, number, run_module, table
 from benchmarks.http.trials import http_trials
-from benchmarks.process import LoadError
+from benchmarks.suite.process import LoadError
 
 __all__ = ["main"]
 

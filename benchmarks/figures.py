@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.process import LoadError
+from benchmarks.suite.process import LoadError
 
 __all__ = ["Figure", "Peer", "Trial", "document", "number", "run_module", "table"]
 

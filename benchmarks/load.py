@@ -20,7 +20,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from benchmarks.process import LoadError, cpu_seconds, peak_mib
+from benchmarks.suite.process import LoadError, cpu_seconds, peak_mib
 
 __all__ = ["Era", "LoadError", "Measured", "main", "measure_load", "measure_start"]
 

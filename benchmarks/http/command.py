@@ -14,7 +14,7 @@ from benchmarks.http.disconnect import measure_disconnect
 from benchmarks.http.load import measure_http
 from benchmarks.http.sessions import measure_sessions
 from benchmarks.http.stalled import measure_stalled
-from benchmarks.process import LoadError
+from benchmarks.suite.process import LoadError
 
 __all__ = ["main"]
 

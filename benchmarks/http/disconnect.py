@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from benchmarks.http.driver import connect
 from benchmarks.http.listening import ListeningServer
 from benchmarks.http.wire import FIRST_ID, call
-from benchmarks.process import LoadError
+from benchmarks.suite.process import LoadError
 
 __all__ = ["DisconnectMeasured", "measure_disconnect"]
 

@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 
 from benchmarks.http.wire import Reply, ReplyReader
-from benchmarks.process import LoadError
+from benchmarks.suite.process import LoadError
 
 __all__ = ["Conversation", "Driven", "connect", "drive"]
 

@@ -10,7 +10,7 @@ import subprocess
 import time
 from types import TracebackType
 
-from benchmarks.process import LoadError
+from benchmarks.suite.process import LoadError
 
 __all__ = ["ListeningServer"]
 

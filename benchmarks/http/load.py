@@ -12,7 +12,7 @@ from benchmarks.http.driver import Conversation, Driven, drive
 from benchmarks.http.listening import ListeningServer
 from benchmarks.http.wire import FIRST_ID, LAST_ID, Reply, handshake, initialized, result_of, sum_template
 from benchmarks.load import Era
-from benchmarks.process import LoadError, cpu_seconds, resident_kib
+from benchmarks.suite.process import LoadError, cpu_seconds, resident_kib
 
 __all__ = ["HttpMeasured", "Tally", "load_server", "measure_http", "open_session", "percentile_ms"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from benchmarks.http.driver import Conversation, Driven, drive
 from benchmarks.http.listening import ListeningServer
 from benchmarks.http.wire import FIRST_ID, call, handshake, initialized, result_of
-from benchmarks.process import LoadError, cpu_seconds, resident_kib
+from benchmarks.suite.process import LoadError, cpu_seconds, resident_kib
 
 __all__ = ["SessionsMeasured", "measure_sessions"]
 

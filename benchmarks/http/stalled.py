@@ -14,7 +14,7 @@ from benchmarks.http.driver import ANSWER_WITHIN_SECONDS, connect
 from benchmarks.http.listening import ListeningServer
 from benchmarks.http.load import load_server, percentile_ms
 from benchmarks.http.wire import FIRST_ID, LAST_ID, call, sum_template
-from benchmarks.process import LoadError
+from benchmarks.suite.process import LoadError
 
 __all__ = ["StalledMeasured", "measure_stalled"]
 

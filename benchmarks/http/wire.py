@@ -7,7 +7,7 @@ import re
 from typing import Any, NamedTuple
 
 from benchmarks.load import LEGACY_VERSION, META, MODERN_VERSION, Era
-from benchmarks.process import LoadError
+from benchmarks.suite.process import LoadError
 
 __all__ = ["PATH", "Reply", "ReplyReader", "call", "handshake", "initialized", "result_of", "sum_template"]
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from benchmarks.load import Era
-from benchmarks.process import cpu_seconds, peak_mib, resident_kib
+from benchmarks.suite.eras import Era
 from benchmarks.suite.fields.field import Field
 from benchmarks.suite.model import Job
+from benchmarks.suite.process import cpu_seconds, peak_mib, resident_kib
 from benchmarks.suite.server import Told
 
 __all__ = ["Bench", "Clock", "Served", "ThisProcess", "percentile_us"]

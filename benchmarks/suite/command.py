@@ -10,7 +10,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.markdown import Markdown
 
-from benchmarks.process import LoadError
 from benchmarks.suite.compare import compare, comparison_text
 from benchmarks.suite.endpoints import TRANSPORTS
 from benchmarks.suite.loading import load_files
@@ -18,6 +17,7 @@ from benchmarks.suite.model import Document
 from benchmarks.suite.page import page
 from benchmarks.suite.peers import PEERS, default_cache
 from benchmarks.suite.plan import FULL, QUICK, TOY, make_plan
+from benchmarks.suite.process import LoadError
 from benchmarks.suite.report import markdown
 from benchmarks.suite.running import prepare_peers, run_plan
 from benchmarks.suite.scenarios.table import SCENARIOS

@@ -7,11 +7,11 @@ import socket
 from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
-from benchmarks.load import Era
-from benchmarks.process import LoadError
+from benchmarks.suite.eras import Era
 from benchmarks.suite.fields.http import HttpField
 from benchmarks.suite.fields.streams import Ends, Lines, StreamField
 from benchmarks.suite.fields.websocket import WebSocketFrames, upgrade
+from benchmarks.suite.process import LoadError
 from benchmarks.suite.server import Server
 
 __all__ = ["TRANSPORTS", "Transport", "raw_field", "transport"]

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks.process import LoadError
+from benchmarks.suite.process import LoadError
 
 __all__ = ["load_files"]
 

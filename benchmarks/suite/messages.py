@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from benchmarks.load import LEGACY_VERSION, META, MODERN_VERSION, Era
-from benchmarks.process import LoadError
+from benchmarks.suite.eras import LEGACY_VERSION, META, MODERN_VERSION, Era
+from benchmarks.suite.process import LoadError
 
 __all__ = [
     "Calls",

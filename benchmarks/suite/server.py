@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from benchmarks.process import LoadError, cpu_seconds, peak_mib, resident_kib
 from benchmarks.suite.fields.streams import Ends
+from benchmarks.suite.process import LoadError, cpu_seconds, peak_mib, resident_kib
 from benchmarks.suite.programs.telling import TELL
 
 __all__ = ["ROOT", "Server", "Told", "free_port"]

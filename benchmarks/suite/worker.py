@@ -18,14 +18,14 @@ from types import ModuleType
 
 from hdrh.histogram import HdrHistogram
 
-from benchmarks.load import Era
-from benchmarks.process import LoadError
 from benchmarks.suite.bench import Bench, Served, ThisProcess
 from benchmarks.suite.endpoints import Transport, raw_field, transport
+from benchmarks.suite.eras import Era
 from benchmarks.suite.fields.field import Field, run_blocking
 from benchmarks.suite.loading import load_files
 from benchmarks.suite.model import Job, Point
 from benchmarks.suite.peers import server_command
+from benchmarks.suite.process import LoadError
 from benchmarks.suite.programs.telling import TELL
 from benchmarks.suite.scenarios.table import SCENARIOS
 from benchmarks.suite.server import Server, Told, free_port

@@ -8,12 +8,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.process import LoadError
 from benchmarks.suite.command import main
 from benchmarks.suite.compare import compare, comparison_text
 from benchmarks.suite.model import METRICS, Document, Failure, Row
 from benchmarks.suite.page import page
 from benchmarks.suite.plots import Line, Plot
+from benchmarks.suite.process import LoadError
 from benchmarks.suite.report import markdown
 from benchmarks.suite.worker import encoded
 

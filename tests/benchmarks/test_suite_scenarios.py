@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks.load import Era
-from benchmarks.process import LoadError
 from benchmarks.suite.command import main
+from benchmarks.suite.eras import Era
 from benchmarks.suite.model import METRICS, Document, Job
 from benchmarks.suite.plan import FULL, QUICK, TOY, Case, make_plan
+from benchmarks.suite.process import LoadError
 from benchmarks.suite.running import run_job, run_plan
 from benchmarks.suite.scenarios.table import SCENARIOS
 
@@ -61,6 +61,31 @@ def test_the_floor_cancels_too() -> None:
 @pytest.mark.parametrize("transport", ["stdio", "http", "memory"])
 def test_scenarios_on_one_connection(scenario: str, transport: str) -> None:
     assert toy(scenario, transport)
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http", "ws"])
+def test_round_trips_answered_in_the_reader(transport: str) -> None:
+    assert all(metrics["per_second"] > 0 for metrics in toy("roundtrip", transport, "floor_inline"))
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("transport", ["stdio", "http", "memory", "tcp"])
+def test_clients_are_measured(transport: str, era: Era) -> None:
+    assert all(
+        metrics["call_us"] >= 0 < metrics["per_second"] for metrics in toy("client_calls", transport, era=era)
+    )
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_the_floor_of_a_client(era: Era) -> None:
+    one, two = toy("client_calls", "http", "floor", era)
+    assert one["per_second"] > 0 < two["per_second"]
+
+
+def test_a_client_that_fails_is_no_figure() -> None:
+    job = Job("client_calls", "nowhere=nowhere:", "ours", "modern", 1, 0.05, {"windows": [1]}, HERE)
+    with pytest.raises(LoadError, match="the client"):
+        run_job(job)
 
 
 @pytest.mark.parametrize("peer", ["ours", "floor"])
@@ -143,6 +168,8 @@ def test_plans_have_what_peers_can_do_and_nothing_else() -> None:
         for case in make_plan(size):
             assert case.transport == "memory" or not case.scenario.lanes or case.transport != "stdio"
             assert "floor" not in case.peers or case.transport != "memory"
+            assert "floor_inline" not in case.peers or case.scenario.name == "roundtrip"
+            assert case.scenario.name != "client_calls" or "typescript1" not in case.peers
             assert "typescript1" not in case.peers or case.era == "legacy"
     assert {case.scenario.name for case in make_plan(FULL)} == set(SCENARIOS)
 

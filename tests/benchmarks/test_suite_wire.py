@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.process import LoadError
 from benchmarks.suite.bench import Bench, ThisProcess
 from benchmarks.suite.fields.field import Arrival, Field, run_blocking
 from benchmarks.suite.fields.responses import ResponseReader
@@ -20,6 +19,7 @@ from benchmarks.suite.fields.streams import Framing, Lines
 from benchmarks.suite.fields.websocket import WebSocketFrames
 from benchmarks.suite.messages import Calls, Message, check_sums, id_of
 from benchmarks.suite.model import Job
+from benchmarks.suite.process import LoadError
 from benchmarks.suite.scenarios import loops
 from benchmarks.suite.server import Told
 

@@ -8,10 +8,10 @@ from contextlib import AsyncExitStack
 import trio
 import trio.lowlevel
 
-from benchmarks.load import Era
-from benchmarks.process import LoadError
+from benchmarks.suite.eras import Era
 from benchmarks.suite.fields.field import ANSWER_WITHIN_SECONDS, Arrival, Field
 from benchmarks.suite.messages import Message, cancelled
+from benchmarks.suite.process import LoadError
 from mcp_actors.abc import Frame, FrameChannel, NoAnswer
 from mcp_actors.discovery import client_transport
 from mcp_actors.errors import ConnectFailed

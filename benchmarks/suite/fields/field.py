@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from benchmarks.load import Era
-from benchmarks.process import LoadError
+from benchmarks.suite.eras import Era
 from benchmarks.suite.messages import Message, answer_to, cancelled, id_of, notification, opening
+from benchmarks.suite.process import LoadError
 
 __all__ = ["ANSWER_WITHIN_SECONDS", "Arrival", "Field", "run_blocking"]
 

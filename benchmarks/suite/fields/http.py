@@ -9,12 +9,12 @@ import socket
 import time
 from collections.abc import Callable
 
-from benchmarks.load import LEGACY_VERSION, Era
-from benchmarks.process import LoadError
+from benchmarks.suite.eras import LEGACY_VERSION, Era
 from benchmarks.suite.fields.field import Arrival, Field
 from benchmarks.suite.fields.responses import Response, ResponseReader
 from benchmarks.suite.fields.streams import READ_BYTES, wait_for
 from benchmarks.suite.messages import Message
+from benchmarks.suite.process import LoadError
 
 __all__ = ["HttpField"]
 

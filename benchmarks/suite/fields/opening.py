@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from benchmarks.load import Era
+from benchmarks.suite.eras import Era
 from benchmarks.suite.fields.channels import ChannelField
 from benchmarks.suite.programs.ours import server
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from benchmarks.process import LoadError
+from benchmarks.suite.process import LoadError
 
 __all__ = ["Response", "ResponseReader"]
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 import trio
 
-from benchmarks.peers.floor import ANSWERS, encode
+from benchmarks.suite.programs.answers import ANSWERS, encode, sum_result
 from benchmarks.suite.programs.telling import tell
 
 READ_BYTES = 65_536
@@ -46,9 +46,7 @@ Notify = Callable[[bytes], Awaitable[None]]
 async def call(params: Params, notify: Notify) -> dict[str, Any]:
     arguments = params.arguments
     if params.name == "add":
-        value = {"total": arguments["a"] + arguments["b"]}
-        content = [{"type": "text", "text": encode(value).decode()}]
-        return {"content": content, "structuredContent": value, "isError": False}
+        return sum_result(arguments["a"], arguments["b"])
     if params.name == "hang":
         tell("began")
         try:

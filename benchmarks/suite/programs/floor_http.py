@@ -5,13 +5,11 @@ from __future__ import annotations
 import httptools
 import trio
 
-from benchmarks.peers.floor import ANSWERS, encode
+from benchmarks.suite.programs.answers import ACCEPTED, ANSWERS, HEAD, encode
 from benchmarks.suite.programs.floor import READ_BYTES, Request, call, read
 
 __all__ = ["serve"]
 
-HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nmcp-session-id: floor\r\ncontent-length: %d\r\n\r\n"
-ACCEPTED = b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n"
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.process import LoadError
 from benchmarks.suite.bench import Bench
 from benchmarks.suite.messages import Calls, Message, check_sums, id_of
+from benchmarks.suite.process import LoadError
 
 __all__ = ["Taken", "closed_loop", "open_loop", "warm_up"]
 

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.process import LoadError
 from benchmarks.suite.bench import Bench, percentile_us
 from benchmarks.suite.messages import Message, id_of, request
 from benchmarks.suite.model import Point
+from benchmarks.suite.process import LoadError
 from benchmarks.suite.scenarios.loops import warm_up
 
 __all__ = ["mixed"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.process import LoadError
 from benchmarks.suite.bench import Bench, percentile_us
 from benchmarks.suite.messages import Calls, request
 from benchmarks.suite.model import Point
+from benchmarks.suite.process import LoadError
 from benchmarks.suite.scenarios.loops import closed_loop, warm_up
 from benchmarks.suite.scenarios.roundtrip import latency
 
@@ -52,6 +52,7 @@ async def many_sessions(bench: Bench) -> list[Point]:
         metrics = {
             "kib_each": (bench.server.resident_kib() - empty) / number,
             "setups_per_second": (len(lanes) - before) / begun.seconds,
+            "setup_cpu_us": begun.server_cpu / (len(lanes) - before) * 1e6,
         }
         order = bench.chance.sample(lanes, len(lanes))
         with bench.timed() as clock:

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
-from benchmarks.load import Era
-from benchmarks.process import LoadError
 from benchmarks.suite.bench import Bench
+from benchmarks.suite.eras import Era
 from benchmarks.suite.model import Job, Point
 from benchmarks.suite.peers import server_command
+from benchmarks.suite.process import LoadError
 from benchmarks.suite.scenarios.loops import warm_up
 from benchmarks.suite.scenarios.roundtrip import measure_window
 from benchmarks.suite.server import ROOT

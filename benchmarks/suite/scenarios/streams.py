@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.process import LoadError
 from benchmarks.suite.bench import Bench, percentile_us
 from benchmarks.suite.messages import Calls, answer_to, id_of, request
 from benchmarks.suite.model import Point
+from benchmarks.suite.process import LoadError
 from benchmarks.suite.scenarios.loops import Taken, closed_loop, warm_up
 from benchmarks.suite.scenarios.roundtrip import latency
 

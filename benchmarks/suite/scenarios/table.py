@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks.suite.bench import Bench
 from benchmarks.suite.model import Job, Point
 from benchmarks.suite.scenarios.cancel import cancel_latency
+from benchmarks.suite.scenarios.clients import client_calls
 from benchmarks.suite.scenarios.mixed import mixed
 from benchmarks.suite.scenarios.roundtrip import roundtrip
 from benchmarks.suite.scenarios.sessions import fan_out, many_sessions
@@ -28,7 +29,8 @@ class Scenario:
     """``run`` drives one server that was started for it; ``solo`` starts its own. ``quick``, ``full`` and ``toy`` are
     the parameters of the three sizes. ``lanes`` tells that one connection is not enough; ``streams`` that servers
     which can choose must answer with streams over HTTP. ``quick_extra`` are transports that a quick run adds, in the
-    modern era. ``schemes`` and ``peers`` are all, if there are none.
+    modern era. ``clients`` tells that not servers are measured but clients. ``schemes`` and ``peers`` are all, if there
+    are none.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Scenario:
     schemes: tuple[str, ...] = ()
     lanes: bool = False
     streams: bool = False
+    clients: bool = False
     share: float = 1.0
 
     def parameters(self, size: str) -> dict[str, Any]:
@@ -60,7 +63,7 @@ SCENARIOS = {
             "calls of a small typed tool, closed and open loop",
             run=roundtrip,
             quick={"windows": [1, 64], "rates": [500]},
-            full={"windows": [1, 8, 64, 256, 1024], "rates": [500, 2000]},
+            full={"windows": [1, 8, 32, 64, 256, 1024], "rates": [500, 2000]},
             toy={"windows": [1, 4], "rates": [100]},
             quick_extra=("memory", "tcp", "unix", "ws"),
         ),
@@ -74,6 +77,17 @@ SCENARIOS = {
             eras=("modern",),
             quick_eras=("modern",),
             share=2.0,
+        ),
+        Scenario(
+            "client_calls",
+            "clients: calls of a small typed tool in a closed loop",
+            solo=client_calls,
+            quick={"windows": [64]},
+            full={"windows": [1, 32, 64]},
+            toy={"windows": [1, 2]},
+            quick_eras=("modern",),
+            quick_extra=("memory",),
+            clients=True,
         ),
         Scenario(
             "startup",
