@@ -77,6 +77,12 @@ _decode_array = msgspec.json.Decoder(Annotated[list[Raw], msgspec.Meta(max_lengt
 _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
+# A request or an answer is at least this long beside its method and its payload, and a second member of one name would
+# have been at least so much more.
+_SHORTEST_REQUEST = len('{"jsonrpc":"2.0","id":0,"method":"","params":}')
+_SHORTEST_REPLY = len('{"jsonrpc":"2.0","id":0,"result":}')
+_SHORTEST_MEMBER = len('"id":0,')
+
 # Possessive, and an unclosed string ends with the data: it is linear in whatever a peer sends.
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -88,7 +94,7 @@ def decode(data: bytes, *, max_depth: int = MAX_DEPTH) -> Envelope | list[Envelo
     Raises `MalformedMessage` with -32700 for what is not JSON and -32600 for JSON that is no message.
     """
     _check_text(data, max_depth)
-    if data.lstrip()[:1] == b"[":
+    if data[:1] != b"{" and data.lstrip()[:1] == b"[":
         return _decode_batch(data)
     return _decode_one(data)
 
@@ -134,7 +140,8 @@ def _check_text(data: bytes, max_depth: int) -> None:
             data.decode("utf-8")
         except UnicodeDecodeError as error:
             raise MalformedMessage(f"invalid UTF-8 at byte {error.start}") from None
-    if _has_more_brackets(data, max_depth) and _is_deeper(data, max_depth):
+    # Each level takes two bytes.
+    if len(data) > 2 * max_depth and _has_more_brackets(data, max_depth) and _is_deeper(data, max_depth):
         raise MalformedMessage(f"nested deeper than {max_depth} levels")
 
 
@@ -192,7 +199,7 @@ def _decode_one(data: bytes) -> Envelope:
         ) from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise MalformedMessage(f"invalid JSON: {error}") from None
-    if _may_repeat_members(data, message) and _repeats_members(data):
+    if not _is_compact(data, message) and _may_repeat_members(data, message) and _repeats_members(data):
         raise MalformedMessage("a member name occurs twice", code=INVALID_REQUEST)
     if message.jsonrpc != "2.0":
         raise MalformedMessage('"jsonrpc" must be "2.0"', code=INVALID_REQUEST, id=_readable_id(data))
@@ -228,6 +235,20 @@ def _readable_id(data: bytes) -> RequestId | None:
     except (msgspec.DecodeError, KeyError, RecursionError):
         return None
     return value if isinstance(value, str) or type(value) is int else None
+
+
+def _is_compact(data: bytes, message: _Incoming) -> bool:
+    """Whether there is no room for a second member of one name: so it is with most messages, and quickly found out."""
+    if message.jsonrpc is UNSET or message.id is UNSET:
+        return False
+    method, params, result = message.method, message.params, message.result
+    if method is not UNSET and params is not UNSET:
+        rest = len(data) - len(method) - len(params) - _SHORTEST_REQUEST
+    elif result is not UNSET:
+        rest = len(data) - len(result) - _SHORTEST_REPLY
+    else:
+        return False
+    return rest < _SHORTEST_MEMBER
 
 
 def _may_repeat_members(data: bytes, message: _Incoming) -> bool:

@@ -187,6 +187,11 @@ def test_invalid_utf8_is_refused_and_never_repaired(bad: bytes) -> None:
         '{"jsonrpc":"2.0","id":1,"result":{},"resul\\u0074":{}}',
         '{"jsonrpc":"2.0","id":1,"method":"m","jso\\u006erpc":"2.0"}',
         '{"jsonrpc":"2.0","id":1,"id" :2,"method":"m"}',
+        # As short as can be: nowhere is more room than for the second member.
+        '{"jsonrpc":"2.0","id":1,"id":2,"method":"","params":0}',
+        '{"jsonrpc":"2.0","id":1,"id":2,"result":0}',
+        '{"id":1,"jsonrpc":"2.0","result":0,"id":2}',
+        '{"id":1,"jsonrpc":"2.0","result":0,"result":1}',
     ],
 )
 def test_a_doubled_member_is_refused(text: str) -> None:
