@@ -130,6 +130,13 @@ class FrameChannel(trio.abc.Channel[Frame]):
         """
         raise trio.WouldBlock
 
+    def deliver_to(self, take: Callable[[Frame], bool]) -> None:
+        """Lets a channel give what arrives to ``take`` at once, while nothing waits to be received before it.
+
+        ``take`` never waits, and says whether it took the frame; what it did not take is received as ever. Only for
+        channels whose peer is in this process, and only while somebody waits in `receive_many`. The default never does.
+        """
+
     def write_now(self, frame: Frame) -> bool:
         """Writes one frame with one system call that takes all of it or nothing; says whether it did.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import attrs
 import trio
@@ -52,6 +51,8 @@ class Link:
         self.channel = channel
         self.limits = limits
         self.on_broken: Callable[[BaseException], None] = lambda error: None
+        # Gets what a channel in this process delivers past `receive`; set by the session.
+        self.on_message: Callable[[Received], None] = lambda message: None
         self._outbox, self._inbox = trio.open_memory_channel[Frame](limits.outbox)
         # What must not wait: cancellations, refusals and other answers that the session gives itself. Bounded by
         # the number of calls in flight plus one batch, because the session waits in `flow` before it reads on.
@@ -66,6 +67,7 @@ class Link:
         # What goes with every frame that brings nothing of its own to be mirrored outside the body.
         self.metadata: Mapping[str, str] | None = None
         self._frames_in = self._frames_out = self._bytes_in = self._bytes_out = 0
+        channel.deliver_to(self._take)
 
     def __repr__(self) -> str:
         return f"<Link {self.channel.peer} outbox={self._unwritten}/{self.limits.outbox}>"
@@ -78,7 +80,7 @@ class Link:
         Raises `LocalProtocolError` for a frame that the channel cannot carry.
         """
         self._prepare(frame)
-        if self._direct and not self._unwritten and self._hand_over(frame):
+        if not self._unwritten and self._sent_at_once(frame):
             return
         self._unwritten += 1
         try:
@@ -91,12 +93,8 @@ class Link:
     def send_nowait(self, frame: Frame) -> bool:
         """Queues a frame if there is room, and says whether there was; raises like `send`."""
         self._prepare(frame)
-        if not self._unwritten:
-            if self._direct:
-                if self._hand_over(frame):
-                    return True
-            elif self.alone() and self._write_through(frame):
-                return True
+        if not self._unwritten and self._sent_at_once(frame):
+            return True
         try:
             self._outbox.send_nowait(frame)
         except trio.WouldBlock:
@@ -162,6 +160,10 @@ class Link:
         if self.metadata is not None and frame.metadata is None:
             frame.metadata = self.metadata
 
+    def _sent_at_once(self, frame: Frame) -> bool:
+        """Nothing is ahead of this frame. If nothing follows it either, waking the writer would be the dearest part."""
+        return (self.alone() and self._write_through(frame)) or (self._direct and self._hand_over(frame))
+
     def _hand_over(self, frame: Frame) -> bool:
         try:
             self.channel.send_nowait(frame)
@@ -175,7 +177,6 @@ class Link:
         return True
 
     def _write_through(self, frame: Frame) -> bool:
-        """Nothing else to put into one write with it: then the writer's wake-up is the dearest part of sending."""
         if not self.channel.write_now(frame):
             return False
         self._frames_out += 1
@@ -233,16 +234,22 @@ class Link:
 
     async def receive(self) -> list[Received]:
         """All messages that one read brought; those that are none stand in the list as `MalformedMessage`."""
-        frames = await self.channel.receive_many()
-        self._frames_in += len(frames)
-        messages: list[Any] = []
-        for frame in frames:
-            self._bytes_in += len(frame.data)
-            try:
-                messages.append(decode(frame.data) if frame.about is None else _about(frame))
-            except MalformedMessage as error:
-                messages.append(error)
-        return messages
+        return [self._received(frame) for frame in await self.channel.receive_many()]
+
+    def _take(self, frame: Frame) -> bool:
+        """What the channel delivers by itself; nothing while the peer is slow, for the reader has to wait in `flow`."""
+        if self._held:
+            return False
+        self.on_message(self._received(frame))
+        return True
+
+    def _received(self, frame: Frame) -> Received:
+        self._frames_in += 1
+        self._bytes_in += len(frame.data)
+        try:
+            return decode(frame.data) if frame.about is None else _about(frame)
+        except MalformedMessage as error:
+            return error
 
     def statistics(self) -> LinkStatistics:
         """Where the link stands."""

@@ -81,6 +81,9 @@ class PendingCall:
 
     async def wait(self) -> Reply | Failure:
         """Waits for the answer; raises what `fail` was given. Cancelled, it forgets what arrives later."""
+        if self._answer is not None:
+            # A peer in this process may have answered before we came here.
+            await trio.lowlevel.checkpoint()
         while True:
             if self._progress:
                 await self._report(self._progress.popleft())

@@ -10,7 +10,7 @@ import trio
 from mcp_actors._actors.call import Responder
 from mcp_actors._actors.gate import Gate
 from mcp_actors._actors.limits import Limits
-from mcp_actors._actors.link import Link, LinkStatistics
+from mcp_actors._actors.link import Link, LinkStatistics, Received
 from mcp_actors._actors.pool import CallPool
 from mcp_actors._actors.switchboard import Loss, Opening, Switchboard
 from mcp_actors.errors import (
@@ -53,10 +53,13 @@ class Session(Switchboard):
         self.link = link
         self.ended = trio.Event()
         self._reading = trio.CancelScope()
+        self._in_burst = False
         self._nursery: trio.Nursery | None = None
         self._breaking: BaseException | None = None
         self._lost_to: BaseException | None = None
+        self._crash: Exception | None = None
         link.on_broken = self._broken
+        link.on_message = self._delivered
         link.alone = self._is_alone
 
     def __repr__(self) -> str:
@@ -65,8 +68,11 @@ class Session(Switchboard):
         )
 
     def _is_alone(self) -> bool:
-        """Only the one that sends now is in flight: who answers has left its table, who asks stands in the other."""
-        return not self.calls and len(self.outbound.pending) <= 1
+        """Only the one that sends now is in flight: who answers has left its table, who asks stands in the other.
+
+        Answers to a burst had better leave as one.
+        """
+        return not self._in_burst and not self.calls and len(self.outbound.pending) <= 1
 
     # -- the actor -------------------------------------------------------------------------------------------------
 
@@ -115,8 +121,11 @@ class Session(Switchboard):
         try:
             with self._reading:
                 while True:
-                    for message in await self.link.receive():
+                    messages = await self.link.receive()
+                    self._in_burst = len(messages) > 1
+                    for message in messages:
                         self._dispatch(message, self.link)
+                    self._in_burst = False
                     if self.link.congested:
                         await self.link.flow()
         except trio.EndOfChannel:
@@ -127,7 +136,17 @@ class Session(Switchboard):
             return error
         except trio.ClosedResourceError:
             return None
+        if self._crash is not None:
+            raise self._crash
         return self._breaking
+
+    def _delivered(self, message: Received) -> None:
+        """What comes past the reader comes in the turn of the peer's task, which a bug of ours is no business of."""
+        try:
+            self._dispatch(message, self.link)
+        except Exception as error:
+            self._crash = error
+            self._reading.cancel(reason="dispatching failed")
 
     def _broken(self, error: BaseException) -> None:
         self._breaking = error

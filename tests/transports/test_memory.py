@@ -159,3 +159,87 @@ def test_equal_names_meet_while_somebody_holds_them() -> None:
     del first
     gc.collect()
     assert not hasattr(from_url("memory:meet"), "mark")
+
+
+class Reader:
+    """Waits in `receive_many` for ever and lets frames be delivered past it; ``refusing`` as long as told."""
+
+    def __init__(self, channel: FrameChannel) -> None:
+        self.channel = channel
+        self.delivered: list[bytes] = []
+        self.received: list[bytes] = []
+        self.refusing = False
+        channel.deliver_to(self.take)
+
+    def take(self, frame: Frame) -> bool:
+        if not self.refusing:
+            self.delivered.append(frame.data)
+        return not self.refusing
+
+    async def run(self) -> None:
+        while True:
+            self.received += [frame.data for frame in await self.channel.receive_many()]
+
+
+async def test_a_frame_is_delivered_in_the_senders_turn_while_the_reader_waits(nursery: trio.Nursery) -> None:
+    here, there = memory_channel_pair()
+    reader = Reader(there)
+    assert not here.write_now(Frame(b"nobody waits yet"))
+    nursery.start_soon(reader.run)
+    await trio.testing.wait_all_tasks_blocked()
+
+    assert here.write_now(Frame(b"1"))
+    assert reader.delivered == [b"1"]
+    nursery.cancel_scope.cancel()
+
+
+async def test_nothing_is_delivered_after_the_end() -> None:
+    here, there = memory_channel_pair()
+    reader = Reader(there)
+
+    async def run() -> None:
+        with pytest.raises(trio.EndOfChannel):
+            await reader.run()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        await trio.testing.wait_all_tasks_blocked()
+        await here.aclose()
+        assert not here.write_now(Frame(b"after the end"))
+    assert reader.delivered == []
+
+
+async def test_nothing_is_delivered_past_what_waits_in_the_buffer(nursery: trio.Nursery) -> None:
+    here, there = memory_channel_pair()
+    reader = Reader(there)
+    nursery.start_soon(reader.run)
+    await trio.testing.wait_all_tasks_blocked()
+
+    here.send_nowait(Frame(b"1"))
+    assert not here.write_now(Frame(b"2"))
+    here.send_nowait(Frame(b"2"))
+    await trio.testing.wait_all_tasks_blocked()
+    assert (reader.received, reader.delivered) == ([b"1", b"2"], [])
+
+    assert here.write_now(Frame(b"3"))
+    await here.send(Frame(b"4"))
+    await trio.testing.wait_all_tasks_blocked()
+    assert (reader.received, reader.delivered) == ([b"1", b"2", b"4"], [b"3"])
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_reader_that_refuses_gets_it_all_from_the_buffer(nursery: trio.Nursery) -> None:
+    here, there = memory_channel_pair()
+    reader = Reader(there)
+    reader.refusing = True
+    nursery.start_soon(reader.run)
+    await trio.testing.wait_all_tasks_blocked()
+
+    assert not here.write_now(Frame(b"1"))
+    reader.refusing = False
+    # It is for the reader to look at first what was refused.
+    assert not here.write_now(Frame(b"2"))
+    await here.send_many([Frame(b"1"), Frame(b"2")])
+    await trio.testing.wait_all_tasks_blocked()
+    assert (reader.received, reader.delivered) == ([b"1", b"2"], [])
+    nursery.cancel_scope.cancel()
