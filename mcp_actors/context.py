@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -61,7 +62,7 @@ class Context:
         self._home = home
         self._kept: dict[str, Any] = {}
         self._asked = 0
-        self._last_progress = -float("inf")
+        self._last_progress = -math.inf
         self._logger: Any = None
 
     def __repr__(self) -> str:

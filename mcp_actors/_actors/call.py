@@ -14,7 +14,7 @@ the session ends                                 nothing is sent
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -71,7 +71,7 @@ class Responder(Protocol):
     def attempt(self, call: Call) -> Any:
         """Answers at once without blocking, or returns `DEFERRED`."""
 
-    async def answer(self, call: Call) -> Any:
+    def answer(self, call: Call) -> Awaitable[Any]:
         """Answers in the call's own task."""
 
 
@@ -99,6 +99,7 @@ class Call:
         "_state",
         "cancelled",
         "conversation",
+        "cut_short",
         "gates",
         "gates_ahead",
         "id",
@@ -131,6 +132,8 @@ class Call:
         # What the responder keeps between its attempt to answer at once and the call's own task.
         self.prepared: Any = None
         self.cancelled = False
+        # Whether its scope was cancelled. Asking the scope costs a look at the clock.
+        self.cut_short = False
         self._over = False
         self._state = "running"
         self._replacement: Any = None
@@ -145,7 +148,7 @@ class Call:
         """The peer no longer wants the answer: the handler sees `trio.Cancelled` and nothing is sent."""
         self.cancelled = True
         if self.scope is not None:
-            self.scope.cancel(reason=f"cancelled by the peer: {reason or 'no reason given'}")
+            self._cut_short(self.scope, f"cancelled by the peer: {reason or 'no reason given'}")
 
     def drain(self) -> None:
         """The connection is about to end: calls without an end of their own end now."""
@@ -183,8 +186,12 @@ class Call:
         """
         assert self.scope is not None
         self._replacement = result
-        self.scope.cancel(reason="the client is asked for input; its retry runs this handler again")
+        self._cut_short(self.scope, "the client is asked for input; its retry runs this handler again")
         await trio.sleep_forever()
+
+    def _cut_short(self, scope: trio.CancelScope, reason: str) -> None:
+        self.cut_short = True
+        scope.cancel(reason=reason)
 
     # -- the actor -------------------------------------------------------------------------------------------------
 
@@ -199,13 +206,13 @@ class Call:
     async def run(self, scope: trio.CancelScope) -> None:
         """Runs the handler inside ``scope`` and sends what comes of it.
 
-        When the scope was cancelled, by `cancel` or `replace`, `finish` comes after it; `close` comes in any case.
+        When it was `cut_short`, by `cancel` or `replace`, `finish` comes after the scope; `close` comes in any case.
         """
         self.scope = scope
         if self.cancelled:
-            scope.cancel(reason="cancelled by the peer before it began")
+            self._cut_short(scope, "cancelled by the peer before it began")
         frame = await self._outcome()
-        if not scope.cancel_called:
+        if not self.cut_short:
             await self._send(frame)
 
     async def finish(self) -> None:
@@ -219,7 +226,8 @@ class Call:
         await self._send(frame)
 
     def close(self) -> None:
-        """The call is over: its id may be used again, its place is free."""
+        """The call is over: its id may be used again, its place and its scope are free."""
+        self.scope = None
         self.conversation.forget(self)
         for gate in self.gates:
             gate.leave()

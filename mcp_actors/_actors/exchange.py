@@ -37,7 +37,7 @@ class Exchanges:
         try:
             with scope:
                 await call.run(scope)
-            if scope.cancel_called:
+            if call.cut_short:
                 await call.finish()
         finally:
             call.close()

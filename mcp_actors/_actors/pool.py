@@ -71,13 +71,15 @@ class CallPool:
         scope = trio.CancelScope()
         try:
             with scope:
-                while not scope.cancel_called and (call := await self._next()) is not None:
+                while (call := await self._next()) is not None:
                     await self._run(call, scope)
-            if call is not None and scope.cancel_called:
+                    if call.cut_short:
+                        break
+            if call is not None:
                 await call.finish()
         finally:
             # Also when the session is cancelled in the middle of it.
-            if call is not None and scope.cancel_called:
+            if call is not None and call.cut_short:
                 call.close()
 
     async def _next(self) -> Call | None:
@@ -111,8 +113,8 @@ class CallPool:
             # What an earlier call left in its context variables is none of this one's business.
             await _awaited_in(self._context.copy(), call.run(scope))
         finally:
-            # A cancelled call has something left to do, outside of the scope that was cancelled.
-            if not scope.cancel_called:
+            # A call that was cut short has something left to do, outside of the scope that was cancelled.
+            if not call.cut_short:
                 call.close()
 
 

@@ -75,14 +75,14 @@ class Serving:
         call.prepared = handler.run, ctx
         return DEFERRED
 
-    async def answer(self, call: Call) -> Any:
+    def answer(self, call: Call) -> Awaitable[Any]:
         """Answers in the call's own task, through the middleware, the first one added outermost."""
         run, ctx = call.prepared
         # A call and its context would otherwise keep each other alive until the garbage collector comes by.
         call.prepared = None
         if not self.middleware:
-            return await run(ctx)
-        return await _through(self.middleware, ctx, run)
+            return run(ctx)  # type: ignore[no-any-return]
+        return _through(self.middleware, ctx, run)
 
 
 async def _through(

@@ -28,6 +28,12 @@ class FakeCall:
         self.log = log
         self.tasks: list[trio.lowlevel.Task] = []
         self.scope: trio.CancelScope | None = None
+        self.cut_short = False
+
+    def cancel(self) -> None:
+        assert self.scope is not None
+        self.cut_short = True
+        self.scope.cancel()
 
     async def run(self, scope: trio.CancelScope) -> None:
         self.scope = scope
@@ -114,16 +120,14 @@ async def test_who_waits_holds_nobody_up(autojump_clock: object) -> None:
         late = made.start("late", at_once)
         await trio.testing.wait_all_tasks_blocked()
         assert late.log[-1] == "late closes"
-        assert started[1].scope is not None
-        started[1].scope.cancel()
+        started[1].cancel()
 
 
 async def test_a_cancelled_call_finishes_outside_of_its_scope_and_takes_its_task_along() -> None:
     async with calls() as made:
         doomed = made.start("doomed", for_ever)
         await trio.testing.wait_all_tasks_blocked()
-        assert doomed.scope is not None
-        doomed.scope.cancel()
+        doomed.cancel()
         after = made.start("after", at_once)
         await trio.testing.wait_all_tasks_blocked()
         assert [line for line in made.log if "doomed" in line] == [
