@@ -1,8 +1,9 @@
-"""The subcommands of ``python -m benchmarks`` that belong to the suite: run, report, compare, list."""
+"""The subcommands of ``python -m benchmarks`` that belong to the suite: run, goals, report, compare, list."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -12,6 +13,8 @@ from rich.markdown import Markdown
 
 from benchmarks.suite.compare import compare, comparison_text
 from benchmarks.suite.endpoints import TRANSPORTS
+from benchmarks.suite.goal_table import goals_markdown, write_readme
+from benchmarks.suite.goals import GOALS_SIZE, goal_cases
 from benchmarks.suite.loading import load_files
 from benchmarks.suite.model import Document
 from benchmarks.suite.page import page
@@ -24,6 +27,8 @@ from benchmarks.suite.scenarios.table import SCENARIOS
 from mcp_actors.discovery import installed_schemes
 
 __all__ = ["main"]
+
+SIZES = (QUICK, TOY, GOALS_SIZE)
 
 
 def main(arguments: list[str]) -> int:
@@ -40,16 +45,21 @@ def main(arguments: list[str]) -> int:
 
 def _run(options: argparse.Namespace, console: Console) -> int:
     started = time.monotonic()
-    size = TOY if options.toy else QUICK if options.quick else FULL
+    size = next((each for each in SIZES if getattr(options, each.name)), FULL)
     loads = tuple(str(Path(name).resolve()) for name in options.load)
     load_files(loads)
-    cases = make_plan(
-        size,
-        scenarios=options.scenarios,
-        transports=options.transports,
-        peers=options.peers,
-        eras=options.eras,
-    )
+    if options.goals:
+        if options.scenarios or options.transports or options.peers or options.eras:
+            raise LoadError("--goals says by itself what runs")
+        cases = goal_cases()
+    else:
+        cases = make_plan(
+            size,
+            scenarios=options.scenarios,
+            transports=options.transports,
+            peers=options.peers,
+            eras=options.eras,
+        )
     prepared = prepare_peers(
         {peer for case in cases for peer in case.peers}, options.cache, console, refresh=options.refresh
     )
@@ -61,6 +71,7 @@ def _run(options: argparse.Namespace, console: Console) -> int:
         seconds=options.seconds or size.seconds,
         seed=options.seed,
         loads=loads,
+        prefix=tuple(shlex.split(options.prefix)),
         budget=(options.minutes * 60 or size.budget) - (time.monotonic() - started),
         console=console,
     )
@@ -76,6 +87,14 @@ def _report(options: argparse.Namespace, console: Console) -> int:
     _write_report(document, options.output or options.results.with_suffix(""), console)
     if options.show:
         Console().print(Markdown(markdown(document)))
+    return 0
+
+
+def _goals(options: argparse.Namespace, console: Console) -> int:
+    text = goals_markdown(Document.read(options.results))
+    if options.readme:
+        write_readme(options.readme, text)
+    print(text, end="")
     return 0
 
 
@@ -125,10 +144,16 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="measure, and write results with a report beside them")
     run.set_defaults(does=_run)
     run.add_argument("scenarios", nargs="*", help="which (default: all; see list)")
-    run.add_argument(
+    sizes = run.add_mutually_exclusive_group()
+    sizes.add_argument(
         "--quick", action="store_true", help="under five minutes: fewer peers, shorter, three rounds"
     )
-    run.add_argument(
+    sizes.add_argument(
+        "--goals",
+        action="store_true",
+        help="under fifteen minutes: what the table of goals needs, and no more",
+    )
+    sizes.add_argument(
         "--toy", action="store_true", help="only to see that everything runs: figures mean nothing"
     )
     run.add_argument(
@@ -145,6 +170,13 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--cache", type=Path, default=default_cache(), help="where peers go (default: %(default)s)"
     )
+    run.add_argument(
+        "--prefix",
+        default="",
+        metavar="COMMAND",
+        help="starts what is measured, as a profiler does: 'py-spy record -o /tmp/profile.svg --' "
+        "(processor time and memory are the profiler's then)",
+    )
     run.add_argument("--refresh", action="store_true", help="install the newest peers again")
 
     report = commands.add_parser("report", help="Markdown and one HTML page from results")
@@ -152,6 +184,13 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("results", type=Path, metavar="FILE.json")
     report.add_argument("-o", "--output", type=Path, metavar="STEM", help="STEM.md and STEM.html are written")
     report.add_argument("--show", action="store_true", help="in the terminal as well")
+
+    goals = commands.add_parser("goals", help="the table of goals from results, as Markdown")
+    goals.set_defaults(does=_goals)
+    goals.add_argument("results", type=Path, metavar="FILE.json")
+    goals.add_argument(
+        "--readme", type=Path, metavar="FILE.md", help="put it between the marks of that file as well"
+    )
 
     both = commands.add_parser("compare", help="what became slower or faster, and how sure that is")
     both.set_defaults(does=_compare)

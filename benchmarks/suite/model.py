@@ -53,7 +53,9 @@ METRICS = {
 
 @dataclass(frozen=True)
 class Job:
-    """One load process's work. ``peer`` and ``prepared`` name a program and what starts it; see `peers`."""
+    """One load process's work. ``peer`` and ``prepared`` name a program and what starts it; see `peers`. ``prefix`` is
+    a command that starts the program's own, as profilers do.
+    """
 
     scenario: str
     transport: str
@@ -64,11 +66,12 @@ class Job:
     parameters: dict[str, Any]
     prepared: dict[str, str] = field(default_factory=dict)
     loads: tuple[str, ...] = ()
+    prefix: tuple[str, ...] = ()
 
     @classmethod
     def from_json(cls, text: str) -> Job:
         members = json.loads(text)
-        return cls(**members | {"loads": tuple(members["loads"])})
+        return cls(**members | {name: tuple(members[name]) for name in ("loads", "prefix")})
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

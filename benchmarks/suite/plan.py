@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from benchmarks.suite.endpoints import transport
 from benchmarks.suite.eras import Era
@@ -21,7 +21,7 @@ __all__ = ["FULL", "QUICK", "TOY", "Case", "Size", "make_plan"]
 class Size:
     """How long a run is. ``seconds`` is the length of one loop; no job is begun after ``budget`` seconds."""
 
-    name: Literal["quick", "full", "toy"]
+    name: Literal["quick", "full", "toy", "goals"]
     rounds: int
     seconds: float
     peers: tuple[str, ...]
@@ -38,12 +38,13 @@ TOY = Size("toy", 1, 0.05, ("ours",), ("stdio", "http", "memory"))
 
 @dataclass(frozen=True)
 class Case:
-    """What is done to several peers in turn within a round."""
+    """What is done to several peers in turn within a round. ``parameters`` of a peer replace those of the size."""
 
     scenario: Scenario
     transport: str
     era: Era
     peers: tuple[str, ...]
+    parameters: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def job(
         self,
@@ -53,11 +54,12 @@ class Case:
         seed: int,
         prepared: dict[str, str],
         loads: tuple[str, ...],
+        prefix: tuple[str, ...] = (),
     ) -> Job:
-        parameters = self.scenario.parameters(size.name)
-        return Job(
-            self.scenario.name, self.transport, peer, self.era, seed, seconds, parameters, prepared, loads
-        )
+        given = self.parameters.get(peer)
+        parameters = self.scenario.parameters(size.name) if given is None else given
+        names = self.scenario.name, self.transport, peer, self.era
+        return Job(*names, seed, seconds, parameters, prepared, loads, prefix)
 
 
 def make_plan(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks.suite.goal_table import goal_rows, goals_markdown
 from benchmarks.suite.model import METRICS, Document, place_text
 from benchmarks.suite.peers import OURS, PEERS
 from benchmarks.suite.scenarios.table import SCENARIOS
@@ -90,6 +91,8 @@ def markdown(document: Document) -> str:
     lines += ["", how_to_read(document), ""]
     if document.warnings:
         lines += ["## Mind", "", *(f"- {warning}" for warning in warnings_in_short(document)), ""]
+    if goal_rows(document):
+        lines += ["## Goals", "", goals_markdown(document)]
     for title, rows in tables(document):
         lines += [f"## {title}", "", _line(rows[0]), "|" + "---|" * len(rows[0])]
         lines += [*map(_line, rows[1:]), ""]

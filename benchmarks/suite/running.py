@@ -86,6 +86,7 @@ def run_plan(
     seconds: float,
     seed: int,
     loads: tuple[str, ...] = (),
+    prefix: tuple[str, ...] = (),
     budget: float,
     console: Console,
 ) -> Document:
@@ -122,7 +123,8 @@ def run_plan(
                         f"out of time in round {turn}: some cases have a round less than others"
                     )
                     break
-                job = case.job(peer, size, seconds * case.scenario.share, seed + turn, prepared[peer], loads)
+                length = seconds * case.scenario.share
+                job = case.job(peer, size, length, seed + turn, prepared[peer], loads, prefix)
                 try:
                     _take(document, turn, job, run_job(job))
                 except LoadError as error:

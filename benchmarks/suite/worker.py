@@ -28,7 +28,7 @@ from benchmarks.suite.peers import server_command
 from benchmarks.suite.process import LoadError
 from benchmarks.suite.programs.telling import TELL
 from benchmarks.suite.scenarios.table import SCENARIOS
-from benchmarks.suite.server import Server, Told, free_port
+from benchmarks.suite.server import END_WITHIN_SECONDS, PROFILE_WITHIN_SECONDS, Server, Told, free_port
 
 __all__ = ["encoded", "main", "measure"]
 
@@ -73,9 +73,10 @@ class _Starter:
             return
         job, port = self._job, free_port()
         url = self._here.address(port, str(directory))
-        command = server_command(job.peer, job.prepared, url, job.loads)
+        command = [*job.prefix, *server_command(job.peer, job.prepared, url, job.loads)]
         streams = SCENARIOS[job.scenario].streams
-        with Server(command, url, port, directory, streams=streams) as server:
+        end_within = PROFILE_WITHIN_SECONDS if job.prefix else END_WITHIN_SECONDS
+        with Server(command, url, port, directory, streams=streams, end_within=end_within) as server:
             try:
                 if self._here.drive != "channel":
                     async with raw_field(self._here, era, server) as raw:

@@ -59,7 +59,7 @@ async def client_calls(job: Job, start: Start) -> list[Point]:
             "warm_up": min(WARM_UP_SECONDS, job.seconds),
             "loads": list(job.loads),
         }
-        answers = _call(client_command(job.peer, job.prepared, json.dumps(work)))
+        answers = _call([*job.prefix, *client_command(job.peer, job.prepared, json.dumps(work))])
     return [_point(each, alone=url == "memory:") for each in answers]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks.suite.bench import Bench, percentile_us
 from benchmarks.suite.messages import Calls
 from benchmarks.suite.model import Point
+from benchmarks.suite.peers import OURS
 from benchmarks.suite.scenarios.loops import Taken, closed_loop, open_loop, warm_up
 
 __all__ = ["latency", "measure_window", "roundtrip"]
@@ -35,11 +36,11 @@ async def measure_window(bench: Bench, lanes: list[int], window: int, tool: str,
 
 
 async def roundtrip(bench: Bench) -> list[Point]:
-    """Closed loops of every window and every tool the peer has, then open loops at every rate."""
+    """Closed loops of every window and every tool that is wanted of the peer, then open loops at every rate."""
     lane = await bench.field.begin()
     await warm_up(bench, lane)
     points = []
-    tools = ["add", "add_inline"] if bench.job.peer == "ours" else ["add"]
+    tools = ["add", "add_inline"] if bench.job.peer == OURS and bench.get("inline") else ["add"]
     for tool in tools:
         for window in bench.get("windows"):
             point = await measure_window(bench, [lane], window, tool, bench.job.seconds)

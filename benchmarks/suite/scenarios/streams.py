@@ -17,8 +17,8 @@ PROGRESS_BYTES = 64
 STALLED_MESSAGES, STALLED_BYTES = 100_000_000, 16_384
 # What the kernels hold between a server and a client that does not read is filled by then.
 FILL_SECONDS = 0.4
+BESIDE_WITHIN_SECONDS = 5.0
 SLICES = 4
-WINDOW = 32
 
 
 async def progress_stream(bench: Bench) -> list[Point]:
@@ -58,36 +58,56 @@ async def stalled_peer(bench: Bench) -> list[Point]:
     field = bench.field
     live = await field.begin()
     await warm_up(bench, live)
-    calls = Calls(bench.era)
-    slices: dict[bool, list[Taken]] = {False: [], True: []}
-    stalled_before = bench.server.resident_kib()
-    growth = 0.0
-    with bench.timed() as clock:
-        for number in range(SLICES):
-            beside = number % 2 == 1
-            if beside:
-                lane = await field.begin()
-                arguments = {"count": STALLED_MESSAGES, "size": STALLED_BYTES}
-                params = {"name": "steps", "arguments": arguments}
-                field.post(lane, request(bench.era, next(bench.ids), "tools/call", params, progress=True))
-                await field.stall(lane)
-                await field.pause(FILL_SECONDS)
-            taken = await closed_loop(
-                bench, [live], calls.__getitem__, window=WINDOW, seconds=bench.job.seconds / 2
-            )
-            taken.check(bench.chance)
-            slices[beside].append(taken)
-            if beside:
-                growth = max(growth, (bench.server.resident_kib() - stalled_before) / 1024)
-                await field.leave(lane)
-                await field.pause(FILL_SECONDS)
     points = []
-    for beside, several in slices.items():
-        joined = Taken([each for taken in several for each in taken.took])
-        metrics = latency(joined) | ({"growth_mib": growth} if beside else {})
-        where = "beside stalled" if beside else "alone"
-        points.append(Point({"live_calls": where}, metrics, joined.took, clock.generator))
+    for window in bench.get("live"):
+        slices: dict[bool, list[Taken]] = {False: [], True: []}
+        resident = bench.server.resident_kib()
+        growth = 0.0
+        with bench.timed() as clock:
+            for number in range(SLICES):
+                beside = number % 2 == 1
+                if not beside:
+                    slices[beside].append(await _live_calls(bench, live, window))
+                    continue
+                stalled = await _stalled(bench, live)
+                slices[beside].append(await _live_calls(bench, live, window))
+                growth = max(growth, (bench.server.resident_kib() - resident) / 1024)
+                await field.leave(stalled)
+                await field.pause(FILL_SECONDS)
+        for beside, several in slices.items():
+            joined = Taken([each for taken in several for each in taken.took])
+            metrics = latency(joined) | ({"growth_mib": growth} if beside else {})
+            at: dict[str, int | str] = {"live_calls": window, "beside": "stalled" if beside else "nobody"}
+            points.append(Point(at, metrics, joined.took, clock.generator))
     return points
+
+
+async def _live_calls(bench: Bench, lane: int, window: int) -> Taken:
+    make = Calls(bench.era).__getitem__
+    taken = await closed_loop(bench, [lane], make, window=window, seconds=bench.job.seconds / 2)
+    taken.check(bench.chance)
+    return taken
+
+
+async def _stalled(bench: Bench, live: int) -> int:
+    """A peer that wants more than it will ever read. Raises `LoadError` if nobody is answered beside it."""
+    field, server = bench.field, bench.server
+    lane = await field.begin()
+    arguments = {"count": STALLED_MESSAGES, "size": STALLED_BYTES}
+    params = {"name": "steps", "arguments": arguments}
+    field.post(lane, request(bench.era, next(bench.ids), "tools/call", params, progress=True))
+    await field.stall(lane)
+    await field.pause(FILL_SECONDS)
+    before, cpu_before, asked = server.resident_kib(), server.cpu_seconds(), time.perf_counter()
+    field.post(live, Calls(bench.era)[next(bench.ids)])
+    # Only the live lane is read from now on, and this is all that it has asked.
+    if not await field.arrivals(asked + BESIDE_WITHIN_SECONDS):
+        grown, busy = server.resident_kib() - before, server.cpu_seconds() - cpu_before
+        raise LoadError(
+            f"nobody is answered beside a peer that does not read: in {BESIDE_WITHIN_SECONDS:g} s the server was "
+            f"busy for {busy:.1f} s and took {grown / 1024:.0f} MiB more, as one does whose sends wait for nothing"
+        )
+    return lane
 
 
 async def large_payload(bench: Bench) -> list[Point]:

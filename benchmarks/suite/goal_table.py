@@ -1,0 +1,134 @@
+"""The goals as a table: the ratio that was reached, where it lies, and whether it is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.suite.goals import COLUMNS, GOALS, ITSELF, Against, Goal
+from benchmarks.suite.model import METRICS, Document, Key
+from benchmarks.suite.process import LoadError
+from benchmarks.suite.statistics import interval, median
+from benchmarks.suite.views import figure_text
+
+__all__ = ["Cell", "about_goals", "goal_rows", "goals_markdown", "write_readme"]
+
+BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->"
+NAMED = ("trio", "official", "typescript1")
+
+Rounds = dict[int, float]
+
+
+class Cell(NamedTuple):
+    text: str
+    missed: bool = False
+
+
+def goal_rows(document: Document, goals: Sequence[Goal] = GOALS) -> list[list[Cell]]:
+    """The head, then a row for each goal of which there is a ratio; no row at all if there is none."""
+    found = _by_round(document)
+    rows = [
+        [Cell(goal.what), *(_cell(goal, column, found) for column in COLUMNS)]
+        for goal in goals
+        if any(_ratios(goal, each, found) for each in goal.against)
+    ]
+    head = [Cell("what"), *(Cell(f"{title}") for title in COLUMNS.values())]
+    return [head, *rows] if rows else []
+
+
+def _by_round(document: Document) -> dict[tuple[Key, str], Rounds]:
+    found: dict[tuple[Key, str], Rounds] = {}
+    for row in document.rows:
+        for metric, value in row.metrics.items():
+            found.setdefault((row.key, metric), {})[row.round] = value
+    return found
+
+
+def _ratios(goal: Goal, against: Against, found: dict[tuple[Key, str], Rounds]) -> list[float]:
+    """Ours / theirs, round by round: only within one is the machine the same."""
+    ours, theirs = found.get((goal.ours, goal.metric), {}), found.get((against.key, goal.metric), {})
+    return [value / theirs[turn] for turn, value in ours.items() if theirs.get(turn)]
+
+
+def _cell(goal: Goal, column: str, found: dict[tuple[Key, str], Rounds]) -> Cell:
+    told = [each for each in goal.against if each.column == column]
+    figure = _figure(found.get((goal.ours, goal.metric)), goal.metric)
+    if not told:
+        return Cell(figure if column == ITSELF else "-")
+    [against] = told
+    aim = f"goal {'≥' if goal.at_least else '≤'} {against.bound:g}x"
+    ratios = _ratios(goal, against, found)
+    if not ratios:
+        return Cell(f"no figure, {aim}", missed=True)
+    middle = median(ratios)
+    missed = middle < against.bound if goal.at_least else middle > against.bound
+    text = f"{_ratio(middle)}x"
+    if len(ratios) > 1:
+        low, high, _ = interval(ratios)
+        text += f" ({_ratio(low)} to {_ratio(high)})"
+    if column == ITSELF:
+        before = _figure(found.get((against.key, goal.metric)), goal.metric)
+        text = f"{before}, then {figure}: {text}"
+    return Cell(f"{text}, {aim}" + (": not reached" if missed else ""), missed)
+
+
+def _figure(rounds: Rounds | None, metric: str) -> str:
+    if not rounds:
+        return "-"
+    samples, unit = list(rounds.values()), METRICS[metric].unit
+    if unit == "us" and median(samples) >= 1000:
+        samples, unit = [each / 1000 for each in samples], "ms"
+    text = figure_text(samples)
+    return f"{text}/s" if unit == "1/s" else f"{text} {unit}"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def about_goals(document: Document) -> str:
+    """Where, with what, when and by which command the figures were taken."""
+    versions = document.versions
+    named = [
+        versions[name] if " " in versions[name] else f"{name} {versions[name]}"
+        for name in NAMED
+        if name in versions
+    ]
+    machine = [document.machine[name] for name in ("processor", "system") if name in document.machine]
+    size = str(document.options["size"])
+    command = "python -m benchmarks run" + ("" if size == "full" else f" --{size}")
+    parts = [
+        *machine,
+        f"Python {document.machine.get('python', 'unknown')}",
+        *named,
+        f"mcp-actors {document.commit}",
+        document.started,
+    ]
+    rounds = f"{document.options['rounds']} rounds of loops of {document.options['seconds']:g} s"
+    return f"{', '.join(parts)}; `{command}`, {rounds}, medians and where they lie:"
+
+
+def goals_markdown(document: Document) -> str:
+    """The table with what is above it. Raises `LoadError` if no goal can be told from the document."""
+    rows = goal_rows(document)
+    if not rows:
+        raise LoadError("there are no figures for any goal; python -m benchmarks run --goals takes them")
+    lines = [
+        "| " + " | ".join(f"**{cell.text}**" if cell.missed else cell.text for cell in row) + " |"
+        for row in rows
+    ]
+    lines.insert(1, "|" + "---|" * len(rows[0]))
+    return about_goals(document) + "\n\n" + "\n".join(lines) + "\n"
+
+
+def write_readme(readme: Path, text: str) -> None:
+    """Puts the table between its two marks. Raises `LoadError` if they are not there."""
+    try:
+        before, begin, rest = readme.read_text().partition(BEGIN)
+    except OSError as error:
+        raise LoadError(f"{readme}: {error.strerror}") from error
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise LoadError(f"{readme} has no marks for figures")
+    readme.write_text(f"{before}{begin}{text}{end}{after}")

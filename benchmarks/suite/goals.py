@@ -1,0 +1,158 @@
+"""The speed that this package is held to: rows of ratios, and the jobs that give exactly the figures they need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from benchmarks.suite.model import METRICS, Key
+from benchmarks.suite.peers import FLOOR, OURS
+from benchmarks.suite.plan import Case, Size
+from benchmarks.suite.scenarios.table import SCENARIOS
+
+__all__ = ["COLUMNS", "GOALS", "GOALS_SIZE", "ITSELF", "Against", "Goal", "goal_cases"]
+
+# The budget leaves some of fifteen minutes for the job that is running then and for the report.
+GOALS_SIZE = Size("goals", 5, 0.5, (), (), budget=870.0)
+
+OFFICIAL, TYPESCRIPT, INLINE, ITSELF = "official", "typescript1", "floor_inline", "itself"
+COLUMNS = {
+    ITSELF: "mcp-actors",
+    OFFICIAL: "official Python SDK",
+    TYPESCRIPT: "official TypeScript SDK 1.x",
+    FLOOR: "floor on Trio",
+}
+
+# Of all that is measured beside each other: enough sessions to see what each costs, few enough for the slowest.
+IDLE_SESSIONS = 2_000
+FEW_SESSIONS, MANY_SESSIONS = 10, 10_000
+# "Unchanged" and "flat": what is left to the chance of a shared machine.
+UNCHANGED = 1.2
+LIVE_CALLS = 200
+
+
+class Against(NamedTuple):
+    """Ours / the figure at ``key`` is to be at least ``bound``, or at most where less is better."""
+
+    column: str
+    key: Key
+    bound: float
+
+
+@dataclass(frozen=True)
+class Goal:
+    what: str
+    metric: str
+    ours: Key
+    against: tuple[Against, ...]
+
+    @property
+    def at_least(self) -> bool:
+        return METRICS[self.metric].better == "higher"
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        return self.ours, *(each.key for each in self.against)
+
+
+def _key(scenario: str, transport: str, era: str, peer: str, **at: int | str) -> Key:
+    return Key(scenario, transport, era, tuple(sorted(at.items())), peer)
+
+
+def _goal(what: str, metric: str, ours: Key, **bounds: float) -> Goal:
+    """Against peers at the same place. The TypeScript SDK 1.x has one era: it is what it is compared in."""
+    against = []
+    for peer, bound in bounds.items():
+        key = ours._replace(peer=peer, at=tuple(member for member in ours.at if member[0] != "tool"))
+        if peer == TYPESCRIPT:
+            key = key._replace(era="legacy")
+        against.append(Against(FLOOR if peer == INLINE else peer, key, bound))
+    return Goal(what, metric, ours, tuple(against))
+
+
+def _calls(transport: str, era: str, window: int, **at: str) -> Key:
+    return _key("roundtrip", transport, era, OURS, in_flight=window, **at)
+
+
+def _client(transport: str, era: str, window: int) -> Key:
+    return _key("client_calls", transport, era, OURS, in_flight=window)
+
+
+def _of_servers() -> Iterator[Goal]:
+    for era in ("legacy", "modern"):
+        what = f"stdio, {era}, 64 in flight"
+        yield _goal(what, "per_second", _calls("stdio", era, 64), official=20.0, typescript1=0.5, floor=0.6)
+        inline = _calls("stdio", era, 64, tool="inline")
+        yield _goal(f"{what}, inline sync tool", "per_second", inline, typescript1=1.0)
+    for era in ("legacy", "modern"):
+        what = f"stdio, {era}, one at a time"
+        yield _goal(what, "per_second", _calls("stdio", era, 1), official=6.0, typescript1=0.7, floor=0.8)
+    for era in ("legacy", "modern"):
+        what = f"HTTP with JSON, {era}, 32 connections"
+        yield _goal(
+            what, "per_second", _calls("http", era, 32), official=10.0, typescript1=3.0, floor_inline=0.4
+        )
+    for era in ("legacy", "modern"):
+        what = f"WebSocket, {era}, 64 in flight"
+        yield _goal(what, "per_second", _calls("ws", era, 64), floor_inline=0.7)
+
+
+def _of_clients() -> Iterator[Goal]:
+    for era in ("legacy", "modern"):
+        # In the modern era a client does what it does by itself, which in memory need not be what is on a wire.
+        for window in (64, 1):
+            told = "64 in flight" if window > 1 else "one at a time"
+            what = f"client in memory, {era}, {told}"
+            yield _goal(what, "per_second", _client("memory", era, window), official=12.0)
+    for era in ("legacy", "modern"):
+        what = f"client over stdio to the inline floor, {era}, 64 in flight"
+        yield _goal(what, "per_second", _client("stdio", era, 64), official=6.0)
+    for era in ("legacy", "modern"):
+        what = f"client over HTTP, {era}, 32 at a time"
+        yield _goal(what, "per_second", _client("http", era, 32), official=2.0, floor=0.7)
+
+
+def _of_sessions() -> Iterator[Goal]:
+    idle = _key("many_sessions", "http", "legacy", OURS, sessions=IDLE_SESSIONS)
+    yield _goal("idle legacy HTTP session, memory", "kib_each", idle, official=0.33, typescript1=0.1)
+    start = _key("startup", "stdio", "legacy", OURS)
+    yield _goal("start to initialize answered on stdio", "start_ms", start, official=0.5, typescript1=1.7)
+    for transport, name in (("http", "HTTP"), ("ws", "WebSocket")):
+        alone = _key("stalled_peer", transport, "modern", OURS, live_calls=LIVE_CALLS, beside="nobody")
+        beside = _key("stalled_peer", transport, "modern", OURS, live_calls=LIVE_CALLS, beside="stalled")
+        what = f"99th percentile of {LIVE_CALLS} live calls beside a stalled peer, {name}"
+        yield Goal(what, "p99_us", beside, (Against(ITSELF, alone, UNCHANGED),))
+    for transport, name in (("http", "HTTP"), ("ws", "WebSocket")):
+        few = _key("many_sessions", transport, "legacy", OURS, sessions=FEW_SESSIONS)
+        many = _key("many_sessions", transport, "legacy", OURS, sessions=MANY_SESSIONS)
+        what = f"processor time a request, {FEW_SESSIONS} to {MANY_SESSIONS:,} sessions, {name}"
+        yield Goal(what, "cpu_us", many, (Against(ITSELF, few, UNCHANGED),))
+
+
+GOALS = (*_of_servers(), *_of_clients(), *_of_sessions())
+
+# Which parameter of a scenario brings a member of a place.
+PARAMETERS = {"in_flight": "windows", "sessions": "sessions", "live_calls": "live"}
+
+
+def goal_cases(goals: tuple[Goal, ...] = GOALS) -> list[Case]:
+    """What has to run for these rows, and no more: the parameters of a peer are the places where it is asked for."""
+    needed: dict[tuple[str, str, str], dict[str, dict[str, Any]]] = {}
+    for goal in goals:
+        for key in goal.keys:
+            by_peer = needed.setdefault((key.scenario, key.transport, key.era), {})
+            parameters = by_peer.setdefault(key.peer, {})
+            if key.scenario == "roundtrip":
+                parameters.setdefault("rates", [])
+                parameters["inline"] = parameters.get("inline", False) or ("tool", "inline") in key.at
+            for member, value in key.at:
+                if member in PARAMETERS:
+                    values = parameters.setdefault(PARAMETERS[member], [])
+                    parameters[PARAMETERS[member]] = sorted({*values, value})
+    return [
+        Case(
+            SCENARIOS[scenario], transport, "legacy" if era == "legacy" else "modern", tuple(by_peer), by_peer
+        )
+        for (scenario, transport, era), by_peer in needed.items()
+    ]
