@@ -99,8 +99,8 @@ class Caller:
         state: str | None = None,
     ) -> Any:
         """Sends a request of the protocol, answers what the server asks on the way, and reads the typed result."""
-        method = self._method(name)
         era = self.agreement.era
+        method = self._method(name)
         if method.cacheable and (cached := self.cache.get(name, params, trio.current_time())) is not None:
             await trio.lowlevel.checkpoint()
             return read(era, cached, method.result)
@@ -180,7 +180,7 @@ class Caller:
         progress: bool,
     ) -> dict[str, Any]:
         assert self._supervisor is not None
-        session = await self._supervisor.live_session(idle)
+        session = self._supervisor.live() or await self._supervisor.live_session(idle)
         try:
             return await self._request_in(session, method, params, idle, cap, on_progress, progress)
         except SessionExpired as expired:
@@ -191,7 +191,7 @@ class Caller:
             session = await self._supervisor.live_session(idle, session)
             return await self._request_in(session, method, params, idle, cap, on_progress, progress)
 
-    async def _request_in(
+    def _request_in(
         self,
         session: Session,
         method: str,
@@ -200,8 +200,8 @@ class Caller:
         cap: float,
         on_progress: ProgressCallback | None,
         progress: bool,
-    ) -> dict[str, Any]:
-        return await session.request(
+    ) -> Awaitable[dict[str, Any]]:
+        return session.request(
             method,
             params,
             idle=idle,

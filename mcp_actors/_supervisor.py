@@ -151,10 +151,10 @@ class Supervisor:
 
         ``lost`` is a session that is of no use any more, though its end may not have been noticed yet.
         """
-        if not self._is_live(lost):
+        if self.live(lost) is None:
             with trio.move_on_after(seconds):
                 while (
-                    not self._is_live(lost)
+                    self.live(lost) is None
                     and self._restart
                     and not self._stopping
                     and not self._done.is_set()
@@ -163,10 +163,11 @@ class Supervisor:
                     await self._changed.park()
         return self.session
 
-    def _is_live(self, lost: Session | None) -> bool:
+    def live(self, lost: Session | None = None) -> Session | None:
+        """The session of the moment if it is of any use, and another one than ``lost``."""
         session = None if self._connection is None else self._connection.session
         # One that has ended may not have been noticed yet by the task that holds it.
-        return session is not None and session is not lost and session.loss is None
+        return session if session is not None and session is not lost and session.loss is None else None
 
     @property
     def restarts(self) -> bool:

@@ -18,14 +18,14 @@ __all__ = ["Clock", "Deadline"]
 class Deadline:
     """Progress moves the idle clock, nothing moves the cap. Seconds; `math.inf` switches a clock off."""
 
-    __slots__ = ("_held", "at", "cap", "ends_at", "idle")
+    __slots__ = ("_held", "at", "cap", "ends_at", "idle", "started")
 
     def __init__(self, idle: float, cap: float) -> None:
-        now = trio.current_time()
+        self.started = trio.current_time()
         self.idle = idle
         self.cap = cap
-        self.ends_at = now + cap
-        self.at = min(now + idle, self.ends_at)
+        self.ends_at = self.started + cap
+        self.at = min(self.started + idle, self.ends_at)
         self._held = 0
 
     def touch(self) -> None:

@@ -87,7 +87,7 @@ class Outbound:
         outlet, about = (self._outlet, None) if call is None else (call.outlet, call.id)
         frame = Frame(encode_request(id, method, params), about, metadata=metadata, method=method, request=id)
         try:
-            await self._send(frame, pending, outlet)
+            pending.sent = self._sent(frame, outlet) or await self._send(frame, pending, outlet)
             answer = await pending.wait()
         except BaseException as error:
             if pending.sent and cancellable and not self._ended and not pending.answered:
@@ -105,18 +105,22 @@ class Outbound:
         with suppress(trio.BrokenResourceError):
             outlet.post(Frame(told, about, method=method, cancels=id))
 
-    async def _send(self, frame: Frame, pending: PendingCall, outlet: Outlet) -> None:
+    def _sent(self, frame: Frame, outlet: Outlet) -> bool:
         try:
-            if not outlet.send_nowait(frame):
-                with trio.move_on_at(pending.deadline.at):
-                    await outlet.send(frame)
-                    pending.sent = True
-                if not pending.sent:
-                    pending.expire()
-                return
+            return outlet.send_nowait(frame)
         except trio.BrokenResourceError as error:
             raise self._loss(error) from error
-        pending.sent = True
+
+    async def _send(self, frame: Frame, pending: PendingCall, outlet: Outlet) -> bool:
+        """Waits for room, but no longer than for the answer: then it was not sent."""
+        with trio.move_on_at(pending.deadline.at) as waiting:
+            try:
+                await outlet.send(frame)
+            except trio.BrokenResourceError as error:
+                raise self._loss(error) from error
+        if waiting.cancelled_caught:
+            pending.expire()
+        return not waiting.cancelled_caught
 
     def answered(self, answer: Reply | Failure) -> bool:
         """Wakes whoever waits for this answer; false if nobody does."""

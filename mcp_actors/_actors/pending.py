@@ -50,7 +50,6 @@ class PendingCall:
         "_answer",
         "_progress",
         "_reporting",
-        "_started",
         "_task",
         "deadline",
         "dropped",
@@ -69,7 +68,6 @@ class PendingCall:
         self.on_progress = on_progress
         self.sent = False
         self.dropped = 0
-        self._started = trio.current_time()
         self._answer: Reply | Failure | BaseException | None = None
         self._progress: deque[Progress] | None = deque(maxlen=queue) if on_progress else None
         self._reporting: trio.CancelScope | None = None
@@ -151,5 +149,5 @@ class PendingCall:
 
     def statistics(self) -> PendingStatistics:
         """Where the call stands."""
-        age = trio.current_time() - self._started
+        age = trio.current_time() - self.deadline.started
         return PendingStatistics(self.id, self.method, age, len(self._progress or ()))
