@@ -228,7 +228,8 @@ class Call:
     def close(self) -> None:
         """The call is over: its id may be used again, its place and its scope are free."""
         self.scope = None
-        self.conversation.forget(self)
+        if not self._over:
+            self.conversation.forget(self)
         for gate in self.gates:
             gate.leave()
 
@@ -239,7 +240,7 @@ class Call:
         try:
             if frame is None:
                 self.outlet.settle()
-            else:
+            elif not self.outlet.send_nowait(frame):
                 await self.outlet.send(frame)
         except trio.BrokenResourceError:
             log.debug("answer not sent: the connection is gone", id=self.id)

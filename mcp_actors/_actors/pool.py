@@ -67,28 +67,26 @@ class CallPool:
 
     async def _work(self) -> None:
         self._coming -= 1
+        task = trio.lowlevel.current_task()
         call: Call | None = None
         scope = trio.CancelScope()
         try:
             with scope:
-                while (call := await self._next()) is not None:
-                    await self._run(call, scope)
+                while self._queue or await self._called_again(task):
+                    if not self._queue:
+                        continue  # others were faster
+                    call = self._take()
+                    await self._run(call, scope, task)
                     if call.cut_short:
                         break
-            if call is not None:
+            if call is not None and call.cut_short:
                 await call.finish()
         finally:
             # Also when the session is cancelled in the middle of it.
             if call is not None and call.cut_short:
                 call.close()
 
-    async def _next(self) -> Call | None:
-        """The call that has queued longest, now or later. ``None`` when this task is not needed any more."""
-        while not self._queue:
-            self._more = 1
-            if self._closed or len(self._idle) >= self._max_idle:
-                return None
-            await self._sleep()
+    def _take(self) -> Call:
         call = self._queue.popleft()
         if self._queue and not self._coming:
             for _ in range(min(self._more, len(self._queue))):
@@ -96,8 +94,11 @@ class CallPool:
             self._more *= 2
         return call
 
-    async def _sleep(self) -> None:
-        task = trio.lowlevel.current_task()
+    async def _called_again(self, task: trio.lowlevel.Task) -> bool:
+        """Waits for calls to come, which others may have taken by now. False when this task is not needed any more."""
+        self._more = 1
+        if self._closed or len(self._idle) >= self._max_idle:
+            return False
         self._idle.append(task)
 
         def abort(raise_cancel: Any) -> trio.lowlevel.Abort:
@@ -106,12 +107,13 @@ class CallPool:
 
         await trio.lowlevel.wait_task_rescheduled(abort)
         self._coming -= 1
+        return True
 
-    async def _run(self, call: Call, scope: trio.CancelScope) -> None:
-        trio.lowlevel.current_task().name = call.invocation.method.name
+    async def _run(self, call: Call, scope: trio.CancelScope, task: trio.lowlevel.Task) -> None:
+        task.name = call.invocation.method.name
         try:
             # What an earlier call left in its context variables is none of this one's business.
-            await _awaited_in(self._context.copy(), call.run(scope))
+            await _awaited_in(self._context.copy(), call.run(scope), task)
         finally:
             # A call that was cut short has something left to do, outside of the scope that was cancelled.
             if not call.cut_short:
@@ -120,12 +122,12 @@ class CallPool:
 
 @coroutine
 def _awaited_in(
-    context: contextvars.Context, running: Coroutine[Any, Any, None]
+    context: contextvars.Context, running: Coroutine[Any, Any, None], task: trio.lowlevel.Task
 ) -> Generator[Any, Any, None]:
     """As ``await running``, in ``context``: for its first step here, for what comes after as that of the task."""
     try:
         waits_for = context.run(running.send, None)
-        trio.lowlevel.current_task().context = context
+        task.context = context
         while True:
             try:
                 received = yield waits_for
