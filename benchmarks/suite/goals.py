@@ -14,7 +14,7 @@ from benchmarks.suite.scenarios.table import SCENARIOS
 __all__ = ["COLUMNS", "GOALS", "GOALS_SIZE", "ITSELF", "Against", "Goal", "goal_cases"]
 
 # The budget leaves some of fifteen minutes for the job that is running then and for the report.
-GOALS_SIZE = Size("goals", 5, 0.5, (), (), budget=870.0)
+GOALS_SIZE = Size("goals", 5, 0.75, (), (), budget=870.0)
 
 OFFICIAL, TYPESCRIPT, INLINE, ITSELF = "official", "typescript1", "floor_inline", "itself"
 COLUMNS = {

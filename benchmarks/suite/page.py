@@ -141,7 +141,8 @@ def _transports(document: Document) -> list[Plot]:
             lines: dict[str, Line] = {}
             for key, metrics in samples.items():
                 at = dict(key.at)
-                if (key.scenario, key.peer, key.era) == ("roundtrip", OURS, era) and set(at) == {"in_flight"}:
+                here = (key.scenario, key.peer, key.era) == ("roundtrip", OURS, era)
+                if here and set(at) == {"in_flight"} and metric in metrics:
                     line = lines.setdefault(key.transport, Line(key.transport, []))
                     line.points.append(_point(float(at["in_flight"]), metrics[metric]))
             told = METRICS[metric]

@@ -10,11 +10,14 @@ from rich.console import Console
 
 from benchmarks.suite.command import main
 from benchmarks.suite.eras import Era
+from benchmarks.suite.goals import GOALS, goal_cases
 from benchmarks.suite.model import METRICS, Document, Job
 from benchmarks.suite.plan import FULL, QUICK, TOY, Case, make_plan
 from benchmarks.suite.process import LoadError
 from benchmarks.suite.running import run_job, run_plan
+from benchmarks.suite.scenarios import streams
 from benchmarks.suite.scenarios.table import SCENARIOS
+from benchmarks.suite.worker import measure
 
 HERE = {"python": sys.executable}
 # A transport of somebody else's, in a file of their own: lines over TCP under another name.
@@ -111,6 +114,16 @@ def test_calls_beside_a_stalled_peer(transport: str) -> None:
     assert "growth_mib" in beside
 
 
+def test_a_server_that_answers_nobody_beside_a_stalled_peer_is_told_as_such(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streams, "BESIDE_WITHIN_SECONDS", 0.0)
+    monkeypatch.setattr(streams, "FILL_SECONDS", 0.0)
+    job = Job("stalled_peer", "tcp", "ours", "modern", 1, 0.05, {"live": [4]}, HERE)
+    with pytest.raises(LoadError, match="nobody is answered beside"):
+        measure(job)
+
+
 @pytest.mark.parametrize("peer", ["ours", "floor"])
 def test_codec(peer: str) -> None:
     assert all(metrics["decode_us"] > 0 for metrics in toy("codec", "codec", peer))
@@ -143,6 +156,26 @@ def test_a_transport_of_somebody_else_takes_one_command(tmp_path: Path) -> None:
         for scenario in ("roundtrip", "cancel_latency")
     }
     assert "pigeon" in (tmp_path / "results.html").read_text()
+
+
+@pytest.mark.parametrize("scenario", sorted({goal.ours.scenario for goal in GOALS}))
+def test_the_places_of_goals_are_those_that_scenarios_give(scenario: str) -> None:
+    """At toy size: a goal that names a place in another way than its scenario would never have a figure."""
+    case = next(each for each in goal_cases() if each.scenario.name == scenario and "ours" in each.peers)
+    few = {
+        name: sorted({min(each, 10) for each in values}) if isinstance(values, list) else values
+        for name, values in case.parameters["ours"].items()
+    }
+    points = run_job(Job(scenario, case.transport, "ours", case.era, 1, TOY.seconds, few, HERE))
+    wanted = [
+        (goal.metric, {name: min(each, 10) if isinstance(each, int) else each for name, each in key.at})
+        for goal in GOALS
+        for key in goal.keys
+        if key[:3] == (scenario, case.transport, case.era) and key.peer == "ours"
+    ]
+    assert wanted
+    for metric, at in wanted:
+        assert any(point["at"] == at and metric in point["metrics"] for point in points)
 
 
 def test_what_gives_no_figure_is_told_and_not_tried_again() -> None:

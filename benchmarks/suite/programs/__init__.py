@@ -1,1 +1,1 @@
-"""The servers that are measured: each is started with a URL and offers the same tools."""
+"""What is measured: servers, each started with a URL and offering the same tools, and clients in a loop."""

@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 
 from benchmarks.suite.bench import Bench
 from benchmarks.suite.messages import Calls, Message, check_sums, id_of
+from benchmarks.suite.peers import PEERS
 from benchmarks.suite.process import LoadError
 
 __all__ = ["Taken", "closed_loop", "open_loop", "warm_up"]
 
 WARM_UP_CALLS = 300
 WARM_UP_SECONDS = 3.0
+# A long warm-up is at most so many times the length of a loop: toys need none.
+LOOPS_OF_WARM_UP = 8.0
 # More than that is not sent at once, however far behind the server is; their time runs all the same.
 MOST_IN_FLIGHT = 1000
 # A rate that is not held is given up after so many times the length of the loop.
@@ -124,5 +127,10 @@ async def open_loop(
 async def warm_up(bench: Bench, lane: int, window: int = 16) -> None:
     """Calls that are in no figure: what is loaded, compiled and allocated once belongs to no request."""
     calls = Calls(bench.era)
+    long = PEERS[bench.job.peer].warm_up
+    if long:
+        seconds = min(long, bench.job.seconds * LOOPS_OF_WARM_UP)
+        await closed_loop(bench, [lane], calls.__getitem__, window=window, seconds=seconds)
+        return
     most = min(WARM_UP_CALLS, round(WARM_UP_CALLS * bench.job.seconds) + window)
     await closed_loop(bench, [lane], calls.__getitem__, window=window, seconds=WARM_UP_SECONDS, most=most)
