@@ -11,7 +11,8 @@ from mcp_actors.abc import Frame
 from mcp_actors.errors import ConnectFailed, ConnectionLost, McpError, RemoteProtocolError
 from mcp_transports.http.client.conversation import Conversation, log
 from mcp_transports.http.client.events import Cursor, events
-from mcp_transports.http.client.wire import Answer, shown
+from mcp_transports.http.client.ways import shown
+from mcp_transports.http.client.wire import Answer
 
 __all__ = ["ENDPOINT_TIMEOUT", "follow_older_binding", "follow_session"]
 

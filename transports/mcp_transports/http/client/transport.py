@@ -6,8 +6,10 @@ import functools
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies
 
 import httpx2
 import trio
@@ -15,9 +17,11 @@ import trio
 from mcp_actors.abc import FrameChannel
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
 from mcp_transports.http.client.channel import HttpChannel
+from mcp_transports.http.client.connections import Connections, Place
 from mcp_transports.http.client.conversation import Conversation, Options
 from mcp_transports.http.client.inbox import Inbox
-from mcp_transports.http.client.wire import Wire, shown
+from mcp_transports.http.client.ways import Direct, ThroughClient, Way, shown
+from mcp_transports.http.client.wire import Wire
 
 __all__ = ["HttpClientTransport", "from_url"]
 
@@ -26,9 +30,6 @@ SPARE_CONNECTIONS = 32
 # Servers close idle connections after 5 s and more. A POST on a connection that is being closed is lost, and cannot be
 # sent again without knowing whether it was carried out, so we let go first.
 KEEPALIVE_EXPIRY = 4.0
-
-# A proxy would look for these on its own machine.
-NO_PROXY = {"all://localhost": None, "all://127.0.0.0/8": None, "all://[::1]": None}
 
 # What the protocol says by headers; nobody else may.
 RESERVED = frozenset(
@@ -101,17 +102,8 @@ class HttpClientTransport:
         """
         raised: BaseException | None = None
         async with AsyncExitStack() as stack:
-            client = self._client
-            if client is None:
-                client = await stack.enter_async_context(self._own_client())
-            wire = Wire(
-                client,
-                self._url,
-                self._headers,
-                connect_timeout=self._connect_timeout,
-                max_message_bytes=self._max_message_bytes,
-                peer=self._peer,
-            )
+            way = await self._way(stack)
+            wire = Wire(way, max_message_bytes=self._max_message_bytes, peer=self._peer)
             talk = Conversation(wire, Inbox(self._max_message_bytes), self._options)
             channel = HttpChannel(talk)
             async with trio.open_nursery() as nursery:
@@ -125,17 +117,37 @@ class HttpClientTransport:
         if raised is not None:
             raise raised
 
-    def _own_client(self) -> httpx2.AsyncClient:
-        connections = self._options.max_posts + SPARE_CONNECTIONS
-        limits = httpx2.Limits(
-            max_connections=connections,
-            max_keepalive_connections=connections,
-            keepalive_expiry=KEEPALIVE_EXPIRY,
+    async def _way(self, stack: AsyncExitStack) -> Way:
+        """How the requests go, with what they need put on the stack; a whole client only where it is of use."""
+        most = self._options.max_posts + SPARE_CONNECTIONS
+        client = self._client
+        if client is None and self._socket is None and _has_proxy(self._url):
+            limits = httpx2.Limits(
+                max_connections=most, max_keepalive_connections=most, keepalive_expiry=KEEPALIVE_EXPIRY
+            )
+            client = await stack.enter_async_context(httpx2.AsyncClient(limits=limits, verify=_trust()))
+        if client is not None:
+            return ThroughClient(client, self._url, self._headers, connect_timeout=self._connect_timeout)
+        secure = self._url.scheme == "https"
+        place = Place(
+            host=self._url.raw_host.decode("ascii"),
+            port=self._url.port or (443 if secure else 80),
+            path=self._socket,
+            tls=_trust() if secure else None,
+            timeout=self._connect_timeout,
         )
-        if self._socket is None:
-            return httpx2.AsyncClient(limits=limits, verify=_trust(), mounts=NO_PROXY)
-        unix = httpx2.AsyncHTTPTransport(uds=self._socket, limits=limits, verify=_trust())
-        return httpx2.AsyncClient(transport=unix)
+        connections = Connections(place, most=most, expiry=KEEPALIVE_EXPIRY)
+        stack.push_async_callback(connections.aclose)
+        return Direct(connections, self._url, self._headers)
+
+
+def _has_proxy(url: httpx2.URL) -> bool:
+    """Whether the environment may want it asked through a proxy, which would look for this machine on its own."""
+    try:
+        local = ip_address(url.host).is_loopback
+    except ValueError:
+        local = url.host == "localhost"
+    return not local and not getproxies().keys().isdisjoint({url.scheme, "all"})
 
 
 @functools.cache

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import copy
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
+import httpcore2
 import httpx2
-import trio
 
 from mcp_actors.errors import ConnectFailed, ConnectionLost, LocalProtocolError, McpError, RemoteProtocolError
 from mcp_transports.http.client.errors import AccessRefused, HttpRefused, refusal
+from mcp_transports.http.client.ways import Body, Headers, Reply, Way, shown
 
-__all__ = ["Answer", "Body", "Headers", "Wire", "shown"]
-
-Headers = Sequence[tuple[bytes, bytes]]
+__all__ = ["Answer", "Body", "Headers", "Wire"]
 
 # What is read of a body that is no JSON-RPC message.
 MAX_REFUSAL_BYTES = 4096
@@ -23,12 +22,17 @@ MAX_REFUSAL_BYTES = 4096
 # three probes, 15 s apart; the names differ between systems, and what one does not know stays at its default.
 KEEPALIVE = {"TCP_KEEPIDLE": 45, "TCP_KEEPALIVE": 45, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 3}
 
+# The same things go wrong in both of the libraries, each of which has classes of its own for them.
+_FAILURES = (
+    httpx2.HTTPError,
+    httpcore2.NetworkError,
+    httpcore2.TimeoutException,
+    httpcore2.ProtocolError,
+    httpcore2.UnsupportedProtocol,
+)
 _NEVER_SENT = (
-    httpx2.ConnectError,
-    httpx2.ConnectTimeout,
-    httpx2.PoolTimeout,
-    httpx2.ProxyError,
-    httpx2.UnsupportedProtocol,
+    *(httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError),
+    *(httpx2.UnsupportedProtocol, httpcore2.ConnectError, httpcore2.ConnectTimeout),
 )
 
 
@@ -42,33 +46,15 @@ def _words(error: BaseException) -> str:
     return type(error).__name__
 
 
-def shown(url: httpx2.URL) -> str:
-    """A URL for logs and messages: without the places in which secrets are kept."""
-    return str(url.copy_with(userinfo=b"", query=None, fragment=None))
-
-
-class Body(httpx2.AsyncByteStream):
-    """What is sent; ``sent`` is set when all of it was written."""
-
-    def __init__(self, data: bytes, sent: trio.Event) -> None:
-        self.data = data
-        self._sent = sent
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        yield self.data
-        self._sent.set()
-
-
 class Answer:
     """An answer whose body has not been read yet; only good inside `Wire.ask`."""
 
-    def __init__(self, response: httpx2.Response, wire: Wire) -> None:
-        self._response = response
+    def __init__(self, reply: Reply, wire: Wire) -> None:
+        self._reply = reply
         self._wire = wire
-        self._peer = wire.peer
         self.max_bytes = wire.max_message_bytes
-        self.status = response.status_code
-        self.media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        self.status = reply.status
+        self.media_type = (self.header("content-type") or "").partition(";")[0].strip().lower()
 
     @property
     def ok(self) -> bool:
@@ -89,35 +75,46 @@ class Answer:
         return self.media_type == "application/json"
 
     def header(self, name: str) -> str | None:
-        value: str | None = self._response.headers.get(name)
-        return value
+        """The value of a header, of all that have this name if there are several; ``name`` is in lower case."""
+        wanted = name.encode()
+        values = [
+            value.decode("utf-8", "replace") for each, value in self._reply.headers if each.lower() == wanted
+        ]
+        return ", ".join(values) if values else None
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """The body as it comes. Close it with `contextlib.aclosing`."""
         try:
-            async with aclosing(self._response.aiter_bytes()) as pieces:
+            async with aclosing(self._reply.pieces()) as pieces:
                 async for piece in pieces:
                     yield piece
-        except httpx2.HTTPError as error:
+        except _FAILURES as error:
             raise self._wire.typed(error) from error
 
     async def body(self) -> bytes:
-        """All of the body; raises `RemoteProtocolError` if it is longer than a message may be."""
+        """All of the body, which leaves the connection to others; raises `RemoteProtocolError` if it is longer than a
+        message may be.
+        """
         length = self.header("content-length")
         if length is None or not (length.isdecimal() and len(length) < 20) or int(length) <= self.max_bytes:
             data = await self._read(self.max_bytes + 1)
             if len(data) <= self.max_bytes:
+                await self._reply.aclose()
                 return data
-        raise RemoteProtocolError(f"{self._peer} sent an answer longer than {self.max_bytes} bytes")
+        raise RemoteProtocolError(f"{self._wire.peer} sent an answer longer than {self.max_bytes} bytes")
 
     async def _read(self, most: int) -> bytes:
-        data = bytearray()
-        async with aclosing(self.pieces()) as pieces:
-            async for piece in pieces:
-                data += piece
-                if len(data) >= most:
-                    break
-        return bytes(data)
+        read, length = [], 0
+        try:
+            async with aclosing(self._reply.pieces()) as pieces:
+                async for piece in pieces:
+                    read.append(piece)
+                    length += len(piece)
+                    if length >= most:
+                        break
+        except _FAILURES as error:
+            raise self._wire.typed(error) from error
+        return b"".join(read)
 
     async def refused(self) -> HttpRefused | AccessRefused:
         """What its status says, with the beginning of its body."""
@@ -128,11 +125,11 @@ class Answer:
         location = None
         if 300 <= self.status < 400 and (named := self.header("location")) is not None:
             try:
-                location = shown(self._response.url.join(named))
+                location = shown(self._wire.url.join(named))
             except httpx2.InvalidURL:
                 pass
         return refusal(
-            self._peer,
+            self._wire.peer,
             self.status,
             body[:MAX_REFUSAL_BYTES],
             location=location,
@@ -141,7 +138,7 @@ class Answer:
 
     def keep_alive(self) -> None:
         """Has the operating system probe the peer of a stream that may be silent for long."""
-        stream = self._response.extensions.get("network_stream")
+        stream = self._reply.extensions.get("network_stream")
         connection = None if stream is None else stream.get_extra_info("socket")
         if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
             return
@@ -152,31 +149,22 @@ class Answer:
 
 
 class Wire:
-    """Asks one server by HTTP. ``url`` is where to, ``headers`` come with every request."""
+    """Asks one server by HTTP; the URL is that of ``way``."""
 
-    def __init__(
-        self,
-        client: httpx2.AsyncClient,
-        url: httpx2.URL,
-        headers: Headers,
-        *,
-        connect_timeout: float,
-        max_message_bytes: int,
-        peer: str,
-    ) -> None:
-        self.url = url
+    def __init__(self, way: Way, *, max_message_bytes: int, peer: str) -> None:
         self.peer = peer
         self.max_message_bytes = max_message_bytes
-        self._client = client
-        self._headers = headers
-        # Waiting for an answer is timed by the engine's own two clocks, waiting for room in the pool as well.
-        self._timeout = httpx2.Timeout(connect=connect_timeout, read=None, write=None, pool=None)
+        self._way = way
         self._contacted = False
+
+    @property
+    def url(self) -> httpx2.URL:
+        return self._way.url
 
     def at(self, url: httpx2.URL) -> Wire:
         """The same for another URL of the same server."""
         wire = copy.copy(self)
-        wire.url = url
+        wire._way = self._way.at(url)
         return wire
 
     @asynccontextmanager
@@ -188,37 +176,26 @@ class Wire:
         `LocalProtocolError` for headers that cannot be sent; reading the answer raises `ConnectionLost` and
         `RemoteProtocolError`, the latter for an encoding that is broken.
         """
-        response = await self._send(method, headers, body)
+        reply = await self._send(method, headers, body)
         try:
-            yield Answer(response, self)
+            yield Answer(reply, self)
         finally:
-            await response.aclose()
+            await reply.aclose()
 
-    async def _send(self, method: str, headers: Headers, body: Body | None) -> httpx2.Response:
-        all_headers = [*self._headers, *headers]
+    async def _send(self, method: str, headers: Headers, body: Body | None) -> Reply:
         if body is not None:
-            all_headers.append((b"content-length", b"%d" % len(body.data)))
-        if self._client.is_closed:
-            raise LocalProtocolError("the HTTP client that this transport was given is closed")
-        request = self._client.build_request(
-            method, self.url, headers=all_headers, content=body, timeout=self._timeout
-        )
+            headers = [*headers, (b"content-length", b"%d" % len(body.data))]
         try:
-            response = await self._client.send(request, stream=True, follow_redirects=False)
-        except httpx2.HTTPError as error:
+            reply = await self._way.send(method, headers, body)
+        except _FAILURES as error:
             raise self.typed(error) from error
-        except McpError:
-            raise
-        except Exception as error:
-            # An auth flow or an event hook of the user's own client; the other requests must not suffer from it.
-            raise ConnectFailed(f"the HTTP client could not ask {self.peer}: {error!r}") from error
         self._contacted = True
-        return response
+        return reply
 
-    def typed(self, error: httpx2.HTTPError) -> McpError:
+    def typed(self, error: Exception) -> McpError:
         """What went wrong, as one of this package's errors."""
         said = _words(error)
-        if isinstance(error, httpx2.LocalProtocolError):
+        if isinstance(error, (httpx2.LocalProtocolError, httpcore2.LocalProtocolError)):
             return LocalProtocolError(f"the request cannot be sent by HTTP: {said}")
         if isinstance(error, httpx2.DecodingError):
             return RemoteProtocolError(f"{self.peer} sent a body that cannot be decoded: {said}")

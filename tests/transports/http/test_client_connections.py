@@ -1,0 +1,295 @@
+"""Connections of a client's own: what is told on them as a whole HTTP client would, and how they are kept."""
+
+from __future__ import annotations
+
+import gzip
+import ssl
+from base64 import b64encode
+
+import attrs
+import httpcore2
+import httpx2
+import pytest
+import trio
+import trustme
+
+from mcp_transports.http.client import HttpChannel, from_url
+from mcp_transports.http.client.connections import Connections, Line, Place
+
+from .scripted import request
+from .test_client_sockets import RawServer, ask, echo, json_reply
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
+
+
+def headers(head: bytes) -> dict[str, str]:
+    """By names in lower case, none of them twice."""
+    pairs = [line.split(": ", 1) for line in head.decode().split("\r\n")[1:]]
+    found = {name.lower(): value for name, value in pairs}
+    assert len(found) == len(pairs)
+    return found
+
+
+async def told(
+    count: int = 1, reply: bytes = b"", *, user: str = "", **options: object
+) -> list[dict[str, str]]:
+    """The headers of some requests; ``reply`` is added to the head of every answer."""
+    heads = []
+
+    async def answer(stream: trio.abc.Stream, head: bytes, body: bytes) -> bool:
+        heads.append(headers(head))
+        await stream.send_all(json_reply(body).replace(b"\r\n\r\n", b"\r\n" + reply + b"\r\n", 1))
+        return True
+
+    async with RawServer(answer).channel() as channel:
+        url = httpx2.URL(channel.peer).copy_with(userinfo=user.encode())
+        async with from_url(str(url), **options).connect() as other:
+            for id in range(count):
+                assert isinstance(other, HttpChannel)
+                assert (await ask(other, id)).data == request(id).data
+    return heads
+
+
+# -- what is told -----------------------------------------------------------------------------------------------------
+
+
+async def test_servers_are_told_what_a_whole_client_would_tell_them() -> None:
+    (head,) = await told()
+    assert head["host"].startswith("127.0.0.1:")
+    assert head["user-agent"] == f"python-httpx2/{httpx2.__version__}"
+    assert head["accept-encoding"] == "identity"
+
+
+async def test_headers_of_the_user_stand_in_for_ours() -> None:
+    (head,) = await told(headers={"Host": "front", "User-Agent": "me", "Accept-Encoding": "gzip"})
+    assert (head["host"], head["user-agent"], head["accept-encoding"]) == ("front", "me", "gzip")
+
+
+async def test_user_and_password_of_the_url_are_basic_authorization() -> None:
+    (head,) = await told(user="me:secret", headers={"Authorization": "Bearer other"})
+    assert head["authorization"] == "Basic " + b64encode(b"me:secret").decode()
+
+
+async def test_cookies_come_back_to_the_server_that_set_them() -> None:
+    first, second, third = await told(
+        3, b"Set-Cookie: node=7; Path=/mcp\r\nSet-Cookie: no=1; Path=/other\r\n"
+    )
+    assert "cookie" not in first
+    assert second["cookie"] == "node=7"
+    assert second == third
+
+
+async def test_cookies_of_the_user_are_left_alone() -> None:
+    heads = await told(2, b"Set-Cookie: node=7\r\n", headers={"cookie": "mine=1"})
+    assert [head["cookie"] for head in heads] == ["mine=1", "mine=1"]
+
+
+async def test_an_answer_that_is_compressed_all_the_same_is_read() -> None:
+    async def answer(stream: trio.abc.Stream, head: bytes, body: bytes) -> bool:
+        packed = json_reply(gzip.compress(body))
+        await stream.send_all(packed.replace(b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n", 1))
+        return True
+
+    server = RawServer(answer)
+    async with server.channel() as channel:
+        for id in (1, 2):
+            assert (await ask(channel, id)).data == request(id).data
+    assert server.connections == 1
+
+
+async def test_certificates_that_are_trusted(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = trustme.CA()
+    ours, theirs = ssl.create_default_context(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.configure_trust(ours)
+    authority.issue_cert("localhost").configure_cert(theirs)
+    monkeypatch.setattr("mcp_transports.http.client.transport._trust", lambda: ours)
+    tcp = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
+    server = RawServer(echo)
+    listener = trio.SSLListener(tcp, theirs, https_compatible=True)
+    nursery.start_soon(trio.serve_listeners, server.serve, [listener])
+    async with from_url(f"https://localhost:{tcp.socket.getsockname()[1]}/mcp").connect() as channel:
+        for id in (1, 2):
+            assert isinstance(channel, HttpChannel)
+            assert (await ask(channel, id)).data == request(id).data
+    await server.closed.wait()
+    assert (server.connections, server.open) == (1, 0)
+    nursery.cancel_scope.cancel()
+
+
+# -- one connection ---------------------------------------------------------------------------------------------------
+
+
+async def line() -> tuple[Line, trio.SocketStream]:
+    near, far = trio.socket.socketpair()
+    return Line(trio.SocketStream(near)), trio.SocketStream(far)
+
+
+async def test_the_head_and_the_body_of_a_request_are_one_write() -> None:
+    ours, theirs = await line()
+    async with theirs:
+        for _ in range(2):
+            await ours.write(b"head ")
+            await ours.write(b"")
+            await ours.write(b"body")
+            assert await theirs.receive_some() == b"head body"
+            await theirs.send_all(b"answer")
+            assert await ours.read(100) == b"answer"
+        await ours.aclose()
+
+
+async def test_a_head_without_a_body_is_written_when_its_answer_is_read() -> None:
+    ours, theirs = await line()
+    async with theirs:
+        await ours.write(b"head")
+        await theirs.send_all(b"answer")
+        assert await ours.read(100) == b"answer"
+        assert await theirs.receive_some() == b"head"
+        await ours.aclose()
+
+
+async def test_an_answer_that_came_before_the_hang_up_is_read() -> None:
+    ours, theirs = await line()
+    await theirs.send_all(b"answer")
+    await theirs.aclose()
+    await ours.write(b"head")
+    assert await ours.read(100) == b"answer"
+    await ours.write(b"head")
+    with pytest.raises(httpcore2.WriteError):
+        await ours.write(b"body")
+    await ours.aclose()
+    with pytest.raises(httpcore2.ReadError):
+        await ours.read(100)
+
+
+# -- the kept ones ----------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class Pairs(Place):
+    """Every connection leads to a socket of the test."""
+
+    far: list[trio.SocketStream]
+    host: str = "x"
+    port: int = 80
+    path: str | None = None
+    tls: ssl.SSLContext | None = None
+    timeout: float = 5.0
+
+    async def connect(self) -> Line:
+        ours, theirs = await line()
+        self.far.append(theirs)
+        await trio.lowlevel.checkpoint()
+        return ours
+
+
+async def exchanged(connection: httpcore2.AsyncHTTP11Connection, far: trio.SocketStream) -> None:
+    """One request and its answer, so that the connection can take another."""
+    await far.send_all(OK)
+    response = await connection.handle_async_request(
+        httpcore2.Request("GET", "http://x/", headers={"Host": "x"})
+    )
+    assert await response.aread() == b""
+    await response.aclose()
+
+
+async def test_the_connection_that_was_used_last_is_used_first() -> None:
+    place = Pairs(far=[])
+    kept = Connections(place, most=4, expiry=4)
+    first, second = await kept.take(), await kept.take()
+    for connection, far in zip((first, second), place.far, strict=True):
+        await exchanged(connection, far)
+        await kept.give_back(connection)
+    assert await kept.take() is second
+    assert await kept.take() is first
+    assert "2 open, 0 idle" in repr(kept)
+    for connection in (first, second):
+        await connection.aclose()
+    for far in place.far:
+        await far.aclose()
+
+
+async def test_one_that_was_idle_for_long_and_one_that_ended_are_not_used(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    place = Pairs(far=[])
+    kept = Connections(place, most=4, expiry=4)
+    connections = [await kept.take() for _ in range(3)]
+    for connection, far in zip(connections, place.far, strict=True):
+        await exchanged(connection, far)
+    await kept.give_back(connections[0])
+    await trio.sleep(3)
+    await kept.give_back(connections[1])
+    await trio.sleep(2)
+    # Who gives back closes what has been there for too long.
+    await kept.give_back(connections[2])
+    assert connections[0].is_closed()
+    await place.far[2].aclose()
+    assert await kept.take() is connections[1]
+    assert connections[2].is_closed()
+    assert "1 open, 0 idle" in repr(kept)
+    await exchanged(connections[1], place.far[1])
+    await kept.give_back(connections[1])
+    await trio.sleep(4)
+    fresh = await kept.take()
+    assert fresh not in connections
+    assert connections[1].is_closed()
+    await kept.give_back(fresh)
+    assert "0 open" in repr(kept)
+    for far in place.far:
+        await far.aclose()
+
+
+async def test_no_more_than_there_may_be(autojump_clock: trio.abc.Clock, nursery: trio.Nursery) -> None:
+    place = Pairs(far=[])
+    kept = Connections(place, most=1, expiry=4)
+    taken = await kept.take()
+    with trio.move_on_after(1) as impatient:
+        await kept.take()
+    assert impatient.cancelled_caught
+    got = []
+
+    async def take() -> None:
+        got.append(await kept.take())
+
+    nursery.start_soon(take)
+    nursery.start_soon(take)
+    await trio.testing.wait_all_tasks_blocked()
+    assert got == []
+    await exchanged(taken, place.far[0])
+    await kept.give_back(taken)
+    await trio.testing.wait_all_tasks_blocked()
+    assert got == [taken]
+    await kept.give_back(taken)  # not idle to its end this time: nothing was asked on it
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(got) == 2
+    await kept.aclose()
+    for connection in got:
+        await connection.aclose()
+    for far in place.far:
+        await far.aclose()
+
+
+async def test_a_server_that_lets_nobody_in_is_not_waited_for(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*args: object, **options: object) -> trio.SocketStream:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(trio, "open_tcp_stream", never)
+    place = Place(host="x", port=80, path=None, tls=None, timeout=7)
+    kept = Connections(place, most=1, expiry=4)
+    for _ in range(2):
+        with pytest.raises(httpcore2.ConnectTimeout):
+            await kept.take()
+    assert trio.current_time() == 14
+    assert "0 open" in repr(kept)
+
+
+async def test_a_handshake_that_is_given_up_leaves_no_socket(autojump_clock: trio.abc.Clock) -> None:
+    near, far = trio.socket.socketpair()
+    place = Place(host="x", port=80, path=None, tls=ssl.create_default_context(), timeout=7)
+    with trio.move_on_after(1) as scope:
+        await place._secured(trio.SocketStream(near), ssl.create_default_context())
+    assert scope.cancelled_caught
+    assert near.fileno() == -1
+    far.close()
