@@ -138,10 +138,11 @@ class FrameChannel(trio.abc.Channel[Frame]):
         """
 
     def write_now(self, frame: Frame) -> bool:
-        """Writes one frame with one system call that takes all of it or nothing; says whether it did.
+        """Sends one frame in this very turn, all of it or nothing; says whether it did.
 
-        Used when nothing else is on its way, to save the wake-up of the writer task. A channel that cannot promise
-        all or nothing keeps this default, as does one that is closed or broken: sending finds that out.
+        By one system call, or because a peer in this process takes it. Used when nothing else is on its way, to save
+        the wake-up of the writer task. A channel that cannot promise all or nothing keeps this default, as does one
+        that is closed or broken: sending finds that out.
         """
         return False
 

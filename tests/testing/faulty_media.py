@@ -206,6 +206,21 @@ class SaysThatItWrote(Passing):
         return True
 
 
+class DeliversPastTheQueue(Passing):
+    """The second of two frames is delivered while the first one is still to be received."""
+
+    take: Callable[[Frame], bool] | None = None
+
+    def deliver_to(self, take: Callable[[Frame], bool]) -> None:
+        self.take = take
+
+    async def receive_many(self) -> list[Frame]:
+        frames = [await self.inner.receive(), await self.inner.receive()]
+        if self.take is not None and self.take(frames[1]):
+            del frames[1]
+        return frames
+
+
 class TakesWhenClosed(Passing):
     closed = False
 

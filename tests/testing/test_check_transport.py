@@ -17,7 +17,7 @@ from mcp_transports.http.server import HttpServerTransport
 from .media import close_one_way, memory, pipes, reset, send_eof, stdio, tcp
 
 ENDS_TO_END = 9
-LINKS = 23
+LINKS = 24
 
 
 async def test_memory_under_virtual_time(autojump_clock: trio.testing.MockClock) -> None:

@@ -35,6 +35,7 @@ CHANNELS: list[tuple[type[faults.Passing], str, str]] = [
     (faults.LosesWhenCancelled, "cancelled_receives_lose_nothing", rules.CANCELLED_RECEIVE),
     (faults.CarriesAnything, "longer_frames_are_refused", rules.LIMIT),
     (faults.SaysThatItWrote, "writing_at_once_keeps_its_promise", rules.NO_LOSS),
+    (faults.DeliversPastTheQueue, "deliveries_keep_the_order", rules.ORDER),
     (faults.TakesWhenClosed, "handing_over_keeps_its_promise", rules.HAND_OVER),
 ]
 END_TO_END: list[tuple[type[faults.Passing], str, str]] = [
@@ -125,7 +126,7 @@ async def test_the_soil_is_good(autojump_clock: trio.testing.MockClock) -> None:
         yield transport, lambda where: transport
 
     report = await check_transport(maker)
-    assert len(report.passed) == 41
+    assert len(report.passed) == 42
 
 
 async def test_a_fault_is_found_under_the_real_clock() -> None:

@@ -80,7 +80,7 @@ async def test_a_recorded_transport_is_a_binding(tmp_path: Path, autojump_clock:
             yield recorded, lambda where: recorded
 
     report = await check_transport(maker)
-    assert len(report.passed) == 41
+    assert len(report.passed) == 42
 
 
 async def test_what_is_written(tmp_path: Path, autojump_clock: Clock) -> None:

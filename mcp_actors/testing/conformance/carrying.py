@@ -11,6 +11,7 @@ from mcp_actors.errors import LocalProtocolError
 from mcp_actors.testing.conformance.report import Check, RuleBroken, expect
 from mcp_actors.testing.conformance.rig import Rig
 from mcp_actors.testing.conformance.rules import (
+    DELIVER,
     ENDINGS,
     HAND_OVER,
     LIMIT,
@@ -142,26 +143,68 @@ async def senders_take_turns(rig: Rig) -> None:
     """Several tasks send, one after the other, in all four ways, as a link's writer and its callers do."""
     async with rig.pair() as (client, server):
         frames = make_frames(FRAMES, sizes=(0, 200, 3000))
-        turn = trio.Lock()
-        queue = iter(frames)
         sent: list[Frame] = []
-
-        async def send_some(way: int) -> None:
-            while True:
-                async with turn:
-                    frame = next(queue, None)
-                    if frame is None:
-                        return
-                    sent.append(frame)
-                    if way == 0 or not (_hand_over(client, frame) if way == 1 else client.write_now(frame)):
-                        await (client.send_many([frame]) if way == 3 else client.send(frame))
-                await trio.lowlevel.checkpoint()
-
         async with trio.open_nursery() as nursery:
-            for way in range(4):
-                nursery.start_soon(send_some, way)
+            nursery.start_soon(_take_turns, client, frames, sent)
             got = await receive_count(server, len(frames), rig.patience, "client to server")
         compare(got, sent, "client to server, four tasks in turns")
+
+
+async def _take_turns(sender: FrameChannel, frames: Sequence[Frame], sent: list[Frame]) -> None:
+    turn = trio.Lock()
+    queue = iter(frames)
+
+    async def send_some(way: int) -> None:
+        while True:
+            async with turn:
+                frame = next(queue, None)
+                if frame is None:
+                    return
+                sent.append(frame)
+                if way == 0 or not (_hand_over(sender, frame) if way == 1 else sender.write_now(frame)):
+                    await (sender.send_many([frame]) if way == 3 else sender.send(frame))
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        for way in range(4):
+            nursery.start_soon(send_some, way)
+
+
+async def deliveries_keep_the_order(rig: Rig) -> None:
+    """What a channel delivers past ``receive_many``, if it does, comes in order with the rest, and only in between."""
+    async with rig.pair() as (client, server):
+        frames, last = make_frames(FRAMES, sizes=(0, 200, 3000)), make_frame(0, tag="last")
+        sent: list[Frame] = []
+        got: list[bytes] = []
+        waiting, asked = False, 0
+
+        def take(frame: Frame) -> bool:
+            nonlocal asked
+            asked += 1
+            expect(waiting, DELIVER, "a frame was delivered while nobody waited in receive_many")
+            if asked % 5 == 0:
+                return False
+            got.append(frame.data)
+            if frame.data == last.data:
+                reading.cancel(reason="that was the last one")
+            return True
+
+        async def send_all() -> None:
+            await _take_turns(server, frames, sent)
+            await server.send(last)
+
+        client.deliver_to(take)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send_all)
+            with trio.move_on_after(rig.patience) as reading:
+                while last.data not in got[-1:]:
+                    waiting = True
+                    received = await client.receive_many()
+                    waiting = False
+                    got += [frame.data for frame in received]
+                    await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel(reason="all has come, or nothing more does")
+        compare(got, [*sent, last], "server to client, delivered and received")
 
 
 def _hand_over(channel: FrameChannel, frame: Frame) -> bool:
@@ -271,6 +314,7 @@ CARRYING = (
     Check(large_frames_arrive, LIMIT),
     Check(longer_frames_are_refused, LIMIT),
     Check(senders_take_turns, ORDER),
+    Check(deliveries_keep_the_order, DELIVER),
     Check(senders_at_once, ENDINGS, needs="senders_at_once"),
     Check(handing_over_keeps_its_promise, HAND_OVER),
     Check(writing_at_once_keeps_its_promise, WRITE_NOW),

@@ -13,6 +13,7 @@ __all__ = [
     "CHANGES",
     "CLEAN_END",
     "CLOSING",
+    "DELIVER",
     "DELIVERED",
     "ENDINGS",
     "HALF_CLOSE",
@@ -52,6 +53,10 @@ HAND_OVER = (
 WRITE_NOW = (
     "write_now takes all of a frame, in order with what send was given, or nothing, and says whether it did; "
     "it says no when the channel is closed"
+)
+DELIVER = (
+    "what deliver_to was given takes frames only while somebody waits in receive_many and nothing is ahead of them, "
+    "and what it refuses is received"
 )
 PRESSURE = "send waits while the peer takes no more: memory is bounded when a peer does not read"
 ISOLATION = "every connection stands alone: one that stalls or ends holds up no other"
