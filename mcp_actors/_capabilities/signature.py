@@ -22,7 +22,14 @@ from mcp_actors._capabilities.docstrings import read_docstring
 from mcp_actors._capabilities.foreign_types import ForeignType, is_foreign, is_model, says_foreign
 from mcp_actors._capabilities.json_schema import Validator, compile_schema
 from mcp_actors._capabilities.schema_problems import Problem, json_type
-from mcp_actors._capabilities.type_conversion import adapt, convert, decode, plain, problems_of, record_struct
+from mcp_actors._capabilities.type_conversion import (
+    adapt,
+    conversion_to,
+    convert,
+    plain,
+    problems_of,
+    record_struct,
+)
 from mcp_actors._capabilities.type_fields import NOTHING, TypeField, read_hints, strip
 from mcp_actors._capabilities.type_schema import SchemaWriter, root_schema
 from mcp_actors.types import CallToolResult
@@ -231,12 +238,12 @@ def _promised(field: TypeField, tp: Any) -> TypeField:
 
 def _binding(fields: list[tuple[TypeField, Any]], schema: dict[str, Any]) -> Bind:
     struct = record_struct(fields, closed=True)
-    as_dict, unset, make = msgspec.structs.asdict, msgspec.UNSET, msgspec.convert
+    as_dict, unset, make = msgspec.structs.asdict, msgspec.UNSET, conversion_to(tp for _, tp in fields)
     explained = _Explained(fields, schema)
 
     def bind_all(arguments: dict[str, Any]) -> dict[str, Any]:
         try:
-            return as_dict(make(arguments, struct, strict=True, str_keys=True, dec_hook=decode))
+            return as_dict(make(arguments, struct))
         except msgspec.ValidationError as error:
             raise explained(arguments, error) from None
 

@@ -13,7 +13,7 @@ import pathlib
 import re
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import msgspec
@@ -29,7 +29,7 @@ from mcp_actors._capabilities.foreign_types import (
 from mcp_actors._capabilities.schema_problems import Problem, json_type
 from mcp_actors._capabilities.type_fields import TypeField, components, read_fields, record_kind, strip
 
-__all__ = ["adapt", "convert", "plain", "problems_of", "record_struct"]
+__all__ = ["adapt", "conversion_to", "convert", "plain", "problems_of", "record_struct"]
 
 _NATIVE_ORIGINS = frozenset(
     {
@@ -76,6 +76,20 @@ def decode(tp: Any, value: Any) -> Any:
 def convert(value: Any, tp: Any) -> Any:
     """Makes a value of an adapted type; raises `msgspec.ValidationError`."""
     return msgspec.convert(value, tp, strict=True, str_keys=True, dec_hook=decode)
+
+
+def conversion_to(members: Iterable[Any]) -> Callable[[Any, Any], Any]:
+    """`convert`, or what does the same sooner for a record whose members are JSON's own scalars: telling msgspec what
+    to do with all others takes it longer than the conversion."""
+    return msgspec.convert if all(map(_is_scalar, members)) else convert
+
+
+def _is_scalar(tp: Any) -> bool:
+    if typing.get_origin(tp) is Annotated:
+        return _is_scalar(typing.get_args(tp)[0])
+    if typing.get_origin(tp) in (typing.Union, types.UnionType):
+        return all(map(_is_scalar, typing.get_args(tp)))
+    return tp in (str, int, float, bool, type(None))
 
 
 def plain(value: Any) -> Any:
