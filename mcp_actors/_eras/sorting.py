@@ -32,7 +32,7 @@ from mcp_actors._eras.modern.eras import MODERN
 from mcp_actors._eras.modern.meta_keys import VERSION
 from mcp_actors._eras.modern.mirror import METHOD_HEADER, VERSION_HEADER
 from mcp_actors._wire.codec import decode_value
-from mcp_actors._wire.envelope import Envelope, Failure, Notification, Reply, Request
+from mcp_actors._wire.envelope import Envelope, Notification, Request
 from mcp_actors.errors import INVALID_REQUEST, MalformedMessage
 
 __all__ = ["Message", "Sorted", "sort"]
@@ -57,15 +57,15 @@ class Sorted(msgspec.Struct, frozen=True, gc=False):
 def sort(message: Message, metadata: Mapping[str, str], in_session: bool) -> Sorted:
     """Raises `MalformedMessage`, ready to be answered, for what its era does not have."""
     era = _era(message, metadata, in_session)
+    if isinstance(message, Request):
+        return Sorted(message, era, metadata, 1, era == "legacy" and message.method == "initialize")
+    owed = 0
     if isinstance(message, list):
-        requests = sum(isinstance(each, Request | MalformedMessage) for each in message)
-    else:
-        requests = int(isinstance(message, Request))
-    if era == "modern" and isinstance(message, list | Reply | Failure):
+        owed = sum(isinstance(each, (Request, MalformedMessage)) for each in message)
+    if era == "modern" and not isinstance(message, Notification):
         what = "a batch" if isinstance(message, list) else "an answer"
         raise MalformedMessage(f"{what} does not exist in this protocol version", code=INVALID_REQUEST)
-    initializes = isinstance(message, Request) and era == "legacy" and message.method == "initialize"
-    return Sorted(message, era, metadata, requests, initializes)
+    return Sorted(message, era, metadata, owed, False)
 
 
 def _era(message: Message, metadata: Mapping[str, str], in_session: bool) -> Literal["legacy", "modern"]:
@@ -84,7 +84,7 @@ def _era(message: Message, metadata: Mapping[str, str], in_session: bool) -> Lit
                 "MCP-Protocol-Version is not one that a session can have", code=INVALID_REQUEST
             )
         return "modern"
-    if in_session or not isinstance(message, Request | Notification) or message.method == "initialize":
+    if in_session or not isinstance(message, (Request, Notification)) or message.method == "initialize":
         return "legacy"
     return "modern" if message.method in _MODERN_ONLY or METHOD_HEADER in metadata else "legacy"
 
