@@ -10,7 +10,7 @@ from benchmarks.suite.goals import COLUMNS, GOALS, ITSELF, Against, Goal
 from benchmarks.suite.model import METRICS, Document, Key
 from benchmarks.suite.process import LoadError
 from benchmarks.suite.statistics import interval, median
-from benchmarks.suite.views import figure_text
+from benchmarks.suite.views import number
 
 __all__ = ["Cell", "about_goals", "goal_rows", "goals_markdown", "write_readme"]
 
@@ -76,11 +76,10 @@ def _cell(goal: Goal, column: str, found: dict[tuple[Key, str], Rounds]) -> Cell
 def _figure(rounds: Rounds | None, metric: str) -> str:
     if not rounds:
         return "-"
-    samples, unit = list(rounds.values()), METRICS[metric].unit
-    if unit == "us" and median(samples) >= 1000:
-        samples, unit = [each / 1000 for each in samples], "ms"
-    text = figure_text(samples)
-    return f"{text}/s" if unit == "1/s" else f"{text} {unit}"
+    value, unit = median(rounds.values()), METRICS[metric].unit
+    if unit == "us" and value >= 1000:
+        value, unit = value / 1000, "ms"
+    return f"{number(value)}/s" if unit == "1/s" else f"{number(value)} {unit}"
 
 
 def _ratio(value: float) -> str:
@@ -106,7 +105,9 @@ def about_goals(document: Document) -> str:
         document.started,
     ]
     rounds = f"{document.options['rounds']} rounds of loops of {document.options['seconds']:g} s"
-    return f"{', '.join(parts)}; `{command}`, {rounds}, medians and where they lie:"
+    return (
+        f"{', '.join(parts)}; `{command}`, {rounds}, medians, and in brackets where those of the ratios lie:"
+    )
 
 
 def goals_markdown(document: Document) -> str:

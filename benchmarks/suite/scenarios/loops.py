@@ -124,11 +124,14 @@ async def open_loop(
     return taken
 
 
-async def warm_up(bench: Bench, lane: int, window: int = 16) -> None:
-    """Calls that are in no figure: what is loaded, compiled and allocated once belongs to no request."""
+async def warm_up(bench: Bench, lane: int, window: int = 16, *, briefly: bool = False) -> None:
+    """Calls that are in no figure: what is loaded, compiled and allocated once belongs to no request.
+
+    Briefly where memory is measured: what a long load leaves to be collected would be taken for what comes after it.
+    """
     calls = Calls(bench.era)
     long = PEERS[bench.job.peer].warm_up
-    if long:
+    if long and not briefly:
         seconds = min(long, bench.job.seconds * LOOPS_OF_WARM_UP)
         await closed_loop(bench, [lane], calls.__getitem__, window=window, seconds=seconds)
         return

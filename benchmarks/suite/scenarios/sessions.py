@@ -26,7 +26,7 @@ async def many_sessions(bench: Bench) -> list[Point]:
     """
     field = bench.field
     first = await field.begin()
-    await warm_up(bench, first)
+    await warm_up(bench, first, briefly=True)
     field.rest(first)
     # Never two at once on one connection: among few sessions they would share reads and writes, among many not.
     window = min(WINDOW, *bench.get("sessions"))
