@@ -28,7 +28,7 @@ svg .end { text-anchor: end } svg .mid { text-anchor: middle } svg .grid { strok
 .wide { overflow-x: auto } table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums }
 th, td { padding: .2rem .6rem; text-align: right; border-bottom: 1px solid #eee; white-space: nowrap }
 th { background: #f6f6f6 } th:nth-child(-n+4), td:nth-child(-n+4) { text-align: left }
-.goals td { white-space: normal; text-align: left } .missed { color: #b00020; font-weight: 600 }
+.goals td { white-space: normal } .goals td, .goals th { text-align: left } .missed { color: #b00020; font-weight: 600 }
 .mind { background: #fff7e0; border-left: 4px solid #e69f00; padding: .4rem 1rem }
 """
 
@@ -88,19 +88,17 @@ def page(document: Document) -> str:
 def _goals(document: Document) -> list[str]:
     """The table of goals, as far as there are figures for it."""
     rows = goal_rows(document)
-    lines = [
-        "<tr>"
-        + "".join(
-            f"<{tag}{' class=missed' if cell.missed else ''}>{escape(cell.text)}</{tag}>" for cell in row
-        )
-        + "</tr>"
-        for tag, row in zip(["th", *(["td"] * len(rows))], rows, strict=False)
+    if not rows:
+        return []
+    lines = []
+    for number, row in enumerate(rows):
+        tag = "td" if number else "th"
+        cells = [f"<{tag}{' class=missed' * cell.missed}>{escape(cell.text)}</{tag}>" for cell in row]
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    return [
+        "<h2>Goals</h2><p>Here a ratio is ours divided by theirs.</p>",
+        f'<div class="wide"><table class="goals">{"".join(lines)}</table></div>',
     ]
-    return (
-        [f'<h2>Goals</h2><div class="wide"><table class="goals">{"".join(lines)}</table></div>']
-        if rows
-        else []
-    )
 
 
 def _curves(document: Document) -> list[Plot]:
@@ -162,7 +160,7 @@ def _distributions(document: Document) -> list[Plot]:
             continue
         name, where = key.peer, place_text(key.at)
         if "live_calls" in at:
-            name, where = f"{key.peer}, {at['beside']} beside", f"{at['live_calls']} live calls"
+            name, where = f"{key.peer}, beside {at['beside']}", f"{at['live_calls']} live calls"
         line = Line(name, [(_nines(share), us, us, us) for share, us in percentiles(document, key)])
         found.setdefault((key.scenario, key.transport, key.era, where), []).append(line)
     ticks = [(_nines(share), f"{share:g} %") for share in (0, 50, 90, 99, 99.9, 99.99)]

@@ -92,7 +92,7 @@ def markdown(document: Document) -> str:
     if document.warnings:
         lines += ["## Mind", "", *(f"- {warning}" for warning in warnings_in_short(document)), ""]
     if goal_rows(document):
-        lines += ["## Goals", "", goals_markdown(document)]
+        lines += ["## Goals", "", "Here a ratio is ours divided by theirs.", "", goals_markdown(document)]
     for title, rows in tables(document):
         lines += [f"## {title}", "", _line(rows[0]), "|" + "---|" * len(rows[0])]
         lines += [*map(_line, rows[1:]), ""]
