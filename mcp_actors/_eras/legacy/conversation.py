@@ -16,7 +16,9 @@ __all__ = ["LegacyConversation", "negotiate", "open_method"]
 # The tutorials that show the bare method are wrong, but their clients are out there.
 INITIALIZED = frozenset({"notifications/initialized", "initialized"})
 
-_EVENT_BY_METHOD = {"initialize": Event.INITIALIZE, "ping": Event.PING}
+# Named here because looking a member up in its Enum is a function call in Python 3.11, made for every request.
+_INITIALIZE, _REQUEST = Event.INITIALIZE, Event.REQUEST
+_EVENT_BY_METHOD = {"initialize": _INITIALIZE, "ping": Event.PING}
 
 
 def negotiate(requested: str, served: Sequence[str]) -> Era:
@@ -57,11 +59,11 @@ class LegacyConversation:
 
         ``method`` overrides the revision's table: a custom method, which every revision tolerates.
         """
-        event = _EVENT_BY_METHOD.get(name, Event.REQUEST)
+        event = _EVENT_BY_METHOD.get(name, _REQUEST)
         next_state = NEXT_STATE.get((self.state, event))
         if next_state is None:
             raise RpcError(INVALID_REQUEST, self._refusal(event), {"supported": list(self.served)})
-        if event is Event.INITIALIZE:
+        if event is _INITIALIZE:
             peer = self._introduced(params)
         else:
             # Only a ping comes before initialize; every revision answers it alike.
@@ -72,7 +74,7 @@ class LegacyConversation:
             raise MethodNotFound(name)
         invocation = open_method(era, method, id, params, peer)
         # Not before the request was found good: one that is refused moves nothing.
-        if event is Event.INITIALIZE:
+        if event is _INITIALIZE:
             self.era, self.peer = era, peer
         if next_state is not self.state:
             self._move(next_state)
@@ -89,7 +91,7 @@ class LegacyConversation:
             self.on_operating()
 
     def _refusal(self, event: Event) -> str:
-        if event is Event.INITIALIZE:
+        if event is _INITIALIZE:
             return "this session is initialized already"
         return f"send initialize first; supported protocol versions: {', '.join(self.served)}"
 
