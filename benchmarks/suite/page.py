@@ -36,6 +36,7 @@ th { background: #f6f6f6 } th:nth-child(-n+4), td:nth-child(-n+4) { text-align: 
 CURVES = (
     ("roundtrip", "in_flight", "per_second", "requests in flight", "Throughput against concurrency"),
     ("roundtrip", "in_flight", "p99_us", "requests in flight", "99th percentile against concurrency"),
+    ("client_calls", "in_flight", "per_second", "calls in flight", "Clients"),
     ("many_sessions", "sessions", "cpu_us", "sessions", "Cost of a call among sessions"),
     ("many_sessions", "sessions", "kib_each", "sessions", "Memory of an idle session"),
     ("fan_out", "subscribers", "p99_us", "subscribers", "One change, told to all"),
