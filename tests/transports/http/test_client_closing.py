@@ -301,25 +301,21 @@ async def test_a_full_inbox_makes_streams_wait(autojump_clock: trio.abc.Clock, n
     assert "0/256" in repr(inbox)
 
 
-async def test_a_frame_is_digested_when_its_reader_comes_back(
-    autojump_clock: trio.abc.Clock, nursery: trio.Nursery
-) -> None:
+async def test_a_frame_is_digested_when_its_reader_comes_back() -> None:
     inbox = Inbox(max_bytes=10)
-    number = inbox.post(Frame(b"a"))
-    inbox.post(Frame(b"b"))
-    digested = trio.Event()
-
-    async def watch() -> None:
-        await inbox.digested(number)
-        digested.set()
-
-    nursery.start_soon(watch)
+    first, second, late = trio.Event(), trio.Event(), trio.Event()
+    numbers = [inbox.post(Frame(b"a")), inbox.post(Frame(b"b")), inbox.post(Frame(b"c"))]
+    inbox.tell(numbers[1], second)
+    inbox.tell(numbers[0], first)
     await inbox.take(1)
-    await trio.testing.wait_all_tasks_blocked()
-    assert not digested.is_set()
+    assert not first.is_set()
     await inbox.take(1)
-    await trio.testing.wait_all_tasks_blocked()
-    assert digested.is_set()
+    assert first.is_set()
+    assert not second.is_set()
+    await inbox.take(1)
+    assert second.is_set()
+    inbox.tell(numbers[1], late)
+    assert late.is_set()
 
 
 async def test_what_arrived_before_the_end_can_be_taken() -> None:

@@ -13,8 +13,11 @@ import pytest
 import trio
 import trustme
 
+from mcp_actors.abc import NoAnswer
 from mcp_transports.http.client import HttpChannel, from_url
 from mcp_transports.http.client.connections import Connections, Line, Place
+from mcp_transports.http.client.ways import Direct
+from mcp_transports.http.client.wire import Wire
 
 from .scripted import request
 from .test_client_sockets import RawServer, ask, echo, json_reply
@@ -169,6 +172,8 @@ class Pairs(Place):
     """Every connection leads to a socket of the test."""
 
     far: list[trio.SocketStream]
+    # What is there to be read on a new one.
+    hello: bytes = b""
     host: str = "x"
     port: int = 80
     path: str | None = None
@@ -178,6 +183,7 @@ class Pairs(Place):
     async def connect(self) -> Line:
         ours, theirs = await line()
         self.far.append(theirs)
+        await theirs.send_all(self.hello)
         await trio.lowlevel.checkpoint()
         return ours
 
@@ -267,6 +273,30 @@ async def test_no_more_than_there_may_be(autojump_clock: trio.abc.Clock, nursery
         await connection.aclose()
     for far in place.far:
         await far.aclose()
+
+
+async def test_an_answer_that_was_read_leaves_its_connection_to_others() -> None:
+    place = Pairs(far=[], hello=OK)
+    kept = Connections(place, most=1, expiry=4)
+    wire = Wire(Direct(kept, httpx2.URL("http://x/"), []), max_message_bytes=10, peer="x")
+    async with wire.ask("GET", []) as answer:
+        assert await answer.body() == b""
+        assert "1 open, 1 idle" in repr(kept)
+    assert "1 open, 1 idle" in repr(kept)
+    await kept.aclose()
+    assert await place.far[0].receive_some() != b""
+    await place.far[0].aclose()
+
+
+async def test_requests_that_failed_leave_their_room_to_others() -> None:
+    async def answer(stream: trio.abc.Stream, head: bytes, body: bytes) -> bool:
+        return False
+
+    server = RawServer(answer)
+    async with server.channel(max_posts=1) as channel:
+        for id in range(40):
+            assert isinstance(await ask(channel, id), NoAnswer)
+    assert server.connections == 40
 
 
 async def test_a_server_that_lets_nobody_in_is_not_waited_for(

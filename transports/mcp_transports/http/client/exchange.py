@@ -37,7 +37,8 @@ class Exchange:
         self._fall_back = fall_back
         self._scope = trio.CancelScope()
         self._settled = False
-        self._judging = trio.CancelScope()
+        # Set when it is time to see whether it is settled.
+        self._judged = trio.Event()
         # The number of the last frame that was put into the inbox for it.
         self._last = 0
 
@@ -48,7 +49,7 @@ class Exchange:
     def settle(self) -> None:
         """Nobody waits for the answer any more."""
         self._settled = True
-        self._judging.cancel(reason="the request is settled")
+        self._judged.set()
         self._scope.deadline = min(self._scope.deadline, trio.current_time() + LINGER)
 
     def cancel(self) -> None:
@@ -131,11 +132,14 @@ class Exchange:
     async def _answered(self) -> bool:
         """Whether what was passed on settled the request, once the engine is done with it."""
         if self._last and not self._settled:
-            with trio.CancelScope() as self._judging:
-                await self._talk.inbox.digested(self._last)
-                # Its reader is; so is, after these turns, the caller whom it has woken.
-                for _ in range(CALLERS_TURNS):
-                    await trio.lowlevel.checkpoint()
+            self._judged = trio.Event()
+            self._talk.inbox.tell(self._last, self._judged)
+            await self._judged.wait()
+            # Its reader is; so is, after these turns, the caller whom it has woken.
+            for _ in range(CALLERS_TURNS):
+                if self._settled:
+                    break
+                await trio.lowlevel.checkpoint()
         return self._settled
 
     async def _put(self, data: bytes) -> None:

@@ -32,7 +32,7 @@ class Inbox:
         self._cause: BaseException | None = None
         self._arrival = trio.lowlevel.ParkingLot()
         self._room = trio.lowlevel.ParkingLot()
-        self._digestion = trio.lowlevel.ParkingLot()
+        self._awaited: list[tuple[int, trio.Event]] = []
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "ended" if self._ended else "open"
@@ -60,7 +60,9 @@ class Inbox:
         """Waits for at least one frame; raises the ending when there is none left. Cancelled, it has taken nothing."""
         if self._digested != self._taken:
             self._digested = self._taken
-            self._digestion.unpark_all()
+            awaited, self._awaited = self._awaited, []
+            for number, event in awaited:
+                self.tell(number, event)
         await trio.lowlevel.checkpoint()
         while not self._frames or self._closed:
             if self._closed:
@@ -76,10 +78,12 @@ class Inbox:
         self._room.unpark_all()
         return frames
 
-    async def digested(self, number: int) -> None:
-        """Waits until the reader, done with the frame of that number, has come back for more."""
-        while self._digested < number:
-            await self._digestion.park()
+    def tell(self, number: int, event: trio.Event) -> None:
+        """Sets an event once the reader, done with the frame of that number, has come back for more."""
+        if number <= self._digested:
+            event.set()
+        else:
+            self._awaited.append((number, event))
 
     def end(self, cause: BaseException | None) -> None:
         """Nothing more comes: what is there can still be taken, then it is over, broken if there is a cause."""
