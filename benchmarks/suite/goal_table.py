@@ -28,8 +28,9 @@ class Cell(NamedTuple):
 def goal_rows(document: Document, goals: Sequence[Goal] = GOALS) -> list[list[Cell]]:
     """The head, then a row for each goal of which there is a ratio; no row at all if there is none."""
     found = _by_round(document)
+    ran = {each.peer for each in (*document.rows, *document.failures)}
     rows = [
-        [Cell(goal.what), *(_cell(goal, column, found) for column in COLUMNS)]
+        [Cell(goal.what), *(_cell(goal, column, found, ran) for column in COLUMNS)]
         for goal in goals
         if any(_ratios(goal, each, found) for each in goal.against)
     ]
@@ -51,7 +52,7 @@ def _ratios(goal: Goal, against: Against, found: dict[tuple[Key, str], Rounds]) 
     return [value / theirs[turn] for turn, value in ours.items() if theirs.get(turn)]
 
 
-def _cell(goal: Goal, column: str, found: dict[tuple[Key, str], Rounds]) -> Cell:
+def _cell(goal: Goal, column: str, found: dict[tuple[Key, str], Rounds], ran: set[str]) -> Cell:
     told = [each for each in goal.against if each.column == column]
     figure = _figure(found.get((goal.ours, goal.metric)), goal.metric)
     if not told:
@@ -60,7 +61,9 @@ def _cell(goal: Goal, column: str, found: dict[tuple[Key, str], Rounds]) -> Cell
     aim = f"goal {'≥' if goal.at_least else '≤'} {against.bound:g}x"
     ratios = _ratios(goal, against, found)
     if not ratios:
-        return Cell(f"no figure, {aim}", missed=True)
+        # Who took no part in the run was not missed.
+        missed = against.key.peer in ran
+        return Cell(f"{'no figure' if missed else 'not run'}, {aim}", missed)
     middle = median(ratios)
     missed = middle < against.bound if goal.at_least else middle > against.bound
     text = f"{_ratio(middle)}x"
