@@ -28,7 +28,7 @@ class Cell(NamedTuple):
 def goal_rows(document: Document, goals: Sequence[Goal] = GOALS) -> list[list[Cell]]:
     """The head, then a row for each goal of which there is a ratio; no row at all if there is none."""
     found = _by_round(document)
-    ran = {each.peer for each in (*document.rows, *document.failures)}
+    ran = {row.peer for row in document.rows} | {failure.peer for failure in document.failures}
     rows = [
         [Cell(goal.what), *(_cell(goal, column, found, ran) for column in COLUMNS)]
         for goal in goals
