@@ -46,8 +46,9 @@ class HttpClientTransport:
             socket, whose path is percent-encoded. User and password in it become basic authorization.
         client: an `httpx2.AsyncClient` of yours, for proxies, certificates and authorization. It is used as it is, but
             for its timeouts, and not closed. Its pool must have room for ``max_posts`` connections and a few more, or
-            answers to the server may wait for calls that wait for them. None, the default, makes one that honours the
-            proxy settings of the environment, but for servers on this machine, and is closed with the connection.
+            answers to the server may wait for calls that wait for them. None, the default, asks on connections of its
+            own, at less than half the cost; where the environment names a proxy for the URL, and the server is not on
+            this machine, it makes a client that honours it. Either ends with the connection.
         headers: come with every request. Those that the protocol sets are not allowed.
         max_message_bytes: the longest message in either direction; a longer answer is refused and its stream closed.
         listen: open the stream of a legacy session that brings what belongs to no request (protocol §6.4).
