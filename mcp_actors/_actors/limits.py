@@ -26,8 +26,9 @@ class Limits:
     idle_tasks: int = 64
     """Tasks that one connection keeps for calls to come, each of some 4 KiB; a quiet connection never made them."""
 
-    outbox: int = 256
-    """Frames queued for the peer; a sender waits when it is full. One burst, not a buffer against a slow reader."""
+    outbox: int = 1024
+    """Frames queued for the peer; a sender waits when it is full. An answer to each call that may be in flight: when
+    all of them answer in one turn, none waits for the writer."""
 
     progress_queue: int = 16_384
     """Progress reports that wait for a slow callback; beyond it the oldest are dropped and counted."""
