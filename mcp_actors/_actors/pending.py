@@ -140,7 +140,7 @@ class PendingCall:
     @property
     def answered(self) -> bool:
         """Whether the peer has nothing more to do for this call."""
-        return isinstance(self._answer, Reply | Failure)
+        return isinstance(self._answer, (Reply, Failure))
 
     def _wake(self) -> None:
         if self._task is not None:
