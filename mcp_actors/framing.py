@@ -6,8 +6,7 @@ newline), sent strictly. A binding for a byte stream is this class and a way to 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import trio
@@ -15,7 +14,7 @@ import trio
 from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.errors import LocalProtocolError, RemoteProtocolError
 
-__all__ = ["DEFAULT_MAX_MESSAGE_BYTES", "LineChannel", "SendsAtOnce"]
+__all__ = ["DEFAULT_MAX_MESSAGE_BYTES", "Delivers", "LineChannel", "SendsAtOnce"]
 
 # Base64 makes a 12 MB file one message; whoever needs more says so.
 DEFAULT_MAX_MESSAGE_BYTES = 16 * 1024 * 1024
@@ -31,6 +30,17 @@ class SendsAtOnce(Protocol):
 
     def send_at_once(self, data: bytes) -> bool:
         """Sends all of ``data`` now or nothing, and says whether it did."""
+
+
+@runtime_checkable
+class Delivers(Protocol):
+    """A stream that can bring what arrives without the task that waits for it having to wake up."""
+
+    async def deliver(self, take: Callable[[bytes], bool]) -> None:
+        """Gives ``take`` what arrives, and ``b""`` at the end, until it returns false; raises like `receive_some`.
+
+        ``take`` never waits. It may be called in another task's turn, never after this one was cancelled.
+        """
 
 
 class LineChannel(FrameChannel):
@@ -59,9 +69,11 @@ class LineChannel(FrameChannel):
         self._in = stream_in
         self._out = stream_out
         self._send_at_once = stream_out.send_at_once if isinstance(stream_out, SendsAtOnce) else None
+        self._deliver = stream_in.deliver if isinstance(stream_in, Delivers) else self._read_on
+        self._deliver_to: Callable[[Frame], bool] = _nobody
         self._limit = max_message_bytes
         self._peer = peer
-        self._ready: deque[Frame] = deque()
+        self._ready: list[Frame] = []
         # The beginning of a message whose newline is still to come. A bytearray, since a list of pieces costs forty
         # bytes for each one-byte piece that a slow or hostile peer sends.
         self._partial = bytearray()
@@ -92,22 +104,16 @@ class LineChannel(FrameChannel):
 
     async def receive(self) -> Frame:
         """Waits for one frame; the others that came with it are kept. Cancelling loses nothing."""
-        if not self._ready or self._closed:
-            self._ready.extend(await self._receive_burst())
-        else:
-            await trio.lowlevel.checkpoint()
-        return self._ready.popleft()
+        await self._wait_for_frames()
+        return self._ready.pop(0)
 
     async def receive_many(self) -> list[Frame]:
         """Waits for at least one frame and returns all that one read of the stream brought.
 
         Cancelling loses nothing: bytes are taken from the stream and cut without a checkpoint between.
         """
-        if not self._ready or self._closed:
-            return await self._receive_burst()
-        await trio.lowlevel.checkpoint()
-        frames = list(self._ready)
-        self._ready.clear()
+        await self._wait_for_frames()
+        frames, self._ready = self._ready, []
         return frames
 
     async def send(self, value: Frame) -> None:
@@ -154,8 +160,15 @@ class LineChannel(FrameChannel):
             raise LocalProtocolError("a message holds a newline")
         return burst
 
-    async def _receive_burst(self) -> list[Frame]:
-        while True:
+    def deliver_to(self, take: Callable[[Frame], bool]) -> None:
+        """A frame that comes alone goes to ``take``; over a stream that `Delivers`, without waking its reader."""
+        self._deliver_to = take
+
+    async def _wait_for_frames(self) -> None:
+        if self._ready and not self._closed:
+            await trio.lowlevel.checkpoint()
+            return
+        while not self._ready or self._closed:
             if self._closed:
                 raise trio.ClosedResourceError("this channel was closed")
             if self._over_limit:
@@ -164,14 +177,22 @@ class LineChannel(FrameChannel):
                 )
             if self._ended:
                 raise trio.EndOfChannel
-            data = await self._in.receive_some(_RECEIVE_BYTES)
-            lines = self._cut(data) if data else self._cut_last()
-            frames = [Frame(line) for each in lines if (line := each.strip(_WHITESPACE))]
-            if frames:
-                return frames
+            await self._deliver(self._arrived)
 
-    def _cut(self, data: bytes | bytearray) -> list[bytes]:
-        lines = bytes(data).split(b"\n")
+    async def _read_on(self, take: Callable[[bytes], bool]) -> None:
+        take(bytes(await self._in.receive_some(_RECEIVE_BYTES)))
+
+    def _arrived(self, data: bytes) -> bool:
+        """Takes what was read; false when the reader has something to do."""
+        lines = self._cut(data) if data else self._cut_last()
+        frames = [Frame(line) for each in lines if (line := each.strip(_WHITESPACE))]
+        if len(frames) == 1 and self._deliver_to(frames[0]):
+            frames = []
+        self._ready += frames
+        return not (frames or self._ended or self._over_limit)
+
+    def _cut(self, data: bytes) -> list[bytes]:
+        lines = data.split(b"\n")
         rest = lines.pop()
         partial = self._partial
         # Only then can a message be over the limit at all, so the usual burst is not looked at line by line.
@@ -200,3 +221,7 @@ class LineChannel(FrameChannel):
         last = bytes(self._partial)
         self._partial = bytearray()
         return [last]
+
+
+def _nobody(frame: Frame) -> bool:
+    return False

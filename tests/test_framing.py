@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tracemalloc
+from collections.abc import Callable
 
 import pytest
 import trio
@@ -279,3 +280,45 @@ async def test_closed_is_closed_for_everything_and_wakes_the_one_who_waits() -> 
 def test_the_limit_is_positive() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         channel_of(limit=0)
+
+
+class DeliveringStream(ScriptedStream):
+    """Delivers its pieces in one task's turn."""
+
+    async def deliver(self, take: Callable[[bytes], bool]) -> None:
+        await trio.lowlevel.checkpoint()
+        while take(self.pieces.pop(0) if self.pieces else b""):
+            pass
+
+
+@pytest.mark.parametrize("stream", [ScriptedStream, DeliveringStream])
+async def test_a_frame_that_comes_alone_is_delivered_and_a_burst_received(
+    stream: type[ScriptedStream],
+) -> None:
+    pieces = [b"1\n", b"2", b"2\n", b"3\n4\n", b"5\n", b"no\n", b"6\n", b"7"]
+    channel = LineChannel(stream(*pieces), RecordingStream())
+    delivered: list[bytes] = []
+
+    def take(frame: Frame) -> bool:
+        if frame.data == b"no":
+            return False
+        delivered.append(frame.data)
+        return True
+
+    channel.deliver_to(take)
+    assert [frame.data for frame in await channel.receive_many()] == [b"3", b"4"]
+    assert delivered == [b"1", b"22"]
+    assert (await channel.receive()).data == b"no"
+    with pytest.raises(trio.EndOfChannel):
+        await channel.receive_many()
+    assert delivered == [b"1", b"22", b"5", b"6", b"7"]
+
+
+async def test_what_follows_a_delivered_frame_may_be_over_the_limit() -> None:
+    channel = LineChannel(DeliveringStream(b"1\n" + b"x" * 9), RecordingStream(), max_message_bytes=8)
+    delivered: list[Frame] = []
+    channel.deliver_to(lambda frame: not delivered.append(frame))
+    with pytest.raises(trio.BrokenResourceError) as caught:
+        await channel.receive_many()
+    assert isinstance(caught.value.__cause__, RemoteProtocolError)
+    assert [frame.data for frame in delivered] == [b"1"]

@@ -94,7 +94,7 @@ PUBLIC: dict[str, list[str]] = {
         "TransportNotFound",
         "UnsupportedVersion",
     ],
-    "mcp_actors.framing": ["DEFAULT_MAX_MESSAGE_BYTES", "LineChannel", "SendsAtOnce"],
+    "mcp_actors.framing": ["DEFAULT_MAX_MESSAGE_BYTES", "Delivers", "LineChannel", "SendsAtOnce"],
     "mcp_actors.server": ["Server", "ServerStatistics"],
     "mcp_actors.simulate": [
         "Constant",

@@ -8,7 +8,9 @@ from contextlib import ExitStack
 
 import pytest
 import trio
+import trio.testing
 
+from mcp_transports._poller import Poller
 from mcp_transports.sockets.stream import ConnectedSocket
 
 Pair = tuple[ConnectedSocket, socket.socket]
@@ -167,3 +169,52 @@ async def test_closing_waits_for_a_second_at_most(pair: Pair, autojump_clock: tr
     await stream.aclose()
     assert trio.current_time() - began == pytest.approx(1)
     assert peer.recv(1) == b""
+
+
+@pytest.mark.parametrize("polled", [True, False])
+async def test_what_arrives_is_delivered_until_it_is_enough(
+    ends: tuple[socket.socket, socket.socket], nursery: trio.Nursery, polled: bool
+) -> None:
+    poller = Poller() if polled else None
+    if poller is not None:
+        nursery.start_soon(poller.run)
+    stream, taken = ConnectedSocket(ends[0], poller), []
+
+    def take(data: bytes) -> bool:
+        taken.append(data)
+        if data == b"more":
+            ends[1].send(b"enough")
+        return data == b"more"
+
+    with trio.fail_after(20):
+        ends[1].send(b"more")
+        await stream.deliver(take)
+        assert taken == [b"more", b"enough"]
+        ends[1].close()
+        await stream.deliver(take)
+        assert taken[2:] == [b""]
+        await stream.aclose()
+    with pytest.raises(trio.ClosedResourceError):
+        await stream.deliver(take)
+    nursery.cancel_scope.cancel()
+
+
+async def test_closing_wakes_who_is_delivered_to(
+    ends: tuple[socket.socket, socket.socket], nursery: trio.Nursery
+) -> None:
+    poller = Poller()
+    nursery.start_soon(poller.run)
+    stream, raised = ConnectedSocket(ends[0], poller), trio.Event()
+
+    async def wait() -> None:
+        with pytest.raises(trio.ClosedResourceError):
+            await stream.deliver(lambda data: True)
+        raised.set()
+
+    nursery.start_soon(wait)
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    assert not raised.is_set()
+    await stream.aclose()
+    with trio.fail_after(20):
+        await raised.wait()
+    nursery.cancel_scope.cancel()

@@ -283,3 +283,24 @@ async def test_its_repr_tells_how_it_is(autojump_clock: object) -> None:
 def test_times_are_positive() -> None:
     with pytest.raises(ValueError, match="ping_timeout"):
         Times(ping_timeout=0)
+
+
+async def test_a_frame_that_comes_alone_is_delivered_and_a_burst_received() -> None:
+    async with pair() as (channel, peer):
+        delivered: list[bytes] = []
+
+        def take(frame: Frame) -> bool:
+            delivered.append(frame.data)
+            return frame.data != b"no"
+
+        channel.deliver_to(take)
+        for data in (b"1", b"2"):
+            await peer.send(frame(TEXT, data))
+            with trio.move_on_after(1):
+                await channel.receive_many()
+        assert delivered == [b"1", b"2"]
+        await peer.send(frame(TEXT, b"3") + frame(TEXT, b"4"))
+        assert [each.data for each in await channel.receive_many()] == [b"3", b"4"]
+        await peer.send(frame(TEXT, b"no"))
+        assert (await channel.receive()).data == b"no"
+        assert delivered == [b"1", b"2", b"no"]

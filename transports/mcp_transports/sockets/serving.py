@@ -12,6 +12,7 @@ import trio
 
 from mcp_actors.abc import ServerHandler
 from mcp_transports._listening import Listener
+from mcp_transports._poller import Poller
 from mcp_transports.sockets.channel import SocketChannel
 from mcp_transports.sockets.stream import ConnectedSocket
 
@@ -51,6 +52,7 @@ class Reception:
         self._handshake_timeout = handshake_timeout
         self._max_connections = max_connections
         self._max_message_bytes = max_message_bytes
+        self._poller = Poller()
         self._open = self._accepted = self._turned_away = self._failed = 0
 
     def statistics(self) -> SocketStatistics:
@@ -59,6 +61,15 @@ class Reception:
 
     async def serve(self, listeners: Sequence[Listener]) -> None:
         """Accepts until the server stops, then lets what is open end; cancelled, closes everything."""
+        try:
+            async with trio.open_nursery() as service:
+                service.start_soon(self._poller.run, name="read what arrives")
+                await self._attend_all(listeners)
+                service.cancel_scope.cancel(reason="every connection has ended")
+        finally:
+            self._poller.close()
+
+    async def _attend_all(self, listeners: Sequence[Listener]) -> None:
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
@@ -83,7 +94,7 @@ class Reception:
 
     async def _attend(self, accepted: socket.socket, peer: str) -> None:
         try:
-            channel = await self._opened(ConnectedSocket(accepted), peer)
+            channel = await self._opened(ConnectedSocket(accepted, self._poller), peer)
             if channel is not None:
                 self._accepted += 1
                 async with channel:

@@ -1,7 +1,8 @@
 """A stream on a connected socket of the system.
 
 `trio.SocketStream` would do. This one waits first and reads then, which saves a system call and an exception for each
-message, sends what is small without a task switch, and closes without taking back what it has sent.
+message, lets a listener's poller do that for all its connections, sends what is small without a task switch, and closes
+without taking back what it has sent.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ import fcntl
 import socket
 import struct
 import termios
+from collections.abc import Callable
 from contextlib import suppress
 
 import trio
+
+from mcp_transports._poller import Poller, Waiter
 
 __all__ = ["ConnectedSocket"]
 
@@ -30,9 +34,12 @@ _ZERO = struct.pack("i", 0)
 
 
 class ConnectedSocket(trio.abc.HalfCloseableStream):
-    """Owns ``connected``, a stream socket. One task may send and one may receive, at the same time."""
+    """Owns ``connected``, a stream socket. One task may send and one may receive, at the same time.
 
-    def __init__(self, connected: socket.socket) -> None:
+    With ``poller``, `deliver` waits there, and nothing of Trio has to be told of each wait.
+    """
+
+    def __init__(self, connected: socket.socket, poller: Poller | None = None) -> None:
         connected.setblocking(False)
         self.socket = connected
         self._is_unix = connected.family == socket.AF_UNIX
@@ -41,6 +48,7 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
         self._sending_ended = self._receiving_ended = False
         self._more_expected = False
         self._turn = 0
+        self._waiter = None if poller is None else Waiter(poller, connected.fileno())
         if not self._is_unix:
             # Some systems refuse that when the peer is gone already, which receiving finds out.
             with suppress(OSError):
@@ -50,9 +58,9 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
                     connected.setsockopt(socket.IPPROTO_TCP, option, value)
 
     @classmethod
-    def adopt(cls, stream: trio.SocketStream) -> ConnectedSocket:
+    def adopt(cls, stream: trio.SocketStream, poller: Poller | None = None) -> ConnectedSocket:
         """Takes the socket out of ``stream``, which must not be used any more."""
-        return cls(socket.socket(fileno=stream.socket.detach()))
+        return cls(socket.socket(fileno=stream.socket.detach()), poller)
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """Waits for bytes; ``b""`` is the peer's end, if it took what was sent to it before.
@@ -62,20 +70,43 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
         connected = self._require_open()
         while True:
             await trio.lowlevel.wait_readable(connected)
-            if self._receiving_broke:
-                raise trio.BrokenResourceError("the connection is broken")
-            try:
-                data = connected.recv(max_bytes or _RECEIVE_BYTES)
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                self._sending_broke = self._receiving_broke = True
-                raise trio.BrokenResourceError(f"receiving failed: {error.strerror}") from error
-            if not data:
-                self._receiving_ended = True
-                if self._sending_broke:
-                    raise trio.BrokenResourceError("the peer closed before it had read all")
-            return data
+            data = self._receive_now(max_bytes or _RECEIVE_BYTES)
+            if data is not None:
+                return data
+
+    async def deliver(self, take: Callable[[bytes], bool]) -> None:
+        """Gives ``take`` what arrives, and ``b""`` at the end, until it returns false; raises like `receive_some`.
+
+        With a poller ``take`` is called in the poller's turn, and this task sleeps all the while.
+        """
+        self._require_open()
+        if self._waiter is None:
+            while take(await self.receive_some()):
+                pass
+            return
+
+        def readable() -> bool:
+            data = self._receive_now(_RECEIVE_BYTES)
+            return data is None or take(data)
+
+        await self._waiter.wait(readable)
+        self._require_open()
+
+    def _receive_now(self, max_bytes: int) -> bytes | None:
+        if self._receiving_broke:
+            raise trio.BrokenResourceError("the connection is broken")
+        try:
+            data = self.socket.recv(max_bytes)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            self._sending_broke = self._receiving_broke = True
+            raise trio.BrokenResourceError(f"receiving failed: {error.strerror}") from error
+        if not data:
+            self._receiving_ended = True
+            if self._sending_broke:
+                raise trio.BrokenResourceError("the peer closed before it had read all")
+        return data
 
     def send_at_once(self, data: bytes) -> bool:
         """Sends all of ``data`` now or nothing; nothing if it is more than 2 KiB, or TCP has other bytes to deliver."""
@@ -147,6 +178,8 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
             self._more_expected or _holds_bytes(self.socket)
         )
         self._closing = True
+        if self._waiter is not None:
+            self._waiter.close()
         try:
             if self.socket.fileno() >= 0:
                 trio.lowlevel.notify_closing(self.socket)

@@ -19,7 +19,7 @@ from wsproto.utilities import ProtocolError as WireError
 
 from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.errors import LocalProtocolError, RemoteProtocolError
-from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
+from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES, Delivers
 from mcp_transports.websocket.keeper import Times
 from mcp_transports.websocket.sender import Sender, Spawn
 
@@ -71,6 +71,7 @@ class WebSocketChannel(FrameChannel):
         self._close_timeout = close_timeout
         self._peer = peer
         self._ready: list[Frame] = []
+        self._deliver_to: Callable[[Frame], bool] = _nobody
         self._partial = bytearray()
         self._sender = Sender(stream, self._wire, spawn)
         self._parting = CloseConnection(goodbye, None)
@@ -132,23 +133,45 @@ class WebSocketChannel(FrameChannel):
             raise trio.ClosedResourceError("this channel was closed")
         if self._end is not None:
             raise self._end()
-        data = await self._receive_some()
+        await self._hear(self._arrived)
+
+    def deliver_to(self, take: Callable[[Frame], bool]) -> None:
+        """Frames that come alone go to ``take``."""
+        self._deliver_to = take
+
+    def _arrived(self, data: bytes) -> bool:
+        """Takes what was read; false when the reader has something to do."""
         if self._closed and not self._over.is_set():
             # Another task is closing and waits for the peer's goodbye, which only this one can hear.
             self._look_for_goodbye(data)
-        elif data:
+            return False
+        if data:
             self._take(data)
         else:
             self._end = _broken("it ended without a goodbye")
+        if len(self._ready) == 1 and self._end is None and self._deliver_to(self._ready[0]):
+            self._ready.clear()
+        return not self._ready and self._end is None
 
-    async def _receive_some(self) -> bytes:
+    async def _hear(self, take: Callable[[bytes], bool]) -> None:
+        """Gives ``take`` what the stream brings, until it returns false."""
         if self._first:
             await trio.lowlevel.checkpoint()
             data, self._first = self._first, b""
-            return data
+            take(data)
+            return
+
+        def heard(data: bytes) -> bool:
+            self._heard = True
+            return take(data)
+
         self._receiving = True
         try:
-            received = await self._stream.receive_some(_RECEIVE_BYTES)
+            # Whoever is closing may be so because nobody delivers any more.
+            if isinstance(self._stream, Delivers) and not self._closed:
+                await self._stream.deliver(heard)
+            else:
+                heard(bytes(await self._stream.receive_some(_RECEIVE_BYTES)))
         except trio.ClosedResourceError:
             if self._end is not None:  # dropped by the clock
                 raise self._end() from None
@@ -160,8 +183,6 @@ class WebSocketChannel(FrameChannel):
             raise self._end() from error
         finally:
             self._receiving = False
-        self._heard = True
-        return bytes(received)
 
     def _take(self, data: bytes) -> None:
         self._wire.receive_data(data)
@@ -334,9 +355,9 @@ class WebSocketChannel(FrameChannel):
             return  # it had said goodbye before us
         # Unread bytes at the time of closing would reset the connection and take our goodbye away from the peer.
         while not self._over.is_set():
-            self._look_for_goodbye(await self._receive_some())
+            await self._hear(self._look_for_goodbye)
 
-    def _look_for_goodbye(self, data: bytes) -> None:
+    def _look_for_goodbye(self, data: bytes) -> bool:
         if not data:
             self._over.set()
         elif self._wire.state is ConnectionState.LOCAL_CLOSING and self._end is None:
@@ -346,6 +367,11 @@ class WebSocketChannel(FrameChannel):
                     self._over.set()
             except WireError:
                 self._over.set()
+        return not self._over.is_set()
+
+
+def _nobody(frame: Frame) -> bool:
+    return False
 
 
 def _broken(why: str, cause: BaseException | None = None) -> Callable[[], BaseException]:

@@ -14,11 +14,15 @@ from wsproto.connection import Connection, ConnectionState
 from wsproto.events import CloseConnection, Event, Ping, Pong
 
 from mcp_actors.abc import Frame
+from mcp_transports.sockets.stream import ConnectedSocket
 
 __all__ = ["Sender", "Spawn"]
 
 # A longer write goes out in such pieces, so that a peer's progress with it is seen.
 _PIECE = 64 * 1024
+
+# Streams whose bytes are those of the socket.
+BARE = trio.SocketStream, ConnectedSocket
 
 Spawn = Callable[[Callable[[], Awaitable[object]]], object]
 
@@ -47,7 +51,7 @@ class Sender:
         self._wire = wire
         self._spawn = spawn
         # Where a socket lies bare, a small frame can be sent without a task being woken for it.
-        self._descriptor = stream.socket.fileno() if isinstance(stream, trio.SocketStream) else -1
+        self._descriptor = stream.socket.fileno() if isinstance(stream, BARE) else -1
         self._lock = trio.Lock()
         self._rest = b""
         self._pong: bytes | None = None

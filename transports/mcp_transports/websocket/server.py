@@ -16,6 +16,7 @@ import trio
 from mcp_actors.abc import ServerHandler
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
+from mcp_transports._poller import Poller
 from mcp_transports.http.server.endpoint import Authenticate
 from mcp_transports.http.server.guard import Guard
 from mcp_transports.http.server.limits import HttpLimits
@@ -24,6 +25,7 @@ from mcp_transports.http.server.replies import STOPPING, Refusal, Turn, not_allo
 from mcp_transports.http.server.request import Request
 from mcp_transports.http.server.response import Response
 from mcp_transports.http.server.seats import take_place
+from mcp_transports.sockets.stream import ConnectedSocket
 from mcp_transports.websocket.channel import GOING_AWAY, WebSocketChannel
 from mcp_transports.websocket.keeper import Keeper, Times
 from mcp_transports.websocket.opening import accept
@@ -132,6 +134,7 @@ class WebSocketServerTransport:
             )
         )
         self._handler: ServerHandler | None = None
+        self._poller: Poller | None = None
         self._scopes: set[trio.CancelScope] = set()
         self._refused = 0
 
@@ -156,8 +159,10 @@ class WebSocketServerTransport:
         if self._handler is not None:
             raise LocalProtocolError(f"{self._url()} is served already")
         self._handler = handler
+        self._poller = poller = Poller()
         try:
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(poller.run, name="read what arrives over WebSockets")
                 nursery.start_soon(self._keeper.run, name="keep WebSockets alive")
                 async with take_place(
                     self._place, self, ssl_context=self._ssl_context, limits=self._limits, upgrades=True
@@ -166,7 +171,8 @@ class WebSocketServerTransport:
                     await seat.serve(handler.stopping)
                 nursery.cancel_scope.cancel(reason="the listener is done")
         finally:
-            self._handler = None
+            self._handler = self._poller = None
+            poller.close()
             # Those of a listener that is not ours go on otherwise.
             for scope in self._scopes:
                 scope.cancel(reason="this transport is not served any more")
@@ -240,6 +246,8 @@ class WebSocketServerTransport:
                 await accept(stream, request.headers["sec-websocket-key"], SUBPROTOCOL if offered else None)
             if handler is not None:
                 async with trio.open_nursery() as nursery:
+                    if isinstance(stream, trio.SocketStream):
+                        stream = ConnectedSocket.adopt(stream, self._poller)
                     await self._run(handler, principal, self._channel(stream, request, nursery))
                     nursery.cancel_scope.cancel(reason="the connection has ended")
         except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError) as error:

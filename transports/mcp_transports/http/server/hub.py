@@ -10,9 +10,9 @@ from typing import Protocol
 import attrs
 import trio
 
+from mcp_transports._poller import Poller
 from mcp_transports.http.server.limits import HttpLimits
 from mcp_transports.http.server.parser import RequestParser
-from mcp_transports.http.server.poller import Poller
 from mcp_transports.http.server.request import Request
 from mcp_transports.http.server.response import Response
 from mcp_transports.http.server.wire import RECEIVE_BYTES

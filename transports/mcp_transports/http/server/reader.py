@@ -8,7 +8,7 @@ from typing import Protocol
 
 import trio
 
-from mcp_transports.http.server.poller import Poller
+from mcp_transports._poller import Poller
 from mcp_transports.http.server.wire import Wire
 
 __all__ = ["Reader"]
