@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from operator import attrgetter
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import attrs
 from cattrs import Converter
+from cattrs.fns import identity
+from cattrs.gen import make_dict_unstructure_fn, override
 
 from mcp_actors._eras.vocabulary import Hook, constants_of, is_vocabulary, wire_name
 from mcp_actors.types import UNSET, InputRequest
 
 __all__ = ["class_writer", "writer_by_class"]
-
-_NEVER_ABSENT = object()
 
 
 def class_writer(
@@ -26,29 +25,11 @@ def class_writer(
     write_any: Hook,
 ) -> Hook:
     """The hook for one class of the vocabulary, as it looks without the attributes in ``lacked``."""
-    hints = get_type_hints(cls)
-    plan: list[tuple[str, Any, Hook | None]] = []
-    names: list[str] = []
-    for field in attrs.fields(cls):
-        if field.name != "extra" and field.name not in lacked:
-            absent = field.default if field.default is None or field.default is UNSET else _NEVER_ABSENT
-            plan.append((wire_name(field.name), absent, _writer_of(hints[field.name], write_any)))
-            names.append(field.name)
     constants = constants_of(cls, lacked)
-    members = tuple(plan)
-    values: Callable[[Any], tuple[Any, ...]]
-    values = (
-        attrgetter(*names)
-        if len(names) > 1
-        else lambda instance: tuple(getattr(instance, name) for name in names)
-    )
+    members = _members_writer(converter, cls, lacked, write_any)
 
     def write(instance: Any) -> dict[str, Any]:
-        plain: dict[str, Any] = constants.copy()
-        # The same number by construction; saying so would cost as much as the rest of this loop.
-        for (name, absent, hook), value in zip(members, values(instance)):  # noqa: B905
-            if value is not absent:
-                plain[name] = value if hook is None else hook(value)
+        plain = constants | members(instance) if constants else members(instance)
         extra = instance.extra
         if extra:
             for name, value in extra.items():
@@ -63,6 +44,24 @@ def class_writer(
         return write(other) if other.__class__ is cls else write_any(other)
 
     return write_retold
+
+
+def _members_writer(
+    converter: Converter, cls: type, lacked: frozenset[str], write_any: Hook
+) -> Callable[[Any], dict[str, Any]]:
+    """What is written of the fields, by a function that cattrs generates; what has its default of nothing is absent."""
+    hints = get_type_hints(cls)
+    plan: dict[str, Any] = {}
+    for field in attrs.fields(cls):
+        if field.name == "extra" or field.name in lacked:
+            plan[field.name] = override(omit=True)
+        else:
+            plan[field.name] = override(
+                rename=wire_name(field.name),
+                omit_if_default=field.default is None or field.default is UNSET,
+                unstruct_hook=_writer_of(hints[field.name], write_any) or identity,
+            )
+    return make_dict_unstructure_fn(cls, converter, **plan)
 
 
 def _writer_of(annotation: Any, write_any: Hook) -> Hook | None:
