@@ -162,23 +162,16 @@ class Link:
 
     def _sent_at_once(self, frame: Frame) -> bool:
         """Nothing is ahead of this frame. If nothing follows it either, waking the writer would be the dearest part."""
-        return (self.alone() and self._write_through(frame)) or (self._direct and self._hand_over(frame))
-
-    def _hand_over(self, frame: Frame) -> bool:
         try:
-            self.channel.send_nowait(frame)
+            if not (self.alone() and self.channel.write_now(frame)):
+                if not self._direct:
+                    return False
+                self.channel.send_nowait(frame)
         except trio.WouldBlock:
             return False
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self.on_broken(error)
             return True
-        self._frames_out += 1
-        self._bytes_out += len(frame.data)
-        return True
-
-    def _write_through(self, frame: Frame) -> bool:
-        if not self.channel.write_now(frame):
-            return False
         self._frames_out += 1
         self._bytes_out += len(frame.data)
         return True
