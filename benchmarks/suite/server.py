@@ -74,6 +74,8 @@ class Server:
         self._stderr = directory / "stderr"
         self._piped = url == "stdio:"
         environment = os.environ | {TELL: str(self.told.path)} | ({STREAMS: "1"} if streams else {})
+        # A start is not to compile anew what an earlier one has compiled, as an installation has.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         pipe = subprocess.PIPE if self._piped else subprocess.DEVNULL
         try:
             with self._stderr.open("wb") as stderr:
