@@ -24,6 +24,8 @@ __all__ = ["Link", "LinkStatistics", "Received"]
 # One write: large enough that its cost does not matter, small enough that a slow reader's progress is seen.
 MAX_BURST_BYTES = 256 * 1024
 MAX_BURST_FRAMES = 64
+# Messages of a burst that are looked at before the writer has its turn: peers work side by side, not in turns.
+MESSAGES_IN_A_TURN = 16
 
 Received = Envelope | NoAnswer | MalformedMessage | list[Envelope | MalformedMessage]
 
@@ -61,6 +63,8 @@ class Link:
         self._progressed = trio.lowlevel.ParkingLot()
         # A channel in memory takes a frame for less than it costs to wake the writer.
         self._direct = type(channel).send_nowait is not FrameChannel.send_nowait
+        # After how many messages the session lets others have their turn; in one process nobody works meanwhile.
+        self.turn = sys.maxsize if self._direct else MESSAGES_IN_A_TURN
         # Whether no other frame can be expected to leave with this one; set by the session.
         self.alone: Callable[[], bool] = lambda: False
         self.longest = channel.max_message_bytes or sys.maxsize

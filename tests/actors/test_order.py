@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 import trio
 
 from mcp_actors import Client, Context, Limits, Progress, Server
+from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.testing import ScriptedPeer, connected_pair
 from mcp_transports.memory import memory_channel_pair
 
@@ -18,6 +20,7 @@ from .peers import (
     arrived,
     call,
     met,
+    modern_call,
     notification,
     progressed,
     reply,
@@ -252,3 +255,45 @@ async def test_a_full_outbox_changes_no_order(buffer: int, outbox: int) -> None:
                 else:
                     seen[message["params"]["progressToken"]].append(message["params"]["progress"])
         nursery.cancel_scope.cancel()
+
+
+class Burst(FrameChannel):
+    """Brings all its frames at once, then nothing; keeps what is sent."""
+
+    def __init__(self, frames: list[Frame]) -> None:
+        self.frames = frames
+        self.sent: list[int] = []
+
+    async def receive(self) -> Frame:
+        raise AssertionError("frames are received as a burst")
+
+    async def receive_many(self) -> list[Frame]:
+        await trio.lowlevel.checkpoint()
+        if not self.frames:
+            await trio.sleep_forever()
+        frames, self.frames = self.frames, []
+        return frames
+
+    async def send(self, value: Frame) -> None:
+        await trio.lowlevel.checkpoint()
+        self.sent.append(json.loads(value.data)["id"])
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+async def test_the_first_answers_of_a_burst_leave_before_the_last_requests_are_looked_at(
+    nursery: trio.Nursery,
+) -> None:
+    server, seen = Server("s"), []
+    channel = Burst([Frame(json.dumps(modern_call(number, "look")).encode()) for number in range(100)])
+
+    @server.tool(inline=True)
+    def look() -> None:
+        seen.append(len(channel.sent))
+
+    await nursery.start(server.serve, Serves(channel))
+    await settled()
+    assert (seen[0], 0 < seen[-1] < 100) == (0, True)
+    assert channel.sent == list(range(100))
+    nursery.cancel_scope.cancel()
