@@ -116,6 +116,9 @@ async def lines(source: int, sink: int) -> None:
                         view = view[os.write(sink, view) :]
                     except BlockingIOError:
                         await trio.lowlevel.wait_writable(sink)
+                    except ConnectionError:
+                        nursery.cancel_scope.cancel()
+                        return
 
         nursery.start_soon(write)
         rest: list[bytes] = []

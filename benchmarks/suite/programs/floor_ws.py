@@ -18,8 +18,11 @@ async def web_socket(request: trio_websocket.WebSocketRequest) -> None:
         peer = Peer(nursery)
 
         async def write() -> None:
-            async for message in peer.queued:
-                await connection.send_message(message.decode())
+            try:
+                async for message in peer.queued:
+                    await connection.send_message(message.decode())
+            except trio_websocket.ConnectionClosed:
+                nursery.cancel_scope.cancel()
 
         nursery.start_soon(write)
         try:
