@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from mcp_actors import abc, errors, types
 from mcp_actors._actors.limits import Limits
-from mcp_actors._actors.pending import Progress
+from mcp_actors._actors.outbound_call import Progress
 from mcp_actors.client import Client
 from mcp_actors.context import Context
 from mcp_actors.discovery import register_transport

@@ -6,19 +6,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
+from mcp_actors._actors.dispatcher import SessionStatistics
 from mcp_actors._actors.limits import Limits
-from mcp_actors._actors.pending import ProgressCallback
-from mcp_actors._actors.switchboard import SessionStatistics
-from mcp_actors._caller import Caller, all_pages
-from mcp_actors._capabilities.answers import Answers, ElicitationHandler, Roots, SamplingHandler
-from mcp_actors._capabilities.broadcast import Event
-from mcp_actors._capabilities.listening import Listener
-from mcp_actors._capabilities.notices import LogHandler, Notices
-from mcp_actors._capabilities.output_check import OutputCheck
-from mcp_actors._connection import Agreement, Terms
+from mcp_actors._actors.outbound_call import ProgressCallback
+from mcp_actors._client.handshake import HandshakeOptions, Negotiated
+from mcp_actors._client.listener import Listener
+from mcp_actors._client.notifications import LogHandler, Notifications
+from mcp_actors._client.output_validation import OutputValidation
+from mcp_actors._client.request_handlers import ElicitationHandler, RequestHandlers, Roots, SamplingHandler
+from mcp_actors._client.requests import Requests, all_pages
+from mcp_actors._client.subscriptions import Subscriptions
+from mcp_actors._client.supervisor import Supervisor, Target
+from mcp_actors._eras.changes import Event
 from mcp_actors._eras.probe import versions_for
-from mcp_actors._listeners import Listeners
-from mcp_actors._supervisor import Supervisor, Target
 from mcp_actors.errors import (
     INVALID_PARAMS,
     LocalProtocolError,
@@ -95,10 +95,12 @@ class Client:
         restart: bool = False,
         limits: Limits | None = None,
     ) -> None:
-        answers = Answers(sampling, sampling_tools, elicitation, roots, busy=lambda: self._caller.asked())
+        answers = RequestHandlers(
+            sampling, sampling_tools, elicitation, roots, busy=lambda: self._requests.asked()
+        )
         self._has_roots = roots is not None
         info = info or Implementation("mcp-actors", VERSION)
-        self._caller = Caller(
+        self._requests = Requests(
             info,
             answers,
             log_level,
@@ -108,24 +110,26 @@ class Client:
             answer_input=answer_input,
             max_rounds=max_rounds,
         )
-        self._notices = Notices(
+        self._notifications = Notifications(
             on_log,
             on_change,
             self._heard,
-            lambda subscription: self._listeners.acknowledged(subscription),
-            lambda subscription, reason: self._listeners.cancelled(subscription, reason),
+            lambda subscription: self._subscriptions.acknowledged(subscription),
+            lambda subscription, reason: self._subscriptions.cancelled(subscription, reason),
         )
         self._supervisor = Supervisor(
             target,
-            Terms(versions_for(era), info, answers, probe_timeout, timeout, lambda: self._caller.log_level),
+            HandshakeOptions(
+                versions_for(era), info, answers, probe_timeout, timeout, lambda: self._requests.log_level
+            ),
             limits or Limits(),
             restart,
-            on_notification=self._notices.put,
-            on_agreed=self._caller.agreed,
+            on_notification=self._notifications.put,
+            on_agreed=self._requests.agreed,
         )
-        self._caller.attach(self._supervisor)
-        self._listeners = Listeners(self._supervisor, self._caller)
-        self._outputs = OutputCheck()
+        self._requests.attach(self._supervisor)
+        self._subscriptions = Subscriptions(self._supervisor, self._requests)
+        self._outputs = OutputValidation()
 
     def __repr__(self) -> str:
         return f"<Client {self._supervisor!r}>"
@@ -133,9 +137,9 @@ class Client:
     async def __aenter__(self) -> Client:
         await self._supervisor.open()
         try:
-            self._supervisor.start_soon(self._notices.run)
-            if self._notices.on_change is not None and self.era == "modern":
-                self._supervisor.start_soon(lambda: self._listeners.follow(self._notices.changed))
+            self._supervisor.start_soon(self._notifications.run)
+            if self._notifications.on_change is not None and self.era == "modern":
+                self._supervisor.start_soon(lambda: self._subscriptions.follow(self._notifications.changed))
         except BaseException:
             await self._supervisor.close()
             raise
@@ -153,27 +157,27 @@ class Client:
     @property
     def era(self) -> Literal["legacy", "modern"]:
         """Which kind of protocol the server speaks with us."""
-        return self._agreement.era.name
+        return self._negotiated.era.name
 
     @property
     def version(self) -> str:
         """The protocol revision that was agreed."""
-        return self._agreement.era.version
+        return self._negotiated.era.version
 
     @property
     def server_info(self) -> Implementation | None:
         """The server's name and version, for display only."""
-        return self._agreement.info
+        return self._negotiated.info
 
     @property
     def server_capabilities(self) -> ServerCapabilities:
         """What the server declared."""
-        return self._agreement.capabilities
+        return self._negotiated.capabilities
 
     @property
     def instructions(self) -> str | None:
         """What the server wants the model to know."""
-        return self._agreement.instructions
+        return self._negotiated.instructions
 
     # -- tools -----------------------------------------------------------------------------------------------------
 
@@ -183,7 +187,7 @@ class Client:
         Over HTTP a modern server's tool is left out, with a warning, if its parameters are to be sent in headers that
         cannot be; calling it raises `LocalProtocolError`.
         """
-        page = await self._caller.mirroring.list_tools(cursor)
+        page = await self._requests.mirroring.list_tools(cursor)
         self._outputs.learn(page.tools)
         return page
 
@@ -213,7 +217,7 @@ class Client:
         params: dict[str, Any] = {"name": name}
         if arguments is not None:
             params["arguments"] = dict(arguments)
-        result: CallToolResult = await self._caller.call(
+        result: CallToolResult = await self._requests.call(
             "tools/call", params, timeout, cap, on_progress, meta, answers, state
         )
         self._outputs.check(name, result)
@@ -250,7 +254,7 @@ class Client:
     ) -> ReadResourceResult:
         """Reads a resource; raises `ResourceNotFound`. The rest is as in `call_tool`."""
         try:
-            result: ReadResourceResult = await self._caller.call(
+            result: ReadResourceResult = await self._requests.call(
                 "resources/read", {"uri": uri}, timeout, cap, answers=answers, state=state
             )
             return result
@@ -262,11 +266,11 @@ class Client:
 
     async def subscribe_resource(self, uri: str) -> None:
         """Subscribes for the rest of a legacy session; `listen` does it in both eras, and ends it too."""
-        await self._listeners.keep(uri)
+        await self._subscriptions.keep(uri)
 
     async def unsubscribe_resource(self, uri: str) -> None:
         """Takes `subscribe_resource` back."""
-        await self._listeners.give_back(uri)
+        await self._subscriptions.give_back(uri)
 
     # -- prompts and completion ------------------------------------------------------------------------------------
 
@@ -293,7 +297,7 @@ class Client:
         params: dict[str, Any] = {"name": name}
         if arguments is not None:
             params["arguments"] = dict(arguments)
-        result: GetPromptResult = await self._caller.call(
+        result: GetPromptResult = await self._requests.call(
             "prompts/get", params, timeout, cap, answers=answers, state=state
         )
         return result
@@ -303,12 +307,12 @@ class Client:
     ) -> Completion:
         """Asks for completions of ``value``; ``context`` holds the arguments that are settled already."""
         params: dict[str, Any] = {
-            "ref": self._agreement.era.unstructure(ref),
+            "ref": self._negotiated.era.unstructure(ref),
             "argument": {"name": argument, "value": value},
         }
         if context is not None:
             params["context"] = {"arguments": dict(context)}
-        result: CompleteResult = await self._caller.call("completion/complete", params)
+        result: CompleteResult = await self._requests.call("completion/complete", params)
         return result.completion
 
     # -- the connection --------------------------------------------------------------------------------------------
@@ -322,11 +326,11 @@ class Client:
         """The least severe log message that is wanted, from now on."""
         if level not in LOGGING_LEVELS:
             raise LocalProtocolError(f"no such level: {level!r}; use one of {', '.join(LOGGING_LEVELS)}")
-        self._caller.log_level = level
+        self._requests.log_level = level
         if self.era == "legacy":
-            await self._caller.call("logging/setLevel", {"level": level})
+            await self._requests.call("logging/setLevel", {"level": level})
         else:
-            self._caller.agreed(self._agreement)
+            self._requests.agreed(self._negotiated)
 
     async def roots_changed(self) -> None:
         """Tells a legacy server to list the roots anew; a modern one asks when it needs them.
@@ -342,7 +346,7 @@ class Client:
         self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
     ) -> dict[str, Any]:
         """Sends any request and returns its raw result: for methods of your own."""
-        return await self._caller.send(method, dict(params or {}), timeout)
+        return await self._requests.send(method, dict(params or {}), timeout)
 
     @asynccontextmanager
     async def listen(
@@ -365,7 +369,7 @@ class Client:
                 resource_subscriptions=list(uris) or None,
             )
         )
-        async with self._listeners.opened(listener):
+        async with self._subscriptions.opened(listener):
             yield listener
 
     # -- watching --------------------------------------------------------------------------------------------------
@@ -377,15 +381,15 @@ class Client:
     # -- inside ----------------------------------------------------------------------------------------------------
 
     @property
-    def _agreement(self) -> Agreement:
-        return self._caller.agreement
+    def _negotiated(self) -> Negotiated:
+        return self._requests.negotiated
 
     def _heard(self, event: Event, subscription: Any) -> None:
-        self._caller.cache.invalidate(event.kind, event.uri)
+        self._requests.cache.invalidate(event.kind, event.uri)
         if event.kind == "tools":
             self._outputs.forget()
-            self._caller.mirroring.forget()
-        self._listeners.heard(event, subscription)
+            self._requests.mirroring.forget()
+        self._subscriptions.heard(event, subscription)
 
     async def _list(self, method: str, cursor: str | None) -> Any:
-        return await self._caller.call(method, {} if cursor is None else {"cursor": cursor})
+        return await self._requests.call(method, {} if cursor is None else {"cursor": cursor})

@@ -274,3 +274,8 @@ class SubscriptionLost(McpError):
 
 class TransportNotFound(McpError):
     """No installed binding serves that URL scheme; the message lists those that are installed."""
+
+
+def invalid_params(message: str) -> RpcError:
+    """The error for params that do not have the form the method asks for: -32602."""
+    return RpcError(INVALID_PARAMS, message)

@@ -10,20 +10,20 @@ from typing import Any, TypeVar, Unpack, overload
 
 import trio
 
-from mcp_actors._actors.groups import one_error
+from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._actors.limits import Limits
-from mcp_actors._capabilities.broadcast import Bus
-from mcp_actors._capabilities.catalogue import Catalogue
-from mcp_actors._capabilities.home import Home
-from mcp_actors._capabilities.options import PromptOptions, ResourceOptions, ToolOptions
-from mcp_actors._capabilities.prompts import Prompts
-from mcp_actors._capabilities.resources import Resources
-from mcp_actors._capabilities.serving import Middleware, at_once, lifecycle_handlers, stamp_of
-from mcp_actors._capabilities.tools import Tools
-from mcp_actors._collector import rare_full_passes
-from mcp_actors._eras.choice import VERSIONS
 from mcp_actors._eras.modern.request_state import StateSealer
-from mcp_actors._host import Host, ServerStatistics
+from mcp_actors._eras.server_negotiation import VERSIONS
+from mcp_actors._exception_groups import one_error
+from mcp_actors._gc import rare_full_passes
+from mcp_actors._server.dispatch import Middleware, at_once, lifecycle_handlers, stamp_of
+from mcp_actors._server.features import Features
+from mcp_actors._server.options import PromptOptions, ResourceOptions, ToolOptions
+from mcp_actors._server.prompts import Prompts
+from mcp_actors._server.resources import Resources
+from mcp_actors._server.runtime import ServerRuntime, ServerStatistics
+from mcp_actors._server.scope import ServerScope
+from mcp_actors._server.tools import Tools
 from mcp_actors.abc import ServerTransport
 from mcp_actors.context import Context
 from mcp_actors.discovery import server_transport
@@ -85,25 +85,25 @@ class Server:
         self.on_unsubscribe: Callable[[str], None] = lambda uri: None
         self.on_listen: Callable[[Context], None] = lambda ctx: None
         self.on_unlisten: Callable[[Context], None] = lambda ctx: None
-        self.bus = Bus(
+        self.bus = EventBus(
             on_first_subscriber=lambda uri: self.on_subscribe(uri),
             on_last_unsubscribed=lambda uri: self.on_unsubscribe(uri),
         )
         self._lifespan = lifespan
         self._sealer = StateSealer(state_key or secrets.token_bytes(32))
-        self._catalogue = Catalogue(self.bus, page_size, extensions, experimental)
+        self._features = Features(self.bus, page_size, extensions, experimental)
         stamp = stamp_of(self.info, ttl_ms, cache_scope)
-        self._host = Host(name, self.limits, self.versions, self._catalogue, self.bus, stamp)
-        self._catalogue.handlers.update(
+        self._runtime = ServerRuntime(name, self.limits, self.versions, self._features, self.bus, stamp)
+        self._features.handlers.update(
             {
                 **lifecycle_handlers(self.info, instructions, self.versions),
-                "resources/subscribe": at_once(self._host.subscribe),
-                "resources/unsubscribe": at_once(self._host.unsubscribe),
+                "resources/subscribe": at_once(self._runtime.subscribe),
+                "resources/unsubscribe": at_once(self._runtime.unsubscribe),
             }
         )
 
     def __repr__(self) -> str:
-        return f"<Server {self.name!r} {self._catalogue!r} {self._host!r}>"
+        return f"<Server {self.name!r} {self._features!r} {self._runtime!r}>"
 
     # -- what it offers --------------------------------------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class Server:
         """Decorator: completes ``argument`` of a prompt, or of a resource template, named as it was declared."""
 
         def add(function: F) -> F:
-            self._catalogue.completions.add(
+            self._features.completions.add(
                 function, prompt=prompt, resource=resource, argument=argument, inline=inline
             )
             return function
@@ -163,7 +163,7 @@ class Server:
         """Decorator: answers a method of your own, ``async def f(params: dict, ctx: Context) -> dict``, in any era."""
 
         def add(function: F) -> F:
-            self._catalogue.add_method(name, function)
+            self._features.add_method(name, function)
             return function
 
         return add
@@ -173,7 +173,7 @@ class Server:
 
         The first one added is the outermost. It returns what ``await call_next()`` gave it, or something else.
         """
-        self._catalogue.middleware.append(function)
+        self._features.middleware.append(function)
         return function
 
     def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
@@ -184,11 +184,11 @@ class Server:
         function take one dict, ``output_schema`` replaces what its return type says. Raises `TypeError` or
         `ValueError` for a signature or schema that cannot be used, `LocalProtocolError` for a name that is taken.
         """
-        self._catalogue.tools.add(function, **options)
+        self._features.tools.add(function, **options)
 
     def remove_tool(self, name: str) -> None:
         """Takes a tool away; raises `LocalProtocolError` if there is none. Calls in flight go on."""
-        self._catalogue.tools.remove(name)
+        self._features.tools.remove(name)
 
     def add_resource(
         self, uri: str, function: Callable[..., Any], **options: Unpack[ResourceOptions]
@@ -199,19 +199,19 @@ class Server:
         ``meta``, ``inline``; ``list``, for templates, is a function that returns the resources of the family that
         exist now, for ``resources/list``. Raises like `add_tool`.
         """
-        self._catalogue.resources.add(uri, function, **options)
+        self._features.resources.add(uri, function, **options)
 
     def remove_resource(self, uri: str) -> None:
         """Takes a resource or template away; raises `LocalProtocolError` if there is none."""
-        self._catalogue.resources.remove(uri)
+        self._features.resources.remove(uri)
 
     def add_prompt(self, function: Callable[..., Any], **options: Unpack[PromptOptions]) -> None:
         """Adds a prompt, also while serving. See `add_tool` for options and what is raised."""
-        self._catalogue.prompts.add(function, **options)
+        self._features.prompts.add(function, **options)
 
     def remove_prompt(self, name: str) -> None:
         """Takes a prompt away; raises `LocalProtocolError` if there is none."""
-        self._catalogue.prompts.remove(name)
+        self._features.prompts.remove(name)
 
     def resource_updated(self, uri: str) -> None:
         """Tells everybody who subscribed to ``uri``, or to something above it. Never waits; safe from any thread."""
@@ -220,22 +220,22 @@ class Server:
     @property
     def tools(self) -> Tools:
         """The tools of the moment: ``in``, ``len``, ``get(name)``."""
-        return self._catalogue.tools
+        return self._features.tools
 
     @property
     def resources(self) -> Resources:
         """The resources and templates of the moment: ``in``, ``len``, ``covers(uri)``."""
-        return self._catalogue.resources
+        return self._features.resources
 
     @property
     def prompts(self) -> Prompts:
         """The prompts of the moment: ``in``, ``len``, ``get(name)``."""
-        return self._catalogue.prompts
+        return self._features.prompts
 
     @property
     def capabilities(self) -> ServerCapabilities:
         """What is declared to clients: what something was registered for, and logging."""
-        return self._catalogue.capabilities()
+        return self._features.capabilities()
 
     # -- serving ---------------------------------------------------------------------------------------------------
 
@@ -264,7 +264,7 @@ class Server:
 
     async def _stop_on(self, signals: AsyncIterator[int], everything: trio.CancelScope) -> None:
         async for _ in signals:
-            if self._host.stopping:
+            if self._runtime.stopping:
                 everything.cancel(reason="a second signal")
             self.stop()
 
@@ -279,25 +279,25 @@ class Server:
         once; `stop` lets calls in flight end. Raises what a transport raises when it cannot begin.
         """
         transports = [server_transport(each) if isinstance(each, str) else each for each in targets]
-        await self._host.serve(transports, self._home, task_status)
+        await self._runtime.serve(transports, self._scope, task_status)
 
     def stop(self) -> None:
         """Takes no new work, lets calls in flight end within `Limits.drain_grace`, then ends every `serve`.
 
         Legal from any task, any number of times.
         """
-        self._host.stop()
+        self._runtime.stop()
 
     @asynccontextmanager
-    async def _home(self) -> AsyncIterator[Home]:
+    async def _scope(self) -> AsyncIterator[ServerScope]:
         if self._lifespan is None:
-            yield Home(self, None, self._sealer, self.limits)
+            yield ServerScope(self, None, self._sealer, self.limits)
         else:
             async with self._lifespan(self) as state:
-                yield Home(self, state, self._sealer, self.limits)
+                yield ServerScope(self, state, self._sealer, self.limits)
 
     # -- watching --------------------------------------------------------------------------------------------------
 
     def tree(self) -> ServerStatistics:
         """The whole live actor tree: sessions, calls in flight with age and method, depths of mailboxes."""
-        return self._host.statistics()
+        return self._runtime.statistics()

@@ -21,26 +21,23 @@ SOURCES = {"mcp_actors": ROOT / "mcp_actors", "mcp_transports": ROOT / "transpor
 
 FLOORS = {
     "mcp_actors.errors": 0,
+    "mcp_actors._exception_groups": 0,
     "mcp_actors._wire": 1,
+    "mcp_actors._uri": 1,
     "mcp_actors.types": 2,
     "mcp_actors._eras": 3,
     "mcp_actors.abc": 4,
     "mcp_actors.framing": 4,
-    "mcp_actors._logs": 4,
+    "mcp_actors._gc": 4,
+    "mcp_actors._logging": 4,
+    "mcp_actors._schema": 4,
     "mcp_actors._actors": 5,
-    "mcp_actors._capabilities": 6,
-    "mcp_actors.context": 6,
-    "mcp_actors._caller": 7,
-    "mcp_actors._collector": 7,
-    "mcp_actors._connection": 7,
-    "mcp_actors._host": 7,
-    "mcp_actors._listeners": 7,
-    "mcp_actors._mirroring": 7,
-    "mcp_actors._reception": 7,
-    "mcp_actors._supervisor": 7,
+    "mcp_actors._client": 6,
+    "mcp_actors._server": 6,
+    "mcp_actors.context": 7,
     "mcp_actors.server": 7,
     "mcp_actors.client": 7,
-    "mcp_actors.discovery": 7,
+    "mcp_actors.discovery": 5,
     "mcp_actors.testing": 7,
     "mcp_actors.simulate": 7,
     "mcp_actors.__main__": 8,
@@ -208,6 +205,19 @@ def eras_do_not_know_each_other(modules: list[Module]) -> list[str]:
     ]
 
 
+def client_and_server_do_not_know_each_other(modules: list[Module]) -> list[str]:
+    client, server = "mcp_actors._client", "mcp_actors._server"
+    return [
+        f"{module.name} imports {target}"
+        for module in modules
+        for mine, other in ((client, server), (server, client))
+        if module.within(mine)
+        for target, name in module.imports()
+        if f"{target}.{name}".startswith(other)
+        or target in (other.replace("._", "."), f"mcp_actors.{other.rpartition('_')[2]}")
+    ]
+
+
 def docstrings(tree: ast.Module) -> set[int]:
     """Ids of the nodes that are docstrings, those below assignments included."""
     return {
@@ -278,7 +288,7 @@ def names_say_something(modules: list[Module]) -> list[str]:
             is_class = isinstance(node, ast.ClassDef)
             if words(node.name) & BANNED_WORDS or (is_class and re.match(r"_*Base([A-Z]|$)", node.name)):
                 complaints.append(f"{module.name}.{node.name}")
-            one_context = module.name == "mcp_actors.context" or module.within("mcp_actors.types")
+            one_context = module.name == "mcp_actors._server.context" or module.within("mcp_actors.types")
             if is_class and "context" in words(node.name) and not one_context:
                 complaints.append(f"{module.name}.{node.name}: there is one Context")
     return complaints
@@ -337,6 +347,18 @@ RULES: list[tuple[Rule, str, str]] = [
     (the_engine_imports_no_binding, "mcp_actors.server", "import mcp_transports.stdio"),
     (eras_do_not_know_each_other, "mcp_actors._eras.legacy.a", "from mcp_actors._eras import modern"),
     (eras_do_not_know_each_other, "mcp_actors._eras.modern.a", "import mcp_actors._eras.legacy.b"),
+    (client_and_server_do_not_know_each_other, "mcp_actors._client.a", "import mcp_actors._server.tools"),
+    (client_and_server_do_not_know_each_other, "mcp_actors._client.a", "from mcp_actors import _server"),
+    (
+        client_and_server_do_not_know_each_other,
+        "mcp_actors._client.a",
+        "from mcp_actors.server import Server",
+    ),
+    (
+        client_and_server_do_not_know_each_other,
+        "mcp_actors._server.a",
+        "from mcp_actors.client import Client",
+    ),
     (revisions_are_named_in_eras_only, "mcp_actors.client", "if version >= '2025-11-25': pass"),
     (imports_stand_at_the_top, "mcp_actors.server", "def f():\n    import json"),
     (imports_stand_at_the_top, "mcp_actors.server", "from typing import TYPE_CHECKING"),

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from benchmarks.suite.eras import Era
 from benchmarks.suite.fields.field import Field
-from benchmarks.suite.model import Job
+from benchmarks.suite.model import BenchmarkJob
 from benchmarks.suite.process import cpu_seconds, peak_mib, resident_kib
 from benchmarks.suite.server import Told
 
@@ -63,7 +63,7 @@ class Clock:
 class Bench:
     """``parameters`` are those of the job; ``ids`` are for requests, each once."""
 
-    job: Job
+    job: BenchmarkJob
     field: Field
     server: Served
     ids: Iterator[int]

@@ -10,7 +10,18 @@ from typing import Any, Literal, NamedTuple
 from benchmarks.suite.eras import Era
 from benchmarks.suite.process import LoadError
 
-__all__ = ["METRICS", "Document", "Failure", "Job", "Key", "Metric", "Place", "Point", "Row", "place_text"]
+__all__ = [
+    "METRICS",
+    "BenchmarkJob",
+    "Document",
+    "JobFailure",
+    "Key",
+    "Metric",
+    "Place",
+    "Point",
+    "Row",
+    "place_text",
+]
 
 FORMAT = 1
 
@@ -52,7 +63,7 @@ METRICS = {
 
 
 @dataclass(frozen=True)
-class Job:
+class BenchmarkJob:
     """One load process's work. ``peer`` and ``prepared`` name a program and what starts it; see `peers`. ``prefix`` is
     a command that starts the program's own, as profilers do.
     """
@@ -69,7 +80,7 @@ class Job:
     prefix: tuple[str, ...] = ()
 
     @classmethod
-    def from_json(cls, text: str) -> Job:
+    def from_json(cls, text: str) -> BenchmarkJob:
         members = json.loads(text)
         return cls(**members | {name: tuple(members[name]) for name in ("loads", "prefix")})
 
@@ -126,7 +137,7 @@ class Row:
 
 
 @dataclass
-class Failure:
+class JobFailure:
     """A job that gave no figure, and why. It is not tried again in later rounds."""
 
     scenario: str
@@ -147,7 +158,7 @@ class Document:
     options: dict[str, Any]
     seconds: float = 0.0
     rows: list[Row] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[JobFailure] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     def samples(self) -> dict[Key, dict[str, list[float]]]:
@@ -170,7 +181,7 @@ class Document:
             if members.pop("format") != FORMAT:
                 raise LoadError(f"{path} is of another version of the suite")
             members["rows"] = [Row(**each) for each in members["rows"]]
-            members["failures"] = [Failure(**each) for each in members["failures"]]
+            members["failures"] = [JobFailure(**each) for each in members["failures"]]
             return cls(**members)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise LoadError(f"{path} is no result of the suite: {error!r}") from error

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from benchmarks.suite.endpoints import transport
 from benchmarks.suite.eras import Era
-from benchmarks.suite.model import Job
+from benchmarks.suite.model import BenchmarkJob
 from benchmarks.suite.peers import OURS, PEERS, Peer
 from benchmarks.suite.process import LoadError
 from benchmarks.suite.scenarios.table import SCENARIOS, Scenario
@@ -55,11 +55,11 @@ class Case:
         prepared: dict[str, str],
         loads: tuple[str, ...],
         prefix: tuple[str, ...] = (),
-    ) -> Job:
+    ) -> BenchmarkJob:
         given = self.parameters.get(peer)
         parameters = self.scenario.parameters(size.name) if given is None else given
         names = self.scenario.name, self.transport, peer, self.era
-        return Job(*names, seed, seconds, parameters, prepared, loads, prefix)
+        return BenchmarkJob(*names, seed, seconds, parameters, prepared, loads, prefix)
 
 
 def make_plan(

@@ -24,7 +24,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from benchmarks.suite.model import Document, Failure, Job, Row, place_text
+from benchmarks.suite.model import BenchmarkJob, Document, JobFailure, Row, place_text
 from benchmarks.suite.peers import PEERS
 from benchmarks.suite.plan import Case, Size
 from benchmarks.suite.process import LoadError
@@ -56,7 +56,7 @@ def prepare_peers(
     return prepared
 
 
-def run_job(job: Job) -> list[dict[str, Any]]:
+def run_job(job: BenchmarkJob) -> list[dict[str, Any]]:
     """One job in a load process of its own. Raises `LoadError` with what it complained of."""
     try:
         done = subprocess.run(
@@ -129,7 +129,7 @@ def run_plan(
                     _take(document, turn, job, run_job(job))
                 except LoadError as error:
                     failed.add(names)
-                    document.failures.append(Failure(*names, str(error)[:600]))
+                    document.failures.append(JobFailure(*names, str(error)[:600]))
                     console.print(f"[yellow]{' '.join(names)}:[/] {str(error)[:200]}", highlight=False)
         except KeyboardInterrupt:
             document.warnings.append("interrupted: some cases have fewer rounds than others, or none")
@@ -144,7 +144,7 @@ def _in_turn(case: Case, turn: int, prepared: dict[str, dict[str, str]]) -> list
     return able[first:] + able[:first]
 
 
-def _take(document: Document, turn: int, job: Job, answer: list[dict[str, Any]]) -> None:
+def _take(document: Document, turn: int, job: BenchmarkJob, answer: list[dict[str, Any]]) -> None:
     scheme = job.transport.partition("=")[0]
     for point in answer:
         era = str(point["at"].pop("era", job.era))

@@ -23,7 +23,7 @@ from benchmarks.suite.endpoints import Transport, raw_field, transport
 from benchmarks.suite.eras import Era
 from benchmarks.suite.fields.field import Field, run_blocking
 from benchmarks.suite.loading import load_files
-from benchmarks.suite.model import Job, Point
+from benchmarks.suite.model import BenchmarkJob, Point
 from benchmarks.suite.peers import server_command
 from benchmarks.suite.process import LoadError
 from benchmarks.suite.programs.telling import TELL
@@ -54,7 +54,7 @@ def _opening() -> ModuleType:
 class _Starter:
     """Starts servers of one job, as often as the scenario wants."""
 
-    def __init__(self, job: Job, here: Transport, directory: Path) -> None:
+    def __init__(self, job: BenchmarkJob, here: Transport, directory: Path) -> None:
         self._job = job
         self._here = here
         self._directory = directory
@@ -91,7 +91,7 @@ class _Starter:
         return Bench(self._job, field, served, itertools.count(1), random.Random(self._job.seed), era)
 
 
-async def _measure(job: Job, here: Transport, directory: Path) -> list[Point]:
+async def _measure(job: BenchmarkJob, here: Transport, directory: Path) -> list[Point]:
     scenario = SCENARIOS[job.scenario]
     start = _Starter(job, here, directory)
     if scenario.solo is not None:
@@ -101,7 +101,7 @@ async def _measure(job: Job, here: Transport, directory: Path) -> list[Point]:
         return await scenario.run(bench)
 
 
-def measure(job: Job) -> list[Point]:
+def measure(job: BenchmarkJob) -> list[Point]:
     """Does the job in this process. Raises `LoadError` if there is no figure."""
     here = transport(job.transport)
     load_files(job.loads)
@@ -127,7 +127,7 @@ def main() -> int:
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else FILES, hard))
     try:
-        points = measure(Job.from_json(sys.stdin.read()))
+        points = measure(BenchmarkJob.from_json(sys.stdin.read()))
     except LoadError as error:
         print(error, file=sys.stderr)
         return 1

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 import trio
 
-__all__ = ["Clock", "Deadline"]
+__all__ = ["Deadline", "DeadlineClock"]
 
 
 class Deadline:
@@ -58,7 +58,7 @@ class Watched(Protocol):
         """The deadline has passed."""
 
 
-class Clock:
+class DeadlineClock:
     """Expires what is in ``watched`` when its time has come. Its task exists only once there was something."""
 
     def __init__(self, watched: Mapping[Any, Watched], start_soon: Callable[..., None]) -> None:
@@ -70,7 +70,7 @@ class Clock:
         self._parked = trio.lowlevel.ParkingLot()
 
     def __repr__(self) -> str:
-        return f"<Clock {'running' if self._running else 'idle'} watching={len(self._watched)}>"
+        return f"<DeadlineClock {'running' if self._running else 'idle'} watching={len(self._watched)}>"
 
     def watch(self, deadline: Deadline) -> None:
         """Takes note of a deadline that is new or was moved closer."""

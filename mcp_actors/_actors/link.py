@@ -15,7 +15,7 @@ import trio
 
 from mcp_actors._actors.limits import Limits
 from mcp_actors._wire.codec import decode
-from mcp_actors._wire.envelope import Envelope, Failure
+from mcp_actors._wire.messages import JsonRpcError, JsonRpcMessage
 from mcp_actors.abc import Frame, FrameChannel, NoAnswer
 from mcp_actors.errors import LocalProtocolError, MalformedMessage
 
@@ -27,7 +27,7 @@ MAX_BURST_FRAMES = 64
 # Messages of a burst that are looked at before the writer has its turn: peers work side by side, not in turns.
 MESSAGES_IN_A_TURN = 16
 
-Received = Envelope | NoAnswer | MalformedMessage | list[Envelope | MalformedMessage]
+Received = JsonRpcMessage | NoAnswer | MalformedMessage | list[JsonRpcMessage | MalformedMessage]
 
 
 @attrs.frozen
@@ -267,6 +267,6 @@ def _about(frame: Frame) -> Received:
     if isinstance(frame, NoAnswer):
         return frame
     message = decode(frame.data)
-    if isinstance(message, Failure) and message.id is None and frame.about is not None:
-        return Failure(frame.about, message.code, message.message, message.data)
+    if isinstance(message, JsonRpcError) and message.id is None and frame.about is not None:
+        return JsonRpcError(frame.about, message.code, message.message, message.data)
     return message

@@ -8,12 +8,12 @@ from typing import Any, TypeGuard
 
 import trio
 
-from mcp_actors._actors.call import Call
-from mcp_actors._actors.deadline import Clock, Deadline
+from mcp_actors._actors.deadline import Deadline, DeadlineClock
+from mcp_actors._actors.inbound_call import Call
 from mcp_actors._actors.limits import Limits
-from mcp_actors._actors.pending import PendingCall, Progress, ProgressCallback
+from mcp_actors._actors.outbound_call import OutboundCall, Progress, ProgressCallback
 from mcp_actors._wire.codec import decode_value, encode_notification, encode_request
-from mcp_actors._wire.envelope import Failure, Reply, RequestId
+from mcp_actors._wire.messages import JsonRpcError, JsonRpcResult, RequestId
 from mcp_actors.abc import Frame, Outlet
 from mcp_actors.errors import (
     CallTimeout,
@@ -24,10 +24,10 @@ from mcp_actors.errors import (
     SessionExpired,
 )
 
-__all__ = ["Outbound"]
+__all__ = ["OutboundCalls"]
 
 
-class Outbound:
+class OutboundCalls:
     """The pending calls of one session, by id."""
 
     def __init__(
@@ -38,8 +38,8 @@ class Outbound:
         loss: Callable[[BaseException | None], ConnectionLost | SessionExpired],
         on_settled: Callable[[RequestId], None] = lambda id: None,
     ) -> None:
-        self.pending: dict[RequestId, PendingCall] = {}
-        self.clock = Clock(self.pending, start_soon)
+        self.pending: dict[RequestId, OutboundCall] = {}
+        self.clock = DeadlineClock(self.pending, start_soon)
         self._outlet = outlet
         self._limits = limits
         self._loss = loss
@@ -48,7 +48,7 @@ class Outbound:
         self._ended = False
 
     def __repr__(self) -> str:
-        return f"<Outbound {'ended' if self._ended else 'open'} pending={len(self.pending)}>"
+        return f"<OutboundCalls {'ended' if self._ended else 'open'} pending={len(self.pending)}>"
 
     def next_id(self) -> int:
         """Ids count up and are never used again: the legacy rule, and right for both eras."""
@@ -81,7 +81,7 @@ class Outbound:
         id = self.next_id() if id is None else id
         if progress or on_progress:
             params["_meta"] = {**params.get("_meta", {}), "progressToken": id}
-        pending = PendingCall(id, method, Deadline(idle, cap), on_progress, self._limits.progress_queue)
+        pending = OutboundCall(id, method, Deadline(idle, cap), on_progress, self._limits.progress_queue)
         self.pending[id] = pending
         self.clock.watch(pending.deadline)
         outlet, about = (self._outlet, None) if call is None else (call.outlet, call.id)
@@ -111,7 +111,7 @@ class Outbound:
         except trio.BrokenResourceError as error:
             raise self._loss(error) from error
 
-    async def _send(self, frame: Frame, pending: PendingCall, outlet: Outlet) -> bool:
+    async def _send(self, frame: Frame, pending: OutboundCall, outlet: Outlet) -> bool:
         """Waits for room, but no longer than for the answer: then it was not sent."""
         with trio.move_on_at(pending.deadline.at) as waiting:
             try:
@@ -122,7 +122,7 @@ class Outbound:
             pending.expire()
         return not waiting.cancelled_caught
 
-    def answered(self, answer: Reply | Failure) -> bool:
+    def answered(self, answer: JsonRpcResult | JsonRpcError) -> bool:
         """Wakes whoever waits for this answer; false if nobody does."""
         pending = None if answer.id is None else self.pending.get(answer.id)
         if pending is None:
@@ -168,8 +168,8 @@ def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _result_of(answer: Reply | Failure) -> dict[str, Any]:
-    if isinstance(answer, Failure):
+def _result_of(answer: JsonRpcResult | JsonRpcError) -> dict[str, Any]:
+    if isinstance(answer, JsonRpcError):
         raise RpcError.from_wire(answer.code, answer.message, answer.data)
     result = decode_value(answer.result)
     if not isinstance(result, dict):

@@ -7,12 +7,12 @@ from typing import Any
 
 import trio
 
-from mcp_actors._actors.call import Responder
-from mcp_actors._actors.gate import Gate
+from mcp_actors._actors.admission import ConcurrencyLimiter
+from mcp_actors._actors.dispatcher import Dispatcher, Loss, Negotiation
+from mcp_actors._actors.inbound_call import Responder
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.link import Link, LinkStatistics, Received
-from mcp_actors._actors.pool import CallPool
-from mcp_actors._actors.switchboard import Loss, Opening, Switchboard
+from mcp_actors._actors.task_pool import TaskPool
 from mcp_actors.errors import (
     INVALID_REQUEST,
     ConnectionLost,
@@ -24,18 +24,18 @@ from mcp_actors.errors import (
 __all__ = ["Session"]
 
 
-class Session(Switchboard):
-    """One peer's conversation over one link; see `Switchboard` for the arguments."""
+class Session(Dispatcher):
+    """One peer's conversation over one link; see `Dispatcher` for the arguments."""
 
     def __init__(
         self,
         name: str,
         link: Link,
-        opening: Opening,
+        opening: Negotiation,
         responder: Responder,
         *,
         limits: Limits,
-        server_gate: Gate | None = None,
+        server_limiter: ConcurrencyLimiter | None = None,
         on_notification: Callable[[str, dict[str, Any]], None],
         answers_malformed: bool,
     ) -> None:
@@ -45,7 +45,7 @@ class Session(Switchboard):
             opening,
             responder,
             limits=limits,
-            server_gate=server_gate,
+            server_limiter=server_limiter,
             on_notification=on_notification,
             answers_malformed=answers_malformed,
             on_settled=link.channel.settled,
@@ -84,7 +84,7 @@ class Session(Switchboard):
         try:
             async with trio.open_nursery() as calls:
                 self._nursery = calls
-                self._pool = CallPool(calls, self.limits.idle_tasks)
+                self._pool = TaskPool(calls, self.limits.idle_tasks)
                 task_status.started()
                 broken = await self._read()
                 self._end(broken)

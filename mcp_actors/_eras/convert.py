@@ -17,9 +17,9 @@ from typing import Any, cast
 from cattrs import Converter, transform_error
 from cattrs.errors import BaseValidationError
 
-from mcp_actors._eras.reading import StructureError, class_reader, reader_of
+from mcp_actors._eras.structure import StructureError, class_reader, reader_of
+from mcp_actors._eras.unstructure import class_writer, writer_by_class
 from mcp_actors._eras.vocabulary import Hook, is_vocabulary, wire_name
-from mcp_actors._eras.writing import class_writer, writer_by_class
 from mcp_actors.types import (
     CompletionReference,
     ContentBlock,
@@ -43,22 +43,22 @@ def structure_error_text(error: BaseException) -> str:
 
 def make_converter(
     absent: Mapping[type, frozenset[str]] | None = None,
-    retell: Mapping[type, Callable[[Any], Any]] | None = None,
+    downgrade: Mapping[type, Callable[[Any], Any]] | None = None,
 ) -> Converter:
     """A converter for one revision; without arguments, one that knows every member of every revision.
 
     ``absent`` has the attributes that the revision lacks, by class: they are not written, and members of that name
-    that arrive are kept in ``extra`` like any other unknown member. ``retell`` has functions from an object to the
+    that arrive are kept in ``extra`` like any other unknown member. ``downgrade`` has functions from an object to the
     one that is written instead, possibly of another class, or the same object when nothing needs to change. Both
     hold for subclasses too.
     """
     converter = Converter(detailed_validation=False)
     lacking = absent or {}
-    instead = retell or {}
+    instead = downgrade or {}
     write_any = writer_by_class(converter)
 
     def writer(cls: type) -> Hook:
-        return class_writer(converter, cls, _lacked(lacking, cls), _retold(instead, cls), write_any)
+        return class_writer(converter, cls, _lacked(lacking, cls), _downgrade_for(instead, cls), write_any)
 
     converter.register_structure_hook_factory(
         is_vocabulary, lambda cls: class_reader(converter, cls, _lacked(lacking, cls))
@@ -74,5 +74,5 @@ def _lacked(absent: Mapping[type, frozenset[str]], cls: type) -> frozenset[str]:
     return frozenset[str]().union(*(absent.get(each, ()) for each in cls.__mro__))
 
 
-def _retold(retell: Mapping[type, Callable[[Any], Any]], cls: type) -> Callable[[Any], Any] | None:
-    return next((retell[each] for each in cls.__mro__ if each in retell), None)
+def _downgrade_for(downgrade: Mapping[type, Callable[[Any], Any]], cls: type) -> Callable[[Any], Any] | None:
+    return next((downgrade[each] for each in cls.__mro__ if each in downgrade), None)

@@ -10,7 +10,7 @@ import msgspec
 from cattrs import Converter
 
 from mcp_actors._eras.convert import structure_error_text
-from mcp_actors._wire.envelope import RequestId
+from mcp_actors._wire.messages import RequestId
 from mcp_actors.errors import INVALID_PARAMS, RpcError
 from mcp_actors.types import ClientCapabilities, Implementation
 
@@ -23,14 +23,14 @@ T = TypeVar("T")
 class Method:
     """One request method of one revision. A method absent from an era's table does not exist in it: -32601.
 
-    ``gate`` is the dotted capability that the *receiver* must have declared (``"resources.subscribe"``).
+    ``requires`` is the dotted capability that the *receiver* must have declared (``"resources.subscribe"``).
     ``target`` names the member of ``params`` that says what is meant (a tool's name, a resource's uri).
     """
 
     name: str
     params: type
     result: type
-    gate: str | None = None
+    requires: str | None = None
     target: str | None = None
     cacheable: bool = False
     may_ask: bool = False

@@ -12,7 +12,14 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from mcp_actors._wire.envelope import Envelope, Failure, Notification, Reply, Request, RequestId
+from mcp_actors._wire.messages import (
+    JsonRpcError,
+    JsonRpcMessage,
+    JsonRpcNotification,
+    JsonRpcRequest,
+    JsonRpcResult,
+    RequestId,
+)
 from mcp_actors.errors import INVALID_REQUEST, MalformedMessage
 
 __all__ = [
@@ -88,7 +95,9 @@ _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
-def decode(data: bytes, *, max_depth: int = MAX_DEPTH) -> Envelope | list[Envelope | MalformedMessage]:
+def decode(
+    data: bytes, *, max_depth: int = MAX_DEPTH
+) -> JsonRpcMessage | list[JsonRpcMessage | MalformedMessage]:
     """Decodes one frame: an envelope, or a list for a JSON-RPC batch, whose broken entries stand in it as errors.
 
     Raises `MalformedMessage` with -32700 for what is not JSON and -32600 for JSON that is no message.
@@ -171,7 +180,7 @@ def _is_deeper(data: bytes, max_depth: int) -> bool:
     return False
 
 
-def _decode_batch(data: bytes) -> list[Envelope | MalformedMessage]:
+def _decode_batch(data: bytes) -> list[JsonRpcMessage | MalformedMessage]:
     try:
         entries = _decode_array(data)
     except msgspec.ValidationError:
@@ -183,14 +192,14 @@ def _decode_batch(data: bytes) -> list[Envelope | MalformedMessage]:
     return [_decode_entry(entry) for entry in entries]
 
 
-def _decode_entry(entry: Raw) -> Envelope | MalformedMessage:
+def _decode_entry(entry: Raw) -> JsonRpcMessage | MalformedMessage:
     try:
         return _decode_one(bytes(entry))
     except MalformedMessage as error:
         return error
 
 
-def _decode_one(data: bytes) -> Envelope:
+def _decode_one(data: bytes) -> JsonRpcMessage:
     try:
         message = _decode_incoming(data)
     except msgspec.ValidationError as error:
@@ -211,21 +220,25 @@ def _decode_one(data: bytes) -> Envelope:
     return envelope
 
 
-def _classify(message: _Incoming) -> Envelope | None:
+def _classify(message: _Incoming) -> JsonRpcMessage | None:
     """JSON-RPC 2.0 §4-5: which members are present decides the form; any other combination is no message."""
     id = message.id
     if message.method is not UNSET:
         if message.result is not UNSET or message.error is not UNSET or id is None:
             return None
         params = None if message.params is UNSET else message.params
-        return Notification(message.method, params) if id is UNSET else Request(id, message.method, params)
+        return (
+            JsonRpcNotification(message.method, params)
+            if id is UNSET
+            else JsonRpcRequest(id, message.method, params)
+        )
     if message.error is not UNSET:
         if message.result is not UNSET:
             return None
         error = message.error
-        return Failure(None if id is UNSET else id, error.code, error.message, error.data)
+        return JsonRpcError(None if id is UNSET else id, error.code, error.message, error.data)
     if message.result is not UNSET and id is not UNSET and id is not None:
-        return Reply(id, message.result)
+        return JsonRpcResult(id, message.result)
     return None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import attrs
 
-__all__ = ["Latencies", "Tally"]
+__all__ = ["CallLatencies", "Tally"]
 
 _PER_DOUBLING = 16  # buckets: a percentile is right to about 4 %
 _FLOOR = 1e-6  # seconds; everything below is in the first bucket
@@ -15,7 +15,7 @@ _BUCKETS = 32 * _PER_DOUBLING  # up to more than an hour
 
 
 @attrs.define
-class Latencies:
+class CallLatencies:
     """A histogram of seconds with buckets of equal ratio."""
 
     counts: list[int] = attrs.field(factory=lambda: [0] * _BUCKETS)
@@ -24,7 +24,7 @@ class Latencies:
         index = int(math.log2(max(seconds, _FLOOR) / _FLOOR) * _PER_DOUBLING)
         self.counts[min(index, _BUCKETS - 1)] += 1
 
-    def merge(self, other: Latencies) -> None:
+    def merge(self, other: CallLatencies) -> None:
         self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
 
     def percentile(self, percent: float) -> float | None:
@@ -61,7 +61,7 @@ class Tally:
     errors: int = 0
     examples: list[str] = attrs.field(factory=list)
     """The first few errors, in words."""
-    latencies: Latencies = attrs.field(factory=Latencies)
+    latencies: CallLatencies = attrs.field(factory=CallLatencies)
     """Of the calls that were answered."""
 
     def fail(self, what: str) -> None:

@@ -164,7 +164,7 @@ class Load:
             tally.fail(f"{who}: {type(error).__name__}: {error}")
 
     async def _converse(self, client: Client, tally: Tally, who: str) -> None:
-        session = _Session(client, tally, who)
+        session = _DemoSession(client, tally, who)
         async with trio.open_nursery() as lanes:
             for _ in range(tally.lanes):
                 lanes.start_soon(session.lane, random.Random(self.random.random()), self.stopping)
@@ -172,7 +172,7 @@ class Load:
 
 
 @attrs.define(eq=False)
-class _Session:
+class _DemoSession:
     client: Client
     tally: Tally
     who: str

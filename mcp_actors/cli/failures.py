@@ -15,7 +15,7 @@ __all__ = [
     "EXIT_FAILED",
     "EXIT_INTERRUPTED",
     "EXIT_USAGE",
-    "Failure",
+    "CommandFailure",
     "WrongUsage",
     "reported",
     "traceback_option",
@@ -28,7 +28,7 @@ EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-class Failure(click.ClickException):
+class CommandFailure(click.ClickException):
     """Ends the command with exit code 1: its message goes to stderr behind the program's name."""
 
     exit_code = EXIT_FAILED
@@ -40,8 +40,8 @@ class Failure(click.ClickException):
             click.secho(line, file=file, err=True, dim=True)
 
 
-class WrongUsage(Failure):
-    """A `Failure` that better arguments would have avoided: exit code 2."""
+class WrongUsage(CommandFailure):
+    """A `CommandFailure` that better arguments would have avoided: exit code 2."""
 
     exit_code = EXIT_USAGE
 
@@ -55,7 +55,7 @@ def traceback_option(function: _F) -> _F:
 
 @contextmanager
 def reported(show_traceback: bool) -> Iterator[None]:
-    """Turns whatever the block raises into a `Failure`."""
+    """Turns whatever the block raises into a `CommandFailure`."""
     try:
         yield
     except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
@@ -65,7 +65,7 @@ def reported(show_traceback: bool) -> Iterator[None]:
     except Exception as error:
         if show_traceback:
             traceback.print_exc()
-        raise Failure(_sentence(error)) from error
+        raise CommandFailure(_sentence(error)) from error
 
 
 def _sentence(error: Exception) -> str:

@@ -11,7 +11,7 @@ import click
 import trio
 
 from mcp_actors import Client
-from mcp_actors.cli.failures import EXIT_INTERRUPTED, Failure, WrongUsage
+from mcp_actors.cli.failures import EXIT_INTERRUPTED, CommandFailure, WrongUsage
 
 __all__ = ["Interrupted", "client_options", "talk"]
 
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-class Interrupted(Failure):
+class Interrupted(CommandFailure):
     """Ctrl-C (or SIGTERM) ended the command; ``connected`` says whether there was a server to tell."""
 
     exit_code = EXIT_INTERRUPTED

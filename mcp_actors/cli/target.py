@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from mcp_actors import Server
-from mcp_actors.cli.failures import Failure, WrongUsage
+from mcp_actors.cli.failures import CommandFailure, WrongUsage
 
 __all__ = ["load_server"]
 
@@ -41,7 +41,7 @@ class _WouldRun(BaseException):
 
 
 def load_server(target: str, args: Sequence[str]) -> Server:
-    """Imports TARGET and finds or makes its server; raises `Failure` with one line that says what is wrong.
+    """Imports TARGET and finds or makes its server; raises `CommandFailure` with one line that says what is wrong.
 
     What the target prints meanwhile goes to stderr: stdout may be the wire.
     """
@@ -70,7 +70,7 @@ def _import(place: str) -> ModuleType:
         raise WrongUsage(f"there is no file {place}")
     try:
         return _import_file(Path(place).resolve()) if is_file else _import_module(place)
-    except Failure:
+    except CommandFailure:
         raise
     except ModuleNotFoundError as error:
         if not is_file and error.name and (place == error.name or place.startswith(error.name + ".")):
@@ -153,7 +153,7 @@ def _make(factory: Callable[..., Any], name: str, place: str, args: Sequence[str
         made = factory(*args)
     except _WouldRun as stopped:
         return stopped.server
-    except Failure:
+    except CommandFailure:
         raise
     except ValueError as error:  # how a factory says that it does not like its ARGS
         raise WrongUsage(f"{place}: {error}") from error
@@ -175,7 +175,7 @@ def _cannot(verb: str, what: str, error: BaseException) -> NoReturn:
         ]
         where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     text = " ".join(str(error).split())
-    raise Failure(f"cannot {verb} {what}: {type(error).__name__}: {text}{where}") from error
+    raise CommandFailure(f"cannot {verb} {what}: {type(error).__name__}: {text}{where}") from error
 
 
 def _is_ours(filename: str) -> bool:

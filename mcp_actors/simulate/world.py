@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import trio
 
-from mcp_actors._actors.groups import one_error
+from mcp_actors._exception_groups import one_error
 from mcp_actors.client import Client
 from mcp_actors.errors import McpError
 from mcp_actors.server import Server

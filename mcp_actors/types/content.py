@@ -9,6 +9,7 @@ import attrs
 from mcp_actors.types.resources import Annotations, BlobResourceContents, Resource, TextResourceContents
 
 __all__ = [
+    "BLOCKS",
     "AudioContent",
     "ContentBlock",
     "EmbeddedResource",
@@ -76,3 +77,6 @@ class EmbeddedResource:
 
 
 ContentBlock = TextContent | ImageContent | AudioContent | ResourceLink | EmbeddedResource
+
+BLOCKS = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)
+"""The classes of `ContentBlock`, for `isinstance`."""

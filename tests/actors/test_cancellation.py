@@ -209,7 +209,7 @@ async def test_a_call_is_cancelled_at_every_step_of_the_server(worker: Server) -
             nursery.start_soon(worker.serve, Serves(line.near))
             await line.peer.initialize(LEGACY)
             await settled()
-            [session] = worker._host._sessions
+            [session] = worker._runtime._sessions
             with Steps(count, lambda: session._cancelled({"requestId": 1})) as steps:
                 await line.peer.send(call(1, "work", token="t"))
                 messages = await arrived(line.peer)
@@ -222,7 +222,7 @@ async def test_a_call_is_cancelled_at_every_step_of_the_server(worker: Server) -
             line.tap.messages()
             tree = worker.tree()
             assert (tree.sessions[0].calls, tree.sessions[0].pending) == ((), ())
-            assert (tree.gate.inside, tree.gate.waiting) == (0, 0)
+            assert (tree.limiter.inside, tree.limiter.waiting) == (0, 0)
             again = await line.peer.request(1, "tools/call", {"name": "work"})
             assert again["result"]["content"][0]["text"] == "worked"
             nursery.cancel_scope.cancel()
@@ -267,7 +267,7 @@ async def test_a_call_that_asks_is_cancelled_at_every_step(worker: Server) -> No
             messages: list[Any] = []
             nursery.start_soon(answer, line.peer, messages)
             await settled()
-            [session] = worker._host._sessions
+            [session] = worker._runtime._sessions
             with Steps(count, lambda: session._cancelled({"requestId": 1})) as steps:
                 await line.peer.send(call(1, "ask"))
                 await settled()
@@ -328,7 +328,7 @@ async def test_a_client_is_cancelled_at_every_step_of_its_life(worker: Server, e
                 await client.call_tool("work")
         await settled()
         assert worker.tree().sessions == ()
-        assert worker.tree().gate.inside == 0
+        assert worker.tree().limiter.inside == 0
         assert trio.lowlevel.current_statistics().tasks_living == baseline
         return steps.left > 0
 
@@ -347,13 +347,13 @@ async def test_a_call_that_ends_by_asking_is_cancelled_at_every_step(worker: Ser
         async with trio.open_nursery() as nursery:
             nursery.start_soon(worker.serve, Serves(line.near))
             await line.peer.request("p", "ping")
-            [session] = worker._host._sessions
+            [session] = worker._runtime._sessions
             with Steps(count, lambda: session._cancelled({"requestId": 1})) as steps:
                 await line.peer.send(message)
                 replies = await arrived(line.peer)
             assert len(replies) == 1 - session.counters.cancelled
             asked += sum(each["result"]["resultType"] == "input_required" for each in replies)
-            assert worker.tree().gate.inside == 0
+            assert worker.tree().limiter.inside == 0
             nursery.cancel_scope.cancel()
         return steps.left > 0
 
@@ -368,7 +368,7 @@ async def test_a_waiting_call_is_cancelled_at_every_step(worker: Server) -> None
             nursery.start_soon(worker.serve, Serves(line.near))
             await line.peer.initialize(LEGACY)
             await settled()
-            [session] = worker._host._sessions
+            [session] = worker._runtime._sessions
             with Steps(count, lambda: session._cancelled({"requestId": 4})) as steps:
                 for id in (1, 2, 3, 4, 5):
                     await line.peer.send(call(id, "work"))
@@ -377,9 +377,9 @@ async def test_a_waiting_call_is_cancelled_at_every_step(worker: Server) -> None
             assert answered == ([1, 2, 3, 5] if session.counters.cancelled else [1, 2, 3, 4, 5])
             await line.peer.send(cancelled(4))
             await settled()
-            gate = worker.tree().gate
-            assert (gate.inside, gate.waiting) == (0, 0)
-            assert repr(session._gates[0]) == "<Gate connection 0/2 waiting=0>"
+            limiter = worker.tree().limiter
+            assert (limiter.inside, limiter.waiting) == (0, 0)
+            assert repr(session._limiters[0]) == "<ConcurrencyLimiter connection 0/2 waiting=0>"
             nursery.cancel_scope.cancel()
         return steps.left > 0
 

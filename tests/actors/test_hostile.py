@@ -216,7 +216,7 @@ async def test_a_server_survives_any_lines(version: str | None, lines: list[byte
         await trio.sleep(witness.server.limits.drain_grace + 2)
         [session] = witness.server.tree().sessions
         assert session.calls == ()
-        assert witness.server.tree().gate.inside == 0
+        assert witness.server.tree().limiter.inside == 0
 
 
 @SLOW

@@ -74,8 +74,8 @@ async def test_of_10000_requests_at_once_the_excess_is_refused(make: Any) -> Non
             # Some tasks are kept for calls to come.
             assert living() - baseline <= 64
             nursery.cancel_scope.cancel()
-        gate = witness.server.tree().gate
-        assert (gate.inside, gate.waiting, gate.refused) == (0, 0, 0)
+        limiter = witness.server.tree().limiter
+        assert (limiter.inside, limiter.waiting, limiter.refused) == (0, 0, 0)
 
 
 async def test_a_client_gets_the_refusal_as_overloaded() -> None:
@@ -125,7 +125,7 @@ async def test_a_waiting_call_shows_itself_and_can_be_cancelled() -> None:
         assert witness.begun == [1, 4]
 
 
-# -- the gate of the whole server ------------------------------------------------------------------------------------
+# -- the limiter of the whole server -------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -145,21 +145,21 @@ async def test_connections_share_the_places_of_the_server(crowd: Witness) -> Non
             for id in range(5):
                 await peer.send(call(f"{number}.{id}", "hang"))
             await settled()
-        gate = crowd.server.tree().gate
-        assert (gate.inside, gate.waiting) == (10, 5)
+        limiter = crowd.server.tree().limiter
+        assert (limiter.inside, limiter.waiting) == (10, 5)
         await peers[3].send(call("one too many", "hang"))
         refusal = await peers[3].receive()
         assert refusal["error"]["data"]["scope"] == "server"
         # When a connection breaks its places go to those who wait.
         channels[0][0].snap()
         await settled()
-        gate = crowd.server.tree().gate
-        assert (gate.inside, gate.waiting) == (10, 0)
+        limiter = crowd.server.tree().limiter
+        assert (limiter.inside, limiter.waiting) == (10, 0)
         channels[2][0].snap()
         channels[1][0].snap()
         await settled()
-        gate = crowd.server.tree().gate
-        assert (gate.inside, gate.waiting) == (0, 0)
+        limiter = crowd.server.tree().limiter
+        assert (limiter.inside, limiter.waiting) == (0, 0)
         assert sorted(crowd.begun) == sorted(crowd.cancelled)
         nursery.cancel_scope.cancel()
 
@@ -174,7 +174,7 @@ async def test_who_waits_for_its_connection_takes_no_place_of_the_server(crowd: 
         for id in range(10):
             await greedy.send(call(id, "hang"))
         await settled()
-        assert crowd.server.tree().gate.inside == 5
+        assert crowd.server.tree().limiter.inside == 5
         for id in range(5):
             await modest.send(call(id, "nap", seconds=1))
         assert len(await arrived(modest, within=2)) == 5
@@ -203,8 +203,8 @@ async def test_a_call_that_waited_at_both_gates_leaves_no_trace(how: str) -> Non
             else:
                 channel.snap()
             await settled()
-            gate = witness.server.tree().gate
-            assert (gate.inside, gate.waiting) == (0, 0)
+            limiter = witness.server.tree().limiter
+            assert (limiter.inside, limiter.waiting) == (0, 0)
             nursery.cancel_scope.cancel()
 
 
@@ -366,6 +366,6 @@ async def test_1000_connections_good_bad_and_aborted_leave_nothing() -> None:
         assert living() == baseline
         tree = witness.server.tree()
         assert tree.sessions == ()
-        assert (tree.gate.inside, tree.gate.waiting, tree.bus.subscriptions) == (0, 0, 0)
+        assert (tree.limiter.inside, tree.limiter.waiting, tree.bus.subscriptions) == (0, 0, 0)
         assert len(witness.begun) == len(witness.cancelled) >= 166
         nursery.cancel_scope.cancel()

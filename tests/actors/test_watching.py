@@ -50,7 +50,7 @@ async def test_calls_of_a_session_with_age_method_target_and_state() -> None:
         assert session.name == "witness#1"
         assert session.peer.startswith("memory:")
         assert session.state == "open"
-        live = next(iter(witness.server._host._sessions))
+        live = next(iter(witness.server._runtime._sessions))
         assert repr(live) == "<Session witness#1 open calls=3 pending=0>"
         assert repr(live.calls[1]) == "<Call 1 tools/call running>"
         assert repr(live.calls[3]) == "<Call 3 tools/call waiting>"
@@ -105,7 +105,7 @@ async def test_a_link_counts_frames_and_bytes_and_shows_its_outbox() -> None:
         await settled()
         link = server.tree().sessions[0].link
         assert (link.outbox, link.frames_in, link.frames_out) == (3, 5, 1)
-        live = next(iter(server._host._sessions))
+        live = next(iter(server._runtime._sessions))
         assert repr(live.link) == "<Link Faulty outbox=3/4>"
         channel.unclog()
         assert len(await arrived(peer)) == 3
@@ -136,16 +136,16 @@ async def test_pending_calls_of_a_client() -> None:
         # One is with the callback.
         assert pending.progress_waiting == 2
         live = client._supervisor.session.outbound
-        assert repr(live) == "<Outbound open pending=1>"
-        assert repr(live.pending[asked["id"]]) == f"<PendingCall {asked['id']} tools/call waiting>"
-        assert repr(live.clock) == "<Clock running watching=1>"
+        assert repr(live) == "<OutboundCalls open pending=1>"
+        assert repr(live.pending[asked["id"]]) == f"<OutboundCall {asked['id']} tools/call waiting>"
+        assert repr(live.clock) == "<DeadlineClock running watching=1>"
         await peer.send(reply(asked, TEXT))
         await settled()
-        assert repr(live.pending[asked["id"]]) == f"<PendingCall {asked['id']} tools/call answered>"
+        assert repr(live.pending[asked["id"]]) == f"<OutboundCall {asked['id']} tools/call answered>"
         await trio.sleep(100)
         assert client.tree().pending == ()
-        assert repr(live) == "<Outbound open pending=0>"
-    assert repr(live) == "<Outbound ended pending=0>"
+        assert repr(live) == "<OutboundCalls open pending=0>"
+    assert repr(live) == "<OutboundCalls ended pending=0>"
 
 
 async def test_a_tree_shows_both_directions_of_a_question() -> None:
@@ -173,33 +173,33 @@ async def test_a_tree_shows_both_directions_of_a_question() -> None:
 async def test_the_gates_show_who_is_inside_and_who_waits() -> None:
     witness = Witness(limits=Limits(max_in_flight=2, max_waiting=1))
     async with legacy_client(witness.server) as peer:
-        gates = next(iter(witness.server._host._sessions))._gates
-        assert [repr(gate) for gate in gates] == [
-            "<Gate connection 0/2 waiting=0>",
-            "<Gate server 0/10000 waiting=0>",
+        limiters = next(iter(witness.server._runtime._sessions))._limiters
+        assert [repr(limiter) for limiter in limiters] == [
+            "<ConcurrencyLimiter connection 0/2 waiting=0>",
+            "<ConcurrencyLimiter server 0/10000 waiting=0>",
         ]
         for id in range(4):
             await peer.send(call(id, "hang"))
         await settled()
-        connection, server = (gate.statistics() for gate in gates)
+        connection, server = (limiter.statistics() for limiter in limiters)
         assert (connection.inside, connection.waiting, connection.refused) == (2, 1, 1)
         assert (server.inside, server.waiting, server.refused) == (2, 0, 0)
-        assert witness.server.tree().gate == server
+        assert witness.server.tree().limiter == server
         for id in range(3):
             await peer.send(cancelled(id))
         await settled()
-        assert repr(gates[0]) == "<Gate connection 0/2 waiting=0>"
+        assert repr(limiters[0]) == "<ConcurrencyLimiter connection 0/2 waiting=0>"
 
 
 async def test_a_server_says_whether_it_serves() -> None:
     server = Server("s")
-    assert "<Host 's' not serving sessions=0>" in repr(server)
+    assert "<ServerRuntime 's' not serving sessions=0>" in repr(server)
     async with connected_pair(server), connected_pair(server):
-        assert "<Host 's' serving sessions=2>" in repr(server)
+        assert "<ServerRuntime 's' serving sessions=2>" in repr(server)
         tree = server.tree()
         assert tree.name == "s"
         assert sorted(session.name for session in tree.sessions) == ["s#1", "s#2"]
-    assert "<Host 's' not serving sessions=0>" in repr(server)
+    assert "<ServerRuntime 's' not serving sessions=0>" in repr(server)
 
 
 async def test_a_client_says_how_it_is() -> None:

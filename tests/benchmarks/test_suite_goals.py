@@ -11,7 +11,7 @@ import pytest
 from benchmarks.suite.command import main
 from benchmarks.suite.goal_table import goal_rows, goals_markdown, write_readme
 from benchmarks.suite.goals import COLUMNS, GOALS, ITSELF, Against, Goal, goal_cases
-from benchmarks.suite.model import Document, Failure, Key, Row
+from benchmarks.suite.model import Document, JobFailure, Key, Row
 from benchmarks.suite.page import page
 from benchmarks.suite.peers import PEERS
 from benchmarks.suite.process import LoadError
@@ -86,7 +86,7 @@ def test_what_is_missing_in_a_row_is_told_and_rows_without_any_ratio_are_not() -
     document = run_of(per_second=[(3000.0, 100.0)])
     _, row = goal_rows(document, [goal])
     assert row[-1] == ("not run, goal ≥ 0.6x", False)
-    document.failures.append(Failure("roundtrip", "stdio", "legacy", "floor", "it broke"))
+    document.failures.append(JobFailure("roundtrip", "stdio", "legacy", "floor", "it broke"))
     _, row = goal_rows(document, [goal])
     assert row[-1] == ("no figure, goal ≥ 0.6x", True)
     assert goal_rows(document, [SMALLER]) == []

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.suite.command import main
 from benchmarks.suite.compare import compare, comparison_text
-from benchmarks.suite.model import METRICS, Document, Failure, Row
+from benchmarks.suite.model import METRICS, Document, JobFailure, Row
 from benchmarks.suite.page import page
 from benchmarks.suite.plots import Line, Plot
 from benchmarks.suite.process import LoadError
@@ -46,7 +46,7 @@ def made_up(rounds: int = 6, *, seed: int = 1, drift: float = 1.0, ours: float =
 
 def test_a_document_is_read_as_it_was_written(tmp_path: Path) -> None:
     document = made_up(2)
-    document.failures.append(Failure("mixed", "http", "legacy", "floor", "no"))
+    document.failures.append(JobFailure("mixed", "http", "legacy", "floor", "no"))
     document.write(tmp_path / "a.json")
     assert Document.read(tmp_path / "a.json") == document
 
@@ -109,7 +109,7 @@ def test_what_differs_between_the_machines_is_told() -> None:
 
 def test_the_report_tells_medians_ratios_and_what_failed() -> None:
     document = made_up(ours=0.5)
-    document.failures.append(Failure("mixed", "http", "legacy", "floor", "it broke"))
+    document.failures.append(JobFailure("mixed", "http", "legacy", "floor", "it broke"))
     document.warnings.append("the generator was busy")
     text = markdown(document)
     assert "against official" in text
@@ -130,7 +130,7 @@ def test_the_page_is_whole_and_needs_nothing_else() -> None:
 def test_names_in_a_page_are_no_markup() -> None:
     document = made_up(2)
     document.warnings.append("<b>bold</b>")
-    document.failures.append(Failure("mixed", "http", "legacy", "<i>", "<u>"))
+    document.failures.append(JobFailure("mixed", "http", "legacy", "<i>", "<u>"))
     text = page(document)
     assert "<b>" not in text
     assert "<i>" not in text

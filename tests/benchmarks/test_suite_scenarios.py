@@ -11,7 +11,7 @@ from rich.console import Console
 from benchmarks.suite.command import main
 from benchmarks.suite.eras import Era
 from benchmarks.suite.goals import GOALS, goal_cases
-from benchmarks.suite.model import METRICS, Document, Job
+from benchmarks.suite.model import METRICS, BenchmarkJob, Document
 from benchmarks.suite.plan import FULL, QUICK, TOY, Case, make_plan
 from benchmarks.suite.process import LoadError
 from benchmarks.suite.running import run_job, run_plan
@@ -32,7 +32,7 @@ register_transport("pigeon", lambda url: TcpTransport(url.replace("pigeon:", "tc
 def toy(scenario: str, transport: str, peer: str = "ours", era: Era = "modern") -> list[dict[str, float]]:
     """The metrics of each place."""
     parameters = SCENARIOS[scenario].parameters("toy")
-    points = run_job(Job(scenario, transport, peer, era, 1, TOY.seconds, parameters, HERE))
+    points = run_job(BenchmarkJob(scenario, transport, peer, era, 1, TOY.seconds, parameters, HERE))
     assert points
     assert all(METRICS.keys() >= point["metrics"].keys() for point in points)
     return [point["metrics"] for point in points]
@@ -86,7 +86,7 @@ def test_the_floor_of_a_client(era: Era) -> None:
 
 
 def test_a_client_that_fails_is_no_figure() -> None:
-    job = Job("client_calls", "nowhere=nowhere:", "ours", "modern", 1, 0.05, {"windows": [1]}, HERE)
+    job = BenchmarkJob("client_calls", "nowhere=nowhere:", "ours", "modern", 1, 0.05, {"windows": [1]}, HERE)
     with pytest.raises(LoadError, match="the client"):
         run_job(job)
 
@@ -119,7 +119,7 @@ def test_a_server_that_answers_nobody_beside_a_stalled_peer_is_told_as_such(
 ) -> None:
     monkeypatch.setattr(streams, "BESIDE_WITHIN_SECONDS", 0.0)
     monkeypatch.setattr(streams, "FILL_SECONDS", 0.0)
-    job = Job("stalled_peer", "tcp", "ours", "modern", 1, 0.05, {"live": [4]}, HERE)
+    job = BenchmarkJob("stalled_peer", "tcp", "ours", "modern", 1, 0.05, {"live": [4]}, HERE)
     with pytest.raises(LoadError, match="nobody is answered beside"):
         measure(job)
 
@@ -166,7 +166,7 @@ def test_the_places_of_goals_are_those_that_scenarios_give(scenario: str) -> Non
         name: sorted({min(each, 10) for each in values}) if isinstance(values, list) else values
         for name, values in case.parameters["ours"].items()
     }
-    points = run_job(Job(scenario, case.transport, "ours", case.era, 1, TOY.seconds, few, HERE))
+    points = run_job(BenchmarkJob(scenario, case.transport, "ours", case.era, 1, TOY.seconds, few, HERE))
     wanted = [
         (goal.metric, {name: min(each, 10) if isinstance(each, int) else each for name, each in key.at})
         for goal in GOALS

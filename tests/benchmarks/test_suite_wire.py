@@ -18,7 +18,7 @@ from benchmarks.suite.fields.responses import ResponseReader
 from benchmarks.suite.fields.streams import Framing, Lines
 from benchmarks.suite.fields.websocket import WebSocketFrames
 from benchmarks.suite.messages import Calls, Message, check_sums, id_of
-from benchmarks.suite.model import Job
+from benchmarks.suite.model import BenchmarkJob
 from benchmarks.suite.process import LoadError
 from benchmarks.suite.scenarios import loops
 from benchmarks.suite.server import Told
@@ -141,7 +141,7 @@ class StallingField(Field):
 def stalling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Bench, StallingField]:
     field = StallingField(stall_at=0.5, stall=0.2)
     monkeypatch.setattr(loops, "time", field)
-    job = Job("roundtrip", "stdio", "ours", "modern", 1, 1.0, {})
+    job = BenchmarkJob("roundtrip", "stdio", "ours", "modern", 1, 1.0, {})
     served = ThisProcess(Told(tmp_path / "told"))
     return Bench(job, field, served, itertools.count(1), random.Random(1), "modern"), field
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from mcp_actors import Server
 from mcp_actors.cli import demo_load, demo_server
 from mcp_actors.cli.demo import command
-from mcp_actors.cli.demo_figures import Latencies, Tally
+from mcp_actors.cli.demo_figures import CallLatencies, Tally
 from mcp_actors.cli.demo_load import Load
 
 from .conftest import LIMIT, Ran, Started
@@ -81,7 +81,7 @@ def test_sessions_are_dealt_out_to_the_bindings() -> None:
 
 
 def test_percentiles_are_right_to_a_bucket() -> None:
-    latencies = Latencies()
+    latencies = CallLatencies()
     assert latencies.percentile(50) is None
     for millisecond in range(1, 1001):
         latencies.add(millisecond / 1000)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mcp_actors import Server
-from mcp_actors.cli.failures import Failure
+from mcp_actors.cli.failures import CommandFailure
 from mcp_actors.cli.target import load_server
 
 IMPORT = "from mcp_actors import Server\n"
@@ -118,7 +118,7 @@ def test_one_line_says_what_is_wrong(
     if code == 0:
         assert load_server(target, args).name == "one"
         return
-    with pytest.raises(Failure, match=says) as caught:
+    with pytest.raises(CommandFailure, match=says) as caught:
         load_server(target, args)
     assert caught.value.exit_code == code
     assert "\n" not in caught.value.message

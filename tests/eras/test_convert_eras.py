@@ -85,8 +85,8 @@ def test_notifications() -> None:
     assert LATEST_MODERN.client_notifications == {"notifications/cancelled"}
 
 
-def test_gates() -> None:
-    gates = {name: method.gate for name, method in LATEST_LEGACY.server_methods.items()}
+def test_capabilities_that_methods_require() -> None:
+    gates = {name: method.requires for name, method in LATEST_LEGACY.server_methods.items()}
     assert gates == {
         "initialize": None,
         "ping": None,
@@ -102,9 +102,9 @@ def test_gates() -> None:
         "completion/complete": "completions",
         "logging/setLevel": "logging",
     }
-    assert LEGACY["2024-11-05"].server_methods["completion/complete"].gate is None
-    assert LEGACY["2025-03-26"].server_methods["completion/complete"].gate == "completions"
-    assert {name: method.gate for name, method in LATEST_MODERN.client_methods.items()} == {
+    assert LEGACY["2024-11-05"].server_methods["completion/complete"].requires is None
+    assert LEGACY["2025-03-26"].server_methods["completion/complete"].requires == "completions"
+    assert {name: method.requires for name, method in LATEST_MODERN.client_methods.items()} == {
         "roots/list": "roots",
         "sampling/createMessage": "sampling",
         "elicitation/create": "elicitation",

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_actors._eras.legacy.conversation import LegacyConversation, negotiate
 from mcp_actors._eras.legacy.eras import LEGACY
 from mcp_actors._eras.legacy.lifecycle import NEXT_STATE, Event, State
+from mcp_actors._eras.legacy.session_state import LegacySessionState, negotiate
 from mcp_actors.errors import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, RpcError
 
 SERVED = tuple(LEGACY)
@@ -20,8 +20,8 @@ def initialize_params(version: str = "2025-11-25") -> dict[str, Any]:
     return {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "test", "version": "0"}}
 
 
-def conversation_in(state: State) -> LegacyConversation:
-    conversation = LegacyConversation(SERVED)
+def conversation_in(state: State) -> LegacySessionState:
+    conversation = LegacySessionState(SERVED)
     if state is not State.NEW:
         conversation.open(0, "initialize", initialize_params(), None)
     if state is State.OPERATING:
@@ -87,7 +87,7 @@ def test_the_bare_method_of_the_tutorials_counts() -> None:
 @pytest.mark.parametrize("said", ["notifications/initialized", "initialized", "tools/list"])
 def test_the_moment_from_which_a_client_may_be_told_things_unasked(said: str) -> None:
     told: list[str] = []
-    conversation = LegacyConversation(SERVED, lambda: told.append(said))
+    conversation = LegacySessionState(SERVED, lambda: told.append(said))
     for early in ("notifications/initialized", "initialized"):
         conversation.notified(early)
     conversation.open(0, "ping", {}, None)
@@ -104,7 +104,7 @@ def test_the_moment_from_which_a_client_may_be_told_things_unasked(said: str) ->
 
 @pytest.mark.parametrize("version", SERVED)
 def test_a_version_that_is_served_is_agreed(version: str) -> None:
-    conversation = LegacyConversation(SERVED)
+    conversation = LegacySessionState(SERVED)
     invocation = conversation.open(1, "initialize", initialize_params(version), None)
     assert invocation.era.version == version
     assert invocation.peer.version == version
@@ -128,7 +128,7 @@ def test_for_an_unknown_version_our_newest_is_offered(requested: str) -> None:
     ],
 )
 def test_a_malformed_initialize_leaves_the_session_new(params: dict[str, Any]) -> None:
-    conversation = LegacyConversation(SERVED)
+    conversation = LegacySessionState(SERVED)
     with pytest.raises(RpcError) as refused:
         conversation.open(1, "initialize", params, None)
     assert refused.value.code == INVALID_PARAMS
@@ -143,7 +143,7 @@ MESSAGES = st.sampled_from(
 
 @given(st.lists(MESSAGES, max_size=12))
 def test_no_order_of_messages_breaks_a_promise(messages: list[str]) -> None:
-    conversation = LegacyConversation(SERVED)
+    conversation = LegacySessionState(SERVED)
     agreed = 0
     for id, message in enumerate(messages):
         before = conversation.state

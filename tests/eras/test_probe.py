@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from mcp_actors._eras.choice import VERSIONS
 from mcp_actors._eras.legacy.eras import LEGACY
 from mcp_actors._eras.modern.eras import LATEST_MODERN, MODERN
 from mcp_actors._eras.probe import newest_common, verdict_on_error, verdict_on_result, versions_for
+from mcp_actors._eras.server_negotiation import VERSIONS
 from mcp_actors.errors import HeaderMismatch, MissingCapability, RpcError, UnsupportedVersion
 
 MODERN_ONLY = tuple(MODERN)

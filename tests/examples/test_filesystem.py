@@ -15,7 +15,7 @@ import trio
 
 from mcp_actors import Client, ResourceNotFound, RpcError, ToolError
 from mcp_actors.examples.filesystem import server
-from mcp_actors.examples.filesystem.root import Root
+from mcp_actors.examples.filesystem.root import RootFolder
 from mcp_actors.testing import connected_pair
 from mcp_actors.types import BlobResourceContents, EmbeddedResource, ResourceTemplateReference, TextContent
 
@@ -99,9 +99,9 @@ LEADS_NOWHERE = {
 def test_no_path_leaves_the_root(root: Path, path: str) -> None:
     outside = sorted(root.parent.iterdir())
     with pytest.raises(ToolError) as reading:
-        Root(root).read(path)
+        RootFolder(root).read(path)
     with pytest.raises(ToolError) as writing:
-        Root(root).write(path, b"new", create_directories=True)
+        RootFolder(root).write(path, b"new", create_directories=True)
     for caught in (reading, writing):
         assert str(root) not in str(caught.value)
     assert sorted(root.parent.iterdir()) == outside
@@ -110,7 +110,7 @@ def test_no_path_leaves_the_root(root: Path, path: str) -> None:
 
 
 async def test_a_link_that_is_planted_after_the_look_is_not_followed(root: Path) -> None:
-    served = Root(root)
+    served = RootFolder(root)
     assert served.is_directory("docs")
     (root / "docs").rename(root / "old")
     (root / "docs").symlink_to(root.parent / "outside")
@@ -156,7 +156,7 @@ def test_a_write_that_fails_leaves_nothing_behind(root: Path, monkeypatch: pytes
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ToolError, match="No space left"):
-        Root(root).write("docs/a.md", b"new")
+        RootFolder(root).write("docs/a.md", b"new")
     assert (root / "docs" / "a.md").read_text() == "# title\n"
     assert sorted(path.name for path in (root / "docs").iterdir()) == ["a.md", "deep"]
 

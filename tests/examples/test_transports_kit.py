@@ -25,7 +25,7 @@ async def broker() -> AsyncIterator[Any]:
         yield BrokerWorker(name), lambda where: BrokerClient(where.partition(":")[2])
 
 
-class Pipes:
+class HttpSseChannels:
     """HTTP/2 as over a child's streams, without the child; one connection after the other may be opened."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Pipes:
 
 @asynccontextmanager
 async def pipes() -> AsyncIterator[Any]:
-    transport = Pipes()
+    transport = HttpSseChannels()
     yield transport, lambda where: transport
 
 

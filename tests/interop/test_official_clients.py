@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from mcp_actors.examples.everything.app import PIXEL_PNG
 from mcp_actors.examples.everything.content import ADDRESS_BOOK_SCHEMA
-from mcp_actors.examples.everything.house import PIXEL_PNG
 
 from .installation import Peers
 from .servers import DRIVERS, Endpoint, reachable

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mcp_actors._wire import codec
-from mcp_actors._wire.envelope import Failure, Notification, Reply, Request
+from mcp_actors._wire.messages import JsonRpcError, JsonRpcNotification, JsonRpcRequest, JsonRpcResult
 from mcp_actors.errors import INVALID_REQUEST, PARSE_ERROR, MalformedMessage
 
 
@@ -27,48 +27,50 @@ def value(raw: Any) -> Any:
 
 def test_request() -> None:
     message = codec.decode(b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":[1]}}')
-    assert isinstance(message, Request)
+    assert isinstance(message, JsonRpcRequest)
     assert (message.id, message.method, value(message.params)) == (1, "m", {"a": [1]})
 
 
 def test_request_without_params() -> None:
-    assert codec.decode(b'{"jsonrpc":"2.0","id":"x","method":"m"}') == Request("x", "m", None)
+    assert codec.decode(b'{"jsonrpc":"2.0","id":"x","method":"m"}') == JsonRpcRequest("x", "m", None)
 
 
 def test_notification() -> None:
     message = codec.decode(b'{"method":"n","params":{},"jsonrpc":"2.0"}')
-    assert isinstance(message, Notification)
+    assert isinstance(message, JsonRpcNotification)
     assert (message.method, value(message.params)) == ("n", {})
 
 
 @pytest.mark.parametrize("result", ["{}", "null", "[1]", '"text"', "0"])
 def test_reply_with_any_result(result: str) -> None:
     message = codec.decode(f'{{"jsonrpc":"2.0","id":7,"result":{result}}}'.encode())
-    assert isinstance(message, Reply)
+    assert isinstance(message, JsonRpcResult)
     assert message.id == 7
     assert value(message.result) == json.loads(result)
 
 
 def test_failure() -> None:
     data = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no","data":[1]}}'
-    assert codec.decode(data) == Failure(1, -32601, "no", [1])
+    assert codec.decode(data) == JsonRpcError(1, -32601, "no", [1])
 
 
 @pytest.mark.parametrize("id", ["", '"id":null,'])
 def test_failure_without_id_or_with_null(id: str) -> None:
     """Older peers answer what they could not read with a null id; the newest schema leaves the id out."""
     data = f'{{"jsonrpc":"2.0",{id}"error":{{"code":-32700,"message":"no"}}}}'.encode()
-    assert codec.decode(data) == Failure(None, -32700, "no", None)
+    assert codec.decode(data) == JsonRpcError(None, -32700, "no", None)
 
 
 def test_unknown_members_are_passed_over() -> None:
-    assert codec.decode(b'{"jsonrpc":"2.0","id":1,"method":"m","extra":{"id":2}}') == Request(1, "m", None)
+    assert codec.decode(b'{"jsonrpc":"2.0","id":1,"method":"m","extra":{"id":2}}') == JsonRpcRequest(
+        1, "m", None
+    )
 
 
 @pytest.mark.parametrize("space", [b" ", b"\t", b"\r", b"\n"])
 def test_white_space_round_a_message(space: bytes) -> None:
     data = space + b'{"jsonrpc":"2.0",' + space + b'"id":1,"method":"m"}' + space
-    assert codec.decode(data) == Request(1, "m", None)
+    assert codec.decode(data) == JsonRpcRequest(1, "m", None)
 
 
 # -- ids --------------------------------------------------------------------------------------------------------------
@@ -77,7 +79,7 @@ def test_white_space_round_a_message(space: bytes) -> None:
 @pytest.mark.parametrize("id", [0, 1, -1, 2**53, 2**63 - 1, -(2**63), "", "1", "0", "ü", "a\nb", "\x00"])
 def test_an_id_keeps_its_json_type(id: int | str) -> None:
     message = codec.decode(codec.encode_request(id, "m", {}))
-    assert isinstance(message, Request)
+    assert isinstance(message, JsonRpcRequest)
     assert (type(message.id), message.id) == (type(id), id)
     answer = json.loads(codec.encode_reply(message.id, {}))
     assert (type(answer["id"]), answer["id"]) == (type(id), id)
@@ -223,7 +225,7 @@ def test_a_long_payload_that_occurs_twice_is_doubled_or_not_by_its_names() -> No
     assert refused(twice.encode()).code == INVALID_REQUEST
     once = '{"jsonrpc":"2.0","x":%s,"id":1,"method":"m","params":%s}'.replace("%s", LONG)
     message = codec.decode(once.encode())
-    assert isinstance(message, Request)
+    assert isinstance(message, JsonRpcRequest)
     assert value(message.params) == json.loads(LONG)
 
 
@@ -233,12 +235,12 @@ def test_a_long_payload_that_occurs_twice_is_doubled_or_not_by_its_names() -> No
 )
 def test_the_same_name_further_in_is_no_double(params: Any) -> None:
     message = codec.decode(codec.encode_request(1, "m", params))
-    assert isinstance(message, Request)
+    assert isinstance(message, JsonRpcRequest)
     assert value(message.params) == params
 
 
 def test_an_escaped_name_that_occurs_once_is_read() -> None:
-    assert codec.decode(b'{"jsonrpc":"2.0","\\u0069d":1,"method":"m"}') == Request(1, "m", None)
+    assert codec.decode(b'{"jsonrpc":"2.0","\\u0069d":1,"method":"m"}') == JsonRpcRequest(1, "m", None)
 
 
 # -- depth ------------------------------------------------------------------------------------------------------------
@@ -261,10 +263,10 @@ def nested(levels: int, opening: str = "[", closing: str = "]") -> bytes:
 
 @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
 def test_depth_is_bounded(opening: str, closing: str) -> None:
-    assert isinstance(codec.decode(nested(codec.MAX_DEPTH - 2, opening, closing)), Request)
+    assert isinstance(codec.decode(nested(codec.MAX_DEPTH - 2, opening, closing)), JsonRpcRequest)
     error = refused(nested(codec.MAX_DEPTH - 1, opening, closing))
     assert (error.code, error.id) == (PARSE_ERROR, None)
-    assert isinstance(codec.decode(nested(3, opening, closing), max_depth=5), Request)
+    assert isinstance(codec.decode(nested(3, opening, closing), max_depth=5), JsonRpcRequest)
     assert refused(nested(4, opening, closing), max_depth=5).code == PARSE_ERROR
 
 
@@ -284,13 +286,13 @@ def test_an_unclosed_string_after_many_brackets_costs_nothing_either(tail: str) 
 def test_a_very_long_number_beside_an_escaped_name() -> None:
     """The slower search for doubled names meets what CPython refuses to convert."""
     data = b'{"jsonrpc":"2.0","\\u0069d":1,"method":"m","params":{"a":' + b"1" * 5000 + b"}}"
-    assert isinstance(codec.decode(data), Request)
+    assert isinstance(codec.decode(data), JsonRpcRequest)
 
 
 def test_many_brackets_side_by_side_or_in_strings_are_not_deep() -> None:
     params = {"flat": [[] for _ in range(1000)], "text": "[{" * 1000, "quotes": '\\"[[[[\\\\"' * 100}
     message = codec.decode(codec.encode_request(1, "m", params))
-    assert isinstance(message, Request)
+    assert isinstance(message, JsonRpcRequest)
     assert value(message.params) == params
 
 
@@ -302,8 +304,8 @@ def test_a_batch_keeps_order_and_good_entries() -> None:
         b' [{"jsonrpc":"2.0","id":1,"method":"a"}, 5, {"jsonrpc":"2.0","method":"b"}, {"jsonrpc":"2.0","id":"x"}]'
     )
     assert isinstance(batch, list)
-    assert batch[0] == Request(1, "a", None)
-    assert batch[2] == Notification("b", None)
+    assert batch[0] == JsonRpcRequest(1, "a", None)
+    assert batch[2] == JsonRpcNotification("b", None)
     broken = [entry for entry in batch if isinstance(entry, MalformedMessage)]
     assert [(error.code, error.id) for error in broken] == [(INVALID_REQUEST, None), (INVALID_REQUEST, "x")]
 

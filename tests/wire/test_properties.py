@@ -11,10 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mcp_actors._wire import codec
-from mcp_actors._wire.envelope import Failure, Notification, Reply, Request
+from mcp_actors._wire.messages import JsonRpcError, JsonRpcNotification, JsonRpcRequest, JsonRpcResult
 from mcp_actors.errors import INVALID_REQUEST, PARSE_ERROR, MalformedMessage
 
-ENVELOPES = (Request, Notification, Reply, Failure)
+ENVELOPES = (JsonRpcRequest, JsonRpcNotification, JsonRpcResult, JsonRpcError)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 IDS = INT64 | TEXT
@@ -105,7 +105,7 @@ def test_a_message_cut_or_changed_anywhere(
 @given(IDS, TEXT, st.none() | OBJECTS)
 def test_requests_come_back(id: int | str, method: str, params: dict[str, Any] | None) -> None:
     message = codec.decode(codec.encode_request(id, method, params if params is not None else {}))
-    assert isinstance(message, Request)
+    assert isinstance(message, JsonRpcRequest)
     assert (type(message.id), message.id, message.method) == (type(id), id, method)
     assert message.params is not None
     assert codec.decode_value(message.params) == (params or {})
@@ -114,7 +114,7 @@ def test_requests_come_back(id: int | str, method: str, params: dict[str, Any] |
 @given(TEXT, st.none() | OBJECTS)
 def test_notifications_come_back(method: str, params: dict[str, Any] | None) -> None:
     message = codec.decode(codec.encode_notification(method, params))
-    assert isinstance(message, Notification)
+    assert isinstance(message, JsonRpcNotification)
     assert message.method == method
     assert (message.params and codec.decode_value(message.params)) == params
 
@@ -122,14 +122,14 @@ def test_notifications_come_back(method: str, params: dict[str, Any] | None) -> 
 @given(IDS, VALUES)
 def test_replies_come_back(id: int | str, result: Any) -> None:
     message = codec.decode(codec.encode_reply(id, result))
-    assert isinstance(message, Reply)
+    assert isinstance(message, JsonRpcResult)
     assert (type(message.id), message.id) == (type(id), id)
     assert codec.decode_value(message.result) == result
 
 
 @given(st.none() | IDS, st.integers(-(2**31), 2**31), TEXT, VALUES)
 def test_failures_come_back(id: int | str | None, code: int, text: str, data: Any) -> None:
-    assert codec.decode(codec.encode_failure(id, code, text, data)) == Failure(id, code, text, data)
+    assert codec.decode(codec.encode_failure(id, code, text, data)) == JsonRpcError(id, code, text, data)
 
 
 @given(st.lists(OBJECTS, min_size=1, max_size=5))
@@ -138,7 +138,7 @@ def test_batches_come_back(batch: list[dict[str, Any]]) -> None:
     messages = codec.decode(data)
     assert isinstance(messages, list)
     assert [(type(entry), getattr(entry, "id", None)) for entry in messages] == [
-        (Request, n) for n in range(len(batch))
+        (JsonRpcRequest, n) for n in range(len(batch))
     ]
 
 

@@ -27,7 +27,7 @@ _meeting_points: weakref.WeakValueDictionary[str, MemoryTransport] = weakref.Wea
 _serial = itertools.count(1)
 
 
-class _Door:
+class _Rendezvous:
     """Past the buffer of one direction: open while its reader waits and nothing is ahead in the buffer."""
 
     __slots__ = ("is_open", "take")
@@ -53,8 +53,8 @@ class MemoryChannel(FrameChannel):
         self,
         send: trio.MemorySendChannel[Frame],
         receive: trio.MemoryReceiveChannel[Frame],
-        door: _Door,
-        far_door: _Door,
+        door: _Rendezvous,
+        far_door: _Rendezvous,
         name: str,
     ) -> None:
         self._send = send
@@ -136,7 +136,7 @@ def memory_channel_pair(
     """
     there_send, there_receive = trio.open_memory_channel[Frame](max_buffer)
     back_send, back_receive = trio.open_memory_channel[Frame](max_buffer)
-    there, back = _Door(), _Door()
+    there, back = _Rendezvous(), _Rendezvous()
     return (
         MemoryChannel(there_send, back_receive, back, there, name),
         MemoryChannel(back_send, there_receive, there, back, name),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.suite.endpoints import transport
-from benchmarks.suite.model import Job, Point
+from benchmarks.suite.model import BenchmarkJob, Point
 from benchmarks.suite.peers import OURS, client_command, server_command
 from benchmarks.suite.process import LoadError
 from benchmarks.suite.scenarios.solo import Start
@@ -29,7 +29,7 @@ BUSY_SHARE = 0.75
 
 
 @contextmanager
-def _served(job: Job) -> Iterator[str]:
+def _served(job: BenchmarkJob) -> Iterator[str]:
     """Where the clients call: one server for all of them, and never what is slow; in memory that SDK's own."""
     here = transport(job.transport)
     if here.drive == "memory":
@@ -48,7 +48,7 @@ def _served(job: Job) -> Iterator[str]:
             yield url
 
 
-async def client_calls(job: Job, start: Start) -> list[Point]:
+async def client_calls(job: BenchmarkJob, start: Start) -> list[Point]:
     """Calls a second and the client's processor time a call; in memory that time holds the server's."""
     with _served(job) as url:
         work = {

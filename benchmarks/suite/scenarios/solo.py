@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
 from benchmarks.suite.bench import Bench
 from benchmarks.suite.eras import Era
-from benchmarks.suite.model import Job, Point
+from benchmarks.suite.model import BenchmarkJob, Point
 from benchmarks.suite.peers import server_command
 from benchmarks.suite.process import LoadError
 from benchmarks.suite.scenarios.loops import warm_up
@@ -26,7 +26,7 @@ SLICES = 3
 Start = Callable[[Era], AbstractAsyncContextManager[Bench]]
 
 
-async def startup(job: Job, start: Start) -> list[Point]:
+async def startup(job: BenchmarkJob, start: Start) -> list[Point]:
     """From starting the process to its first answer."""
     started = time.perf_counter()
     async with start(job.era) as bench:
@@ -38,7 +38,7 @@ async def startup(job: Job, start: Start) -> list[Point]:
     return [Point({}, metrics)]
 
 
-async def eras(job: Job, start: Start) -> list[Point]:
+async def eras(job: BenchmarkJob, start: Start) -> list[Point]:
     """One server for each era; slices take turns, so that a drift of the machine meets both."""
     found: dict[tuple[str, int], list[Point]] = {}
     async with AsyncExitStack() as stack:
@@ -64,7 +64,7 @@ def _joined(era: str, window: int, points: list[Point]) -> Point:
     return Point({"era": era, "in_flight": window}, metrics, took, max(shares) if shares else None)
 
 
-async def codec(job: Job, start: Start) -> list[Point]:
+async def codec(job: BenchmarkJob, start: Start) -> list[Point]:
     """The peer's own way from bytes to a message and back, no transport and no scheduler."""
     command = server_command(job.peer, job.prepared, f"codec:{job.seconds}")
     done = subprocess.run(  # noqa: ASYNC221 - nothing else runs here

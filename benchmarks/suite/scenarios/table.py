@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.suite.bench import Bench
-from benchmarks.suite.model import Job, Point
+from benchmarks.suite.model import BenchmarkJob, Point
 from benchmarks.suite.scenarios.cancel import cancel_latency
 from benchmarks.suite.scenarios.clients import client_calls
 from benchmarks.suite.scenarios.mixed import mixed
@@ -36,7 +36,7 @@ class Scenario:
     name: str
     title: str
     run: Callable[[Bench], Awaitable[list[Point]]] | None = None
-    solo: Callable[[Job, Start], Awaitable[list[Point]]] | None = None
+    solo: Callable[[BenchmarkJob, Start], Awaitable[list[Point]]] | None = None
     quick: dict[str, Any] = field(default_factory=dict)
     full: dict[str, Any] = field(default_factory=dict)
     toy: dict[str, Any] = field(default_factory=dict)

@@ -8,13 +8,13 @@ from typing import Any
 
 from mcp_actors._eras.convert import make_converter
 from mcp_actors._eras.era import Era, Method
-from mcp_actors._eras.legacy.ladder import REVISIONS, absent_in, retold_in
 from mcp_actors._eras.legacy.methods import (
     client_methods,
     client_notifications,
     server_methods,
     server_notifications,
 )
+from mcp_actors._eras.legacy.revisions import REVISIONS, absent_in, downgraded_in
 
 __all__ = ["LATEST_LEGACY", "LEGACY"]
 
@@ -41,7 +41,7 @@ def _make_seal(unstructure: Callable[[Any], Any], *, structured: bool) -> Callab
 
 
 def _make_era(revision: str) -> Era:
-    converter = make_converter(absent_in(revision), retold_in(revision))
+    converter = make_converter(absent_in(revision), downgraded_in(revision))
     return Era(
         name="legacy",
         version=revision,

@@ -17,36 +17,46 @@ _ELICIT = cast(type, t.ElicitParams)
 _SERVER = (
     Method("initialize", t.InitializeParams, t.InitializeResult),
     Method("ping", t.RequestParams, t.EmptyResult),
-    Method("tools/list", t.PaginatedParams, t.ListToolsResult, gate="tools"),
-    Method("tools/call", t.CallToolParams, t.CallToolResult, gate="tools", target="name", may_ask=True),
-    Method("resources/list", t.PaginatedParams, t.ListResourcesResult, gate="resources"),
-    Method("resources/templates/list", t.PaginatedParams, t.ListResourceTemplatesResult, gate="resources"),
+    Method("tools/list", t.PaginatedParams, t.ListToolsResult, requires="tools"),
+    Method("tools/call", t.CallToolParams, t.CallToolResult, requires="tools", target="name", may_ask=True),
+    Method("resources/list", t.PaginatedParams, t.ListResourcesResult, requires="resources"),
+    Method(
+        "resources/templates/list", t.PaginatedParams, t.ListResourceTemplatesResult, requires="resources"
+    ),
     Method(
         "resources/read",
         t.ReadResourceParams,
         t.ReadResourceResult,
-        gate="resources",
+        requires="resources",
         target="uri",
         may_ask=True,
     ),
-    Method("resources/subscribe", t.SubscribeParams, t.EmptyResult, gate="resources.subscribe", target="uri"),
     Method(
-        "resources/unsubscribe", t.UnsubscribeParams, t.EmptyResult, gate="resources.subscribe", target="uri"
+        "resources/subscribe", t.SubscribeParams, t.EmptyResult, requires="resources.subscribe", target="uri"
     ),
-    Method("prompts/list", t.PaginatedParams, t.ListPromptsResult, gate="prompts"),
-    Method("prompts/get", t.GetPromptParams, t.GetPromptResult, gate="prompts", target="name", may_ask=True),
-    Method("completion/complete", t.CompleteParams, t.CompleteResult, gate="completions"),
-    Method("logging/setLevel", t.SetLevelParams, t.EmptyResult, gate="logging"),
+    Method(
+        "resources/unsubscribe",
+        t.UnsubscribeParams,
+        t.EmptyResult,
+        requires="resources.subscribe",
+        target="uri",
+    ),
+    Method("prompts/list", t.PaginatedParams, t.ListPromptsResult, requires="prompts"),
+    Method(
+        "prompts/get", t.GetPromptParams, t.GetPromptResult, requires="prompts", target="name", may_ask=True
+    ),
+    Method("completion/complete", t.CompleteParams, t.CompleteResult, requires="completions"),
+    Method("logging/setLevel", t.SetLevelParams, t.EmptyResult, requires="logging"),
 )
 # The first revision had completion but no capability to declare it by.
-_UNGATED_COMPLETION = Method("completion/complete", t.CompleteParams, t.CompleteResult)
+_UNDECLARED_COMPLETION = Method("completion/complete", t.CompleteParams, t.CompleteResult)
 
 _CLIENT = (
     Method("ping", t.RequestParams, t.EmptyResult),
-    Method("roots/list", t.ListRootsParams, t.ListRootsResult, gate="roots"),
-    Method("sampling/createMessage", t.CreateMessageParams, t.CreateMessageResult, gate="sampling"),
+    Method("roots/list", t.ListRootsParams, t.ListRootsResult, requires="roots"),
+    Method("sampling/createMessage", t.CreateMessageParams, t.CreateMessageResult, requires="sampling"),
 )
-_ELICITATION = Method("elicitation/create", _ELICIT, t.ElicitResult, gate="elicitation")
+_ELICITATION = Method("elicitation/create", _ELICIT, t.ElicitResult, requires="elicitation")
 
 _FROM_CLIENT = frozenset(
     {
@@ -72,7 +82,7 @@ _FROM_SERVER = frozenset(
 def server_methods(revision: str) -> Mapping[str, Method]:
     """What a server answers."""
     if revision == "2024-11-05":
-        return _table((*_SERVER, _UNGATED_COMPLETION))
+        return _table((*_SERVER, _UNDECLARED_COMPLETION))
     return _table(_SERVER)
 
 

@@ -19,30 +19,39 @@ def _table(methods: Iterable[Method]) -> Mapping[str, Method]:
 SERVER_METHODS = _table(
     (
         Method("server/discover", t.RequestParams, t.DiscoverResult, cacheable=True),
-        Method("tools/list", t.PaginatedParams, t.ListToolsResult, gate="tools", cacheable=True),
-        Method("tools/call", t.CallToolParams, t.CallToolResult, gate="tools", target="name", may_ask=True),
-        Method("resources/list", t.PaginatedParams, t.ListResourcesResult, gate="resources", cacheable=True),
+        Method("tools/list", t.PaginatedParams, t.ListToolsResult, requires="tools", cacheable=True),
+        Method(
+            "tools/call", t.CallToolParams, t.CallToolResult, requires="tools", target="name", may_ask=True
+        ),
+        Method(
+            "resources/list", t.PaginatedParams, t.ListResourcesResult, requires="resources", cacheable=True
+        ),
         Method(
             "resources/templates/list",
             t.PaginatedParams,
             t.ListResourceTemplatesResult,
-            gate="resources",
+            requires="resources",
             cacheable=True,
         ),
         Method(
             "resources/read",
             t.ReadResourceParams,
             t.ReadResourceResult,
-            gate="resources",
+            requires="resources",
             target="uri",
             cacheable=True,
             may_ask=True,
         ),
-        Method("prompts/list", t.PaginatedParams, t.ListPromptsResult, gate="prompts", cacheable=True),
+        Method("prompts/list", t.PaginatedParams, t.ListPromptsResult, requires="prompts", cacheable=True),
         Method(
-            "prompts/get", t.GetPromptParams, t.GetPromptResult, gate="prompts", target="name", may_ask=True
+            "prompts/get",
+            t.GetPromptParams,
+            t.GetPromptResult,
+            requires="prompts",
+            target="name",
+            may_ask=True,
         ),
-        Method("completion/complete", t.CompleteParams, t.CompleteResult, gate="completions"),
+        Method("completion/complete", t.CompleteParams, t.CompleteResult, requires="completions"),
         Method("subscriptions/listen", t.SubscriptionsListenParams, t.SubscriptionsListenResult),
     )
 )
@@ -50,10 +59,10 @@ SERVER_METHODS = _table(
 
 CLIENT_METHODS = _table(
     (
-        Method("roots/list", t.ListRootsParams, t.ListRootsResult, gate="roots"),
-        Method("sampling/createMessage", t.CreateMessageParams, t.CreateMessageResult, gate="sampling"),
+        Method("roots/list", t.ListRootsParams, t.ListRootsResult, requires="roots"),
+        Method("sampling/createMessage", t.CreateMessageParams, t.CreateMessageResult, requires="sampling"),
         # Either form of elicitation: `Method.params` is whatever the converter structures, also a union.
-        Method("elicitation/create", cast(type, t.ElicitParams), t.ElicitResult, gate="elicitation"),
+        Method("elicitation/create", cast(type, t.ElicitParams), t.ElicitResult, requires="elicitation"),
     )
 )
 """What a client answers. These never travel as requests but inside input-required results."""

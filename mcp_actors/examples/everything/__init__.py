@@ -16,7 +16,7 @@ The names that begin with ``test_``, and the texts they answer, are fixed by the
 
 from __future__ import annotations
 
-from mcp_actors.examples.everything.house import server
+from mcp_actors.examples.everything.app import server
 
 # isort: off
 # Tools are listed in the order of these imports.

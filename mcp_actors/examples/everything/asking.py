@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from mcp_actors import Context
-from mcp_actors.examples.everything.house import server
+from mcp_actors.examples.everything.app import server
 from mcp_actors.types import (
     CreateMessageParams,
     CreateMessageResult,

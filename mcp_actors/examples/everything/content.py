@@ -8,7 +8,7 @@ from typing import Any
 import trio
 
 from mcp_actors import Context, MissingCapability, ToolError
-from mcp_actors.examples.everything.house import PIXEL_BASE64, SILENCE_BASE64, server
+from mcp_actors.examples.everything.app import PIXEL_BASE64, SILENCE_BASE64, server
 from mcp_actors.types import AudioContent, EmbeddedResource, ImageContent, TextContent, TextResourceContents
 
 __all__ = ["ADDRESS_BOOK_SCHEMA"]

@@ -6,7 +6,7 @@ import attrs
 import trio
 
 from mcp_actors import Context, ToolError
-from mcp_actors.examples.everything.house import Activity, server
+from mcp_actors.examples.everything.app import Activity, server
 from mcp_actors.types import ToolAnnotations
 
 __all__ = ["LONGEST_SLEEP", "Sum", "activity", "add", "divide", "echo", "sleep", "touch"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mcp_actors import Context
-from mcp_actors.examples.everything.house import PIXEL_BASE64, PIXEL_PNG, Activity, server
+from mcp_actors.examples.everything.app import PIXEL_BASE64, PIXEL_PNG, Activity, server
 from mcp_actors.types import EmbeddedResource, ImageContent, TextContent, TextResourceContents
 
 __all__ = ["WORDS"]

@@ -23,7 +23,7 @@ from msgspec import Meta
 
 from mcp_actors import Context, ResourceNotFound, RpcError, Server, ToolError
 from mcp_actors.errors import INVALID_PARAMS
-from mcp_actors.examples.filesystem.root import Entry, Found, NoSuchPath, Root
+from mcp_actors.examples.filesystem.root import Entry, Found, NoSuchPath, RootFolder
 from mcp_actors.examples.filesystem.search import Search, SearchResult
 from mcp_actors.examples.filesystem.watch import Watch
 from mcp_actors.types import (
@@ -59,7 +59,7 @@ def server(*args: str) -> Server:
     places = [arg for arg in args if arg != "--read-only"]
     if len(places) != 1 or places[0].startswith("-"):
         raise ValueError(USAGE)
-    root = Root(Path(places[0]).expanduser())
+    root = RootFolder(Path(places[0]).expanduser())
     template = f"{root.uri.rstrip('/')}/{{+path}}"
 
     @asynccontextmanager
@@ -84,7 +84,7 @@ def server(*args: str) -> Server:
     return app
 
 
-def _add_reading_tools(app: Server, root: Root) -> None:
+def _add_reading_tools(app: Server, root: RootFolder) -> None:
     @app.tool(annotations=READ_ONLY)
     async def read_file(path: str) -> CallToolResult:
         """Reads a file of at most two megabytes; what is not text comes as an embedded resource.
@@ -126,7 +126,7 @@ def _add_reading_tools(app: Server, root: Root) -> None:
         return await Search(root, pattern, text, path, max_results).run(ctx.progress)
 
 
-def _add_writing_tool(app: Server, root: Root) -> None:
+def _add_writing_tool(app: Server, root: RootFolder) -> None:
     @app.tool(annotations=ToolAnnotations(destructive_hint=True, idempotent_hint=True, open_world_hint=False))
     async def write_file(path: str, content: str, create_directories: bool = False) -> str:
         """Writes a text file, in the place of any that is there, whole or not at all.
@@ -141,7 +141,7 @@ def _add_writing_tool(app: Server, root: Root) -> None:
         return f"wrote {len(data)} bytes to {path}"
 
 
-def _add_resources(app: Server, root: Root, template: str) -> None:
+def _add_resources(app: Server, root: RootFolder, template: str) -> None:
     @app.resource(root.uri, name=root.directory.name or "/", mime_type=DIRECTORY_TYPE)
     async def top() -> TextResourceContents:
         """The directory that is served: one name in a line, directories with a slash at the end."""
@@ -175,7 +175,7 @@ def _add_resources(app: Server, root: Root, template: str) -> None:
         ]
 
 
-def _path_of(root: Root, uri: str) -> str | None:
+def _path_of(root: RootFolder, uri: str) -> str | None:
     """The path that a ``file:`` URI names, or None if it is not below the root."""
     if uri == root.uri:
         return ""
@@ -183,18 +183,18 @@ def _path_of(root: Root, uri: str) -> str | None:
     return unquote(uri[len(prefix) :]) if uri.startswith(prefix) else None
 
 
-def _as_resource(root: Root, entry: Entry) -> Resource:
+def _as_resource(root: RootFolder, entry: Entry) -> Resource:
     mime_type, _ = mimetypes.guess_type(entry.name)
     return Resource(root.uri_of(entry.name), entry.name, size=entry.size, mime_type=mime_type)
 
 
-def _read_or_list(root: Root, path: str) -> TextResourceContents | BlobResourceContents:
+def _read_or_list(root: RootFolder, path: str) -> TextResourceContents | BlobResourceContents:
     if root.is_directory(path):
         return _listing(root, path)
     return _read(root, path)
 
 
-def _read(root: Root, path: str) -> TextResourceContents | BlobResourceContents:
+def _read(root: RootFolder, path: str) -> TextResourceContents | BlobResourceContents:
     data = root.read(path)
     guessed, encoding = mimetypes.guess_type(path)
     uri = root.uri_of(path)
@@ -207,7 +207,7 @@ def _read(root: Root, path: str) -> TextResourceContents | BlobResourceContents:
     return BlobResourceContents(uri=uri, blob=base64.b64encode(data).decode("ascii"), mime_type=mime_type)
 
 
-def _listing(root: Root, path: str) -> TextResourceContents:
+def _listing(root: RootFolder, path: str) -> TextResourceContents:
     entries, _ = root.entries(path)
     lines = [f"{entry.name}/" if entry.kind == "directory" else entry.name for entry in entries]
     return TextResourceContents(uri=root.uri_of(path), text="\n".join(lines), mime_type=DIRECTORY_TYPE)

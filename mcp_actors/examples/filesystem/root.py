@@ -55,7 +55,7 @@ class Found:
     kind: Kind
 
 
-class Root:
+class RootFolder:
     """The directory ``directory``. All paths are relative to it, with ``/`` between components; ``""`` is the root.
 
     Every method blocks: call it in a thread. They raise `ToolError` with a text that says what is wrong with the

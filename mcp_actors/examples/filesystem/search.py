@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import trio
 
 from mcp_actors.errors import ToolError
-from mcp_actors.examples.filesystem.root import Found, Root
+from mcp_actors.examples.filesystem.root import Found, RootFolder
 
 SLICE_SECONDS = (
     0.1  # of work in a thread between two reports; a cancelled search ends after the slice that runs
@@ -33,7 +33,7 @@ class SearchResult:
 class Search:
     """One search under ``directory``: names that fit ``pattern``, and of those, files that contain ``text``."""
 
-    def __init__(self, root: Root, pattern: str, text: str, directory: str, max_results: int) -> None:
+    def __init__(self, root: RootFolder, pattern: str, text: str, directory: str, max_results: int) -> None:
         self.matches: list[Found] = []
         self.looked_at = 0
         self._root = root

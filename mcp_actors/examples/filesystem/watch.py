@@ -7,7 +7,7 @@ from collections.abc import Callable
 import trio
 from watchfiles import watch
 
-from mcp_actors.examples.filesystem.root import Root
+from mcp_actors.examples.filesystem.root import RootFolder
 
 LOOK_EVERY = 1_000  # ms: how often to look without being told, for file systems that tell nothing
 
@@ -19,7 +19,7 @@ class Watch:
     """
 
     def __init__(
-        self, root: Root, path_of: Callable[[str], str | None], changed: Callable[[str], None]
+        self, root: RootFolder, path_of: Callable[[str], str | None], changed: Callable[[str], None]
     ) -> None:
         self._root = root
         self._path_of = path_of

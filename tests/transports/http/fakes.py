@@ -11,13 +11,13 @@ import trio
 import trio.testing
 
 from mcp_actors.abc import Frame, FrameChannel, Outlet
+from mcp_transports.http.h1.request import Request
 from mcp_transports.http.server.endpoint import Authenticate, Endpoint
-from mcp_transports.http.server.events import EventStore, MemoryEventStore
-from mcp_transports.http.server.guard import Guard
-from mcp_transports.http.server.live import OpenStreams
-from mcp_transports.http.server.pipe import Pipes
-from mcp_transports.http.server.request import Request
+from mcp_transports.http.server.event_store import EventStore, MemoryEventStore
+from mcp_transports.http.server.http_sse import HttpSseChannels
+from mcp_transports.http.server.origin_policy import OriginPolicy
 from mcp_transports.http.server.sessions import SessionTable
+from mcp_transports.http.server.sse_response import OpenSseResponses
 from mcp_transports.http.server.streams import StreamSettings
 
 BOTH = "application/json, text/event-stream"
@@ -280,14 +280,14 @@ class Door:
         self.handler.nursery = nursery
         self.handler.legacy = legacy
         self.nursery = nursery
-        self.open_streams = OpenStreams(keepalive)
+        self.open_streams = OpenSseResponses(keepalive)
         self.store = MemoryEventStore() if store == "memory" else store
         settings = StreamSettings(self.open_streams, longest, self.store, json_replies, 700)
         self.table = SessionTable(settings, idle=idle, max_sessions=max_sessions)
-        self.pipes = Pipes(self.open_streams, "/messages", longest)
+        self.pipes = HttpSseChannels(self.open_streams, "/messages", longest)
         self.endpoint = Endpoint(
             self.handler,
-            Guard("127.0.0.1"),
+            OriginPolicy("127.0.0.1"),
             self.open_streams,
             path="/mcp",
             longest=longest,

@@ -9,7 +9,7 @@ import trio
 from mcp_actors.abc import Frame, NoAnswer
 from mcp_actors.errors import ConnectFailed, RemoteProtocolError
 from mcp_transports.http.client import AccessRefused, HttpClientTransport, HttpRefused
-from mcp_transports.http.client.inbox import MAX_FRAMES, Inbox
+from mcp_transports.http.client.receive_queue import MAX_FRAMES, ReceiveQueue
 
 from .scripted import LEGACY, URL, Asked, Script, Stream, connected, handshake, json_answer, request, sse
 
@@ -285,7 +285,7 @@ async def test_many_requests_are_under_way_at_once_but_not_too_many(autojump_clo
 
 
 async def test_a_full_inbox_makes_streams_wait(autojump_clock: trio.abc.Clock, nursery: trio.Nursery) -> None:
-    inbox = Inbox(max_bytes=10)
+    inbox = ReceiveQueue(max_bytes=10)
     for _ in range(MAX_FRAMES):
         await inbox.put(Frame(b""))
     with trio.move_on_after(1) as scope:
@@ -302,7 +302,7 @@ async def test_a_full_inbox_makes_streams_wait(autojump_clock: trio.abc.Clock, n
 
 
 async def test_a_frame_is_digested_when_its_reader_comes_back() -> None:
-    inbox = Inbox(max_bytes=10)
+    inbox = ReceiveQueue(max_bytes=10)
     first, second, late = trio.Event(), trio.Event(), trio.Event()
     numbers = [inbox.post(Frame(b"a")), inbox.post(Frame(b"b")), inbox.post(Frame(b"c"))]
     inbox.tell(numbers[1], second)
@@ -319,7 +319,7 @@ async def test_a_frame_is_digested_when_its_reader_comes_back() -> None:
 
 
 async def test_what_arrived_before_the_end_can_be_taken() -> None:
-    inbox = Inbox(max_bytes=10)
+    inbox = ReceiveQueue(max_bytes=10)
     inbox.post(Frame(b"a"))
     inbox.end(ConnectFailed("gone"))
     inbox.post(Frame(b"too late"))

@@ -15,9 +15,9 @@ import trustme
 
 from mcp_actors.abc import NoAnswer
 from mcp_transports.http.client import HttpChannel, from_url
-from mcp_transports.http.client.connections import Connections, Line, Place
-from mcp_transports.http.client.ways import Direct
-from mcp_transports.http.client.wire import Wire
+from mcp_transports.http.client.http import HttpRequester
+from mcp_transports.http.client.pool import ConnectionPool, HttpAddress, HttpStream
+from mcp_transports.http.client.senders import PooledSender
 
 from .scripted import request
 from .test_client_sockets import RawServer, ask, echo, json_reply
@@ -122,9 +122,9 @@ async def test_certificates_that_are_trusted(nursery: trio.Nursery, monkeypatch:
 # -- one connection ---------------------------------------------------------------------------------------------------
 
 
-async def line() -> tuple[Line, trio.SocketStream]:
+async def line() -> tuple[HttpStream, trio.SocketStream]:
     near, far = trio.socket.socketpair()
-    return Line(trio.SocketStream(near)), trio.SocketStream(far)
+    return HttpStream(trio.SocketStream(near)), trio.SocketStream(far)
 
 
 async def test_the_head_and_the_body_of_a_request_are_one_write() -> None:
@@ -168,7 +168,7 @@ async def test_an_answer_that_came_before_the_hang_up_is_read() -> None:
 
 
 @attrs.frozen(kw_only=True)
-class Pairs(Place):
+class Pairs(HttpAddress):
     """Every connection leads to a socket of the test."""
 
     far: list[trio.SocketStream]
@@ -180,7 +180,7 @@ class Pairs(Place):
     tls: ssl.SSLContext | None = None
     timeout: float = 5.0
 
-    async def connect(self) -> Line:
+    async def connect(self) -> HttpStream:
         ours, theirs = await line()
         self.far.append(theirs)
         await theirs.send_all(self.hello)
@@ -200,7 +200,7 @@ async def exchanged(connection: httpcore2.AsyncHTTP11Connection, far: trio.Socke
 
 async def test_the_connection_that_was_used_last_is_used_first() -> None:
     place = Pairs(far=[])
-    kept = Connections(place, most=4, expiry=4)
+    kept = ConnectionPool(place, most=4, expiry=4)
     first, second = await kept.take(), await kept.take()
     for connection, far in zip((first, second), place.far, strict=True):
         await exchanged(connection, far)
@@ -218,7 +218,7 @@ async def test_one_that_was_idle_for_long_and_one_that_ended_are_not_used(
     autojump_clock: trio.abc.Clock,
 ) -> None:
     place = Pairs(far=[])
-    kept = Connections(place, most=4, expiry=4)
+    kept = ConnectionPool(place, most=4, expiry=4)
     connections = [await kept.take() for _ in range(3)]
     for connection, far in zip(connections, place.far, strict=True):
         await exchanged(connection, far)
@@ -247,7 +247,7 @@ async def test_one_that_was_idle_for_long_and_one_that_ended_are_not_used(
 
 async def test_no_more_than_there_may_be(autojump_clock: trio.abc.Clock, nursery: trio.Nursery) -> None:
     place = Pairs(far=[])
-    kept = Connections(place, most=1, expiry=4)
+    kept = ConnectionPool(place, most=1, expiry=4)
     taken = await kept.take()
     with trio.move_on_after(1) as impatient:
         await kept.take()
@@ -277,8 +277,8 @@ async def test_no_more_than_there_may_be(autojump_clock: trio.abc.Clock, nursery
 
 async def test_an_answer_that_was_read_leaves_its_connection_to_others() -> None:
     place = Pairs(far=[], hello=OK)
-    kept = Connections(place, most=1, expiry=4)
-    wire = Wire(Direct(kept, httpx2.URL("http://x/"), []), max_message_bytes=10, peer="x")
+    kept = ConnectionPool(place, most=1, expiry=4)
+    wire = HttpRequester(PooledSender(kept, httpx2.URL("http://x/"), []), max_message_bytes=10, peer="x")
     async with wire.ask("GET", []) as answer:
         assert await answer.body() == b""
         assert "1 open, 1 idle" in repr(kept)
@@ -306,8 +306,8 @@ async def test_a_server_that_lets_nobody_in_is_not_waited_for(
         await trio.sleep_forever()
 
     monkeypatch.setattr(trio, "open_tcp_stream", never)
-    place = Place(host="x", port=80, path=None, tls=None, timeout=7)
-    kept = Connections(place, most=1, expiry=4)
+    place = HttpAddress(host="x", port=80, path=None, tls=None, timeout=7)
+    kept = ConnectionPool(place, most=1, expiry=4)
     for _ in range(2):
         with pytest.raises(httpcore2.ConnectTimeout):
             await kept.take()
@@ -317,7 +317,7 @@ async def test_a_server_that_lets_nobody_in_is_not_waited_for(
 
 async def test_a_handshake_that_is_given_up_leaves_no_socket(autojump_clock: trio.abc.Clock) -> None:
     near, far = trio.socket.socketpair()
-    place = Place(host="x", port=80, path=None, tls=ssl.create_default_context(), timeout=7)
+    place = HttpAddress(host="x", port=80, path=None, tls=ssl.create_default_context(), timeout=7)
     with trio.move_on_after(1) as scope:
         await place._secured(trio.SocketStream(near), ssl.create_default_context())
     assert scope.cancelled_caught

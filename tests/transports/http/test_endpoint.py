@@ -8,10 +8,10 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_transports.http.server.accept import is_json, takes_both, takes_events
+from mcp_transports.http.h1.request import Request
 from mcp_transports.http.server.endpoint import Authenticate
-from mcp_transports.http.server.replies import Refusal
-from mcp_transports.http.server.request import Request
+from mcp_transports.http.server.error_responses import Refusal
+from mcp_transports.http.server.media_types import is_json, takes_both, takes_events
 from tests.transports.http.fakes import Door, answer, plain, question, request
 
 # -- before the engine is asked -------------------------------------------------------------------------------------
@@ -240,8 +240,8 @@ async def test_state_can_be_looked_at() -> None:
     door.post(request(1), session)
     door.get(session)
     assert repr(door.endpoint) == (
-        "<Endpoint /mcp, /sse, /messages: <SessionTable 1/10> <Pipes: 0 open> "
-        "<OpenStreams: 1, a comment every 15 s of silence>>"
+        "<Endpoint /mcp, /sse, /messages: <SessionTable 1/10> <HttpSseChannels: 0 open> "
+        "<OpenSseResponses: 1, a comment every 15 s of silence>>"
     )
     assert repr(engine.outlet) == "<StandaloneStream attached>"
     assert repr(engine.outlet_of(1)) == "<CallStream waits>"

@@ -14,8 +14,8 @@ import pytest
 import trio
 
 from mcp_actors.errors import LocalProtocolError
-from mcp_transports.http.server.request import Request
-from mcp_transports.http.server.response import Response
+from mcp_transports.http.h1.request import Request
+from mcp_transports.http.h1.response import Response
 
 from .raw import GET, RawPeer, Slow, echo, eventually, post, serving
 

@@ -7,10 +7,10 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_transports.http.server.limits import HttpLimits
-from mcp_transports.http.server.parser import RequestParser
-from mcp_transports.http.server.request import Refusal, Request
-from mcp_transports.http.server.response import Response
+from mcp_transports.http.h1.limits import HttpLimits
+from mcp_transports.http.h1.parser import RequestParser
+from mcp_transports.http.h1.request import MalformedRequest, Request
+from mcp_transports.http.h1.response import Response
 
 from .raw import GET, HOST, RawPeer, echo, eventually, post, serving
 
@@ -136,7 +136,7 @@ def test_any_cuts_give_the_same_requests(sizes: list[int], data: st.DataObject) 
 def test_rubbish_never_raises(rubbish: bytes) -> None:
     parser = RequestParser(HttpLimits())
     parser.feed(rubbish)
-    assert parser.finished == any(isinstance(each, Refusal) for each in parser.ready)
+    assert parser.finished == any(isinstance(each, MalformedRequest) for each in parser.ready)
 
 
 @pytest.mark.parametrize(

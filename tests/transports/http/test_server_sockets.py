@@ -14,9 +14,9 @@ import trio
 import trustme
 
 from mcp_actors.errors import ConnectFailed, LocalProtocolError
-from mcp_transports.http.server.request import Request
-from mcp_transports.http.server.response import Response
-from mcp_transports.http.server.sockets import HttpListener, open_tcp, open_unix
+from mcp_transports.http.h1.listeners import HttpListener, open_tcp, open_unix
+from mcp_transports.http.h1.request import Request
+from mcp_transports.http.h1.response import Response
 
 from .raw import GET, RawPeer, Slow, echo, eventually, post, serving
 

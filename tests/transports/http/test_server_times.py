@@ -5,8 +5,8 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from mcp_transports.http.server.request import Request
-from mcp_transports.http.server.response import Response
+from mcp_transports.http.h1.request import Request
+from mcp_transports.http.h1.response import Response
 
 from .raw import GET, Slow, echo, post, serving
 

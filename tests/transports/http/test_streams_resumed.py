@@ -11,7 +11,7 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_transports.http.server.events import MemoryEventStore, Replay
+from mcp_transports.http.server.event_store import MemoryEventStore, Replay
 from tests.transports.http.fakes import Door, answer, notification, numbers, question, request, resume
 
 

@@ -232,7 +232,7 @@ async def test_a_hundred_thousand_mixed_requests_leave_nothing() -> None:
         await eventually(lambda: descriptors() <= before[1])
         assert each.running == 0
         tree = each.server.tree()
-        assert (tree.sessions, tree.exchanges, tree.gate.inside) == ((), (), 0)
+        assert (tree.sessions, tree.exchanges, tree.limiter.inside) == ((), (), 0)
         gc.collect()
         statistics = each.transport.statistics()
         assert statistics.event_streams == 0

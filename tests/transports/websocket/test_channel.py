@@ -12,7 +12,7 @@ import trio.testing
 from mcp_actors.abc import Frame
 from mcp_actors.errors import LocalProtocolError, RemoteProtocolError
 from mcp_transports.websocket.channel import WebSocketChannel
-from mcp_transports.websocket.keeper import Keeper, Times
+from mcp_transports.websocket.keepalive import KeepAlive, KeepAliveTimes
 
 from .raw import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, RawPeer, closing, frame
 
@@ -21,12 +21,12 @@ LIMIT = 1000
 
 @asynccontextmanager
 async def pair(
-    *, client: bool = False, times: Times | None = None, lockstep: bool = False
+    *, client: bool = False, times: KeepAliveTimes | None = None, lockstep: bool = False
 ) -> AsyncIterator[tuple[WebSocketChannel, RawPeer]]:
     """A channel with its clock, and the peer of it."""
     make = trio.testing.lockstep_stream_pair if lockstep else trio.testing.memory_stream_pair
     ours, theirs = make()
-    keeper = Keeper(times or Times())
+    keeper = KeepAlive(times or KeepAliveTimes())
     async with trio.open_nursery() as nursery:
         channel = WebSocketChannel(
             ours, client=client, spawn=nursery.start_soon, max_message_bytes=LIMIT, peer="raw"
@@ -194,7 +194,7 @@ async def test_a_peer_that_says_no_goodbye_is_not_waited_for(autojump_clock: obj
     async with pair() as (channel, peer):
         began = trio.current_time()
         await channel.aclose()
-        assert trio.current_time() - began == pytest.approx(Times().close_timeout)
+        assert trio.current_time() - began == pytest.approx(KeepAliveTimes().close_timeout)
         assert (await peer.closed_with())[0] == 1000
         assert await peer.ended()
         await channel.aclose()
@@ -220,7 +220,7 @@ async def test_closing_from_another_task_wakes_who_receives(autojump_clock: obje
 
 
 async def test_silence_is_asked_about_and_then_ended(autojump_clock: object) -> None:
-    times = Times(ping_interval=8, ping_timeout=4)
+    times = KeepAliveTimes(ping_interval=8, ping_timeout=4)
     async with pair(times=times) as (channel, peer), trio.open_nursery() as nursery:
         began = trio.current_time()
 
@@ -241,7 +241,7 @@ async def test_silence_is_asked_about_and_then_ended(autojump_clock: object) -> 
 
 
 async def test_who_takes_nothing_is_dropped_and_reading_goes_on_until_then(autojump_clock: object) -> None:
-    times = Times(write_timeout=10)
+    times = KeepAliveTimes(write_timeout=10)
     async with pair(times=times, lockstep=True) as (channel, peer), trio.open_nursery() as nursery:
 
         async def send() -> None:
@@ -282,7 +282,7 @@ async def test_its_repr_tells_how_it_is(autojump_clock: object) -> None:
 
 def test_times_are_positive() -> None:
     with pytest.raises(ValueError, match="ping_timeout"):
-        Times(ping_timeout=0)
+        KeepAliveTimes(ping_timeout=0)
 
 
 async def test_a_frame_that_comes_alone_is_delivered_and_a_burst_received() -> None:

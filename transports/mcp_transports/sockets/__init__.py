@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from mcp_transports.sockets.channel import SocketChannel
-from mcp_transports.sockets.serving import SocketStatistics
+from mcp_transports.sockets.server import SocketStatistics
 from mcp_transports.sockets.transport import DEFAULT_MAX_CONNECTIONS, TcpTransport, UnixTransport
 
 __all__ = [

@@ -16,10 +16,10 @@ import trio
 from mcp_actors.abc import FrameChannel, ServerHandler
 from mcp_actors.errors import ConnectFailed, LocalProtocolError
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
-from mcp_transports._listening import Listener, bind_tcp, bind_unix, check_unix_path, is_abstract
+from mcp_transports._sockets import ListeningSocket, bind_tcp, bind_unix, check_unix_path, is_abstract
 from mcp_transports.sockets.address import parse_tcp, parse_unix, unix_url
 from mcp_transports.sockets.channel import Secured, SocketChannel
-from mcp_transports.sockets.serving import Reception, SocketStatistics
+from mcp_transports.sockets.server import SocketServer, SocketStatistics
 from mcp_transports.sockets.stream import ConnectedSocket
 
 __all__ = ["DEFAULT_MAX_CONNECTIONS", "TcpTransport", "UnixTransport"]
@@ -52,7 +52,7 @@ class _SocketTransport(ABC):
         self._connect_timeout = connect_timeout
         self._max_connections = max_connections
         self._max_message_bytes = max_message_bytes
-        self._reception: Reception | None = None
+        self._reception: SocketServer | None = None
 
     def __repr__(self) -> str:
         state = self.statistics()
@@ -75,14 +75,14 @@ class _SocketTransport(ABC):
         """
         if self._reception is not None:
             raise LocalProtocolError(f"{self.url} is served already")
-        self._reception = reception = Reception(
+        self._reception = reception = SocketServer(
             handler,
             ssl_context=self._ssl_context,
             handshake_timeout=self._connect_timeout,
             max_connections=self._max_connections,
             max_message_bytes=self._max_message_bytes,
         )
-        listeners: list[Listener] = []
+        listeners: list[ListeningSocket] = []
         try:
             listeners = await self._listen()
             task_status.started(self._place(listeners[0]))
@@ -109,10 +109,10 @@ class _SocketTransport(ABC):
             yield channel
 
     @abstractmethod
-    async def _listen(self) -> list[Listener]: ...
+    async def _listen(self) -> list[ListeningSocket]: ...
 
     @abstractmethod
-    def _place(self, first: Listener) -> str: ...
+    def _place(self, first: ListeningSocket) -> str: ...
 
     @abstractmethod
     async def _open(self) -> SocketChannel: ...
@@ -162,10 +162,10 @@ class TcpTransport(_SocketTransport):
             max_message_bytes=max_message_bytes,
         )
 
-    async def _listen(self) -> list[Listener]:
+    async def _listen(self) -> list[ListeningSocket]:
         return await bind_tcp(self._address.host, self._address.port)
 
-    def _place(self, first: Listener) -> str:
+    def _place(self, first: ListeningSocket) -> str:
         return self._address.url(first.port)
 
     async def _open(self) -> SocketChannel:
@@ -225,10 +225,10 @@ class UnixTransport(_SocketTransport):
             max_message_bytes=max_message_bytes,
         )
 
-    async def _listen(self) -> list[Listener]:
+    async def _listen(self) -> list[ListeningSocket]:
         return [await bind_unix(self._path, mode=self._mode)]
 
-    def _place(self, first: Listener) -> str:
+    def _place(self, first: ListeningSocket) -> str:
         return self.url
 
     async def _open(self) -> SocketChannel:

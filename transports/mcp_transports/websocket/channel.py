@@ -20,8 +20,8 @@ from wsproto.utilities import ProtocolError as WireError
 from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.errors import LocalProtocolError, RemoteProtocolError
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES, Delivers
-from mcp_transports.websocket.keeper import Times
-from mcp_transports.websocket.sender import Sender, Spawn
+from mcp_transports.websocket.keepalive import KeepAliveTimes
+from mcp_transports.websocket.writer import FrameWriter, Spawn
 
 __all__ = ["WebSocketChannel"]
 
@@ -41,7 +41,7 @@ class WebSocketChannel(FrameChannel):
 
     ``first`` is what came behind the opening handshake. ``spawn`` starts a task that lives as long as the connection
     at most. ``goodbye`` is the code that `aclose` says when nothing else is to be said. The owner of a channel has a
-    `Keeper` call `tick`; without that, nothing is ever found out about a silent peer.
+    `KeepAlive` call `tick`; without that, nothing is ever found out about a silent peer.
 
     Endings: a peer that closes with 1000, 1001 or no code is `trio.EndOfChannel`. Any other code, and a connection
     that ends without one, is `trio.BrokenResourceError`, and so is a peer that breaks a rule: it is told by the close
@@ -57,7 +57,7 @@ class WebSocketChannel(FrameChannel):
         spawn: Spawn,
         first: bytes = b"",
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
-        close_timeout: float = Times().close_timeout,
+        close_timeout: float = KeepAliveTimes().close_timeout,
         goodbye: int = NORMAL,
         peer: str = "websocket",
     ) -> None:
@@ -73,7 +73,7 @@ class WebSocketChannel(FrameChannel):
         self._ready: list[Frame] = []
         self._deliver_to: Callable[[Frame], bool] = _nobody
         self._partial = bytearray()
-        self._sender = Sender(stream, self._wire, spawn)
+        self._sender = FrameWriter(stream, self._wire, spawn)
         self._parting = CloseConnection(goodbye, None)
         # Why nothing more comes, once that is so.
         self._end: Callable[[], BaseException] | None = None
@@ -289,7 +289,7 @@ class WebSocketChannel(FrameChannel):
 
     # -- the clock -------------------------------------------------------------------------------------------------
 
-    def tick(self, now: float, times: Times) -> None:
+    def tick(self, now: float, times: KeepAliveTimes) -> None:
         """Called every now and then by the clock of the owner."""
         if self._closed or self._dropped:
             return

@@ -15,8 +15,8 @@ from mcp_actors.abc import FrameChannel
 from mcp_actors.errors import ConnectFailed
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
 from mcp_transports.websocket.channel import WebSocketChannel
-from mcp_transports.websocket.keeper import Keeper, Times
-from mcp_transports.websocket.opening import HandshakeFailed, Refused, ask
+from mcp_transports.websocket.keepalive import KeepAlive, KeepAliveTimes
+from mcp_transports.websocket.opening import HandshakeFailed, OpeningRefused, ask
 
 __all__ = ["WebSocketClientTransport", "WebSocketRefused"]
 
@@ -58,7 +58,7 @@ class WebSocketClientTransport:
         max_message_bytes: the longest message either way, 16 MiB by default; a longer one ends the connection with
             the close code 1009.
         connect_timeout: seconds for all of the opening: name, connection, TLS, handshake.
-        ping_interval, ping_timeout, write_timeout, close_timeout: those of `Times`.
+        ping_interval, ping_timeout, write_timeout, close_timeout: those of `KeepAliveTimes`.
 
     Compression is never offered, redirections are not followed. Raises `ValueError` for a URL or header that cannot be
     used.
@@ -73,10 +73,10 @@ class WebSocketClientTransport:
         subprotocol: str | None = "mcp",
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         connect_timeout: float = DEFAULT_CONNECT_TIMEOUT,
-        ping_interval: float = Times().ping_interval,
-        ping_timeout: float = Times().ping_timeout,
-        write_timeout: float = Times().write_timeout,
-        close_timeout: float = Times().close_timeout,
+        ping_interval: float = KeepAliveTimes().ping_interval,
+        ping_timeout: float = KeepAliveTimes().ping_timeout,
+        write_timeout: float = KeepAliveTimes().write_timeout,
+        close_timeout: float = KeepAliveTimes().close_timeout,
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or parts.fragment:
@@ -105,7 +105,7 @@ class WebSocketClientTransport:
         self._subprotocol = subprotocol
         self._max_message_bytes = max_message_bytes
         self._connect_timeout = connect_timeout
-        self._times = Times(
+        self._times = KeepAliveTimes(
             ping_interval=ping_interval,
             ping_timeout=ping_timeout,
             write_timeout=write_timeout,
@@ -130,7 +130,7 @@ class WebSocketClientTransport:
                 f"{self._peer} did not open a WebSocket within {self._connect_timeout:g} s"
             ) from None
         raised: BaseException | None = None
-        keeper = Keeper(self._times)
+        keeper = KeepAlive(self._times)
         async with trio.open_nursery() as nursery:
             channel = WebSocketChannel(
                 stream,
@@ -201,7 +201,7 @@ class WebSocketClientTransport:
 
     def _explain(self, error: BaseException) -> NoReturn:
         """What went wrong, in words for the one who has to do something about it."""
-        if isinstance(error, Refused):
+        if isinstance(error, OpeningRefused):
             text = _text(error.body)
             said = f": {text}" if text and not text.startswith("<") else ""
             raise WebSocketRefused(
@@ -217,7 +217,7 @@ class WebSocketClientTransport:
         raise error
 
 
-def _advice(refused: Refused) -> str:
+def _advice(refused: OpeningRefused) -> str:
     if refused.status == 401:
         return " (give the transport the header Authorization)"
     if 300 <= refused.status < 400 and "location" in refused.headers:

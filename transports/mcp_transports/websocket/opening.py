@@ -14,7 +14,7 @@ import trio
 from trio_websocket import wrap_client_stream, wrap_server_stream
 from wsproto.utilities import ProtocolError
 
-__all__ = ["HandshakeFailed", "Refused", "accept", "ask"]
+__all__ = ["HandshakeFailed", "OpeningRefused", "accept", "ask"]
 
 # Of an answer's head, and of the body of a refusal that is worth telling about.
 _LONGEST_HEAD = 32 * 1024
@@ -29,7 +29,7 @@ class HandshakeFailed(Exception):
     """The peer's answer is none of a WebSocket server."""
 
 
-class Refused(Exception):
+class OpeningRefused(Exception):
     """The server answered with another status than 101."""
 
     def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
@@ -101,7 +101,7 @@ async def ask(
 ) -> tuple[str | None, bytes]:
     """A client's request. Returns the subprotocol that the server chose, and what it sent behind its answer.
 
-    Raises `Refused`, `HandshakeFailed`, and `trio.BrokenResourceError` when the connection breaks.
+    Raises `OpeningRefused`, `HandshakeFailed`, and `trio.BrokenResourceError` when the connection breaks.
     """
     shown = _Shown(stream, None)
     failure: BaseException
@@ -117,7 +117,7 @@ async def ask(
             )
             nursery.cancel_scope.cancel(reason="the handshake is made")
         return connection.subprotocol, shown.rest
-    except* (Refused, HandshakeFailed, trio.BrokenResourceError) as group:
+    except* (OpeningRefused, HandshakeFailed, trio.BrokenResourceError) as group:
         failure = _first(group)
     except* Exception as group:
         # trio-websocket means to refuse a server's bad answer as a server would, and stumbles over that itself.
@@ -143,7 +143,7 @@ def _complaint(error: BaseException | None) -> str:
 
 
 async def _read_head(stream: trio.abc.Stream) -> tuple[bytes, bytes]:
-    """(head, what came behind it) of an answer that switches protocols; raises `Refused` for any other."""
+    """(head, what came behind it) of an answer that switches protocols; raises `OpeningRefused` for any other."""
     data = bytearray()
     while (end := data.find(b"\r\n\r\n")) < 0:
         if len(data) > _LONGEST_HEAD:
@@ -162,7 +162,7 @@ async def _read_head(stream: trio.abc.Stream) -> tuple[bytes, bytes]:
     if status == 101:
         return head, rest
     headers = _headers(head)
-    raise Refused(status, headers, await _read_body(stream, rest, headers))
+    raise OpeningRefused(status, headers, await _read_body(stream, rest, headers))
 
 
 def _headers(head: bytes) -> dict[str, str]:

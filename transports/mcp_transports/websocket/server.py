@@ -17,17 +17,17 @@ from mcp_actors.abc import ServerHandler
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
 from mcp_transports._poller import Poller
+from mcp_transports.http.h1.limits import HttpLimits
+from mcp_transports.http.h1.listen_url import ListenUrl
+from mcp_transports.http.h1.request import Request
+from mcp_transports.http.h1.response import Response
+from mcp_transports.http.h1.shared_port import share_port
 from mcp_transports.http.server.endpoint import Authenticate
-from mcp_transports.http.server.guard import Guard
-from mcp_transports.http.server.limits import HttpLimits
-from mcp_transports.http.server.place import Place
-from mcp_transports.http.server.replies import STOPPING, Refusal, Turn, not_allowed
-from mcp_transports.http.server.request import Request
-from mcp_transports.http.server.response import Response
-from mcp_transports.http.server.seats import take_place
+from mcp_transports.http.server.error_responses import STOPPING, Exchange, Refusal, not_allowed
+from mcp_transports.http.server.origin_policy import OriginPolicy
 from mcp_transports.sockets.stream import ConnectedSocket
 from mcp_transports.websocket.channel import GOING_AWAY, WebSocketChannel
-from mcp_transports.websocket.keeper import Keeper, Times
+from mcp_transports.websocket.keepalive import KeepAlive, KeepAliveTimes
 from mcp_transports.websocket.opening import accept
 
 __all__ = ["WebSocketServerStatistics", "WebSocketServerTransport"]
@@ -78,8 +78,8 @@ class WebSocketServerTransport:
     ``ssl_context``. When an `HttpServerTransport` is served at the same address already, in this process and with the
     same ``ssl_context``, both share its port: requests that ask for an upgrade come here.
 
-    - ``allowed_hosts`` and ``allowed_origins`` are those of `Guard`: by default what leads to the bound address alone,
-      and browsers only from there. Others are refused with 403;
+    - ``allowed_hosts`` and ``allowed_origins`` are those of `OriginPolicy`: by default what leads to the bound
+      address alone, and browsers only from there. Others are refused with 403;
     - ``authenticate(request)`` returns, or is awaited for, who the peer is: a name, ``None`` for anybody, or a
       `Refusal`, say one with 401. It is asked before the upgrade. What it raises is answered with 500 and logged;
     - ``require_subprotocol`` (off): refuse clients that do not offer the subprotocol ``mcp``. It is confirmed to those
@@ -88,7 +88,7 @@ class WebSocketServerTransport:
     - ``max_connections`` (20,000): over it connections are answered with 503. ``handshake_time`` (10 s) bounds the
       opening;
     - ``ping_interval`` (20 s), ``ping_timeout`` (20 s), ``write_timeout`` (30 s) and ``close_timeout`` (0.5 s) are
-      those of `Times`.
+      those of `KeepAliveTimes`.
 
     Compression is never agreed to. Raises `ValueError` for a URL that cannot be served.
     """
@@ -105,28 +105,30 @@ class WebSocketServerTransport:
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         max_connections: int = DEFAULT_MAX_CONNECTIONS,
         handshake_time: float = DEFAULT_HANDSHAKE_TIME,
-        ping_interval: float = Times().ping_interval,
-        ping_timeout: float = Times().ping_timeout,
-        write_timeout: float = Times().write_timeout,
-        close_timeout: float = Times().close_timeout,
+        ping_interval: float = KeepAliveTimes().ping_interval,
+        ping_timeout: float = KeepAliveTimes().ping_timeout,
+        write_timeout: float = KeepAliveTimes().write_timeout,
+        close_timeout: float = KeepAliveTimes().close_timeout,
     ) -> None:
         scheme, colon, where = url.partition("://")
         if scheme.lower() not in ("ws", "wss") or not colon:
             raise ValueError(f"not a URL that WebSocket is served at: {url!r}")
-        self._place = place = Place(f"http{scheme[2:].lower()}://{where}", default_path="/")
+        self._place = place = ListenUrl(f"http{scheme[2:].lower()}://{where}", default_path="/")
         if place.secure != (ssl_context is not None):
             raise ValueError("wss needs an ssl_context, and ws has none")
         if max_message_bytes < 1:
             raise ValueError("max_message_bytes must be at least 1")
         self._ssl_context = ssl_context
-        self._guard = Guard(place.host or "", allowed_hosts=allowed_hosts, allowed_origins=allowed_origins)
+        self._guard = OriginPolicy(
+            place.host or "", allowed_hosts=allowed_hosts, allowed_origins=allowed_origins
+        )
         self._authenticate = authenticate
         self._require_subprotocol = require_subprotocol
         self._max_message_bytes = max_message_bytes
         self._handshake_time = handshake_time
         self._limits = HttpLimits(connections=max_connections, head_time=handshake_time)
-        self._keeper = Keeper(
-            Times(
+        self._keeper = KeepAlive(
+            KeepAliveTimes(
                 ping_interval=ping_interval,
                 ping_timeout=ping_timeout,
                 write_timeout=write_timeout,
@@ -164,7 +166,7 @@ class WebSocketServerTransport:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(poller.run, name="read what arrives over WebSockets")
                 nursery.start_soon(self._keeper.run, name="keep WebSockets alive")
-                async with take_place(
+                async with share_port(
                     self._place, self, ssl_context=self._ssl_context, limits=self._limits, upgrades=True
                 ) as seat:
                     task_status.started(self._url(seat.port))
@@ -185,7 +187,7 @@ class WebSocketServerTransport:
 
     def __call__(self, request: Request, response: Response) -> None:
         """The application of the listener: refuses a request, or takes its connection over. Never waits."""
-        turn = Turn(request, response)
+        turn = Exchange(request, response)
         refusal = self._refusal(request)
         if refusal is not None:
             self._refuse(turn, refusal)
@@ -198,16 +200,16 @@ class WebSocketServerTransport:
             else:
                 self._admit(turn, found)
 
-    async def _admit_later(self, turn: Turn, finding: Awaitable[str | Refusal | None]) -> None:
+    async def _admit_later(self, turn: Exchange, finding: Awaitable[str | Refusal | None]) -> None:
         self._admit(turn, await finding)
 
-    def _admit(self, turn: Turn, found: str | Refusal | None) -> None:
+    def _admit(self, turn: Exchange, found: str | Refusal | None) -> None:
         if isinstance(found, Refusal):
             self._refuse(turn, found)
         elif not turn.response.upgrade(partial(self._converse, turn.request, found)):
             self._refuse(turn, TOO_EARLY)
 
-    def _refuse(self, turn: Turn, refusal: Refusal) -> None:
+    def _refuse(self, turn: Exchange, refusal: Refusal) -> None:
         self._refused += 1
         turn.refuse(refusal)
 

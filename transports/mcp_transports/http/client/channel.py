@@ -6,10 +6,10 @@ import trio
 
 from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.errors import McpError, RemoteProtocolError, SessionExpired
-from mcp_transports.http.client.conversation import Conversation, Waiting, is_modern, log
-from mcp_transports.http.client.exchange import Exchange
-from mcp_transports.http.client.standing import ENDPOINT_TIMEOUT, follow_older_binding, follow_session
-from mcp_transports.http.client.wire import Body
+from mcp_transports.http.client.http import Body
+from mcp_transports.http.client.post import Post
+from mcp_transports.http.client.server_streams import ENDPOINT_TIMEOUT, follow_older_binding, follow_session
+from mcp_transports.http.client.session_state import SessionState, Waiting, is_modern, log
 
 __all__ = ["HttpChannel"]
 
@@ -25,7 +25,7 @@ class HttpChannel(FrameChannel):
     end of the session and the end of the stream of HTTP+SSE end the channel.
     """
 
-    def __init__(self, talk: Conversation) -> None:
+    def __init__(self, talk: SessionState) -> None:
         self._talk = talk
         self._closing = False
         # Messages whose POST was started and has not ended.
@@ -73,7 +73,7 @@ class HttpChannel(FrameChannel):
         if self._talk.forgotten:
             self._refuse(value)
         elif value.request is not None:
-            exchange = Exchange(value, self._talk, self._fall_back)
+            exchange = Post(value, self._talk, self._fall_back)
             self._talk.modern = exchange.modern
             self._talk.waiting[value.request] = exchange
             tasks.start_soon(exchange.run, name=f"POST {value.method} {value.request!r}")

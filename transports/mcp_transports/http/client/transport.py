@@ -17,11 +17,11 @@ import trio
 from mcp_actors.abc import FrameChannel
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
 from mcp_transports.http.client.channel import HttpChannel
-from mcp_transports.http.client.connections import Connections, Place
-from mcp_transports.http.client.conversation import Conversation, Options
-from mcp_transports.http.client.inbox import Inbox
-from mcp_transports.http.client.ways import Direct, ThroughClient, Way, shown
-from mcp_transports.http.client.wire import Wire
+from mcp_transports.http.client.http import HttpRequester
+from mcp_transports.http.client.pool import ConnectionPool, HttpAddress
+from mcp_transports.http.client.receive_queue import ReceiveQueue
+from mcp_transports.http.client.senders import ClientSender, PooledSender, RequestSender, shown
+from mcp_transports.http.client.session_state import Options, SessionState
 
 __all__ = ["HttpClientTransport", "from_url"]
 
@@ -104,8 +104,8 @@ class HttpClientTransport:
         raised: BaseException | None = None
         async with AsyncExitStack() as stack:
             way = await self._way(stack)
-            wire = Wire(way, max_message_bytes=self._max_message_bytes, peer=self._peer)
-            talk = Conversation(wire, Inbox(self._max_message_bytes), self._options)
+            wire = HttpRequester(way, max_message_bytes=self._max_message_bytes, peer=self._peer)
+            talk = SessionState(wire, ReceiveQueue(self._max_message_bytes), self._options)
             channel = HttpChannel(talk)
             async with trio.open_nursery() as nursery:
                 await nursery.start(channel.run)
@@ -118,7 +118,7 @@ class HttpClientTransport:
         if raised is not None:
             raise raised
 
-    async def _way(self, stack: AsyncExitStack) -> Way:
+    async def _way(self, stack: AsyncExitStack) -> RequestSender:
         """How the requests go, with what they need put on the stack; a whole client only where it is of use."""
         most = self._options.max_posts + SPARE_CONNECTIONS
         client = self._client
@@ -128,18 +128,18 @@ class HttpClientTransport:
             )
             client = await stack.enter_async_context(httpx2.AsyncClient(limits=limits, verify=_trust()))
         if client is not None:
-            return ThroughClient(client, self._url, self._headers, connect_timeout=self._connect_timeout)
+            return ClientSender(client, self._url, self._headers, connect_timeout=self._connect_timeout)
         secure = self._url.scheme == "https"
-        place = Place(
+        place = HttpAddress(
             host=self._url.raw_host.decode("ascii"),
             port=self._url.port or (443 if secure else 80),
             path=self._socket,
             tls=_trust() if secure else None,
             timeout=self._connect_timeout,
         )
-        connections = Connections(place, most=most, expiry=KEEPALIVE_EXPIRY)
+        connections = ConnectionPool(place, most=most, expiry=KEEPALIVE_EXPIRY)
         stack.push_async_callback(connections.aclose)
-        return Direct(connections, self._url, self._headers)
+        return PooledSender(connections, self._url, self._headers)
 
 
 def _has_proxy(url: httpx2.URL) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import trio
 
 from mcp_actors.abc import Frame
+from mcp_transports.http.server.error_responses import FORGOTTEN, Exchange
 from mcp_transports.http.server.exchange import status_of
-from mcp_transports.http.server.replies import FORGOTTEN, Turn
-from mcp_transports.http.server.streams import Owner, SessionStream
+from mcp_transports.http.server.streams import SessionStream, StreamOwner
 
 __all__ = ["CallStream", "JsonCallStream"]
 
@@ -20,9 +20,9 @@ class CallStream(SessionStream):
 
     __slots__ = ("_turn",)
 
-    def __init__(self, session: Owner, turn: Turn) -> None:
+    def __init__(self, session: StreamOwner, turn: Exchange) -> None:
         super().__init__(session)
-        self._turn: Turn | None = turn
+        self._turn: Exchange | None = turn
         turn.response.on_gone = self._left
         session.streams.add(self)
 
@@ -74,7 +74,7 @@ class CallStream(SessionStream):
         if frame.last:
             self._complete()
 
-    def _open(self, turn: Turn, *messages: bytes) -> None:
+    def _open(self, turn: Exchange, *messages: bytes) -> None:
         self._turn = None
         if self.session.settings.store is not None:
             self.name = self.session.new_stream_name()

@@ -11,12 +11,9 @@ from functools import partial
 from inspect import isawaitable
 
 from mcp_actors.abc import Arrival, Frame, ServerHandler
-from mcp_transports.http.server.accept import is_json, takes_both, takes_events, takes_json
-from mcp_transports.http.server.exchange import ExchangeOutlet, run_exchange, status_of
-from mcp_transports.http.server.guard import Guard
-from mcp_transports.http.server.live import OpenStreams
-from mcp_transports.http.server.pipe import Pipes
-from mcp_transports.http.server.replies import (
+from mcp_transports.http.h1.request import Request
+from mcp_transports.http.h1.response import Response
+from mcp_transports.http.server.error_responses import (
     FORGOTTEN,
     NO_EVENT_STREAM,
     NO_JSON_NO_STREAM,
@@ -24,14 +21,17 @@ from mcp_transports.http.server.replies import (
     NOT_JSON,
     SESSION_REQUIRED,
     STOPPING,
+    Exchange,
     Refusal,
     Rest,
-    Turn,
     not_allowed,
 )
-from mcp_transports.http.server.request import Request
-from mcp_transports.http.server.response import Response
+from mcp_transports.http.server.exchange import ExchangeOutlet, run_exchange, status_of
+from mcp_transports.http.server.http_sse import HttpSseChannels
+from mcp_transports.http.server.media_types import is_json, takes_both, takes_events, takes_json
+from mcp_transports.http.server.origin_policy import OriginPolicy
 from mcp_transports.http.server.sessions import SESSION_HEADER, LegacySession, SessionTable
+from mcp_transports.http.server.sse_response import OpenSseResponses
 
 __all__ = ["Authenticate", "Endpoint"]
 
@@ -39,7 +39,7 @@ Authenticate = Callable[[Request], "str | Refusal | Awaitable[str | Refusal | No
 # Sorted in place of a body where there is none: what the engine refuses of it is the mirrored version.
 _ANYTHING = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
 # What is done with one method at one path, for the principal: it answers, or says what is left to do.
-Row = Callable[[Turn, "str | None"], "Rest | None"]
+Row = Callable[[Exchange, "str | None"], "Rest | None"]
 
 
 class Endpoint:
@@ -52,13 +52,13 @@ class Endpoint:
     def __init__(
         self,
         handler: ServerHandler,
-        guard: Guard,
-        open_streams: OpenStreams,
+        guard: OriginPolicy,
+        open_streams: OpenSseResponses,
         *,
         path: str,
         longest: int,
         sessions: SessionTable | None,
-        pipes: Pipes | None = None,
+        pipes: HttpSseChannels | None = None,
         sse_path: str = "",
         messages_path: str = "",
         json_replies: bool = False,
@@ -89,7 +89,7 @@ class Endpoint:
         """Answers a request, now or later. Never waits; what it raises becomes a 500."""
         headers = request.headers
         verdict = self._guard.check(headers.get("host"), headers.get("origin"))
-        turn = Turn(request, response, verdict.headers)
+        turn = Exchange(request, response, verdict.headers)
         rows = self._rows.get(request.path)
         if verdict.refusal is not None:
             turn.refuse(Refusal(403, verdict.refusal))
@@ -116,7 +116,7 @@ class Endpoint:
 
     # -- who is there ----------------------------------------------------------------------------------------------
 
-    def _admit(self, turn: Turn, row: Row) -> None:
+    def _admit(self, turn: Exchange, row: Row) -> None:
         if self._authenticate is None:
             rest = row(turn, None)
             if rest is not None:
@@ -128,12 +128,12 @@ class Endpoint:
         elif (rest := self._admitted(turn, row, found)) is not None:
             turn.response.run(rest)
 
-    async def _admit_later(self, turn: Turn, row: Row, finding: Awaitable[str | Refusal | None]) -> None:
+    async def _admit_later(self, turn: Exchange, row: Row, finding: Awaitable[str | Refusal | None]) -> None:
         rest = self._admitted(turn, row, await finding)
         if rest is not None:
             await rest()
 
-    def _admitted(self, turn: Turn, row: Row, found: str | Refusal | None) -> Rest | None:
+    def _admitted(self, turn: Exchange, row: Row, found: str | Refusal | None) -> Rest | None:
         if isinstance(found, Refusal):
             turn.refuse(found)
             return None
@@ -141,7 +141,7 @@ class Endpoint:
 
     # -- the MCP endpoint ------------------------------------------------------------------------------------------
 
-    def _post(self, turn: Turn, principal: str | None) -> Rest | None:
+    def _post(self, turn: Exchange, principal: str | None) -> Rest | None:
         headers = turn.request.headers
         if not is_json(headers.get("content-type")):
             turn.refuse(NOT_JSON)
@@ -166,7 +166,7 @@ class Endpoint:
         return None
 
     def _post_in_session(
-        self, turn: Turn, arrival: Arrival, named: str | None, principal: str | None
+        self, turn: Exchange, arrival: Arrival, named: str | None, principal: str | None
     ) -> None:
         if named is not None:
             session = self._session(turn, principal)
@@ -177,7 +177,7 @@ class Endpoint:
         else:
             turn.refuse(SESSION_REQUIRED)
 
-    def _get(self, turn: Turn, principal: str | None) -> Rest | None:
+    def _get(self, turn: Exchange, principal: str | None) -> Rest | None:
         if not takes_events(turn.request.headers.get("accept")):
             turn.refuse(NO_EVENT_STREAM)
         elif self._handler.stopping.is_set():
@@ -189,13 +189,13 @@ class Endpoint:
             session.standalone.open(turn)
         return None
 
-    def _delete(self, turn: Turn, principal: str | None) -> None:
+    def _delete(self, turn: Exchange, principal: str | None) -> None:
         session = self._bodiless_session(turn, principal)
         if session is not None and self._sessions is not None:
             self._sessions.close(session)
             turn.answer(200)
 
-    def _bodiless_session(self, turn: Turn, principal: str | None) -> LegacySession | None:
+    def _bodiless_session(self, turn: Exchange, principal: str | None) -> LegacySession | None:
         """As `_session`, for a request without a message: 400 for a version that no session can have."""
         refusal = self._handler.sort(Frame(_ANYTHING, metadata=turn.request.headers), in_session=True).refusal
         if refusal is not None:
@@ -203,7 +203,7 @@ class Endpoint:
             return None
         return self._session(turn, principal)
 
-    def _session(self, turn: Turn, principal: str | None) -> LegacySession | None:
+    def _session(self, turn: Exchange, principal: str | None) -> LegacySession | None:
         """The session that a request names; answers it otherwise: 400 for none, 404 for one that is not theirs."""
         named = turn.request.headers.get(SESSION_HEADER)
         if named is None:
@@ -216,7 +216,7 @@ class Endpoint:
 
     # -- HTTP+SSE --------------------------------------------------------------------------------------------------
 
-    def _connect(self, turn: Turn, principal: str | None) -> Rest | None:
+    def _connect(self, turn: Exchange, principal: str | None) -> Rest | None:
         if not takes_events(turn.request.headers.get("accept")):
             turn.refuse(NO_EVENT_STREAM)
         elif self._handler.stopping.is_set():
@@ -225,7 +225,7 @@ class Endpoint:
             return partial(self._pipes.run, turn, self._handler, principal)
         return None
 
-    def _message(self, turn: Turn, principal: str | None) -> Rest | None:
+    def _message(self, turn: Exchange, principal: str | None) -> Rest | None:
         if not is_json(turn.request.headers.get("content-type")):
             turn.refuse(NOT_JSON)
         elif self._pipes is not None:

@@ -10,8 +10,8 @@ import trio
 
 from mcp_actors.abc import Arrival, Frame, ServerHandler
 from mcp_actors.errors import LocalProtocolError, Overloaded
-from mcp_transports.http.server.live import LiveStream, OpenStreams
-from mcp_transports.http.server.replies import INTERNAL_ERROR, Header, Turn
+from mcp_transports.http.server.error_responses import INTERNAL_ERROR, Exchange, Header
+from mcp_transports.http.server.sse_response import OpenSseResponses, SseResponse
 from mcp_transports.http.sse import encode_event
 
 __all__ = ["ExchangeOutlet", "run_exchange", "status_of"]
@@ -38,13 +38,13 @@ class ExchangeOutlet:
     __slots__ = ("_cancel", "_era", "_live", "_streams", "_turn", "answered", "longest")
 
     def __init__(
-        self, turn: Turn, streams: OpenStreams, longest: int, era: Literal["legacy", "modern"]
+        self, turn: Exchange, streams: OpenSseResponses, longest: int, era: Literal["legacy", "modern"]
     ) -> None:
         self.longest = longest
         self.answered = False
         self._turn = turn
         self._streams = streams
-        self._live: LiveStream | None = None
+        self._live: SseResponse | None = None
         self._era = era
         self._cancel: Callable[[], None] | None = None
 
@@ -64,7 +64,7 @@ class ExchangeOutlet:
         # Call, outlet and response would otherwise keep each other alive until the garbage collector comes by.
         self._cancel = self._live = self._turn.response.on_gone = None
 
-    def _left(self, stream: LiveStream | None = None) -> None:
+    def _left(self, stream: SseResponse | None = None) -> None:
         self.answered = True
         if self._cancel is not None:
             self._cancel()
@@ -92,7 +92,7 @@ class ExchangeOutlet:
             # Without a session there is no way back for the client's answer.
             raise trio.BrokenResourceError("a client cannot be asked without a session")
         else:
-            self._live = LiveStream(self._turn, self._streams, self._left, encode_event(frame.data))
+            self._live = SseResponse(self._turn, self._streams, self._left, encode_event(frame.data))
 
     def send_nowait(self, frame: Frame) -> bool:
         if self._live is not None and self._live.full:

@@ -10,14 +10,14 @@ import trio
 
 from mcp_actors.abc import Arrival, Frame, ServerHandler, ServerSession
 from mcp_transports.http.server.calls import CallStream, JsonCallStream
-from mcp_transports.http.server.exchange import status_of
-from mcp_transports.http.server.live import LiveStream, OpenStreams
-from mcp_transports.http.server.replies import (
+from mcp_transports.http.server.error_responses import (
     INTERNAL_ERROR,
     TOO_MANY_SESSIONS,
     UNKNOWN_EVENT,
-    Turn,
+    Exchange,
 )
+from mcp_transports.http.server.exchange import status_of
+from mcp_transports.http.server.sse_response import OpenSseResponses, SseResponse
 from mcp_transports.http.server.streams import (
     SessionStream,
     StandaloneStream,
@@ -25,7 +25,7 @@ from mcp_transports.http.server.streams import (
 )
 from mcp_transports.http.sse import encode_event
 
-__all__ = ["SESSION_HEADER", "LegacySession", "SessionStatistics", "SessionTable"]
+__all__ = ["SESSION_HEADER", "HttpSessionStatistics", "LegacySession", "SessionTable"]
 
 log = logging.getLogger("mcp_transports.http")
 
@@ -39,7 +39,7 @@ _AT_ONCE = 1000
 
 
 @attrs.frozen
-class SessionStatistics:
+class HttpSessionStatistics:
     """The sessions of one listener."""
 
     open: int
@@ -90,7 +90,7 @@ class LegacySession:
         self._names += 1
         return str(self._names)
 
-    def deliver(self, arrival: Arrival, turn: Turn) -> None:
+    def deliver(self, arrival: Arrival, turn: Exchange) -> None:
         """Takes what a client POSTed. 202 for what is owed no answer."""
         self.seen = self._table.tick
         try:
@@ -105,7 +105,7 @@ class LegacySession:
             self._table.close(self)
             raise
 
-    async def resume(self, turn: Turn, last_event_id: str) -> None:
+    async def resume(self, turn: Exchange, last_event_id: str) -> None:
         """Goes on with the stream that an event belongs to, right after it; 404 if that cannot be done exactly."""
         store = self.settings.store
         events: list[tuple[str, bytes]] = []
@@ -148,9 +148,9 @@ class LegacySession:
             self.settings.store.forget(self.id)
 
 
-def _replay(turn: Turn, open_streams: OpenStreams, events: list[tuple[str, bytes]]) -> None:
+def _replay(turn: Exchange, open_streams: OpenSseResponses, events: list[tuple[str, bytes]]) -> None:
     """All that is left of a stream that has ended."""
-    live = LiveStream(
+    live = SseResponse(
         turn, open_streams, lambda gone: None, b"".join(encode_event(data, id=id) for id, data in events)
     )
     live.end()
@@ -200,7 +200,7 @@ class SessionTable:
     def __repr__(self) -> str:
         return f"<SessionTable {len(self._sessions)}/{self._max}>"
 
-    def begin(self, handler: ServerHandler, arrival: Arrival, turn: Turn, principal: str | None) -> None:
+    def begin(self, handler: ServerHandler, arrival: Arrival, turn: Exchange, principal: str | None) -> None:
         """Answers an ``initialize``; only one that was answered with a result leaves a session behind."""
         if len(self._sessions) >= self._max:
             self._refused += 1
@@ -261,7 +261,7 @@ class SessionTable:
                 if number % _AT_ONCE == 0:
                     await trio.lowlevel.checkpoint()
 
-    def statistics(self) -> SessionStatistics:
+    def statistics(self) -> HttpSessionStatistics:
         """How many there are and were."""
         calls = sum(len(session.streams) for session in self._sessions.values())
-        return SessionStatistics(len(self._sessions), self._opened, self._expired, self._refused, calls)
+        return HttpSessionStatistics(len(self._sessions), self._opened, self._expired, self._refused, calls)

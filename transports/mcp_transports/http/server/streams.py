@@ -14,13 +14,13 @@ import attrs
 import trio
 
 from mcp_actors.abc import Frame, ServerSession
-from mcp_transports.http.server.events import EventStore
+from mcp_transports.http.server.error_responses import STREAM_TAKEN, Exchange
+from mcp_transports.http.server.event_store import EventStore
 from mcp_transports.http.server.exchange import too_long
-from mcp_transports.http.server.live import LiveStream, OpenStreams
-from mcp_transports.http.server.replies import STREAM_TAKEN, Turn
+from mcp_transports.http.server.sse_response import OpenSseResponses, SseResponse
 from mcp_transports.http.sse import encode_event, encode_retry
 
-__all__ = ["Owner", "SessionStream", "StandaloneStream", "StreamSettings"]
+__all__ = ["SessionStream", "StandaloneStream", "StreamOwner", "StreamSettings"]
 
 # The stream of a session that belongs to no request has this name in the event store; the others have numbers.
 _STANDALONE = "get"
@@ -30,7 +30,7 @@ _STANDALONE = "get"
 class StreamSettings:
     """What all streams of a listener have in common."""
 
-    open_streams: OpenStreams
+    open_streams: OpenSseResponses
     longest: int
     """Bytes of the longest message that is sent."""
     store: EventStore | None
@@ -41,7 +41,7 @@ class StreamSettings:
     """Milliseconds after which a client comes back whose stream was closed."""
 
 
-class Owner(Protocol):
+class StreamOwner(Protocol):
     """What a stream asks of its session."""
 
     id: str
@@ -63,9 +63,9 @@ class SessionStream:
 
     __slots__ = ("last_id", "live", "name", "session")
 
-    def __init__(self, session: Owner) -> None:
+    def __init__(self, session: StreamOwner) -> None:
         self.session = session
-        self.live: LiveStream | None = None
+        self.live: SseResponse | None = None
         self.name: str | None = None
         self.last_id: str | None = None
 
@@ -110,7 +110,7 @@ class SessionStream:
 
     # -- who listens -----------------------------------------------------------------------------------------------
 
-    def resume(self, turn: Turn, events: Sequence[tuple[str, bytes]]) -> None:
+    def resume(self, turn: Exchange, events: Sequence[tuple[str, bytes]]) -> None:
         """A client came back: it gets what it missed, then whatever comes. The newest response wins."""
         if self.live is not None and self.live.full:
             # It does not read, or its network is gone: whoever waits for it to take more must not wait any longer.
@@ -123,11 +123,11 @@ class SessionStream:
         self._end()
         self.name = None
 
-    def _attach(self, turn: Turn, first: bytes) -> None:
-        live = LiveStream(turn, self.session.settings.open_streams, self._detach, first)
+    def _attach(self, turn: Exchange, first: bytes) -> None:
+        live = SseResponse(turn, self.session.settings.open_streams, self._detach, first)
         self.live = None if live.gone else live
 
-    def _detach(self, live: LiveStream) -> None:
+    def _detach(self, live: SseResponse) -> None:
         if self.live is live:
             self.live = None
             self.session.touch()
@@ -177,7 +177,7 @@ class StandaloneStream(SessionStream):
     def __repr__(self) -> str:
         return f"<StandaloneStream {'attached' if self.attached else 'detached'}>"
 
-    def open(self, turn: Turn) -> None:
+    def open(self, turn: Exchange) -> None:
         """A GET without an id to go on from: 409 while another one is open."""
         if self.live is not None:
             turn.refuse(STREAM_TAKEN)

@@ -13,15 +13,15 @@ import trio
 from mcp_actors.abc import ServerHandler
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
+from mcp_transports.http.h1.limits import HttpLimits
+from mcp_transports.http.h1.listen_url import ListenUrl
+from mcp_transports.http.h1.shared_port import share_port
 from mcp_transports.http.server.endpoint import Authenticate, Endpoint
-from mcp_transports.http.server.events import EventStore, MemoryEventStore
-from mcp_transports.http.server.guard import Guard
-from mcp_transports.http.server.limits import HttpLimits
-from mcp_transports.http.server.live import OpenStreams
-from mcp_transports.http.server.pipe import Pipes
-from mcp_transports.http.server.place import Place
-from mcp_transports.http.server.seats import take_place
-from mcp_transports.http.server.sessions import SessionStatistics, SessionTable
+from mcp_transports.http.server.event_store import EventStore, MemoryEventStore
+from mcp_transports.http.server.http_sse import HttpSseChannels
+from mcp_transports.http.server.origin_policy import OriginPolicy
+from mcp_transports.http.server.sessions import HttpSessionStatistics, SessionTable
+from mcp_transports.http.server.sse_response import OpenSseResponses
 from mcp_transports.http.server.streams import StreamSettings
 
 __all__ = ["HttpServerStatistics", "HttpServerTransport"]
@@ -44,7 +44,7 @@ _MESSAGES_PATH = "/messages"
 class HttpServerStatistics:
     """A snapshot of a listener."""
 
-    sessions: SessionStatistics | None
+    sessions: HttpSessionStatistics | None
     """Of Streamable HTTP; ``None`` where it is served without sessions."""
     pipes: int
     """Connections of HTTP+SSE."""
@@ -59,10 +59,10 @@ class HttpServerTransport:
     ``http+unix://%2Frun%2Fx.sock/PATH`` for a Unix socket. Without a path it is ``/mcp``.
 
     - ``limits`` bounds what HTTP peers may take (`HttpLimits`), ``max_message_bytes`` (16 MiB) what is sent to them;
-    - ``allowed_hosts`` and ``allowed_origins`` are those of `Guard`: by default what leads to the bound address alone,
-      and browsers only from there;
+    - ``allowed_hosts`` and ``allowed_origins`` are those of `OriginPolicy`: by default what leads to the bound
+      address alone, and browsers only from there;
     - ``authenticate(request)`` returns, or is awaited for, who a request is from: a name that sessions are bound to,
-      ``None`` for anybody, or a `Refusal`. It sees every request that `Guard` lets through, but no
+      ``None`` for anybody, or a `Refusal`. It sees every request that `OriginPolicy` lets through, but no
       CORS preflights. What it raises is answered with 500 and logged;
     - ``keepalive`` (15 s): a comment goes out on event streams that were silent so long.
 
@@ -98,7 +98,7 @@ class HttpServerTransport:
         retry: int = DEFAULT_RETRY,
         sse_path: str | None = DEFAULT_SSE_PATH,
     ) -> None:
-        self._place = place = Place(url)
+        self._place = place = ListenUrl(url)
         if place.secure != (ssl_context is not None):
             raise ValueError("https needs an ssl_context, and http has none")
         if sse_path is not None and (place.path in (sse_path, _MESSAGES_PATH) or sse_path == _MESSAGES_PATH):
@@ -107,7 +107,7 @@ class HttpServerTransport:
             )
         self._limits = limits or HttpLimits()
         self._ssl_context = ssl_context
-        self._guard = Guard(
+        self._guard = OriginPolicy(
             place.host or "localhost", allowed_hosts=allowed_hosts, allowed_origins=allowed_origins
         )
         self._authenticate = authenticate
@@ -116,14 +116,14 @@ class HttpServerTransport:
         self._max_sessions = max_sessions
         self._json_replies = json_replies
         self._sse_path = sse_path
-        self._open_streams = OpenStreams(keepalive)
+        self._open_streams = OpenSseResponses(keepalive)
         self.event_store = MemoryEventStore() if event_store == "memory" else event_store
         """Where events are kept; a `MemoryEventStore` has statistics."""
         self._settings = StreamSettings(
             self._open_streams, max_message_bytes, self.event_store, json_replies, retry
         )
         self._sessions: SessionTable | None = None
-        self._pipes: Pipes | None = None
+        self._pipes: HttpSseChannels | None = None
         self._serving = False
 
     def __repr__(self) -> str:
@@ -156,7 +156,7 @@ class HttpServerTransport:
         endpoint = self._endpoint(handler)
         try:
             async with (
-                take_place(place, endpoint, ssl_context=self._ssl_context, limits=self._limits) as seat,
+                share_port(place, endpoint, ssl_context=self._ssl_context, limits=self._limits) as seat,
                 trio.open_nursery() as nursery,
             ):
                 nursery.start_soon(self._open_streams.keep_alive, name="keep event streams alive")
@@ -176,7 +176,7 @@ class HttpServerTransport:
                 self._settings, idle=self._session_idle, max_sessions=self._max_sessions
             )
         if self._sse_path is not None:
-            self._pipes = Pipes(self._open_streams, _MESSAGES_PATH, self._settings.longest)
+            self._pipes = HttpSseChannels(self._open_streams, _MESSAGES_PATH, self._settings.longest)
         return Endpoint(
             handler,
             self._guard,

@@ -1,0 +1,153 @@
+"""A pending call: a request of ours that waits for its answer, seen from the task that waits."""
+
+from __future__ import annotations
+
+import inspect
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import attrs
+import trio
+
+from mcp_actors._actors.deadline import Deadline
+from mcp_actors._wire.messages import JsonRpcError, JsonRpcResult, RequestId
+from mcp_actors.errors import CallTimeout
+
+__all__ = ["OutboundCall", "OutboundCallStatistics", "Progress", "ProgressCallback"]
+
+
+@attrs.frozen
+class Progress:
+    """One report of a peer's progress."""
+
+    progress: float
+    """Grows with each report."""
+    total: float | None = None
+    """What ``progress`` will reach at the end, when the peer knows."""
+    message: str | None = None
+
+
+ProgressCallback = Callable[[Progress], Awaitable[None] | None]
+
+
+@attrs.frozen
+class OutboundCallStatistics:
+    """A snapshot of a pending call."""
+
+    id: RequestId
+    method: str
+    age: float
+    """Seconds since it was made."""
+    progress_waiting: int
+    """Progress reports that the callback has not seen yet."""
+
+
+class OutboundCall:
+    """The waiting task runs the progress callbacks itself: in wire order, and all of them before the answer."""
+
+    __slots__ = (
+        "_answer",
+        "_progress",
+        "_reporting",
+        "_task",
+        "deadline",
+        "dropped",
+        "id",
+        "method",
+        "on_progress",
+        "sent",
+    )
+
+    def __init__(
+        self, id: RequestId, method: str, deadline: Deadline, on_progress: ProgressCallback | None, queue: int
+    ) -> None:
+        self.id = id
+        self.method = method
+        self.deadline = deadline
+        self.on_progress = on_progress
+        self.sent = False
+        self.dropped = 0
+        self._answer: JsonRpcResult | JsonRpcError | BaseException | None = None
+        self._progress: deque[Progress] | None = deque(maxlen=queue) if on_progress else None
+        self._reporting: trio.CancelScope | None = None
+        self._task: trio.lowlevel.Task | None = None
+
+    def __repr__(self) -> str:
+        state = "answered" if self._answer is not None else "waiting"
+        return f"<OutboundCall {self.id!r} {self.method} {state}>"
+
+    async def wait(self) -> JsonRpcResult | JsonRpcError:
+        """Waits for the answer; raises what `fail` was given. Cancelled, it forgets what arrives later."""
+        if self._answer is not None:
+            # A peer in this process may have answered before we came here.
+            await trio.lowlevel.checkpoint()
+        while True:
+            if self._progress:
+                await self._report(self._progress.popleft())
+            elif self._answer is not None:
+                break
+            else:
+                self._task = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(self._abort)
+        if isinstance(self._answer, BaseException):
+            raise self._answer
+        return self._answer
+
+    def _abort(self, raise_cancel: Any) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    async def _report(self, progress: Progress) -> None:
+        assert self.on_progress is not None
+        outcome = self.on_progress(progress)
+        if inspect.isawaitable(outcome):
+            with trio.CancelScope() as self._reporting:
+                await outcome
+            self._reporting = None
+
+    def progressed(self, progress: Progress) -> None:
+        """Takes one progress report; the idle clock starts anew. What comes after the answer is not told."""
+        if self._answer is not None:
+            return
+        self.deadline.touch()
+        if self._progress is not None:
+            if len(self._progress) == self._progress.maxlen:
+                self.dropped += 1
+            self._progress.append(progress)
+            self._wake()
+
+    def settle(self, answer: JsonRpcResult | JsonRpcError | BaseException) -> None:
+        """Takes the answer, or the reason why there will be none. Only the first one counts.
+
+        An answer waits for the progress callbacks; a failure does not, or a callback that hangs would hold it up.
+        """
+        if self._answer is not None:
+            return
+        self._answer = answer
+        if isinstance(answer, BaseException) and self._progress is not None:
+            self._progress.clear()
+            if self._reporting is not None:
+                self._reporting.cancel(reason="the call has failed")
+        self._wake()
+
+    def expire(self) -> None:
+        """A clock ran out before the answer came."""
+        deadline = self.deadline
+        clock = deadline.which
+        self.settle(CallTimeout(self.method, clock, deadline.idle if clock == "idle" else deadline.cap))
+
+    @property
+    def answered(self) -> bool:
+        """Whether the peer has nothing more to do for this call."""
+        return isinstance(self._answer, (JsonRpcResult, JsonRpcError))
+
+    def _wake(self) -> None:
+        if self._task is not None:
+            task, self._task = self._task, None
+            trio.lowlevel.reschedule(task)
+
+    def statistics(self) -> OutboundCallStatistics:
+        """Where the call stands."""
+        age = trio.current_time() - self.deadline.started
+        return OutboundCallStatistics(self.id, self.method, age, len(self._progress or ()))

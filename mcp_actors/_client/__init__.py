@@ -1,0 +1,1 @@
+"""The client: its handshake, requests, subscriptions, and its answers to what servers ask."""

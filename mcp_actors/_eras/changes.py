@@ -1,0 +1,32 @@
+"""What can change on a server, and how each kind of change is told: the same notifications in either era."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import attrs
+
+__all__ = ["ACKNOWLEDGED", "KIND_OF_METHOD", "METHOD_OF_KIND", "Event", "EventKind"]
+
+EventKind = Literal["tools", "prompts", "resources", "resource_updated"]
+"""What a change is about: one of the lists, or one resource."""
+
+
+@attrs.frozen
+class Event:
+    """Something changed: a list (``uri`` is ``None``), or the resource ``uri``."""
+
+    kind: EventKind
+    uri: str | None = None
+
+
+METHOD_OF_KIND: dict[EventKind, str] = {
+    "tools": "notifications/tools/list_changed",
+    "prompts": "notifications/prompts/list_changed",
+    "resources": "notifications/resources/list_changed",
+    "resource_updated": "notifications/resources/updated",
+}
+
+ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+
+KIND_OF_METHOD = {method: kind for kind, method in METHOD_OF_KIND.items()}

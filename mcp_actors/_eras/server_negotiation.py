@@ -1,0 +1,161 @@
+"""Which era a message belongs to, on a connection that carries both (stdio, sockets, memory, WebSocket).
+
+==========================================================  =================================================
+a request with a protocol version in its ``_meta``          modern, judged by itself, even beside a legacy session
+``server/discover`` without it                              modern but malformed: -32602
+everything else                                             legacy: the connection is one session
+==========================================================  =================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mcp_actors._eras.era import Era, Invocation, Method, Peer
+from mcp_actors._eras.legacy.eras import LEGACY
+from mcp_actors._eras.legacy.session_state import LegacySessionState, open_method
+from mcp_actors._eras.modern.annotations import MirroredParam
+from mcp_actors._eras.modern.eras import MODERN
+from mcp_actors._eras.modern.meta_keys import VERSION
+from mcp_actors._eras.modern.mirror import VERSION_HEADER
+from mcp_actors._eras.modern.request import open_request
+from mcp_actors._wire.codec import decode_value
+from mcp_actors._wire.messages import JsonRpcRequest
+from mcp_actors.errors import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    HeaderMismatch,
+    MethodNotFound,
+    RpcError,
+    UnsupportedVersion,
+)
+
+__all__ = ["VERSIONS", "ServerNegotiation", "era_of", "params_of"]
+
+# Oldest first; the last one is preferred.
+VERSIONS: tuple[str, ...] = (*LEGACY, *MODERN)
+# What a message speaks that names no version outside its body although it might: the last revision without the header.
+UNSAID_VERSION = "2025-03-26"
+
+
+def era_of(version: str) -> Era:
+    """The era value of a known revision; `KeyError` for an unknown one."""
+    return LEGACY[version] if version in LEGACY else MODERN[version]
+
+
+def params_of(request: Any) -> dict[str, Any]:
+    """The decoded ``params`` of a request or notification, always a fresh dict; absent ones are empty."""
+    if request.params is None:
+        return {}
+    params = decode_value(request.params)
+    if type(params) is not dict:
+        raise RpcError(INVALID_PARAMS, "params must be an object")
+    return params
+
+
+class ServerNegotiation:
+    """Turns the requests of one connection into invocations: one legacy conversation, any number of modern requests.
+
+    ``on_operating`` is called once, when the legacy client is past its handshake.
+    """
+
+    def __init__(
+        self,
+        versions: Sequence[str],
+        custom: Mapping[str, Method],
+        on_operating: Callable[[], None] = lambda: None,
+        mirrored_params: Callable[[str], Sequence[MirroredParam]] = lambda tool: (),
+    ) -> None:
+        self.versions = tuple(versions)
+        self.legacy_served = tuple(v for v in versions if v in LEGACY)
+        self.modern_served = tuple(v for v in versions if v in MODERN)
+        self.custom = custom
+        self.mirrored_params = mirrored_params
+        self.legacy = LegacySessionState(self.legacy_served, on_operating)
+
+    def open(self, request: JsonRpcRequest) -> Invocation:
+        """Raises `RpcError`, ready to be sent, for a request that cannot be run."""
+        params = params_of(request)
+        name = request.method
+        meta = params.get("_meta")
+        if (type(meta) is dict and VERSION in meta) or name == "server/discover":
+            return open_request(
+                request.id,
+                name,
+                params,
+                served=self.modern_served,
+                supported=self.versions,
+                method=self.custom.get(name),
+            )
+        if not self.legacy_served:
+            raise RpcError(
+                INVALID_REQUEST,
+                f"this server needs {VERSION} in _meta; supported: {', '.join(self.versions)}",
+                {"supported": list(self.versions)},
+            )
+        return self.legacy.open(request.id, name, params, self.custom.get(name))
+
+    def open_alone(self, request: JsonRpcRequest, era: str, metadata: Mapping[str, str]) -> Invocation:
+        """Opens a request that came without a connection and belongs to no session; see `sorting` for its era."""
+        params = params_of(request)
+        custom = self.custom.get(request.method)
+        if era == "modern":
+            return open_request(
+                request.id,
+                request.method,
+                params,
+                served=self.modern_served,
+                supported=self.versions,
+                method=custom,
+                metadata=metadata,
+                mirrored_params=self.mirrored_params,
+            )
+        if request.method == "initialize":
+            return LegacySessionState(self.legacy_served).open(request.id, request.method, params, custom)
+        version = metadata.get(VERSION_HEADER, UNSAID_VERSION)
+        if version not in self.legacy_served:
+            raise RpcError(
+                INVALID_REQUEST,
+                f"this version is not served here; supported: {', '.join(self.versions)}",
+                {"supported": list(self.versions)},
+            )
+        legacy = LEGACY[version]
+        method = custom or legacy.server_methods.get(request.method)
+        if method is None:
+            raise MethodNotFound(request.method)
+        # Without a session nobody remembers what the client can do, and nothing could reach it.
+        return open_method(legacy, method, request.id, params, Peer(legacy, {}, None, None))
+
+    def version_missing(self) -> RpcError:
+        """What a server without sessions says to a message that names no version."""
+        error = HeaderMismatch(
+            f"header mismatch: {VERSION_HEADER} is missing; supported: {', '.join(self.versions)}"
+        )
+        error.data = {"supported": list(self.versions)}
+        return error
+
+    def version_refused(self, era: str, metadata: Mapping[str, str]) -> RpcError | None:
+        """Why a notification that came alone is not accepted, if it is not."""
+        version = metadata.get(VERSION_HEADER)
+        if era == "legacy" or version in self.modern_served:
+            return None
+        return self.version_missing() if version is None else UnsupportedVersion(version, list(self.versions))
+
+    def batches_alone(self, messages: Sequence[Any], metadata: Mapping[str, str]) -> bool:
+        """Whether this batch may come without a session."""
+        version = metadata.get(VERSION_HEADER, UNSAID_VERSION)
+        return (
+            version in self.legacy_served
+            and LEGACY[version].batches
+            and not any(isinstance(each, JsonRpcRequest) and each.method == "initialize" for each in messages)
+        )
+
+    def notified(self, name: str) -> None:
+        """Takes note of a notification that moves the legacy lifecycle."""
+        self.legacy.notified(name)
+
+    @property
+    def batches(self) -> bool:
+        """Whether the agreed revision has JSON-RPC batches."""
+        return self.legacy.era is not None and self.legacy.era.batches

@@ -1,0 +1,1 @@
+"""From type hints to JSON Schema, and validation by it. No Trio."""

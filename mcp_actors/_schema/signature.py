@@ -1,0 +1,346 @@
+"""Reads what a function takes and gives from its signature: schemas for the peer, converters for each call.
+
+Everything is compiled when the function is registered, so that a call costs one conversion in and one out.
+Conversion is strict: a string is never parsed into something else, ``3.0`` is no integer and ``True`` is none either.
+Dates, times, UUIDs, paths and bytes (base64) are strings on the wire by their nature.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import msgspec
+
+from mcp_actors._schema.convert import (
+    adapt,
+    conversion_to,
+    convert,
+    plain,
+    problems_of,
+    record_struct,
+)
+from mcp_actors._schema.docstrings import read_docstring
+from mcp_actors._schema.explain import Problem, json_type
+from mcp_actors._schema.fields import NOTHING, TypeField, read_hints, strip
+from mcp_actors._schema.generate import SchemaWriter, root_schema
+from mcp_actors._schema.pydantic_types import ForeignType, is_foreign, is_model, says_foreign
+from mcp_actors._schema.validate import Validator, compile_schema
+from mcp_actors.types import CallToolResult
+from mcp_actors.types.content import BLOCKS
+
+__all__ = ["InvalidArguments", "JsonType", "Signature", "injected_parameter", "read_signature"]
+
+# A model repairs a few things at a time, and an answer is paid for by its length.
+MAX_PROBLEMS = 20
+
+Bind = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class InvalidArguments(ValueError):
+    """The arguments of a call do not fit; the text names each offending one, for a model to act on.
+
+    ``problems`` has one `Problem`, a path and a reason, for each thing that is wrong.
+    """
+
+    def __init__(self, problems: Sequence[Problem] | str) -> None:
+        self.problems = [Problem("", problems)] if isinstance(problems, str) else list(problems)
+        listed = "; ".join(map(str, self.problems[:MAX_PROBLEMS]))
+        more = len(self.problems) - MAX_PROBLEMS
+        super().__init__(f"invalid arguments: {listed}" + (f"; and {more} more" if more > 0 else ""))
+
+
+@attrs.define(eq=False)
+class Signature:
+    """What was read from a function.
+
+    ``input_schema`` is the JSON Schema of its arguments, ``bind`` makes keyword arguments of what came (what was not
+    given is left out, so that Python's own defaults apply) or raises `InvalidArguments`, and ``injected_name`` is the
+    parameter that takes the context. ``description`` is the prose of the docstring, which may be empty.
+    """
+
+    input_schema: dict[str, Any]
+    bind: Bind
+    description: str
+    injected_name: str | None
+    _returned: Any
+    _where: str
+
+    @functools.cached_property
+    def output_schema(self) -> dict[str, Any] | None:
+        """The JSON Schema of what the function returns; ``None`` if it returns text, content, or nothing certain.
+
+        Raises `TypeError` when the annotation has no form in JSON.
+        """
+        if _is_unstructured(self._returned):
+            return None
+        try:
+            return root_schema(self._returned, output=True)
+        except TypeError as error:
+            raise TypeError(f"{self._where}: what it returns cannot be described: {error}") from None
+
+    @functools.cached_property
+    def encode_output(self) -> Callable[[Any], Any]:
+        """Makes a plain JSON value of what the function returned.
+
+        The result raises `TypeError` for what has no form in JSON and for what is not of the declared type.
+        """
+        try:
+            schema = self.output_schema
+        except TypeError:
+            return plain
+        if schema is None:
+            return plain
+        return _checked(_encoder(self._returned), _compiled(schema))
+
+
+def read_signature(call: Callable[..., Any], *, injected: type, raw: bool = False) -> Signature:
+    """Reads a function, bound method, partial or callable object.
+
+    A parameter annotated with ``injected`` (or with it or ``None``) takes the context and is no argument. With
+    ``raw`` the one other parameter takes all arguments as a dict, unchecked.
+
+    Raises `TypeError` when arguments given by name cannot fill its parameters, and for types without a form in JSON.
+    """
+    where = getattr(call, "__qualname__", None) or repr(call)
+    hints = _hints(call)
+    parameters, injected_name = _parameters(call, hints, injected, where)
+    docstring = read_docstring(_doc(call))
+    if raw:
+        schema, bind = {"type": "object"}, _raw_bind(parameters, where)
+    else:
+        schema, bind = _typed_bind(parameters, hints, docstring.parameters, where)
+    returned = hints.get("return", Any)
+    return Signature(schema, bind, docstring.description, injected_name, returned, where)
+
+
+def injected_parameter(call: Callable[..., Any], injected: type) -> str | None:
+    """The name of the parameter that takes the context, if there is one. Raises `TypeError` for two of them."""
+    hints = _hints(call)
+    named = [name for name, hint in hints.items() if name != "return" and _is_injected(hint, injected)]
+    if len(named) > 1:
+        raise TypeError(f"{call!r} takes the context twice: {' and '.join(named)}")
+    return named[0] if named else None
+
+
+@attrs.define(init=False)
+class JsonType:
+    """The JSON Schema that a type stands for, with its members at the root.
+
+    Raises `TypeError` for a type that has no form in JSON.
+    """
+
+    schema: dict[str, Any]
+
+    def __init__(self, tp: Any) -> None:
+        self.schema = root_schema(tp, output=False)
+
+
+def _hints(call: Callable[..., Any]) -> dict[str, Any]:
+    while isinstance(call, functools.partial):
+        call = call.func
+    if not isinstance(call, type) and not hasattr(call, "__annotations__") and hasattr(call, "__call__"):  # noqa: B004
+        call = type(call).__call__
+    return read_hints(call) if hasattr(call, "__annotations__") else {}
+
+
+def _doc(call: Callable[..., Any]) -> str | None:
+    while isinstance(call, functools.partial):
+        call = call.func
+    if inspect.isroutine(call):
+        return call.__doc__
+    return type(call).__call__.__doc__ or type(call).__doc__
+
+
+def _parameters(
+    call: Callable[..., Any], hints: dict[str, Any], injected: type, where: str
+) -> tuple[list[inspect.Parameter], str | None]:
+    """The parameters that are arguments of the peer, and the one that is not. Checks that all can be given by name."""
+    injected_name = injected_parameter(call, injected)
+    found = []
+    for each in inspect.signature(call).parameters.values():
+        if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
+            star = "*" if each.kind is each.VAR_POSITIONAL else "**"
+            raise TypeError(
+                f"{where}: {star}{each.name} has no names for a schema; declare each parameter by its own"
+            )
+        if each.kind is each.POSITIONAL_ONLY:
+            if each.default is each.empty or each.name == injected_name:
+                raise TypeError(
+                    f"{where}: {each.name} is positional only, and arguments come by name; remove the '/'"
+                )
+            continue
+        if type(each.default).__module__ == "pydantic.fields":
+            raise TypeError(
+                f"{where}: write {each.name}: Annotated[<type>, Field(...)], with a plain default after it"
+            )
+        if each.name != injected_name:
+            found.append(each)
+    return found, injected_name
+
+
+def _is_injected(hint: Any, injected: type) -> bool:
+    bare, _ = strip(hint)
+    if typing.get_origin(bare) in (typing.Union, types.UnionType):
+        return any(_is_injected(each, injected) for each in typing.get_args(bare))
+    cls = typing.get_origin(bare) or bare
+    return isinstance(cls, type) and issubclass(cls, injected)
+
+
+def _raw_bind(parameters: list[inspect.Parameter], where: str) -> Bind:
+    if len(parameters) != 1:
+        raise TypeError(f"{where}: with a schema of its own it takes one parameter, a dict, and the context")
+    name = parameters[0].name
+    return lambda arguments: {name: arguments}
+
+
+def _typed_bind(
+    parameters: list[inspect.Parameter], hints: dict[str, Any], described: dict[str, str], where: str
+) -> tuple[dict[str, Any], Bind]:
+    writer = SchemaWriter(output=False)
+    properties: dict[str, Any] = {}
+    adapted: list[tuple[TypeField, Any]] = []
+    for each in parameters:
+        required = each.default is each.empty
+        hint = hints.get(each.name, Any)
+        field = TypeField(each.name, hint, required, each.name, NOTHING if required else each.default)
+        try:
+            tp = adapt(hint)
+            adapted.append((field, tp))
+            properties[each.name] = writer.member(_promised(field, tp), described.get(each.name))
+        except TypeError as error:
+            raise TypeError(f"{where}: the parameter {each.name} cannot be used: {error}") from None
+    schema: dict[str, Any] = {"type": "object"}
+    if properties:
+        schema["properties"] = properties
+    required_names = [field.wire for field, _ in adapted if field.required]
+    if required_names:
+        schema["required"] = required_names
+    schema["additionalProperties"] = False
+    return writer.document(schema), _binding(adapted, writer.document(schema))
+
+
+def _promised(field: TypeField, tp: Any) -> TypeField:
+    """The field without its default, if a peer could not give that: ``None`` for an integer, a sentinel."""
+    if field.default is NOTHING:
+        return field
+    try:
+        convert(plain(field.default), tp)
+    except (TypeError, ValueError):
+        return attrs.evolve(field, default=NOTHING)
+    return field
+
+
+def _binding(fields: list[tuple[TypeField, Any]], schema: dict[str, Any]) -> Bind:
+    struct = record_struct(fields, closed=True)
+    as_dict, unset, make = msgspec.structs.asdict, msgspec.UNSET, conversion_to(tp for _, tp in fields)
+    explained = _Explained(fields, schema)
+
+    def bind_all(arguments: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return as_dict(make(arguments, struct))
+        except msgspec.ValidationError as error:
+            raise explained(arguments, error) from None
+
+    def bind_given(arguments: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in bind_all(arguments).items() if value is not unset}
+
+    return bind_all if all(field.required for field, _ in fields) else bind_given
+
+
+class _Explained:
+    """Finds out all that is wrong with arguments that could not be converted."""
+
+    def __init__(self, fields: list[tuple[TypeField, Any]], schema: dict[str, Any]) -> None:
+        self._singles = {field.wire: record_struct([(field, tp)]) for field, tp in fields}
+        self._required = [field.wire for field, _ in fields if field.required]
+        self._schema = schema
+
+    @functools.cached_property
+    def _members(self) -> Validator | None:
+        # Compiled with the first mistake: most functions never see one.
+        return _compiled({word: value for word, value in self._schema.items() if word != "required"})
+
+    def __call__(self, arguments: Any, error: msgspec.ValidationError) -> InvalidArguments:
+        if not isinstance(arguments, dict):
+            return InvalidArguments(f"expected object, got {json_type(arguments)}")
+        problems = [
+            Problem(name, "is required but missing") for name in self._required if name not in arguments
+        ]
+        for name, value in arguments.items():
+            if name in self._singles:
+                problems += self._argument(name, value)
+            else:
+                known = (
+                    f"the arguments are {', '.join(self._singles)}"
+                    if self._singles
+                    else "there are no arguments"
+                )
+                problems.append(Problem(str(name), f"is not an argument; {known}"))
+        return InvalidArguments(problems or problems_of(error))
+
+    def _argument(self, name: str, value: Any) -> list[Problem]:
+        try:
+            convert({name: value}, self._singles[name])
+        except msgspec.ValidationError as error:
+            found = [] if self._members is None else self._members.findings({name: value})
+            return found or problems_of(error)
+        return []
+
+
+def _is_unstructured(tp: Any) -> bool:
+    """Whether a result of this type goes out as content alone."""
+    bare, _ = strip(tp)
+    if bare in (Any, object, str, type(None), typing.NoReturn, typing.Never):
+        return True
+    origin, args = typing.get_origin(bare) or bare, typing.get_args(bare)
+    if origin in (typing.Union, types.UnionType):
+        return all(_is_unstructured(each) for each in args)
+    if isinstance(origin, type) and issubclass(origin, (*BLOCKS, CallToolResult)):
+        return True
+    if isinstance(origin, type) and issubclass(origin, (list, tuple)):
+        return any(_is_content(each) for each in args)
+    return False
+
+
+def _is_content(tp: Any) -> bool:
+    bare, _ = strip(tp)
+    if typing.get_origin(bare) in (typing.Union, types.UnionType):
+        return any(_is_content(each) for each in typing.get_args(bare))
+    return isinstance(bare, type) and issubclass(bare, BLOCKS)
+
+
+def _encoder(tp: Any) -> Callable[[Any], Any]:
+    """The general encoder, but pydantic's own for what it alone can encode as it was declared."""
+    bare, said = strip(tp)
+    if says_foreign(said) or (is_foreign(bare) and not is_model(bare)):
+        return ForeignType(tp).encode
+    return plain
+
+
+def _checked(encode: Callable[[Any], Any], validator: Validator | None) -> Callable[[Any], Any]:
+    if validator is None:
+        return encode
+    fits = validator.is_valid
+
+    def encode_output(value: Any) -> Any:
+        content = encode(value)
+        if not fits(content):
+            problems = "; ".join(validator.problems(content))
+            raise TypeError(f"what was returned is not of the declared type: {problems}")
+        return content
+
+    return encode_output
+
+
+def _compiled(schema: dict[str, Any]) -> Validator | None:
+    """A validator for a schema of our own, ``None`` when it holds a pattern that the linear engine does not know."""
+    try:
+        return compile_schema(schema)
+    except ValueError:
+        return None

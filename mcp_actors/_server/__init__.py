@@ -1,0 +1,1 @@
+"""The server: what it offers, and how each method is answered."""

@@ -1,0 +1,193 @@
+"""Completion of prompt arguments and template variables (protocol.md §7.4)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sized
+from itertools import islice
+from typing import Any, Literal
+
+import attrs
+import trio
+
+from mcp_actors._schema.signature import injected_parameter
+from mcp_actors._server.handler import DEFERRED, Deferred, Handler, Invoked, string_param
+from mcp_actors._server.invoke import function
+from mcp_actors._server.prompts import Prompts
+from mcp_actors._server.resources import Resources
+from mcp_actors._server.text_arguments import TextArgument
+from mcp_actors.errors import LocalProtocolError, invalid_params
+from mcp_actors.types import CompleteResult, Completion
+
+__all__ = ["MAX_VALUES", "Completions"]
+
+MAX_VALUES = 100
+"""How many values one answer may hold, by the protocol."""
+
+_Key = tuple[Literal["prompt", "resource"], str, str]
+
+
+@attrs.frozen(eq=False)
+class _CompletionEntry:
+    names: tuple[str, ...]
+    run: Callable[[Any, dict[str, Any]], Awaitable[Any]]
+    inline: Callable[[Any, dict[str, Any]], Any] | None
+
+
+class Completions:
+    """The completion functions of one server and the handler of ``completion/complete``.
+
+    What a function completes is looked up in ``prompts`` and ``resources`` when it is asked for, so the order of
+    registration does not matter. An argument whose annotation lists its values completes by itself.
+    """
+
+    def __init__(
+        self, *, injected: type, limiter: trio.CapacityLimiter, prompts: Prompts, resources: Resources
+    ) -> None:
+        self._injected = injected
+        self._limiter = limiter
+        self._prompts = prompts
+        self._resources = resources
+        self._entries: dict[_Key, _CompletionEntry] = {}
+
+    def add(
+        self,
+        call: Callable[..., Any],
+        *,
+        argument: str,
+        prompt: str | None = None,
+        resource: str | None = None,
+        inline: bool = False,
+    ) -> None:
+        """Has ``call`` complete ``argument`` of the prompt, or of the resource template (its text), that is named.
+
+        ``call`` takes what is typed so far and, if it wants them, the arguments settled before (a mapping of
+        strings) and the context. It returns strings, best first, or a `Completion`. Of a sequence longer than 100
+        the rest is only counted; of an iterator no more than 101 values are drawn.
+
+        Raises `TypeError` unless exactly one of ``prompt`` and ``resource`` is given or when ``call`` takes other
+        arguments, `LocalProtocolError` when there is a function for it already.
+        """
+        if (prompt is None) == (resource is None):
+            raise TypeError(
+                "a completion is for a prompt or for a resource template: give one of prompt=, resource="
+            )
+        key: _Key = (
+            ("prompt", prompt, argument) if prompt is not None else ("resource", str(resource), argument)
+        )
+        if key in self._entries:
+            raise LocalProtocolError(
+                f"there is already a completion of {argument!r} for the {key[0]} {key[1]!r}"
+            )
+        injected_name = injected_parameter(call, self._injected)
+        ready = function(
+            call, injected_name=injected_name, inline=inline, limiter=self._limiter, draw=_completion
+        )
+        self._entries[key] = _CompletionEntry(_parameters(call, injected_name), ready.run, ready.inline)
+
+    def remove(self, *, argument: str, prompt: str | None = None, resource: str | None = None) -> None:
+        """Raises `LocalProtocolError` when there is no such completion."""
+        key: _Key = (
+            ("prompt", prompt, argument) if prompt is not None else ("resource", str(resource), argument)
+        )
+        if self._entries.pop(key, None) is None:
+            raise LocalProtocolError(f"there is no completion of {argument!r} for the {key[0]} {key[1]!r}")
+
+    def handlers(self) -> Mapping[str, Handler]:
+        return {"completion/complete": Handler(self._complete, self._complete_inline)}
+
+    async def _complete(self, ctx: Invoked) -> CompleteResult:
+        found, value = self._asked_for(ctx.params)
+        if isinstance(found, TextArgument):
+            return CompleteResult(_beginning_with(value, found.choices))
+        return CompleteResult(_completion(await found.run(ctx, _arguments(found, ctx.params, value))))
+
+    def _complete_inline(self, ctx: Invoked) -> CompleteResult | Deferred:
+        found, value = self._asked_for(ctx.params)
+        if isinstance(found, TextArgument):
+            return CompleteResult(_beginning_with(value, found.choices))
+        if found.inline is None:
+            return DEFERRED
+        return CompleteResult(_completion(found.inline(ctx, _arguments(found, ctx.params, value))))
+
+    def _asked_for(self, params: Mapping[str, Any]) -> tuple[_CompletionEntry | TextArgument, str]:
+        ref = _object_param(params, "ref")
+        argument = _object_param(params, "argument")
+        name, value = string_param(argument, "name"), string_param(argument, "value")
+        kind = ref.get("type")
+        declared: TextArgument | None
+        if kind == "ref/prompt":
+            target = string_param(ref, "name")
+            key: _Key = ("prompt", target, name)
+            exists, declared = target in self._prompts, self._prompts.argument(target, name)
+        elif kind == "ref/resource":
+            target = string_param(ref, "uri")
+            key = ("resource", target, name)
+            exists, declared = target in self._resources, self._resources.variable(target, name)
+        else:
+            raise invalid_params("'ref.type' must be 'ref/prompt' or 'ref/resource'")
+        if not exists:
+            raise invalid_params(f"unknown {key[0]}: {target}")
+        if declared is None:
+            raise invalid_params(f"the {key[0]} {target} has no argument {name}")
+        return self._entries.get(key, declared), value
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"<Completions of {len(self._entries)} arguments>"
+
+
+def _object_param(params: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = params.get(name)
+    if not isinstance(value, dict):
+        raise invalid_params(f"{name!r} must be an object")
+    return value
+
+
+def _parameters(call: Callable[..., Any], injected_name: str | None) -> tuple[str, ...]:
+    parameters = [each for each in inspect.signature(call).parameters.values() if each.name != injected_name]
+    named = [each for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    if len(named) != len(parameters) or not 1 <= len(named) <= 2:
+        raise TypeError(
+            f"{call!r}: a completion takes what is typed so far and, if it likes, the other arguments"
+        )
+    return tuple(each.name for each in named)
+
+
+def _arguments(entry: _CompletionEntry, params: Mapping[str, Any], value: str) -> dict[str, Any]:
+    if len(entry.names) == 1:
+        return {entry.names[0]: value}
+    context = params.get("context")
+    settled = context.get("arguments") if isinstance(context, dict) else None
+    if settled is None:
+        settled = {}
+    if not isinstance(settled, dict) or not all(isinstance(each, str) for each in settled.values()):
+        raise invalid_params("'context.arguments' must be an object of strings")
+    return {entry.names[0]: value, entry.names[1]: settled}
+
+
+def _beginning_with(value: str, choices: Iterable[str]) -> Completion:
+    wanted = value.casefold()
+    return _first([choice for choice in choices if choice.casefold().startswith(wanted)])
+
+
+def _completion(found: Any) -> Completion:
+    if isinstance(found, Completion):
+        if len(found.values) <= MAX_VALUES:
+            return found
+        total = len(found.values) if found.total is None else found.total
+        return attrs.evolve(found, values=found.values[:MAX_VALUES], total=total, has_more=True)
+    if isinstance(found, str) or not isinstance(found, Iterable):
+        raise TypeError(f"a completion returned {type(found).__name__}; it returns strings or a Completion")
+    return _first(found)
+
+
+def _first(found: Iterable[Any]) -> Completion:
+    values = list(islice(found, MAX_VALUES + 1))
+    if not all(isinstance(value, str) for value in values):
+        raise TypeError("a completion returned values that are no strings")
+    if len(values) <= MAX_VALUES:
+        return Completion(values, len(values), False)
+    return Completion(values[:MAX_VALUES], len(found) if isinstance(found, Sized) else None, True)

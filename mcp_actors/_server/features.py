@@ -1,0 +1,109 @@
+"""All that one server offers: its registries, the handlers they bring, and what is declared because of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import trio
+
+from mcp_actors._actors.event_bus import EventBus
+from mcp_actors._eras.capabilities import declared_names
+from mcp_actors._eras.changes import EventKind
+from mcp_actors._eras.era import Method
+from mcp_actors._server.completion import Completions
+from mcp_actors._server.context import Context
+from mcp_actors._server.dispatch import Middleware
+from mcp_actors._server.handler import Handler
+from mcp_actors._server.prompts import Prompts
+from mcp_actors._server.resources import Resources
+from mcp_actors._server.subscriptions import listen_handler
+from mcp_actors._server.tools import Tools
+from mcp_actors.errors import LocalProtocolError
+from mcp_actors.types import PromptsCapability, ResourcesCapability, ServerCapabilities, ToolsCapability
+
+__all__ = ["Features"]
+
+# Sync functions run here unless they are declared inline; as many as Trio itself allows by default.
+WORKER_THREADS = 40
+
+
+class Features:
+    """What a server offers. Every change of a registry is published on the bus."""
+
+    def __init__(
+        self,
+        bus: EventBus,
+        page_size: int,
+        extensions: Mapping[str, Any] | None,
+        experimental: Mapping[str, Any] | None,
+    ) -> None:
+        limiter = trio.CapacityLimiter(WORKER_THREADS)
+        same: dict[str, Any] = {"injected": Context, "limiter": limiter, "page_size": page_size}
+        self.tools = Tools(on_change=lambda: self._changed("tools"), **same)
+        self.resources = Resources(on_change=lambda: self._changed("resources"), **same)
+        self.prompts = Prompts(on_change=lambda: self._changed("prompts"), **same)
+        self.completions = Completions(
+            injected=Context, limiter=limiter, prompts=self.prompts, resources=self.resources
+        )
+        self.custom: dict[str, Method] = {}
+        self.middleware: list[Middleware] = []
+        self.handlers: dict[str, Handler] = {
+            **self.tools.handlers(),
+            **self.resources.handlers(),
+            **self.prompts.handlers(),
+            **self.completions.handlers(),
+            "subscriptions/listen": listen_handler(bus),
+        }
+        self._bus = bus
+        self._extensions = None if extensions is None else dict(extensions)
+        self._experimental = None if experimental is None else dict(experimental)
+        # What was offered once stays declared, be its list empty: clients were told that it can be asked for.
+        self._offered: set[EventKind] = set()
+        self._completes = False
+        self._declared: tuple[ServerCapabilities, frozenset[str]] | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<Features tools={len(self.tools)} resources={len(self.resources)} prompts={len(self.prompts)}"
+            f" methods={len(self.custom)}>"
+        )
+
+    def add_method(self, name: str, function: Callable[[dict[str, Any], Context], Any]) -> None:
+        """Adds a method of the user's own; raises `LocalProtocolError` for a name that is taken."""
+        if name in self.handlers:
+            raise LocalProtocolError(f"the method {name!r} is answered already")
+        self.custom[name] = Method(name, dict, dict)
+        self.handlers[name] = Handler(lambda ctx: function(ctx.params, ctx))
+
+    def capabilities(self) -> ServerCapabilities:
+        """What is declared to clients: what something was ever registered for, and logging."""
+        return self._declare()[0]
+
+    def declared(self) -> frozenset[str]:
+        """The dotted names of what is declared."""
+        return self._declare()[1]
+
+    def _declare(self) -> tuple[ServerCapabilities, frozenset[str]]:
+        if self._declared is None:
+            # Arguments that list their values complete by themselves.
+            self._completes |= bool(self.completions or self.prompts or self.resources.has_templates)
+            offered = self._offered
+            capabilities = ServerCapabilities(
+                experimental=self._experimental,
+                logging={},
+                completions={} if self._completes else None,
+                prompts=PromptsCapability(list_changed=True) if "prompts" in offered else None,
+                resources=ResourcesCapability(subscribe=True, list_changed=True)
+                if "resources" in offered
+                else None,
+                tools=ToolsCapability(list_changed=True) if "tools" in offered else None,
+                extensions=self._extensions,
+            )
+            self._declared = capabilities, declared_names(capabilities)
+        return self._declared
+
+    def _changed(self, kind: EventKind) -> None:
+        self._offered.add(kind)
+        self._declared = None
+        self._bus.publish(kind)

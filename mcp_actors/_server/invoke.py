@@ -1,0 +1,135 @@
+"""How a function of the user is called: awaited, in a worker thread, or on the event loop in place.
+
+- An ``async def`` is awaited. It never runs inline: once begun it could not be moved to a task of its own.
+- A plain ``def`` runs in a worker thread, under a limiter that all capabilities of a server share, in a copy of the
+  caller's context variables. Cancelling the call abandons the thread: the call ends at once, while the function runs
+  on to its end, holding its place in the limiter, and its result is dropped.
+- A plain ``def`` declared ``inline`` runs on the event loop, in the session's own turn, without any task: right for
+  what takes microseconds and never blocks.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import attrs
+import trio
+
+from mcp_actors._server.handler import Invoked
+
+__all__ = ["Function", "function", "name_of"]
+
+
+@attrs.frozen(eq=False)
+class Function:
+    """A user's function made ready: call it with the invocation and the keyword arguments, a dict of its own.
+
+    ``inline`` is there for a plain function that was declared inline, and for no other.
+    """
+
+    run: Callable[[Invoked, dict[str, Any]], Awaitable[Any]]
+    inline: Callable[[Invoked, dict[str, Any]], Any] | None = None
+
+
+def function(
+    call: Callable[..., Any],
+    *,
+    injected_name: str | None,
+    inline: bool,
+    limiter: trio.CapacityLimiter,
+    draw: Callable[[Any], Any] | None = None,
+) -> Function:
+    """Decides once how ``call`` will be called.
+
+    ``injected_name`` is the keyword by which it takes the invocation, if it does. ``inline=True`` changes nothing
+    for an ``async def``. ``draw`` is applied to what a plain function returns, in the thread where it ran: the body
+    of a generator belongs there too.
+    """
+    if _is_async(call):
+        return Function(_awaited(call, injected_name))
+    if inspect.isasyncgenfunction(call):
+        raise TypeError(f"{call!r} is an async generator; return the values instead")
+    if draw is not None:
+        call = _drawn(call, draw)
+    if not inline:
+        return Function(_threaded(call, injected_name, limiter))
+    in_place = _in_place(call, injected_name)
+
+    async def run(ctx: Invoked, arguments: dict[str, Any]) -> Any:
+        return in_place(ctx, arguments)
+
+    return Function(run, in_place)
+
+
+def name_of(call: Callable[..., Any]) -> str:
+    """The name under which ``call`` is registered; raises `TypeError` when it has none of its own."""
+    name = getattr(call, "__name__", None)
+    if not isinstance(name, str) or name == "<lambda>":
+        raise TypeError(f"{call!r} has no name of its own: give name=")
+    return name
+
+
+def _is_async(call: Callable[..., Any]) -> bool:
+    while isinstance(call, partial):
+        call = call.func
+    return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(getattr(call, "__call__", None))  # noqa: B004
+
+
+def _awaited(
+    call: Callable[..., Awaitable[Any]], injected_name: str | None
+) -> Callable[[Invoked, dict[str, Any]], Awaitable[Any]]:
+    # Plain functions that return the coroutine: an ``async def`` here would cost one more frame for each call.
+    if injected_name is None:
+        return lambda ctx, arguments: call(**arguments)
+    name = injected_name
+
+    def with_context(ctx: Invoked, arguments: dict[str, Any]) -> Awaitable[Any]:
+        arguments[name] = ctx
+        return call(**arguments)
+
+    return with_context
+
+
+def _drawn(call: Callable[..., Any], draw: Callable[[Any], Any]) -> Callable[..., Any]:
+    def called(**arguments: Any) -> Any:
+        value = call(**arguments)
+        return value if hasattr(type(value), "__await__") else draw(value)
+
+    return called
+
+
+def _threaded(
+    call: Callable[..., Any], injected_name: str | None, limiter: trio.CapacityLimiter
+) -> Callable[[Invoked, dict[str, Any]], Awaitable[Any]]:
+    async def run(ctx: Invoked, arguments: dict[str, Any]) -> Any:
+        if injected_name is not None:
+            arguments[injected_name] = ctx
+        boxed = await trio.to_thread.run_sync(
+            lambda: [call(**arguments)], abandon_on_cancel=True, limiter=limiter
+        )
+        # A plain wrapper round an async function gives its coroutine back, which belongs on the loop. It comes in a
+        # box, since Trio takes a coroutine out of a thread for a mistake.
+        value = boxed[0]
+        return await value if hasattr(type(value), "__await__") else value
+
+    return run
+
+
+def _in_place(
+    call: Callable[..., Any], injected_name: str | None
+) -> Callable[[Invoked, dict[str, Any]], Any]:
+    def run(ctx: Invoked, arguments: dict[str, Any]) -> Any:
+        if injected_name is not None:
+            arguments[injected_name] = ctx
+        value = call(**arguments)
+        if inspect.iscoroutine(value):
+            value.close()
+            raise TypeError(
+                f"{call!r} is declared inline but returned a coroutine; declare it with async def"
+            )
+        return value
+
+    return run

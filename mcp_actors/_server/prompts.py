@@ -1,0 +1,174 @@
+"""Prompts: messages that a user picks and fills in (protocol.md §7.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import trio
+
+from mcp_actors._schema.signature import InvalidArguments, read_signature
+from mcp_actors._server.content import as_blocks
+from mcp_actors._server.handler import DEFERRED, Deferred, Handler, Invoked, string_param
+from mcp_actors._server.invoke import function, name_of
+from mcp_actors._server.pagination import DEFAULT_PAGE_SIZE, page
+from mcp_actors._server.registry import Registry
+from mcp_actors._server.text_arguments import TextArgument, text_arguments
+from mcp_actors.errors import invalid_params
+from mcp_actors.types import GetPromptResult, Icon, ListPromptsResult, Prompt, PromptArgument, PromptMessage
+
+__all__ = ["Prompts"]
+
+
+@attrs.frozen(eq=False)
+class _PromptEntry:
+    key: str
+    serial: int
+    prompt: Prompt
+    arguments: Mapping[str, TextArgument]
+    bind: Callable[[dict[str, Any]], dict[str, Any]]
+    run: Callable[[Any, dict[str, Any]], Awaitable[Any]]
+    inline: Callable[[Any, dict[str, Any]], Any] | None
+
+
+class Prompts(Registry[_PromptEntry]):
+    """The prompts of one server and the handlers of ``prompts/list`` and ``prompts/get``.
+
+    The parameters are those of `~mcp_actors._server.tools.Tools`.
+    """
+
+    def __init__(
+        self,
+        *,
+        injected: type,
+        limiter: trio.CapacityLimiter,
+        on_change: Callable[[], None] | None = None,
+        page_size: int = DEFAULT_PAGE_SIZE,
+    ) -> None:
+        super().__init__("prompt", on_change)
+        self._injected = injected
+        self._limiter = limiter
+        self._page_size = page_size
+
+    def add(
+        self,
+        call: Callable[..., Any],
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+        icons: Sequence[Icon] = (),
+        meta: Mapping[str, Any] | None = None,
+        inline: bool = False,
+    ) -> Prompt:
+        """Adds ``call`` as a prompt and returns how clients see it.
+
+        Its parameters are the prompt's arguments: text, optional when they have a default, described by the
+        docstring. It returns a string or a content block (one message of the user), a `PromptMessage`, a list of
+        these, or a whole `GetPromptResult`.
+
+        Raises `TypeError` for a parameter that takes no text, `LocalProtocolError` for a name that is taken.
+        """
+        name = name_of(call) if name is None else name
+        signature = read_signature(call, injected=self._injected)
+        arguments = text_arguments(signature.input_schema, of=f"prompt {name!r}")
+        prompt = Prompt(
+            name,
+            title=title,
+            description=description or signature.description or title or name,
+            arguments=[_listed(argument) for argument in arguments] or None,
+            icons=list(icons) or None,
+            meta=None if meta is None else dict(meta),
+        )
+        ready = function(call, injected_name=signature.injected_name, inline=inline, limiter=self._limiter)
+        by_name = {argument.name: argument for argument in arguments}
+        self.insert(
+            _PromptEntry(name, self.next_serial(), prompt, by_name, signature.bind, ready.run, ready.inline)
+        )
+        return prompt
+
+    def get(self, name: str) -> Prompt | None:
+        """The prompt as clients see it, or ``None``."""
+        entry = self.by_key.get(name)
+        return None if entry is None else entry.prompt
+
+    def argument(self, name: str, argument: str) -> TextArgument | None:
+        """The argument ``argument`` of the prompt ``name``, or ``None`` when either does not exist."""
+        entry = self.by_key.get(name)
+        return None if entry is None else entry.arguments.get(argument)
+
+    def handlers(self) -> Mapping[str, Handler]:
+        return {
+            "prompts/list": Handler(self._list_as_task, self._list),
+            "prompts/get": Handler(self._get, self._get_inline),
+        }
+
+    def _list(self, ctx: Invoked) -> ListPromptsResult:
+        entries, cursor = page(self.listing(), ctx.params, kind="prompts", size=self._page_size)
+        return ListPromptsResult([entry.prompt for entry in entries], cursor)
+
+    async def _list_as_task(self, ctx: Invoked) -> ListPromptsResult:
+        return self._list(ctx)
+
+    async def _get(self, ctx: Invoked) -> GetPromptResult:
+        entry = self._asked_for(ctx.params)
+        return _result(await entry.run(ctx, _bound(entry, ctx.params)), entry.prompt)
+
+    def _get_inline(self, ctx: Invoked) -> GetPromptResult | Deferred:
+        entry = self._asked_for(ctx.params)
+        if entry.inline is None:
+            return DEFERRED
+        return _result(entry.inline(ctx, _bound(entry, ctx.params)), entry.prompt)
+
+    def _asked_for(self, params: Mapping[str, Any]) -> _PromptEntry:
+        name = string_param(params, "name")
+        entry = self.by_key.get(name)
+        if entry is None:
+            raise invalid_params(f"unknown prompt: {name}")
+        return entry
+
+
+def _listed(argument: TextArgument) -> PromptArgument:
+    return PromptArgument(
+        argument.name, title=argument.title, description=argument.description, required=argument.required
+    )
+
+
+def _bound(entry: _PromptEntry, params: Mapping[str, Any]) -> dict[str, Any]:
+    # Unlike a tool's, wrong arguments of a prompt are an error of the protocol: no model is waiting for them.
+    arguments = params.get("arguments")
+    if arguments is None:
+        arguments = {}
+    if not isinstance(arguments, dict):
+        raise invalid_params("'arguments' must be an object")
+    for name, value in arguments.items():
+        if not isinstance(value, str):
+            raise invalid_params(f"argument {name!r} must be a string")
+        if name not in entry.arguments:
+            raise invalid_params(f"unknown argument: {name}")
+    for argument in entry.arguments.values():
+        if argument.required and argument.name not in arguments:
+            raise invalid_params(f"missing argument: {argument.name}")
+    try:
+        return entry.bind(arguments)
+    except InvalidArguments as error:
+        raise invalid_params(str(error)) from None
+
+
+def _result(value: Any, prompt: Prompt) -> GetPromptResult:
+    if isinstance(value, GetPromptResult):
+        return value
+    messages = []
+    for item in value if isinstance(value, list | tuple) else (value,):
+        blocks = None if isinstance(item, PromptMessage) else as_blocks(item)
+        if blocks is not None:
+            messages += [PromptMessage("user", block) for block in blocks]
+        elif isinstance(item, PromptMessage):
+            messages.append(item)
+        else:
+            raise TypeError(
+                f"prompt {prompt.name!r} returned {type(item).__name__}; "
+                "a prompt returns strings, content blocks, PromptMessages or a GetPromptResult"
+            )
+    return GetPromptResult(messages, prompt.description)

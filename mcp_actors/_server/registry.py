@@ -1,0 +1,71 @@
+"""The ordered set of entries that every capability keeps: added and removed by key, listed in order of arrival."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from mcp_actors._server.pagination import Listed
+from mcp_actors.errors import LocalProtocolError
+
+__all__ = ["Registry"]
+
+E = TypeVar("E", bound=Listed)
+
+
+class Registry(Generic[E]):
+    """Entries by key. ``on_change`` is called after each change, when the new state can already be seen.
+
+    ``what`` names an entry in error messages ("tool").
+    """
+
+    def __init__(self, what: str, on_change: Callable[[], None] | None = None) -> None:
+        self.what = what
+        self.on_change = on_change
+        self.version = 0
+        self.by_key: dict[str, E] = {}
+        self._next_serial = 1
+        self._listing: tuple[E, ...] | None = ()
+
+    def next_serial(self) -> int:
+        """A number that no other entry has, greater than all before: the place of the next entry in the list."""
+        serial = self._next_serial
+        self._next_serial += 1
+        return serial
+
+    def insert(self, entry: E) -> None:
+        """Raises `LocalProtocolError` when the key is taken: two entries under one key are always a mistake."""
+        if entry.key in self.by_key:
+            raise LocalProtocolError(f"there is already a {self.what} {entry.key!r}; remove it first")
+        self.by_key[entry.key] = entry
+        self._changed()
+
+    def remove(self, key: str) -> None:
+        """Raises `LocalProtocolError` when there is no such entry. Calls in flight go on to their end."""
+        if self.by_key.pop(key, None) is None:
+            raise LocalProtocolError(f"there is no {self.what} {key!r}")
+        self._changed()
+
+    def listing(self) -> tuple[E, ...]:
+        """All entries in the order in which they were added; the same object until something changes."""
+        if self._listing is None:
+            self._listing = tuple(self.by_key.values())
+        return self._listing
+
+    def _changed(self) -> None:
+        self._listing = None
+        self.version += 1
+        if self.on_change is not None:
+            self.on_change()
+
+    def __len__(self) -> int:
+        return len(self.by_key)
+
+    def __iter__(self) -> Iterator[E]:
+        return iter(self.listing())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.by_key
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self.by_key)} {self.what}s, version {self.version}>"

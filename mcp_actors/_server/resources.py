@@ -1,0 +1,303 @@
+"""Resources: what a client may read by its uri (protocol.md §7.2)."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import trio
+
+from mcp_actors._schema.signature import InvalidArguments, read_signature
+from mcp_actors._server.handler import DEFERRED, Deferred, Handler, Invoked, string_param
+from mcp_actors._server.invoke import Function, function, name_of
+from mcp_actors._server.pagination import DEFAULT_PAGE_SIZE, page
+from mcp_actors._server.registry import Registry
+from mcp_actors._server.text_arguments import TextArgument, text_arguments
+from mcp_actors._uri.template import UriTemplate
+from mcp_actors._wire.codec import encode_value
+from mcp_actors.errors import ResourceNotFound
+from mcp_actors.types import (
+    Annotations,
+    BlobResourceContents,
+    Icon,
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    ReadResourceResult,
+    Resource,
+    ResourceTemplate,
+    TextResourceContents,
+)
+
+__all__ = ["Resources"]
+
+_CONTENTS = (TextResourceContents, BlobResourceContents)
+_BYTES = (bytes, bytearray, memoryview)
+
+# Resources that are listed at run time stand behind all that were registered, whose serials count from 1.
+_FIRST_DYNAMIC_SERIAL = 1 << 40
+
+
+@attrs.frozen(eq=False)
+class _ResourceEntry:
+    """A resource, or (then ``template`` is set) a family of them."""
+
+    key: str
+    serial: int
+    listed: Resource | ResourceTemplate
+    template: UriTemplate | None
+    arguments: Mapping[str, TextArgument]
+    bind: Callable[[dict[str, Any]], dict[str, Any]]
+    run: Callable[[Any, dict[str, Any]], Awaitable[Any]]
+    inline: Callable[[Any, dict[str, Any]], Any] | None
+    encode: Callable[[Any], Any]
+    lister: Function | None
+
+
+@attrs.frozen
+class _Row:
+    """One line of ``resources/list``."""
+
+    key: str
+    serial: int
+    resource: Resource
+
+
+class Resources(Registry[_ResourceEntry]):
+    """The resources of one server and the handlers of ``resources/list``, ``…/templates/list`` and ``…/read``.
+
+    A uri is looked up among the resources first, then in the templates in the order in which they were added. The
+    parameters are those of `~mcp_actors._server.tools.Tools`.
+    """
+
+    def __init__(
+        self,
+        *,
+        injected: type,
+        limiter: trio.CapacityLimiter,
+        on_change: Callable[[], None] | None = None,
+        page_size: int = DEFAULT_PAGE_SIZE,
+    ) -> None:
+        super().__init__("resource", on_change)
+        self._injected = injected
+        self._limiter = limiter
+        self._page_size = page_size
+        self._split_version = -1
+        self._rows: tuple[_Row, ...] = ()
+        self._templates: tuple[_ResourceEntry, ...] = ()
+
+    def add(
+        self,
+        uri: str,
+        call: Callable[..., Any],
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+        mime_type: str | None = None,
+        size: int | None = None,
+        annotations: Annotations | None = None,
+        icons: Sequence[Icon] = (),
+        meta: Mapping[str, Any] | None = None,
+        inline: bool = False,
+        list: Callable[..., Any] | None = None,
+    ) -> Resource | ResourceTemplate:
+        """Adds what ``call`` reads under ``uri`` and returns how clients see it.
+
+        A ``uri`` with ``{`` in it is a template: ``call`` takes its variables, as text, by name. What it returns is
+        text, bytes, contents, a list of contents, or any typed value, which is sent as JSON. It raises
+        `ResourceNotFound` when there is nothing.
+
+        ``list``, for templates only, is a function without arguments (or with the context) that returns the
+        resources of the family that exist now, as `Resource` objects: ``resources/list`` shows them too. It is called
+        for every page. ``size`` (bytes) is for resources only, as the protocol has none for templates.
+
+        Raises `TypeError` when the parameters of ``call`` are not the variables of ``uri``, `ValueError` for a bad
+        template, `LocalProtocolError` for a uri that is taken.
+        """
+        template = UriTemplate(uri) if "{" in uri else None
+        name = name_of(call) if name is None else name
+        signature = read_signature(call, injected=self._injected)
+        arguments = {
+            each.name: each for each in text_arguments(signature.input_schema, of=f"resource {uri!r}")
+        }
+        _check_parameters(uri, arguments, () if template is None else template.variables)
+        if template is None and list is not None:
+            raise TypeError(f"resource {uri!r}: list= is for templates")
+        if template is not None and size is not None:
+            raise TypeError(f"resource template {uri!r}: a template has no size")
+        listed = (Resource if template is None else ResourceTemplate)(
+            uri,
+            name,
+            title=title,
+            description=description or signature.description or title or name,
+            mime_type=mime_type,
+            annotations=annotations,
+            icons=[*icons] or None,
+            meta=None if meta is None else dict(meta),
+        )
+        if isinstance(listed, Resource):
+            listed.size = size
+        ready = function(call, injected_name=signature.injected_name, inline=inline, limiter=self._limiter)
+        self.insert(
+            _ResourceEntry(
+                key=uri,
+                serial=self.next_serial(),
+                listed=listed,
+                template=template,
+                arguments=arguments,
+                bind=signature.bind,
+                run=ready.run,
+                inline=ready.inline,
+                encode=signature.encode_output,
+                lister=None if list is None else self._lister(list, uri),
+            )
+        )
+        return listed
+
+    def covers(self, uri: str) -> bool:
+        """Whether a resource or a template serves ``uri``. A template's function may still find nothing there."""
+        return self._find(uri) is not None
+
+    @property
+    def has_templates(self) -> bool:
+        return bool(self._split()[1])
+
+    def variable(self, uri_template: str, name: str) -> TextArgument | None:
+        """The variable ``name`` of a template, or ``None`` when either does not exist."""
+        entry = self.by_key.get(uri_template)
+        return None if entry is None or entry.template is None else entry.arguments.get(name)
+
+    def handlers(self) -> Mapping[str, Handler]:
+        return {
+            "resources/list": Handler(self._list, self._list_inline),
+            "resources/templates/list": Handler(self._list_templates_as_task, self._list_templates),
+            "resources/read": Handler(self._read, self._read_inline),
+        }
+
+    def _lister(self, call: Callable[..., Any], uri: str) -> Function:
+        signature = read_signature(call, injected=self._injected)
+        if signature.input_schema.get("required"):
+            raise TypeError(
+                f"resource template {uri!r}: the function given as list= takes no arguments but the context"
+            )
+        return function(
+            call, injected_name=signature.injected_name, inline=False, limiter=self._limiter, draw=tuple
+        )
+
+    def _split(self) -> tuple[tuple[_Row, ...], tuple[_ResourceEntry, ...]]:
+        """Resources and templates apart, made once after each change."""
+        if self._split_version != self.version:
+            entries = self.listing()
+            self._rows = tuple(
+                _Row(entry.key, entry.serial, entry.listed)
+                for entry in entries
+                if isinstance(entry.listed, Resource)
+            )
+            self._templates = tuple(entry for entry in entries if entry.template is not None)
+            self._split_version = self.version
+        return self._rows, self._templates
+
+    def _list_inline(self, ctx: Invoked) -> ListResourcesResult | Deferred:
+        rows, templates = self._split()
+        if any(entry.lister is not None for entry in templates):
+            return DEFERRED
+        return self._page(rows, ctx)
+
+    async def _list(self, ctx: Invoked) -> ListResourcesResult:
+        rows, templates = self._split()
+        known = {row.key: row for row in rows}
+        for entry in templates:
+            if entry.lister is None:
+                continue
+            found: Iterable[Resource] = await entry.lister.run(ctx, {})
+            for resource in found:
+                if resource.uri not in known:
+                    known[resource.uri] = _Row(resource.uri, _FIRST_DYNAMIC_SERIAL + len(known), resource)
+        return self._page(tuple(known.values()), ctx)
+
+    def _page(self, rows: Sequence[_Row], ctx: Invoked) -> ListResourcesResult:
+        shown, cursor = page(rows, ctx.params, kind="resources", size=self._page_size)
+        return ListResourcesResult([row.resource for row in shown], cursor)
+
+    def _list_templates(self, ctx: Invoked) -> ListResourceTemplatesResult:
+        shown, cursor = page(self._split()[1], ctx.params, kind="templates", size=self._page_size)
+        templates = [entry.listed for entry in shown if isinstance(entry.listed, ResourceTemplate)]
+        return ListResourceTemplatesResult(templates, cursor)
+
+    async def _list_templates_as_task(self, ctx: Invoked) -> ListResourceTemplatesResult:
+        return self._list_templates(ctx)
+
+    async def _read(self, ctx: Invoked) -> ReadResourceResult:
+        uri = string_param(ctx.params, "uri")
+        try:
+            entry, arguments = self._found(uri)
+            return _result(await entry.run(ctx, arguments), uri, entry)
+        except ResourceNotFound as error:
+            error.code = ctx.era.resource_not_found
+            raise
+
+    def _read_inline(self, ctx: Invoked) -> ReadResourceResult | Deferred:
+        uri = string_param(ctx.params, "uri")
+        try:
+            entry, arguments = self._found(uri)
+            if entry.inline is None:
+                return DEFERRED
+            return _result(entry.inline(ctx, arguments), uri, entry)
+        except ResourceNotFound as error:
+            error.code = ctx.era.resource_not_found
+            raise
+
+    def _find(self, uri: str) -> tuple[_ResourceEntry, dict[str, Any]] | None:
+        entry = self.by_key.get(uri)
+        if entry is not None and entry.template is None:
+            return entry, {}
+        for entry in self._split()[1]:
+            if entry.template is not None and (variables := entry.template.match(uri)) is not None:
+                return entry, dict(variables)
+        return None
+
+    def _found(self, uri: str) -> tuple[_ResourceEntry, dict[str, Any]]:
+        found = self._find(uri)
+        if found is None:
+            raise ResourceNotFound(uri)
+        entry, variables = found
+        try:
+            return entry, entry.bind(variables)
+        except InvalidArguments:
+            # A variable that the function cannot take names nothing that exists.
+            raise ResourceNotFound(uri) from None
+
+
+def _check_parameters(uri: str, arguments: Mapping[str, TextArgument], variables: Iterable[str]) -> None:
+    names = set(variables)
+    unknown = [each.name for each in arguments.values() if each.required and each.name not in names]
+    if unknown:
+        raise TypeError(f"resource {uri!r}: no variable for the parameter {', '.join(unknown)}")
+    missing = sorted(names.difference(arguments))
+    if missing:
+        raise TypeError(f"resource {uri!r}: no parameter for the variable {', '.join(missing)}")
+
+
+def _result(value: Any, uri: str, entry: _ResourceEntry) -> ReadResourceResult:
+    if isinstance(value, ReadResourceResult):
+        return value
+    if isinstance(value, list | tuple) and any(isinstance(item, _CONTENTS) for item in value):
+        return ReadResourceResult([_contents(item, uri, entry) for item in value])
+    return ReadResourceResult([_contents(value, uri, entry)])
+
+
+def _contents(value: Any, uri: str, entry: _ResourceEntry) -> TextResourceContents | BlobResourceContents:
+    if isinstance(value, _CONTENTS):
+        return value
+    mime_type = entry.listed.mime_type
+    if isinstance(value, str):
+        return TextResourceContents(uri, value, mime_type or "text/plain")
+    if isinstance(value, _BYTES):
+        blob = base64.b64encode(value).decode("ascii")
+        return BlobResourceContents(uri, blob, mime_type or "application/octet-stream")
+    if value is None:
+        raise TypeError(f"resource {entry.key!r} returned None; raise ResourceNotFound when there is nothing")
+    text = encode_value(entry.encode(value)).decode()
+    return TextResourceContents(uri, text, mime_type or "application/json")

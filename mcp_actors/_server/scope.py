@@ -1,0 +1,45 @@
+"""What all calls of one connection share: the server, its lifespan's state, and how answers survive a retry."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import attrs
+
+from mcp_actors._actors.limits import Limits
+from mcp_actors._eras.era import Invocation
+from mcp_actors._eras.modern.request_state import StateSealer
+
+__all__ = ["ServerScope"]
+
+
+@attrs.define(eq=False)
+class ServerScope:
+    """What all calls of one connection share."""
+
+    server: Any
+    state: Any
+    sealer: StateSealer
+    limits: Limits
+    principal: str | None = None
+
+    def recorded_answers(self, invocation: Invocation) -> dict[str, Any]:
+        """The answers of all rounds so far: those sealed in the state and those that came with this retry.
+
+        Raises `RpcError` -32602 for a state that is forged, too old or another call's.
+        """
+        sealed: dict[str, Any] = {}
+        if invocation.state is not None:
+            sealed = self.sealer.open(invocation.state, now=time.time(), **self._binding(invocation))[
+                "answers"
+            ]
+        return {**sealed, **(invocation.answers or {})}
+
+    def seal_answers(self, invocation: Invocation, answers: dict[str, Any]) -> str:
+        """Packs the answers that were used, so that the next round need not ask for them again."""
+        return self.sealer.seal({"answers": answers}, now=time.time(), **self._binding(invocation))
+
+    def _binding(self, invocation: Invocation) -> dict[str, Any]:
+        """A state is good for the same request by the same principal only."""
+        return {"method": invocation.method.name, "target": invocation.params, "principal": self.principal}

@@ -1,0 +1,106 @@
+"""How what is published on the bus reaches a client: as a listen stream (modern) or unsolicited (legacy)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import trio
+
+from mcp_actors._actors.dispatcher import Dispatcher
+from mcp_actors._actors.event_bus import EventBus
+from mcp_actors._eras.changes import ACKNOWLEDGED, METHOD_OF_KIND, Event
+from mcp_actors._eras.era import structured
+from mcp_actors._eras.modern.meta_keys import SUBSCRIPTION_ID
+from mcp_actors._server.context import Context
+from mcp_actors._server.handler import Handler
+from mcp_actors.errors import ConnectionLost, SessionExpired
+from mcp_actors.types import ServerCapabilities, SubscriptionFilter, SubscriptionsListenResult
+
+__all__ = ["SessionSubscriber", "listen_handler"]
+
+
+def _params(event: Event) -> dict[str, Any]:
+    return {} if event.uri is None else {"uri": event.uri}
+
+
+def honoured(asked: SubscriptionFilter, declared: ServerCapabilities) -> SubscriptionFilter:
+    """The part of a filter that this server can honour; the rest is left out of the acknowledgement."""
+    resources = declared.resources
+    return SubscriptionFilter(
+        tools_list_changed=(asked.tools_list_changed and declared.tools is not None) or None,
+        prompts_list_changed=(asked.prompts_list_changed and declared.prompts is not None) or None,
+        resources_list_changed=(asked.resources_list_changed and resources is not None) or None,
+        resource_subscriptions=asked.resource_subscriptions if resources is not None else None,
+    )
+
+
+def listen_handler(bus: EventBus) -> Handler:
+    """``subscriptions/listen``: the acknowledgement first, then every event, tagged, until either side ends it."""
+
+    async def listen(ctx: Context) -> SubscriptionsListenResult:
+        asked = structured(ctx.era, ctx.params.get("notifications", {}), SubscriptionFilter)
+        granted = honoured(asked, ctx.server.capabilities)
+        # The id goes back with its own JSON type: an integer stays one.
+        tag = {SUBSCRIPTION_ID: ctx.request_id}
+        # Subscribed before the acknowledgement and delivered after it: no event is lost, none comes too early.
+        with bus.subscribe(granted) as subscription:
+            ctx.call.on_drain(subscription.close)
+            ctx.server.on_listen(ctx)
+            try:
+                await ctx.notify(ACKNOWLEDGED, {"notifications": ctx.era.unstructure(granted), "_meta": tag})
+                with suppress(trio.EndOfChannel, trio.ClosedResourceError):
+                    while True:
+                        for event in await subscription.receive_many():
+                            await ctx.notify(METHOD_OF_KIND[event.kind], {**_params(event), "_meta": tag})
+            finally:
+                ctx.server.on_unlisten(ctx)
+        return SubscriptionsListenResult(meta=tag)
+
+    return Handler(listen)
+
+
+class SessionSubscriber:
+    """What one legacy session hears: all list changes, and the resources it subscribed to.
+
+    It costs no task while nothing happens: the first event starts one, which ends when the mailbox is empty.
+    """
+
+    def __init__(self, session: Dispatcher, bus: EventBus) -> None:
+        self._session = session
+        self._delivering = False
+        everything = SubscriptionFilter(
+            tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True
+        )
+        self._subscription = bus.subscribe(everything, on_pending=self._wake)
+
+    def subscribe(self, uri: str) -> None:
+        """``resources/subscribe``; idempotent."""
+        self._subscription.add_uri(uri)
+
+    def unsubscribe(self, uri: str) -> None:
+        """``resources/unsubscribe``; what was not subscribed stays so."""
+        self._subscription.discard_uri(uri)
+
+    def close(self) -> None:
+        """The session ended."""
+        self._subscription.close()
+
+    def _wake(self) -> None:
+        if not self._delivering:
+            self._delivering = True
+            self._session.start_soon(self._deliver, "deliver changes")
+
+    async def _deliver(self) -> None:
+        try:
+            for event in self._events():
+                await self._session.notify(METHOD_OF_KIND[event.kind], _params(event) or None)
+        except (ConnectionLost, SessionExpired):
+            self.close()
+        finally:
+            self._delivering = False
+
+    def _events(self) -> Iterator[Event]:
+        while events := self._subscription.take():
+            yield from events

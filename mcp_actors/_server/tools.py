@@ -1,0 +1,239 @@
+"""Tools: what a model may call (protocol.md §7.1)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import trio
+
+from mcp_actors._eras.modern.annotations import MirroredParam, annotated_params
+from mcp_actors._exception_groups import sole_cause
+from mcp_actors._logging import log
+from mcp_actors._schema.signature import InvalidArguments, Signature, read_signature
+from mcp_actors._schema.validate import Validator, compile_schema
+from mcp_actors._server.content import as_blocks
+from mcp_actors._server.handler import DEFERRED, Deferred, Handler, Invoked
+from mcp_actors._server.invoke import function, name_of
+from mcp_actors._server.pagination import DEFAULT_PAGE_SIZE, page
+from mcp_actors._server.registry import Registry
+from mcp_actors._wire.codec import encode_value
+from mcp_actors.errors import ToolError, invalid_params
+from mcp_actors.types import UNSET, CallToolResult, Icon, ListToolsResult, TextContent, Tool, ToolAnnotations
+
+__all__ = ["Tools"]
+
+_ADVISED_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+
+
+@attrs.frozen(eq=False)
+class _ToolEntry:
+    """A tool with everything decided that can be decided before it is called."""
+
+    key: str
+    serial: int
+    tool: Tool
+    bind: Callable[[dict[str, Any]], dict[str, Any]]
+    run: Callable[[Any, dict[str, Any]], Awaitable[Any]]
+    inline: Callable[[Any, dict[str, Any]], Any] | None
+    finish: Callable[[Any], CallToolResult]
+    mirrored: tuple[MirroredParam, ...]
+
+
+class Tools(Registry[_ToolEntry]):
+    """The tools of one server and the handlers of ``tools/list`` and ``tools/call``.
+
+    ``injected`` is the class whose annotation marks the parameter that is handed the call's context; ``limiter``
+    bounds the worker threads; ``on_change`` is called after a tool was added or removed.
+    """
+
+    def __init__(
+        self,
+        *,
+        injected: type,
+        limiter: trio.CapacityLimiter,
+        on_change: Callable[[], None] | None = None,
+        page_size: int = DEFAULT_PAGE_SIZE,
+    ) -> None:
+        super().__init__("tool", on_change)
+        self._injected = injected
+        self._limiter = limiter
+        self._page_size = page_size
+
+    def add(
+        self,
+        call: Callable[..., Any],
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+        annotations: ToolAnnotations | None = None,
+        icons: Sequence[Icon] = (),
+        meta: Mapping[str, Any] | None = None,
+        inline: bool = False,
+        input_schema: Mapping[str, Any] | None = None,
+        output_schema: Mapping[str, Any] | None = None,
+    ) -> Tool:
+        """Adds ``call`` as a tool and returns how clients see it.
+
+        With ``input_schema`` (any JSON Schema with ``type: object`` at its root) ``call`` takes the arguments as one
+        dict; otherwise the schema is read from its signature. With ``output_schema`` each structured result is
+        checked against it; otherwise it is read from the return annotation.
+
+        Raises `TypeError` or `ValueError` for a signature or a schema that cannot be used, `LocalProtocolError` for a
+        name that is taken.
+        """
+        name = name_of(call) if name is None else name
+        if not _ADVISED_NAME.fullmatch(name):
+            log.warning("some clients refuse this tool name: use 1 to 128 of A-Z a-z 0-9 _ . -", tool=name)
+        if input_schema is None:
+            signature = read_signature(call, injected=self._injected)
+            schema, bind = signature.input_schema, signature.bind
+        else:
+            signature = read_signature(call, injected=self._injected, raw=True)
+            schema = _object_schema(input_schema)
+            bind = _raw_binding(signature, compile_schema(schema))
+        compiled = None if output_schema is None else compile_schema(dict(output_schema))
+        tool = Tool(
+            name,
+            schema,
+            title=title,
+            description=description or signature.description or title or name,
+            output_schema=signature.output_schema if output_schema is None else dict(output_schema),
+            annotations=annotations,
+            icons=list(icons) or None,
+            meta=None if meta is None else dict(meta),
+        )
+        ready = function(call, injected_name=signature.injected_name, inline=inline, limiter=self._limiter)
+        finish = _finish(signature.encode_output, compiled, declared=tool.output_schema is not None)
+        mirrored = annotated_params(schema)
+        self.insert(
+            _ToolEntry(name, self.next_serial(), tool, bind, ready.run, ready.inline, finish, mirrored)
+        )
+        return tool
+
+    def get(self, name: str) -> Tool | None:
+        """The tool as clients see it, or ``None``."""
+        entry = self.by_key.get(name)
+        return None if entry is None else entry.tool
+
+    def mirrored_params(self, name: object) -> tuple[MirroredParam, ...]:
+        """The parameters of a tool that are told in headers too, where there are any."""
+        entry = self.by_key.get(name) if isinstance(name, str) else None
+        return () if entry is None else entry.mirrored
+
+    def handlers(self) -> Mapping[str, Handler]:
+        return {
+            "tools/list": Handler(self._list_as_task, self._list),
+            "tools/call": Handler(self._call, self._call_inline),
+        }
+
+    def _list(self, ctx: Invoked) -> ListToolsResult:
+        entries, cursor = page(self.listing(), ctx.params, kind="tools", size=self._page_size)
+        return ListToolsResult([entry.tool for entry in entries], cursor)
+
+    async def _list_as_task(self, ctx: Invoked) -> ListToolsResult:
+        return self._list(ctx)
+
+    async def _call(self, ctx: Invoked) -> CallToolResult:
+        entry, arguments = self._called(ctx.params)
+        try:
+            return entry.finish(await entry.run(ctx, entry.bind(arguments)))
+        except (InvalidArguments, ToolError) as error:
+            return _failed(error)
+        except ExceptionGroup as group:
+            # Raised inside a nursery of the tool it is meant for the model all the same.
+            cause = sole_cause(group)
+            if isinstance(cause, ToolError):
+                return _failed(cause)
+            raise
+
+    def _call_inline(self, ctx: Invoked) -> CallToolResult | Deferred:
+        entry, arguments = self._called(ctx.params)
+        if entry.inline is None:
+            return DEFERRED
+        try:
+            return entry.finish(entry.inline(ctx, entry.bind(arguments)))
+        except (InvalidArguments, ToolError) as error:
+            return _failed(error)
+
+    def _called(self, params: Mapping[str, Any]) -> tuple[_ToolEntry, dict[str, Any]]:
+        # §12.1 #5: params of the wrong form and unknown tools are errors of the protocol, wrong arguments are not.
+        name = params.get("name")
+        if type(name) is not str:
+            raise invalid_params("'name' must be a string")
+        entry = self.by_key.get(name)
+        if entry is None:
+            raise invalid_params(f"unknown tool: {name}")
+        arguments = params.get("arguments")
+        if type(arguments) is not dict:
+            if arguments is not None:
+                raise invalid_params("'arguments' must be an object")
+            arguments = {}
+        return entry, arguments
+
+
+def _object_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    if schema.get("type") != "object":
+        raise ValueError('input_schema must have "type": "object" at its root')
+    return dict(schema)
+
+
+def _raw_binding(signature: Signature, schema: Validator) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    def bind(arguments: dict[str, Any]) -> dict[str, Any]:
+        findings = schema.findings(arguments)
+        if findings:
+            raise InvalidArguments(findings)
+        return signature.bind(arguments)
+
+    return bind
+
+
+def _failed(error: Exception) -> CallToolResult:
+    return CallToolResult([TextContent(str(error))], is_error=True)
+
+
+def _finish(
+    encode: Callable[[Any], Any], compiled: Validator | None, *, declared: bool
+) -> Callable[[Any], CallToolResult]:
+    """How the value that a tool returned becomes its result.
+
+    A tool with an output schema owes structured content (§7.1): whatever it returns is that value, unless it builds
+    the whole result itself. A value that does not fit raises, and the call fails.
+    """
+
+    def structured(value: Any) -> CallToolResult:
+        content = encode(value)
+        if compiled is not None:
+            _check(compiled, content)
+        return CallToolResult([TextContent(encode_value(content).decode())], content)
+
+    def for_schema(value: Any) -> CallToolResult:
+        if not isinstance(value, CallToolResult):
+            return structured(value)
+        if not value.is_error:
+            if value.structured_content is UNSET:
+                raise TypeError(
+                    "a tool with an output schema returned a CallToolResult without structured_content"
+                )
+            if compiled is not None:
+                _check(compiled, value.structured_content)
+        return value
+
+    def free(value: Any) -> CallToolResult:
+        if value is None:
+            return CallToolResult([])
+        if isinstance(value, CallToolResult):
+            return value
+        blocks = as_blocks(value)
+        return structured(value) if blocks is None else CallToolResult(blocks)
+
+    return for_schema if declared else free
+
+
+def _check(compiled: Validator, content: Any) -> None:
+    problems = compiled.problems(content)
+    if problems:
+        raise ValueError(f"the result does not fit the output schema: {'; '.join(problems)}")

@@ -1,0 +1,1 @@
+"""URI templates (RFC 6570)."""

@@ -1,0 +1,232 @@
+"""Matches URIs against the parts of a template, in a time that grows with the length of the URI and no faster.
+
+It runs on what any peer sends, so it must not backtrack: positions in the URI are the bits of one large integer, and
+every part of the template is a few shifts, masks and additions on it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from urllib.parse import unquote_to_bytes
+
+import attrs
+
+from mcp_actors._uri.parse import OPERATORS, Expression, Variable
+
+__all__ = ["Step", "match_steps", "plain_pattern", "steps_of"]
+
+
+@attrs.frozen
+class Step:
+    """A part of a URI: the text ``prefix``, then, if ``stops`` is not ``None``, at least one character not in it.
+
+    ``names`` are the variables that the run of characters gives: one, or those that stand in it as ``name=value``
+    pairs, separated by ``separator``.
+    """
+
+    prefix: bytes
+    stops: bytes | None = None
+    optional: bool = False
+    variables: tuple[Variable, ...] = ()
+    separator: str = ""
+
+
+def match_steps(
+    steps: tuple[Step, ...], pattern: re.Pattern[bytes] | None, uri: bytes
+) -> dict[str, str] | None:
+    """The values that the variables have in ``uri``, ``None`` if the steps do not take all of it.
+
+    ``pattern`` is what `plain_pattern` made of the steps.
+    """
+    if pattern is None:
+        spans = _Matching(uri).run(steps)
+    else:
+        found = pattern.fullmatch(uri)
+        spans = found and list(zip((step for step in steps if step.variables), found.groups(), strict=True))
+    return None if spans is None else _collect(spans)
+
+
+def plain_pattern(steps: Sequence[Step]) -> re.Pattern[bytes] | None:
+    """A pattern that does the same for the usual template: each value ends where a character comes that it cannot hold.
+
+    No two ways of splitting a URI exist then, so the runs are possessive and nothing is ever tried again.
+    """
+    pattern = b""
+    for step, following in zip(steps, [*steps[1:], None], strict=False):
+        if step.optional or any(variable.prefix for variable in step.variables):
+            return None
+        pattern += re.escape(step.prefix)
+        if step.stops is not None:
+            if following is not None and (not following.prefix or following.prefix[0] not in step.stops):
+                return None
+            pattern += b"([^" + re.escape(step.stops) + b"]++)" if step.stops else b"(.++)"
+    return re.compile(pattern, re.DOTALL)
+
+
+def steps_of(parts: Sequence[str | Expression]) -> Iterator[Step]:
+    """What a URI is made of, if it is made by a template of these parts."""
+    query: Step | None = None
+    for part in parts:
+        # A query that goes on in the next expression is one run: nothing tells where the first one ends.
+        if query is not None:
+            if isinstance(part, Expression) and part.operator == "&":
+                query = attrs.evolve(query, variables=query.variables + part.variables)
+                continue
+            yield query
+            query = None
+        if isinstance(part, str):
+            yield Step(part.encode("ascii"))
+        elif part.operator in ("?", "&"):
+            query = Step(part.operator.encode(), b"#", True, part.variables, "&")
+        elif part.operator == ";":
+            yield Step(b";", b"/?#", True, part.variables, ";")
+        else:
+            yield from _value_steps(part)
+    if query is not None:
+        yield query
+
+
+def _value_steps(expression: Expression) -> Iterator[Step]:
+    operator = OPERATORS[expression.operator]
+    many = len(expression.variables) > 1
+    stops = "" if operator.reserved else "/?#"
+    if many and not operator.reserved:
+        stops += operator.separator
+    for index, variable in enumerate(expression.variables):
+        prefix = operator.separator if index else operator.first
+        # A list that is written out has the separators in it.
+        allowed = operator.separator if variable.explode and not operator.reserved else ""
+        own = "".join(char for char in stops if char not in allowed)
+        yield Step(prefix.encode(), own.encode(), bool(prefix), (variable,))
+
+
+class _Matching:
+    """One URI of ``size`` bytes. The character at ``p`` is bit ``size - 1 - p``, the gap before it bit ``size - p``.
+
+    So a run of characters grows to the left by carrying, and the end of the URI is bit 0.
+    """
+
+    def __init__(self, uri: bytes) -> None:
+        self.uri = uri
+        self.size = len(uri)
+        self._masks: dict[tuple[bytes, bool], int] = {}
+        self._splits = self._legal_splits()
+
+    def run(self, steps: tuple[Step, ...]) -> list[tuple[Step, bytes]] | None:
+        """The runs of characters that the steps take, ``None`` if they do not take all of the URI."""
+        # From the end: for each step the gaps where it may end, and those where it may begin.
+        ends: list[int] = []
+        begins: list[int] = []
+        reached = 1
+        for step in reversed(steps):
+            ends.append(reached)
+            begins.append(self._before(step, reached))
+            reached = begins[-1] | reached if step.optional else begins[-1]
+        if not reached >> self.size & 1:
+            return None
+        ends.reverse()
+        begins.reverse()
+        at = 0
+        found: list[tuple[Step, bytes]] = []
+        for index, step in enumerate(steps):
+            if step.optional and not begins[index] >> (self.size - at) & 1:
+                continue
+            at += len(step.prefix)
+            if step.stops is not None:
+                fitting = ends[index] & self._run_from(step.stops, at)
+                for later in range(index + 1, len(steps)):
+                    if not steps[later].optional:
+                        break
+                    if preferred := fitting & begins[later]:
+                        fitting = preferred
+                        break
+                end = self.size - ((fitting & -fitting).bit_length() - 1)
+                found.append((step, self.uri[at:end]))
+                at = end
+        return found
+
+    def _before(self, step: Step, reached: int) -> int:
+        """The gaps from which ``step`` leads to one that is ``reached``."""
+        if step.stops is not None:
+            inside = self._mask(step.stops, inverted=True)
+            begun = (reached & inside) << 1
+            reached = ((begun & inside) + inside) ^ inside | begun
+        for at in range(len(step.prefix), 0, -1):
+            reached = (reached & self._mask(step.prefix[at - 1 : at])) << 1
+        return reached & self._splits
+
+    def _run_from(self, stops: bytes, at: int) -> int:
+        """The gaps at which a run that begins at ``at`` may end."""
+        run = _run_without(stops).match(self.uri, at)
+        end = run.end() if run else at
+        return (1 << (self.size - at)) - (1 << (self.size - end))
+
+    def _mask(self, chars: bytes, *, inverted: bool = False) -> int:
+        """The characters that are among ``chars``, or that are not."""
+        mask = self._masks.get((chars, inverted))
+        if mask is None:
+            mask = int(self.uri.translate(_table(chars, inverted)) or b"0", 2)
+            self._masks[chars, inverted] = mask
+        return mask
+
+    def _legal_splits(self) -> int:
+        """The gaps that are not inside of a percent-encoded character."""
+        everywhere = (1 << (self.size + 1)) - 1
+        if b"%" not in self.uri:
+            return everywhere
+        hexadecimal = self._mask(b"0123456789abcdefABCDEF")
+        triplets = self._mask(b"%") & (hexadecimal << 1) & (hexadecimal << 2)
+        # Those that continue a character of several bytes in UTF-8.
+        continued = triplets & (self._mask(b"89abAB") << 1) & (triplets >> 3)
+        return everywhere & ~(triplets | triplets >> 1 | continued << 1)
+
+
+@lru_cache(maxsize=512)
+def _table(chars: bytes, inverted: bool) -> bytes:
+    return bytes(ord("1") if (each in chars) is not inverted else ord("0") for each in range(256))
+
+
+@lru_cache(maxsize=512)
+def _run_without(stops: bytes) -> re.Pattern[bytes]:
+    return re.compile(b"[^" + re.escape(stops) + b"]+" if stops else b".+", re.DOTALL)
+
+
+def _collect(spans: list[tuple[Step, bytes]]) -> dict[str, str] | None:
+    """Names what the runs hold; ``None`` if one variable comes with two values or a value is no UTF-8."""
+    values: dict[str, str] = {}
+    cut: list[tuple[Variable, str]] = []
+    try:
+        for step, span in spans:
+            for variable, value in _named_values(step, span):
+                if variable.prefix is not None:
+                    cut.append((variable, value))
+                elif values.setdefault(variable.name, value) != value:
+                    return None
+    except ValueError:  # a name that is not in the template, or bytes that are no UTF-8
+        return None
+    for variable, value in cut:
+        whole = values.setdefault(variable.name, value)
+        if len(value) > (variable.prefix or 0) or whole[: variable.prefix] != value:
+            return None
+    return values
+
+
+def _named_values(step: Step, span: bytes) -> Iterator[tuple[Variable, str]]:
+    if not step.separator:
+        yield step.variables[0], unquote_to_bytes(span).decode()
+        return
+    by_name = {variable.name: variable for variable in step.variables}
+    lists: dict[str, list[str]] = {}
+    for pair in span.decode().split(step.separator):
+        name, _, value = pair.partition("=")
+        if name not in by_name:
+            raise ValueError(name)
+        text = unquote_to_bytes(value).decode()
+        if by_name[name].explode:
+            lists.setdefault(name, []).append(text)
+        else:
+            yield by_name[name], text
+    for name, texts in lists.items():
+        yield by_name[name], ",".join(texts)

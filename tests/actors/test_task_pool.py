@@ -1,0 +1,198 @@
+"""The tasks of calls: few for calls that never wait, one for each that does, and none that can be told apart."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import trio
+
+from mcp_actors._actors.task_pool import TaskPool
+
+Body = Callable[["FakeCall"], Awaitable[None]]
+
+colour = contextvars.ContextVar("colour", default="none")
+
+
+class FakeCall:
+    """Does what it is told in the order in which a `Call` would."""
+
+    def __init__(self, name: str, body: Body, log: list[str]) -> None:
+        self.invocation = SimpleNamespace(method=SimpleNamespace(name=name))
+        self.name = name
+        self.body = body
+        self.log = log
+        self.tasks: list[trio.lowlevel.Task] = []
+        self.scope: trio.CancelScope | None = None
+        self.cut_short = False
+
+    def cancel(self) -> None:
+        assert self.scope is not None
+        self.cut_short = True
+        self.scope.cancel()
+
+    async def run(self, scope: trio.CancelScope) -> None:
+        self.scope = scope
+        self.log.append(f"{self.name} begins")
+        self.tasks.append(trio.lowlevel.current_task())
+        await self.body(self)
+        self.tasks.append(trio.lowlevel.current_task())
+        self.log.append(f"{self.name} ends")
+
+    async def finish(self) -> None:
+        self.log.append(f"{self.name} finishes")
+
+    def close(self) -> None:
+        self.log.append(f"{self.name} closes")
+
+
+async def at_once(call: FakeCall) -> None:
+    pass
+
+
+async def for_ever(call: FakeCall) -> None:
+    await trio.sleep_forever()
+
+
+async def a_while(call: FakeCall) -> None:
+    await trio.sleep(1)
+
+
+class Calls:
+    """A pool and the calls that were given to it."""
+
+    def __init__(self, pool: TaskPool) -> None:
+        self.pool = pool
+        self.log: list[str] = []
+
+    def start(self, name: str, body: Body) -> FakeCall:
+        call = FakeCall(name, body, self.log)
+        self.pool.start(cast(Any, call))
+        return call
+
+
+@asynccontextmanager
+async def calls(max_idle: int = 64) -> AsyncIterator[Calls]:
+    async with trio.open_nursery() as nursery:
+        pool = TaskPool(nursery, max_idle)
+        yield Calls(pool)
+        pool.close()
+
+
+def living() -> int:
+    return trio.lowlevel.current_statistics().tasks_living
+
+
+async def test_calls_that_never_wait_share_a_task(autojump_clock: object) -> None:
+    async with calls() as made:
+        before = living()
+        started = [made.start(str(number), at_once) for number in range(100)]
+        await trio.testing.wait_all_tasks_blocked()
+        assert made.log[-1] == "99 closes"
+        assert len({task for call in started for task in call.tasks}) == 1
+        # One that ran them, one that came in case that a call should wait.
+        assert living() - before <= 2
+
+
+async def test_calls_that_wait_have_a_task_each_and_begin_in_order(autojump_clock: object) -> None:
+    async with calls() as made:
+        started = [made.start(str(number), a_while) for number in range(100)]
+        await trio.testing.wait_all_tasks_blocked()
+        assert made.log == [f"{number} begins" for number in range(100)]
+        await trio.sleep(2)
+        assert len({call.tasks[0] for call in started}) == 100
+        assert all(call.tasks[0] is call.tasks[1] for call in started)
+        assert sum(line.endswith("closes") for line in made.log) == 100
+        # Whoever is not kept has ended.
+        assert repr(made.pool) == "<TaskPool open idle=64/64>"
+
+
+async def test_who_waits_holds_nobody_up(autojump_clock: object) -> None:
+    async with calls() as made:
+        bodies = [at_once, for_ever, at_once, a_while, at_once]
+        started = [made.start(str(number), body) for number, body in enumerate(bodies)]
+        await trio.testing.wait_all_tasks_blocked()
+        assert [line for line in made.log if line.endswith("ends")] == ["0 ends", "2 ends", "4 ends"]
+        late = made.start("late", at_once)
+        await trio.testing.wait_all_tasks_blocked()
+        assert late.log[-1] == "late closes"
+        started[1].cancel()
+
+
+async def test_a_cancelled_call_finishes_outside_of_its_scope_and_takes_its_task_along() -> None:
+    async with calls() as made:
+        doomed = made.start("doomed", for_ever)
+        await trio.testing.wait_all_tasks_blocked()
+        doomed.cancel()
+        after = made.start("after", at_once)
+        await trio.testing.wait_all_tasks_blocked()
+        assert [line for line in made.log if "doomed" in line] == [
+            "doomed begins",
+            "doomed finishes",
+            "doomed closes",
+        ]
+        assert made.log.count("after closes") == 1
+        assert after.tasks[0] is not doomed.tasks[0]
+        assert after.scope is not None
+        assert not after.scope.cancel_called
+
+
+async def test_every_call_is_closed_when_the_nursery_is_cancelled_before_any_began() -> None:
+    async with trio.open_nursery() as nursery:
+        made = Calls(TaskPool(nursery, 4))
+        for number in range(20):
+            made.start(str(number), for_ever)
+        nursery.cancel_scope.cancel()
+    assert sorted(line for line in made.log if "closes" in line) == sorted(f"{n} closes" for n in range(20))
+    assert not [line for line in made.log if "finishes" in line]
+
+
+async def test_closing_lets_queued_calls_run_and_idle_tasks_end() -> None:
+    async with trio.open_nursery() as nursery:
+        made = Calls(TaskPool(nursery, 4))
+        made.start("first", at_once)
+        await trio.testing.wait_all_tasks_blocked()
+        made.start("second", at_once)
+        made.start("third", at_once)
+        made.pool.close()
+    assert made.log[-1] == "third closes"
+
+
+@pytest.mark.parametrize("body", [at_once, a_while])
+async def test_context_variables_are_one_calls_own(body: Body, autojump_clock: object) -> None:
+    seen: list[str] = []
+
+    async def paints(call: FakeCall) -> None:
+        seen.append(colour.get())
+        colour.set(call.name)
+        await body(call)
+        seen.append(colour.get())
+
+    colour.set("session's")
+    async with calls() as made:
+        for name in ("red", "green"):
+            made.start(name, paints)
+        await trio.sleep(2)
+        made.start("blue", paints)
+        await trio.sleep(2)
+    assert sorted(seen) == sorted(["session's", "session's", "red", "green", "session's", "blue"])
+
+
+async def test_what_trio_cannot_wait_for_is_the_calls_own_error() -> None:
+    class Alien:
+        def __await__(self) -> Any:
+            yield "a future of somebody else's"
+
+    async def waits_for_it(call: FakeCall) -> None:
+        with pytest.raises(TypeError, match="somebody else's"):
+            await Alien()
+        call.log.append(f"{call.name} saw it")
+
+    async with calls() as made:
+        made.start("lost", waits_for_it)
+        await trio.testing.wait_all_tasks_blocked()
+        assert made.log == ["lost begins", "lost saw it", "lost ends", "lost closes"]

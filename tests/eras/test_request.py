@@ -1,0 +1,260 @@
+"""What a request needs to be opened, on connections that carry both eras; sans I/O."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from mcp_actors._eras.client_negotiation import ClientNegotiation, request_meta
+from mcp_actors._eras.era import Invocation, Method
+from mcp_actors._eras.legacy.eras import LEGACY
+from mcp_actors._eras.modern.eras import LATEST_MODERN, MODERN
+from mcp_actors._eras.server_negotiation import VERSIONS, ServerNegotiation
+from mcp_actors._wire.messages import JsonRpcRequest
+from mcp_actors.errors import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, RpcError, UnsupportedVersion
+from mcp_actors.types import ClientCapabilities, Implementation, RootsCapability
+
+VERSION = "io.modelcontextprotocol/protocolVersion"
+CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
+CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
+LOG_LEVEL = "io.modelcontextprotocol/logLevel"
+META = {VERSION: "2026-07-28", CAPABILITIES: {}}
+
+
+def opening(*versions: str, **custom: Method) -> ServerNegotiation:
+    return ServerNegotiation(versions or VERSIONS, custom)
+
+
+def request(method: str, params: Any = None, id: int | str = 1) -> JsonRpcRequest:
+    return JsonRpcRequest(id, method, None if params is None else msgspec.Raw(msgspec.json.encode(params)))
+
+
+def modern(method: str, params: dict[str, Any] | None = None, **meta: Any) -> JsonRpcRequest:
+    return request(method, {**(params or {}), "_meta": {**META, **meta}})
+
+
+def refusal(opening: ServerNegotiation | ClientNegotiation, message: JsonRpcRequest) -> RpcError:
+    with pytest.raises(RpcError) as refused:
+        opening.open(message)
+    return refused.value
+
+
+def initialize(opening: ServerNegotiation, version: str = "2025-11-25") -> Invocation:
+    params = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}}
+    return opening.open(request("initialize", params))
+
+
+# -- modern --------------------------------------------------------------------------------------------------------
+
+
+def test_a_modern_request_explains_itself() -> None:
+    invocation = opening().open(
+        modern(
+            "tools/call",
+            {"name": "f"},
+            progressToken=0,
+            traceparent="00-1-1-01",
+            **{CLIENT_INFO: {"name": "me", "version": "7"}, LOG_LEVEL: "error"},
+        )
+    )
+    assert invocation.era is LATEST_MODERN
+    assert invocation.params == {"name": "f"}
+    assert invocation.progress_token == 0  # zero is a token
+    assert invocation.log_level == "error"
+    assert invocation.peer.info == Implementation("me", "7")
+    assert invocation.meta["traceparent"] == "00-1-1-01"
+
+
+def test_client_info_is_a_courtesy() -> None:
+    assert opening().open(modern("tools/list")).peer.info is None
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        None,
+        5,
+        [],
+        {},
+        {CAPABILITIES: {}},
+        {VERSION: "2026-07-28"},
+        {VERSION: "2026-07-28", CAPABILITIES: None},
+        {VERSION: "2026-07-28", CAPABILITIES: []},
+        {VERSION: 20260728, CAPABILITIES: {}},
+        {VERSION: None, CAPABILITIES: {}},
+    ],
+)
+def test_discover_without_the_required_metadata_is_malformed(meta: Any) -> None:
+    params = {} if meta is None else {"_meta": meta}
+    assert refusal(opening(), request("server/discover", params)).code == INVALID_PARAMS
+    assert refusal(opening(), request("server/discover", None)).code == INVALID_PARAMS
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {VERSION: "2026-07-28"},
+        {VERSION: 20260728, CAPABILITIES: {}},
+        {VERSION: "2026-07-28", CAPABILITIES: "none"},
+        {**META, "progressToken": 1.5},
+        {**META, "progressToken": True},
+        {**META, LOG_LEVEL: "loud"},
+        {**META, LOG_LEVEL: 3},
+        {**META, LOG_LEVEL: ["info"]},
+    ],
+)
+def test_malformed_metadata_is_invalid_params(meta: dict[str, Any]) -> None:
+    assert refusal(opening(), request("tools/list", {"_meta": meta})).code == INVALID_PARAMS
+
+
+@pytest.mark.parametrize("asked", ["1999-01-01", "2099-01-01", "v999.0.0", "", "2025-11-25"])
+def test_an_unknown_version_is_told_what_there_is(asked: str) -> None:
+    """A revision with sessions cannot be asked for in this form either."""
+    error = refusal(opening(), modern("tools/list", **{VERSION: asked}))
+    assert isinstance(error, UnsupportedVersion)
+    assert error.code == -32022
+    assert error.data == {"supported": list(VERSIONS), "requested": asked}
+
+
+def test_keys_come_before_the_version_and_the_version_before_the_method() -> None:
+    missing_key = request("acme/unknown", {"_meta": {VERSION: "1999-01-01"}})
+    assert refusal(opening(), missing_key).code == INVALID_PARAMS
+    assert refusal(opening(), modern("acme/unknown", **{VERSION: "1999-01-01"})).code == -32022
+    assert refusal(opening(), modern("acme/unknown", progressToken=[])).code == METHOD_NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    "gone",
+    ["initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "tasks/get"],
+)
+def test_what_only_sessions_have_does_not_exist(gone: str) -> None:
+    both = opening()
+    initialize(both)
+    assert refusal(both, modern(gone)).code == METHOD_NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    "params", [{"inputResponses": []}, {"inputResponses": "x"}, {"requestState": 5}, {"requestState": {}}]
+)
+def test_a_malformed_retry_is_invalid_params(params: dict[str, Any]) -> None:
+    assert refusal(opening(), modern("tools/call", {"name": "f", **params})).code == INVALID_PARAMS
+
+
+def test_a_retry_carries_answers_and_state_beside_the_same_params() -> None:
+    retry = modern("tools/call", {"name": "f", "inputResponses": {"a": {}}, "requestState": "s"})
+    invocation = opening().open(retry)
+    assert invocation.params == {"name": "f"}
+    assert invocation.answers == {"a": {}}
+    assert invocation.state == "s"
+
+
+def test_only_three_methods_read_a_retry() -> None:
+    invocation = opening().open(modern("tools/list", {"requestState": "s"}))
+    assert invocation.state is None
+    asking = {name for name, method in LATEST_MODERN.server_methods.items() if method.may_ask}
+    assert asking == {"tools/call", "prompts/get", "resources/read"}
+
+
+# -- both on one connection ----------------------------------------------------------------------------------------
+
+
+def test_each_message_is_judged_by_itself() -> None:
+    both = opening()
+    assert both.open(modern("tools/list")).era.name == "modern"
+    assert initialize(both, "2025-06-18").era.version == "2025-06-18"
+    assert both.open(modern("tools/list")).era.name == "modern"
+    assert both.open(request("tools/list")).era.version == "2025-06-18"
+    assert both.open(request("tools/list", {"_meta": {"progressToken": 1}})).era.version == "2025-06-18"
+
+
+def test_a_modern_request_opens_no_session() -> None:
+    both = opening()
+    both.open(modern("tools/list"))
+    error = refusal(both, request("tools/list"))
+    assert error.code == INVALID_REQUEST
+    assert error.data == {"supported": list(LEGACY)}
+
+
+def test_params_that_are_no_object_are_refused() -> None:
+    assert refusal(opening(), request("ping", [1])).code == INVALID_PARAMS
+    assert refusal(opening(), request("ping", "x")).code == INVALID_PARAMS
+
+
+def test_a_modern_server_names_its_versions_to_a_legacy_client() -> None:
+    modern_only = opening(*MODERN)
+    for name in ("initialize", "ping", "tools/list"):
+        error = refusal(modern_only, request(name, {}))
+        assert error.code == INVALID_REQUEST
+        assert "2026-07-28" in error.message
+        assert error.data == {"supported": ["2026-07-28"]}
+    assert modern_only.open(modern("tools/list")).era is LATEST_MODERN
+
+
+def test_a_legacy_server_names_its_versions_to_a_modern_client() -> None:
+    legacy_only = opening(*LEGACY)
+    error = refusal(legacy_only, modern("server/discover"))
+    assert error.code == -32022
+    assert error.data == {"supported": list(LEGACY), "requested": "2026-07-28"}
+    assert initialize(legacy_only).era.version == "2025-11-25"
+
+
+def test_a_narrow_server_offers_the_newest_it_has() -> None:
+    narrow = opening("2024-11-05", "2025-03-26")
+    assert initialize(narrow, "2025-11-25").era.version == "2025-03-26"
+    assert narrow.batches
+    assert not opening().batches
+
+
+def test_a_method_of_the_users_own_exists_in_every_era() -> None:
+    mine = Method("acme/thing", dict, dict)
+    both = ServerNegotiation(VERSIONS, {"acme/thing": mine})
+    assert both.open(modern("acme/thing")).method is mine
+    assert refusal(both, request("acme/thing")).code == INVALID_REQUEST  # a session begins with initialize
+    initialize(both)
+    assert both.open(request("acme/thing")).method is mine
+
+
+# -- a client's side -----------------------------------------------------------------------------------------------
+
+
+def test_a_client_is_asked_for_nothing_but_pings_before_the_handshake() -> None:
+    client = ClientNegotiation()
+    assert client.open(request("ping")).method.name == "ping"
+    assert refusal(client, request("roots/list")).code == METHOD_NOT_FOUND
+
+
+@pytest.mark.parametrize("version", list(LEGACY))
+def test_which_questions_exist_in_a_session(version: str) -> None:
+    client = ClientNegotiation()
+    client.era = LEGACY[version]
+    assert client.open(request("sampling/createMessage", {})).era.version == version
+    if version < "2025-06-18":
+        assert refusal(client, request("elicitation/create", {})).code == METHOD_NOT_FOUND
+    else:
+        assert client.open(request("elicitation/create", {})).method.name == "elicitation/create"
+    assert refusal(client, request("tools/list", {})).code == METHOD_NOT_FOUND
+    assert client.batches == (version == "2025-03-26")
+
+
+def test_a_modern_server_sends_no_requests() -> None:
+    client = ClientNegotiation()
+    client.era = LATEST_MODERN
+    for name in ("ping", "roots/list", "sampling/createMessage", "elicitation/create"):
+        assert refusal(client, request(name, {})).code == METHOD_NOT_FOUND
+
+
+def test_the_metadata_of_each_request() -> None:
+    info, capabilities = (
+        Implementation("me", "1"),
+        ClientCapabilities(roots=RootsCapability(list_changed=True)),
+    )
+    assert request_meta(LEGACY["2025-11-25"], info, capabilities, "info") == {}
+    assert request_meta(LATEST_MODERN, info, capabilities, "info") == {
+        VERSION: "2026-07-28",
+        CAPABILITIES: {"roots": {}},  # changes of roots are not told any more
+        CLIENT_INFO: {"name": "me", "version": "1"},
+        LOG_LEVEL: "info",
+    }
+    assert LOG_LEVEL not in request_meta(LATEST_MODERN, info, capabilities, None)

@@ -1,0 +1,237 @@
+"""What is read from a function: what it injects, what it binds, what it refuses to read."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Meta
+
+from mcp_actors._schema.signature import (
+    InvalidArguments,
+    injected_parameter,
+    read_signature,
+)
+
+from .signature_samples import (
+    Context,
+    Point,
+    Shapes,
+    Special,
+    read,
+    refused,
+    take,
+    taking,
+)
+
+
+class TestInjected:
+    def test_any_position_and_kind(self) -> None:
+        def first(ctx: Context, a: int) -> None: ...
+        def last(a: int, *, here: Context | None = None) -> None: ...
+        def middle(a: int, ctx: Annotated[Context, "x"], b: int) -> None: ...
+        def generic(a: int, ctx: Special[int]) -> None: ...
+        def none(a: int) -> None: ...
+
+        found = {call.__name__: read(call) for call in (first, last, middle, generic, none)}
+        assert {name: signature.injected_name for name, signature in found.items()} == {
+            "first": "ctx",
+            "last": "here",
+            "middle": "ctx",
+            "generic": "ctx",
+            "none": None,
+        }
+        for signature in found.values():
+            assert not {"ctx", "here"} & set(signature.input_schema["properties"])
+            assert signature.bind(
+                {"a": 1, **({"b": 2} if "b" in signature.input_schema["properties"] else {})}
+            )
+
+    def test_the_context_cannot_be_given_by_the_peer(self) -> None:
+        def call(ctx: Context, a: int) -> None: ...
+
+        assert refused(call, {"a": 1, "ctx": {}}) == "ctx: is not an argument; the arguments are a"
+
+    def test_its_name_alone(self) -> None:
+        def call(value: str, ctx: Context) -> None: ...
+
+        assert injected_parameter(call, Context) == "ctx"
+        assert injected_parameter(len, Context) is None
+
+    def test_twice_is_an_error(self) -> None:
+        def call(one: Context, two: Context) -> None: ...
+
+        with pytest.raises(TypeError, match="takes the context twice: one and two"):
+            read(call)
+
+
+class TestBinding:
+    def test_what_is_not_given_is_left_to_python(self) -> None:
+        def call(a: int, b: str = "b", *, c: list[int] | None = None) -> None: ...
+
+        bind = read(call).bind
+        assert bind({"a": 1}) == {"a": 1}
+        assert bind({"c": [2], "a": 1}) == {"a": 1, "c": [2]}
+
+    def test_no_arguments(self) -> None:
+        def call() -> None: ...
+
+        assert read(call).bind({}) == {}
+        assert refused(call, {"x": 1}) == "x: is not an argument; there are no arguments"
+
+    def test_unannotated_is_anything(self) -> None:
+        def call(a, b=3): ...  # type: ignore[no-untyped-def]
+
+        assert read(call).bind({"a": [1, {"x": None}], "b": "text"}) == {"a": [1, {"x": None}], "b": "text"}
+
+    def test_partials_methods_objects_and_wrapped_functions(self) -> None:
+        class Greeter:
+            """Greets."""
+
+            def greet(self, name: str, ctx: Context) -> str:
+                """Greets by name."""
+                return name
+
+            def __call__(self, name: str) -> str:
+                """Greets when called."""
+                return name
+
+        def add(a: int, b: int) -> int:
+            """Adds."""
+            return a + b
+
+        @functools.wraps(add)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            return add(*args, **kwargs)
+
+        assert read(Greeter().greet).bind({"name": "x"}) == {"name": "x"}
+        assert read(Greeter().greet).injected_name == "ctx"
+        assert read(Greeter()).bind({"name": "x"}) == {"name": "x"}
+        assert read(Greeter()).description == "Greets when called."
+        assert read(wrapped).bind({"a": 1, "b": 2}) == {"a": 1, "b": 2}
+        partial = functools.partial(add, b=2)
+        assert read(partial).bind({"a": 1}) == {"a": 1}
+        assert read(partial).description == "Adds."
+        assert read(functools.partial(add, 1)).bind({"b": 1}) == {"b": 1}
+
+    def test_types_that_live_inside_a_function(self) -> None:
+        @dataclass
+        class Inner:
+            x: int
+            next: Inner | None = None
+
+        def call(inner: Inner, many: list[Inner]) -> Inner: ...
+
+        signature = read(call)
+        bound = signature.bind({"inner": {"x": 1, "next": {"x": 2}}, "many": [{"x": 3}]})
+        assert bound == {"inner": Inner(1, Inner(2)), "many": [Inner(3)]}
+        assert signature.encode_output(Inner(1)) == {"x": 1, "next": None}
+
+    def test_raw_takes_all_as_one_dict(self) -> None:
+        def call(everything: dict[str, Any], ctx: Context) -> None: ...
+        def two(a: dict[str, Any], b: int) -> None: ...
+
+        signature = read_signature(call, injected=Context, raw=True)
+        assert signature.bind({"a": 1}) == {"everything": {"a": 1}}
+        assert signature.injected_name == "ctx"
+        with pytest.raises(TypeError, match="takes one parameter"):
+            read_signature(two, injected=Context, raw=True)
+
+
+def test_every_offending_argument_is_named() -> None:
+    def call(
+        city: str, days: int, unit: Literal["c", "f"] = "c", *, deep: dict[str, Point] | None = None
+    ) -> None: ...
+
+    with pytest.raises(InvalidArguments) as caught:
+        read(call).bind({"days": "3", "unit": "k", "deep": {"p": {"x": None}}, "town": "Paris"})
+    assert str(caught.value) == (
+        "invalid arguments: city: is required but missing; days: expected integer, got string; "
+        'unit: must be one of "c", "f", got "k"; deep.p.x: expected integer, got null; '
+        "town: is not an argument; the arguments are city, days, unit, deep"
+    )
+    assert [problem.path for problem in caught.value.problems] == ["city", "days", "unit", "deep.p.x", "town"]
+
+
+def test_all_that_is_missing_is_listed() -> None:
+    names = [f"p{i}" for i in range(15)]
+    scope: dict[str, Any] = {}
+    exec(f"def call({', '.join(names)}): ...", scope)  # a signature of that width is best written by a loop
+    assert refused(scope["call"], {}) == "; ".join(f"{name}: is required but missing" for name in names)
+
+
+def test_arguments_that_are_no_object() -> None:
+    assert refused(taking(int), [1]) == "expected object, got array"
+
+
+def test_a_message_stays_short() -> None:
+    text = refused(taking(int), {"value": 1, **{f"x{i}": 1 for i in range(500)}})
+    assert text.endswith("; and 480 more")
+    assert len(refused(taking(Literal["a"]), {"value": "b" * 10_000})) < 200
+
+
+def test_what_a_class_says_of_its_values_reaches_the_model() -> None:
+    @dataclass
+    class Even:
+        n: int
+
+        def __post_init__(self) -> None:
+            if self.n % 2:
+                raise ValueError("n must be even")
+
+    assert take(Even, {"n": 2}) == Even(2)
+    assert "n must be even" in refused(taking(list[Even]), {"value": [{"n": 3}]})
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("def f(*args): ...", "declare each parameter"),
+        ("def f(a, **more): ...", r"\*\*more has no names"),
+        ("def f(a, /): ...", "remove the '/'"),
+        ("def f(ctx: Context, /): ...", "remove the '/'"),
+        ("def f(a: Missing): ...", "a name that is not defined: Missing"),
+        ("def f(a: complex): ...", "the parameter a cannot be used: complex has no form in JSON"),
+        ("def f(a: list[Context]): ...", "Context has no form in JSON"),
+        ("def f(a: Annotated[int, Meta(pattern='x')]): ...", "cannot be limited by"),
+    ],
+)
+def test_what_cannot_be_called_by_name_is_refused_at_once(source: str, message: str) -> None:
+    scope: dict[str, Any] = {"Annotated": Annotated, "Context": Context, "Meta": Meta}
+    exec(source, scope)
+    with pytest.raises(TypeError, match=message):
+        read(scope["f"])
+
+
+def test_positional_only_with_a_default_keeps_it() -> None:
+    def call(a: int = 1, /, b: int = 2) -> None: ...
+
+    assert read(call).bind({"b": 3}) == {"b": 3}
+    assert "a" not in read(call).input_schema["properties"]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b", "c", "d", "x"]), json_values, max_size=5))
+def test_any_arguments_are_bound_or_refused_with_words(arguments: dict[str, Any]) -> None:
+    def call(
+        a: int, b: list[Point | str] | None = None, c: Shapes | None = None, d: Literal[1, "x"] = 1
+    ) -> None: ...
+
+    problems, bound = [], arguments
+    try:
+        bound = read(call).bind(arguments)
+    except InvalidArguments as error:
+        problems = error.problems
+    assert bound.keys() == arguments.keys()
+    assert problems or bound.keys() >= {"a"}
+    assert all(problem.path and problem.text for problem in problems)

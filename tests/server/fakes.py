@@ -1,0 +1,48 @@
+"""What handlers are given in these tests instead of a call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import trio
+
+from mcp_actors._server.handler import DEFERRED, Handler
+
+
+@attrs.frozen
+class FakeEra:
+    resource_not_found: int = -32002
+
+
+@attrs.define(eq=False)
+class FakeContext:
+    """Stands for `mcp_actors.Context`: what handlers read of it."""
+
+    params: dict[str, Any] = attrs.field(factory=dict)
+    era: Any = attrs.field(factory=FakeEra)
+    meta: dict[str, Any] = attrs.field(factory=dict)
+    peer: Any = None
+    server: Any = None
+
+
+@attrs.define
+class Changes:
+    """Counts the calls of ``on_change``."""
+
+    count: int = 0
+
+    def __call__(self) -> None:
+        self.count += 1
+
+
+def options(**more: Any) -> dict[str, Any]:
+    """What every registry takes."""
+    return {"injected": FakeContext, "limiter": trio.CapacityLimiter(2), **more}
+
+
+async def answer(handler: Handler, params: dict[str, Any], **more: Any) -> Any:
+    """Asks the way a session does: on the spot first, then as a task."""
+    ctx = FakeContext(params, **more)
+    result = DEFERRED if handler.inline is None else handler.inline(ctx)
+    return await handler.run(ctx) if result is DEFERRED else result

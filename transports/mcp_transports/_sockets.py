@@ -1,0 +1,294 @@
+"""Opening listening sockets: TCP on one or more addresses, and Unix sockets whose path survives crashes.
+
+Shared by the bindings that listen.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import socket
+import stat
+
+import trio
+
+from mcp_actors.errors import ConnectFailed, LocalProtocolError
+
+__all__ = [
+    "BACKLOG",
+    "ListeningSocket",
+    "address_text",
+    "bind_tcp",
+    "bind_unix",
+    "check_unix_path",
+    "is_abstract",
+]
+
+_logger = logging.getLogger("mcp_transports")
+# The kernel cuts it to its own maximum (4096 on Linux today). A burst of clients that connect at once must fit.
+BACKLOG = 2048
+# sockaddr_un has room for 108 bytes, one of them a terminator.
+_LONGEST_PATH = 107
+# Two families shall share one port that the kernel chose for the first of them.
+_TRIES_FOR_A_PORT = 20
+# How long another server may hold the folder's lock: it only probes, binds and listens meanwhile.
+_LOCK_TIME = 2.0
+_LOCK_PAUSE = 0.01
+# Connections accepted before others get their turn.
+_ACCEPT_AT_ONCE = 64
+# Out of descriptors or memory: others must free some first.
+_EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
+_PAUSE_WHEN_EXHAUSTED = 0.1
+_NO_SUCH_FAMILY = frozenset((errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT))
+
+
+class ListeningSocket:
+    """A listening socket. Whoever accepts from it closes it."""
+
+    def __init__(self, listening: socket.socket, *, path: str | None = None) -> None:
+        self.socket = listening
+        self.path = path
+        self._identity = _identity(path) if path is not None else None
+        self._closed = False
+        self._exhausted = False
+        name = listening.getsockname()
+        self.host: str | None = None if path is not None else name[0]
+        """The address bound to; ``None`` for a Unix socket."""
+        self.port: int | None = None if path is not None else name[1]
+        """The port bound to, the real one when 0 was asked for; ``None`` for a Unix socket."""
+
+    def __repr__(self) -> str:
+        closed = " closed" if self.socket.fileno() < 0 else ""
+        return f"<{type(self).__name__} {self.where('tcp')}{closed}>"
+
+    def where(self, scheme: str) -> str:
+        """The address as a URL: ``SCHEME://127.0.0.1:8000``, or ``unix:/run/x.sock``, whatever the scheme."""
+        if self.path is not None:
+            return f"unix:{f'@{self.path[1:]}' if is_abstract(self.path) else self.path}"
+        return f"{scheme}://{address_text((self.host, self.port))}"
+
+    def accept(self) -> tuple[socket.socket, object]:
+        """One connection and its peer's address; never waits, and raises what the system's ``accept`` does."""
+        return self.socket.accept()
+
+    async def accept_many(self) -> list[tuple[socket.socket, object]]:
+        """Waits for connections and returns what there is, never many at once. Cancelling loses none.
+
+        Without descriptors or memory it logs that, once until there are some again, and goes on trying.
+        """
+        found: list[tuple[socket.socket, object]] = []
+        while not found:
+            await trio.lowlevel.wait_readable(self.socket)
+            while len(found) < _ACCEPT_AT_ONCE:
+                try:
+                    found.append(self.accept())
+                except BlockingIOError:
+                    break
+                except OSError as error:
+                    if error.errno in _EXHAUSTED:
+                        if not self._exhausted:
+                            _logger.error("%r cannot accept connections for now: %s", self, error.strerror)
+                        self._exhausted = True
+                        break
+                    continue  # this one was given up by its peer before we came to it
+                self._exhausted = False
+            if self._exhausted and not found:
+                await trio.sleep(_PAUSE_WHEN_EXHAUSTED)
+        return found
+
+    def describe(self, address: object) -> str:
+        """A peer's address: ``127.0.0.1:4711``, ``[::1]:4711``, or ``unix``."""
+        return "unix" if self.path is not None else address_text(address)
+
+    def close(self) -> None:
+        """Closes the socket and removes its path, unless that belongs to somebody else by now. Any number of times."""
+        if self._closed:
+            return
+        self._closed = True
+        # Removed before it is closed: a path whose socket is closed is one that another server may take over.
+        try:
+            if (
+                self.path is not None
+                and self._identity is not None
+                and _identity(self.path) == self._identity
+            ):
+                os.unlink(self.path)
+        except OSError as error:
+            _logger.warning("the socket %s stays behind: %s", self.path, error.strerror)
+        finally:
+            self.socket.close()
+
+
+def address_text(address: object) -> str:
+    """A socket's address as people write it; ``unix`` for one that is no pair of host and port."""
+    if not isinstance(address, tuple):
+        return "unix"
+    host, port = address[0], address[1]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_abstract(path: str) -> bool:
+    """Whether a Unix socket's name is one of Linux's abstract ones, which no file stands for."""
+    return path.startswith("\0")
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    if is_abstract(path):
+        return None
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+async def bind_tcp(host: str | None, port: int, *, backlog: int = BACKLOG) -> list[ListeningSocket]:
+    """Listens on every address of ``host``.
+
+    ``None`` and ``"localhost"`` mean the loopback of IPv4 and, where there is one, of IPv6, on the same port; port 0
+    lets the system choose it. ``""`` means every interface. Raises `ConnectFailed`.
+    """
+    if host is None or host == "localhost":
+        families = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
+        optional = True
+    else:
+        families = await _addresses(host, port)
+        optional = False
+    for attempt in range(_TRIES_FOR_A_PORT):
+        try:
+            return [ListeningSocket(each) for each in _bind_all(families, port, backlog, optional=optional)]
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE and port == 0 and attempt < _TRIES_FOR_A_PORT - 1:
+                continue  # the port that one family got is taken in the other one
+            raise ConnectFailed(f"cannot listen on {host or 'loopback'}:{port}: {error.strerror}") from error
+    raise AssertionError("the last attempt returns or raises")
+
+
+async def _addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, str]]:
+    try:
+        found = await trio.socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except (OSError, UnicodeError) as error:  # the latter for names that cannot be any host's
+        raise ConnectFailed(f"cannot listen on {host!r}: {error}") from error
+    return list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found))
+
+
+def _bind_all(
+    families: list[tuple[socket.AddressFamily, str]], port: int, backlog: int, *, optional: bool
+) -> list[socket.socket]:
+    bound: list[socket.socket] = []
+    try:
+        for family, address in families:
+            try:
+                bound.append(_bind(family, address, port, backlog))
+            except OSError as error:
+                if not (optional and bound and error.errno in _NO_SUCH_FAMILY):
+                    raise
+                continue
+            port = port or bound[0].getsockname()[1]
+    except BaseException:
+        for each in bound:
+            each.close()
+        raise
+    return bound
+
+
+def _bind(family: socket.AddressFamily, address: str, port: int, backlog: int) -> socket.socket:
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setblocking(False)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind((address, port))
+        listening.listen(backlog)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+async def bind_unix(path: str, *, mode: int = 0o600, backlog: int = BACKLOG) -> ListeningSocket:
+    """Listens on a Unix socket that only this user may connect to, unless ``mode`` says otherwise.
+
+    A socket that a crashed server left behind is replaced. A name that begins with NUL is abstract: no file, no
+    mode, whoever is in the same network namespace may connect. Raises `LocalProtocolError` for a path that is too long
+    for the system or not a path, and `ConnectFailed` when something is in the way: a live server, or anything that is
+    no socket, which is left alone.
+    """
+    check_unix_path(path)
+    if is_abstract(path):
+        try:
+            return ListeningSocket(_bind_unix(path, None, backlog), path=path)
+        except OSError as error:
+            raise ConnectFailed(f"cannot listen on @{path[1:]}: {error.strerror}") from error
+    folder = os.path.split(path)[0] or "."
+    try:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise ConnectFailed(f"cannot listen on {path}: {folder}: {error.strerror}") from error
+    try:
+        # Two servers that find the same stale socket must not each replace the other's new one.
+        await _lock(lock, path)
+        _make_way(path)
+        return ListeningSocket(_bind_unix(path, mode, backlog), path=path)
+    except OSError as error:
+        raise ConnectFailed(f"cannot listen on {path}: {error.strerror}") from error
+    finally:
+        os.close(lock)
+
+
+def check_unix_path(path: str) -> None:
+    """Raises `LocalProtocolError` for what cannot be a Unix socket's path, or abstract name, on this system."""
+    name = path[1:] if is_abstract(path) else path
+    if not name or "\0" in name or len(os.fsencode(path)) > _LONGEST_PATH:
+        raise LocalProtocolError(f"a Unix socket's path has 1 to {_LONGEST_PATH} bytes and no NUL: {path!r}")
+
+
+async def _lock(folder: int, path: str) -> None:
+    with trio.move_on_after(_LOCK_TIME):
+        while True:
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                await trio.sleep(_LOCK_PAUSE)
+            else:
+                return
+    raise ConnectFailed(f"cannot listen on {path}: another process holds its folder's lock")
+
+
+def _make_way(path: str) -> None:
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise ConnectFailed(f"cannot listen on {path}: there is something that is no socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)  # nobody listens any more
+        except BlockingIOError:
+            raise ConnectFailed(f"cannot listen on {path}: a busy server is there already") from None
+        else:
+            raise ConnectFailed(f"cannot listen on {path}: a server is there already")
+
+
+def _bind_unix(path: str, mode: int | None, backlog: int) -> socket.socket:
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listening.setblocking(False)
+        listening.bind(path)
+        # Nobody can connect before listen(), so there is no moment at which the wrong people could.
+        if mode is not None:
+            os.chmod(path, mode)
+        listening.listen(backlog)
+    except BaseException:
+        listening.close()
+        raise
+    return listening

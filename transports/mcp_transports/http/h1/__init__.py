@@ -1,0 +1,1 @@
+"""An HTTP/1.1 server on Trio that knows nothing of MCP."""

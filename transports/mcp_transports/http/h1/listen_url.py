@@ -1,0 +1,48 @@
+"""Where a URL says to listen."""
+
+from __future__ import annotations
+
+from urllib.parse import quote, unquote, urlsplit
+
+__all__ = ["DEFAULT_PATH", "ListenUrl"]
+
+# Where a URL says nothing else.
+DEFAULT_PATH = "/mcp"
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class ListenUrl:
+    """The parts of ``http://HOST:PORT/PATH``, ``https://…`` or ``http+unix://%2Frun%2Fx.sock/PATH``.
+
+    Without a path it is ``default_path``. Raises `ValueError` for anything else.
+    """
+
+    def __init__(self, url: str, *, default_path: str = DEFAULT_PATH) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https", "http+unix"):
+            raise ValueError(f"not a URL that HTTP is served at: {url!r}")
+        if parts.query or parts.fragment or parts.username is not None:
+            raise ValueError(f"a URL to listen at has neither query, fragment nor user: {url!r}")
+        self.scheme = parts.scheme
+        self.secure = parts.scheme == "https"
+        self.path = parts.path or default_path
+        self.socket_path: str | None = None
+        self.host: str | None = None
+        self.port = 0
+        if parts.scheme == "http+unix":
+            self.socket_path = unquote(parts.netloc)
+        else:
+            self.host = parts.hostname
+            self.port = _DEFAULT_PORTS[parts.scheme] if parts.port is None else parts.port
+        if not (self.host or self.socket_path):
+            raise ValueError(f"the URL does not say where to listen: {url!r}")
+
+    def url(self, port: int | None = None) -> str:
+        """The URL, with the port that is really listened at if it is known."""
+        if self.host is None:
+            return f"http+unix://{quote(self.socket_path or '', safe='')}{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        port = self.port if port is None else port
+        netloc = host if port == _DEFAULT_PORTS[self.scheme] else f"{host}:{port}"
+        return f"{self.scheme}://{netloc}{self.path}"

@@ -1,0 +1,43 @@
+"""Listening for HTTP: the sockets that every binding listens on, with what HTTP knows of them besides."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+
+from mcp_transports._sockets import BACKLOG, ListeningSocket, bind_tcp, bind_unix
+
+__all__ = ["HttpListener", "open_tcp", "open_unix"]
+
+
+class HttpListener(ListeningSocket):
+    """A listening socket. `serve_http` closes it; whoever never serves it does so with `close`."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+        path: str | None = None,
+    ) -> None:
+        super().__init__(listening, path=path)
+        self.ssl_context = ssl_context
+
+    @property
+    def url(self) -> str:
+        """Where clients reach it, without a path: ``http://127.0.0.1:8000``, ``unix:/run/x.sock``."""
+        return self.where("http" if self.ssl_context is None else "https")
+
+
+async def open_tcp(
+    host: str | None, port: int, *, ssl_context: ssl.SSLContext | None = None, backlog: int = BACKLOG
+) -> list[HttpListener]:
+    """Listens on every address of ``host``, as `bind_tcp` does; speaks TLS there with ``ssl_context``."""
+    opened = await bind_tcp(host, port, backlog=backlog)
+    return [HttpListener(each.socket, ssl_context=ssl_context) for each in opened]
+
+
+async def open_unix(path: str, *, mode: int = 0o600, backlog: int = BACKLOG) -> HttpListener:
+    """Listens on a Unix socket as `bind_unix` does: only this user may connect unless ``mode`` says otherwise."""
+    opened = await bind_unix(path, mode=mode, backlog=backlog)
+    return HttpListener(opened.socket, path=opened.path)

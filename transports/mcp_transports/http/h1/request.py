@@ -1,0 +1,38 @@
+"""A request as the application sees it."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["MalformedRequest", "Request"]
+
+
+class Request(msgspec.Struct, gc=False):
+    """One complete HTTP request. Made by the parser; nothing in it is decoded further than said here."""
+
+    method: str
+    target: str
+    """The target as it came: origin-form, absolute-form or ``*``."""
+    path: str
+    """The target's path, percent-encoding untouched."""
+    query: str
+    """What follows the ``?``, or nothing."""
+    headers: dict[str, str]
+    """Lower-case names, latin-1 values without surrounding blanks. Repeated list-valued headers are joined with ", "
+    (cookies with "; "); a repeated single-valued one never gets here."""
+    body: bytes
+    version: str
+    """``"1.1"`` or ``"1.0"``."""
+    keep_alive: bool
+    """Whether the client wants to go on with this connection."""
+    peer: str = ""
+    """``"127.0.0.1:4711"``, ``"[::1]:4711"`` or ``"unix"``."""
+    secure: bool = False
+    """Whether it came through TLS."""
+
+
+class MalformedRequest(msgspec.Struct, gc=False):
+    """Stands where a request would have stood: what came is none. The connection is closed after it was told."""
+
+    status: int
+    reason: str

@@ -1,0 +1,282 @@
+"""Which ``Host`` and which ``Origin`` a listener serves, and what it tells browsers about that (CORS).
+
+A server on a loopback address is within reach of every web page that its user opens: a page may post to it across
+origins, and, when its own name is made to resolve to 127.0.0.1, even read the answers (DNS rebinding). The first is
+found out by ``Origin``, the second by ``Host``, so both are checked on every request, and the default is narrow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import NamedTuple
+
+__all__ = ["ALLOWED_HEADERS", "ALLOWED_METHODS", "EXPOSED_HEADERS", "OriginPolicy", "Verdict"]
+
+ALLOWED_METHODS = "GET, POST, DELETE"
+ALLOWED_HEADERS = (
+    "Content-Type, Accept, Authorization, Mcp-Session-Id, MCP-Protocol-Version, Mcp-Method, Mcp-Name, "
+    "Last-Event-ID"
+)
+EXPOSED_HEADERS = "Mcp-Session-Id, WWW-Authenticate"
+
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+# A browser leaves these out of Host and Origin.
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+# Mirrored parameters have names of the tool's own, and CORS knows no wildcard for a part of a name.
+_PARAMETER_PREFIX = "mcp-param-"
+# Of one preflight: more than any tool's schema annotates. The rest is not allowed, and the browser says so.
+_MOST_PARAMETERS = 64
+# Verdicts that are remembered. Ports vary, names hardly do: a full table means that somebody plays.
+_MOST_REMEMBERED = 256
+# Of a peer's value that is told back in a refusal.
+_MOST_SHOWN = 80
+
+_AUTHORITY = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,254})(?::([0-9]{1,5}))?", re.ASCII)
+_ORIGIN = re.compile(r"([a-z][a-z0-9+.-]{0,31})://(.{1,300})", re.ASCII)
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}", re.ASCII)
+_NOT_SHOWN = re.compile(r"[^A-Za-z0-9.:/\[\]_-]", re.ASCII)
+
+
+class Verdict(NamedTuple):
+    """What `OriginPolicy.check` found.
+
+    ``refusal`` is the text to answer 403 with, or ``None`` if the request may go on.
+
+    ``headers`` belong into every answer to an allowed request, whatever its status; there are none without an Origin.
+    """
+
+    refusal: str | None
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+_ALLOWED = Verdict(None)
+
+
+class OriginPolicy:
+    """The allow-lists of one listener. It does no I/O and, but for a bounded memory of verdicts, never changes.
+
+    ``bound_host`` is the address or name that the listener was asked to bind to, without its port; empty for all
+    addresses. For a Unix socket say ``"localhost"``: only this machine reaches it.
+
+    ``allowed_hosts`` lists what may stand in ``Host``: ``"name"`` or ``"name:*"`` (with any port or none),
+    ``"name:port"``, IPv6 addresses in brackets, or ``"*"`` for anything. It replaces the default, which is
+
+    - for a loopback address: ``localhost``, ``127.0.0.1``, ``[::1]`` and that address;
+    - for any other address or name: just that one. Nobody can make a name of theirs appear in ``Host`` as that;
+    - for all addresses (``0.0.0.0``, ``::``, empty): nothing. Every request is refused, in words that name the
+      setting: which names lead here is known to the operator alone. `refuses_all` tells so before the first request.
+
+    ``allowed_origins`` lists what may stand in ``Origin`` when a browser sends one: ``"scheme://name"`` (with the
+    scheme's default port), ``"scheme://name:port"``, ``"scheme://name:*"``, or ``"*"`` for any, even ``null``. It
+    replaces the default, which is ``http`` and ``https`` at the allowed hosts, and for a loopback address also at the
+    loopback names with any port, so that a tool like the inspector, itself a local page, can connect. ``"*"`` in
+    ``allowed_hosts`` adds no origin.
+
+    ``allowed_headers`` are further request headers that pages may send (an API key, say), ``max_age`` (seconds, 600)
+    is how long a browser may remember a preflight.
+
+    Raises `ValueError` for an entry that could never match.
+    """
+
+    def __init__(
+        self,
+        bound_host: str,
+        *,
+        allowed_hosts: Iterable[str] | None = None,
+        allowed_origins: Iterable[str] | None = None,
+        allowed_headers: Iterable[str] = (),
+        max_age: int = 600,
+    ) -> None:
+        local = _is_loopback(bound_host)
+        hosts = list(_default_hosts(bound_host, local) if allowed_hosts is None else _listed(allowed_hosts))
+        self._any_host = "*" in hosts
+        # (name, port), with None for a port that is absent and "*" for any.
+        self._hosts: set[tuple[str, int | str | None]] = set()
+        self._any_origin = False
+        # (scheme, name, port), with "*" for any port.
+        self._origins: set[tuple[str, str, int | str]] = set()
+        for entry in hosts:
+            if entry != "*":
+                self._allow_host(entry, with_origins=allowed_origins is None)
+        if allowed_origins is not None:
+            for entry in _listed(allowed_origins):
+                self._allow_origin(entry)
+        elif local:
+            for name in LOOPBACK_NAMES:
+                self._origins.update((scheme, name, "*") for scheme in _DEFAULT_PORTS)
+        extra = _listed(allowed_headers)
+        for name in extra:
+            if not _TOKEN.fullmatch(name):
+                raise ValueError(f"{name!r} in allowed_headers is no name of a header")
+        self._headers = ", ".join([ALLOWED_HEADERS, *extra])
+        self._max_age = str(int(max_age))
+        self._remembered: dict[tuple[str | None, str | None], Verdict] = {}
+
+    @property
+    def refuses_all(self) -> bool:
+        """Whether no request can pass, since the listener binds to every address and no host was allowed."""
+        return not (self._any_host or self._hosts)
+
+    def check(self, host: str | None, origin: str | None) -> Verdict:
+        """Decides about the values of the headers ``Host`` and ``Origin``; ``None`` stands for an absent one."""
+        known = self._remembered.get((host, origin))
+        if known is not None:
+            return known
+        verdict = self._decide(host, origin)
+        # Refused values are as long as a peer likes and as many, so they are not worth remembering.
+        if verdict.refusal is None and len(host or "") + len(origin or "") <= 600:
+            if len(self._remembered) >= _MOST_REMEMBERED:
+                self._remembered.clear()
+            self._remembered[host, origin] = verdict
+        return verdict
+
+    def preflight(self, verdict: Verdict, requested: str | None) -> tuple[tuple[str, str], ...]:
+        """All headers of the 204 that answers a preflight (``OPTIONS`` with ``Access-Control-Request-Method``).
+
+        ``verdict`` is that of `check`, without a refusal; ``requested`` is ``Access-Control-Request-Headers``. Of its
+        names those of mirrored parameters are allowed, beside the fixed ones.
+        """
+        names = dict.fromkeys(each.strip(" \t").lower() for each in (requested or "").split(","))
+        parameters = [each for each in names if each.startswith(_PARAMETER_PREFIX) and _TOKEN.fullmatch(each)]
+        return (
+            *verdict.headers,
+            ("Access-Control-Allow-Methods", ALLOWED_METHODS),
+            ("Access-Control-Allow-Headers", ", ".join([self._headers, *parameters[:_MOST_PARAMETERS]])),
+            ("Access-Control-Max-Age", self._max_age),
+        )
+
+    def _decide(self, host: str | None, origin: str | None) -> Verdict:
+        if not (self._any_host or self._host_is_allowed(host)):
+            if self.refuses_all:
+                return Verdict(
+                    "Forbidden: this server listens on all addresses and was not told its names; "
+                    "list them in the setting allowed_hosts"
+                )
+            return Verdict(
+                f"Forbidden: Host {_shown(host)} is not allowed; the setting allowed_hosts lists those that are"
+            )
+        if origin is None:
+            return _ALLOWED
+        if self._any_origin:
+            # Not an echo, and the same for everybody, so caches need no Vary.
+            return Verdict(None, _cors("*"))
+        parsed = _parse_origin(origin)
+        if parsed is None or not self._origin_is_allowed(*parsed):
+            return Verdict(
+                f"Forbidden: Origin {_shown(origin)} is not allowed; the setting allowed_origins lists those that are"
+            )
+        # Written anew from its checked parts: nothing of the peer's gets into a header as it came.
+        return Verdict(None, (*_cors(_origin_text(*parsed)), ("Vary", "Origin")))
+
+    def _host_is_allowed(self, host: str | None) -> bool:
+        parsed = _parse_authority(host) if host is not None else None
+        return parsed is not None and (parsed in self._hosts or (parsed[0], "*") in self._hosts)
+
+    def _origin_is_allowed(self, scheme: str, name: str, port: int | None) -> bool:
+        actual = _DEFAULT_PORTS.get(scheme, 0) if port is None else port
+        return (scheme, name, actual) in self._origins or (scheme, name, "*") in self._origins
+
+    def _allow_host(self, entry: str, *, with_origins: bool) -> None:
+        parsed = _parse_authority(entry.removesuffix(":*"))
+        if parsed is None or (entry.endswith(":*") and parsed[1] is not None):
+            raise ValueError(f"{entry!r} in allowed_hosts is neither name, name:port, name:* nor *")
+        name, port = parsed
+        self._hosts.add((name, "*" if port is None else port))
+        if port in _DEFAULT_PORTS.values():
+            self._hosts.add((name, None))
+        if with_origins:
+            self._origins.update((scheme, name, "*" if port is None else port) for scheme in _DEFAULT_PORTS)
+
+    def _allow_origin(self, entry: str) -> None:
+        if entry == "*":
+            self._any_origin = True
+            return
+        parsed = _parse_origin(entry.removesuffix(":*"))
+        if parsed is None or (entry.endswith(":*") and parsed[2] is not None):
+            # "null" is what any page can make itself, in a sandboxed frame: allowing it is allowing all.
+            raise ValueError(
+                f"{entry!r} in allowed_origins is neither scheme://name, scheme://name:port, scheme://name:* nor *"
+            )
+        scheme, name, port = parsed
+        if entry.endswith(":*"):
+            self._origins.add((scheme, name, "*"))
+        else:
+            self._origins.add((scheme, name, _DEFAULT_PORTS.get(scheme, 0) if port is None else port))
+
+
+def _listed(entries: Iterable[str]) -> list[str]:
+    if isinstance(entries, str):
+        raise ValueError(f"a list of names is wanted, not the one string {entries!r}")
+    return list(entries)
+
+
+def _default_hosts(bound_host: str, local: bool) -> list[str]:
+    names = list(LOOPBACK_NAMES) if local else []
+    address = _address(bound_host)
+    if isinstance(address, IPv6Address):
+        address = address.ipv4_mapped or address
+    if bound_host and not (address is not None and address.is_unspecified):
+        bare = bound_host.strip("[]")
+        names.append(f"[{bare.partition('%')[0]}]" if ":" in bare else bare)
+    return names
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(text.strip("[]"))
+    except ValueError:
+        return None
+
+
+def _is_loopback(host: str) -> bool:
+    address = _address(host)
+    if isinstance(address, IPv6Address):
+        address = address.ipv4_mapped or address
+    return address.is_loopback if address is not None else host.lower().removesuffix(".") == "localhost"
+
+
+def _parse_authority(text: str) -> tuple[str, int | None] | None:
+    """(name, port) of ``name[:port]``: lower case, IPv6 in its shortest form and brackets, no trailing dot."""
+    match = _AUTHORITY.fullmatch(text.lower()) if text.isascii() else None
+    if match is None:
+        return None
+    name, digits = match[1], match[2]
+    if digits is not None and not 0 < int(digits) < 65536:
+        return None
+    if name.startswith("["):
+        address = _address(name)
+        if not isinstance(address, IPv6Address):
+            return None
+        name = f"[{address.compressed}]"
+    else:
+        name = name.removesuffix(".")
+        if not name:
+            return None
+    return name, int(digits) if digits is not None else None
+
+
+def _parse_origin(text: str) -> tuple[str, str, int | None] | None:
+    match = _ORIGIN.fullmatch(text.lower()) if text.isascii() else None
+    authority = _parse_authority(match[2]) if match is not None else None
+    return (match[1], *authority) if match is not None and authority is not None else None
+
+
+def _origin_text(scheme: str, name: str, port: int | None) -> str:
+    return (
+        f"{scheme}://{name}"
+        if port is None or port == _DEFAULT_PORTS.get(scheme)
+        else f"{scheme}://{name}:{port}"
+    )
+
+
+def _cors(origin: str) -> tuple[tuple[str, str], ...]:
+    return (("Access-Control-Allow-Origin", origin), ("Access-Control-Expose-Headers", EXPOSED_HEADERS))
+
+
+def _shown(value: str | None) -> str:
+    """A peer's value in a refusal: short, and without anything that could mean something where it is read."""
+    if value is None:
+        return "(absent)"
+    return f"'{_NOT_SHOWN.sub('?', value[:_MOST_SHOWN])}'"

@@ -1,0 +1,120 @@
+"""Accepting connections and running them, each in a task of its own."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+from collections.abc import Sequence
+
+import attrs
+import trio
+
+from mcp_actors.abc import ServerHandler
+from mcp_transports._poller import Poller
+from mcp_transports._sockets import ListeningSocket
+from mcp_transports.sockets.channel import SocketChannel
+from mcp_transports.sockets.stream import ConnectedSocket
+
+__all__ = ["SocketServer", "SocketStatistics"]
+
+_logger = logging.getLogger("mcp_transports.sockets")
+
+
+@attrs.frozen
+class SocketStatistics:
+    """A snapshot of a listener."""
+
+    connections: int
+    """Open now, those in their TLS handshake included."""
+    accepted: int
+    """Handed to the server since it began."""
+    turned_away: int
+    """Closed at once, for there were ``max_connections`` already."""
+    handshakes_failed: int
+    """Closed before their first frame, since TLS did not come about."""
+
+
+class SocketServer:
+    """Serves what comes to some listeners."""
+
+    def __init__(
+        self,
+        handler: ServerHandler,
+        *,
+        ssl_context: ssl.SSLContext | None,
+        handshake_timeout: float,
+        max_connections: int,
+        max_message_bytes: int,
+    ) -> None:
+        self._handler = handler
+        self._ssl_context = ssl_context
+        self._handshake_timeout = handshake_timeout
+        self._max_connections = max_connections
+        self._max_message_bytes = max_message_bytes
+        self._poller = Poller()
+        self._open = self._accepted = self._turned_away = self._failed = 0
+
+    def statistics(self) -> SocketStatistics:
+        """What is going on now, and what was."""
+        return SocketStatistics(self._open, self._accepted, self._turned_away, self._failed)
+
+    async def serve(self, listeners: Sequence[ListeningSocket]) -> None:
+        """Accepts until the server stops, then lets what is open end; cancelled, closes everything."""
+        try:
+            async with trio.open_nursery() as service:
+                service.start_soon(self._poller.run, name="read what arrives")
+                await self._attend_all(listeners)
+                service.cancel_scope.cancel(reason="every connection has ended")
+        finally:
+            self._poller.close()
+
+    async def _attend_all(self, listeners: Sequence[ListeningSocket]) -> None:
+        async with trio.open_nursery() as connections:
+            async with trio.open_nursery() as accepting:
+                for listener in listeners:
+                    accepting.start_soon(
+                        self._accept, listener, connections, name=f"accept at {listener.where('tcp')}"
+                    )
+                await self._handler.stopping.wait()
+                accepting.cancel_scope.cancel(reason="the server stops")
+            for listener in listeners:
+                listener.close()
+
+    async def _accept(self, listener: ListeningSocket, connections: trio.Nursery) -> None:
+        while True:
+            for accepted, address in await listener.accept_many():
+                if self._open >= self._max_connections:
+                    self._turned_away += 1
+                    accepted.close()
+                else:
+                    self._open += 1
+                    peer = listener.describe(address)
+                    connections.start_soon(self._attend, accepted, peer, name=f"connection of {peer}")
+
+    async def _attend(self, accepted: socket.socket, peer: str) -> None:
+        try:
+            channel = await self._opened(ConnectedSocket(accepted, self._poller), peer)
+            if channel is not None:
+                self._accepted += 1
+                async with channel:
+                    await self._handler(channel)
+        finally:
+            self._open -= 1
+
+    async def _opened(self, stream: ConnectedSocket, peer: str) -> SocketChannel | None:
+        if self._ssl_context is None:
+            return SocketChannel(stream, max_message_bytes=self._max_message_bytes, peer=peer)
+        secured = trio.SSLStream(stream, self._ssl_context, server_side=True)
+        try:
+            with trio.fail_after(self._handshake_timeout):
+                await secured.do_handshake()
+        except (trio.BrokenResourceError, trio.TooSlowError) as error:
+            self._failed += 1
+            _logger.debug("no TLS with %s: %s", peer, error.__cause__ or error)
+            await trio.aclose_forcefully(stream)
+            return None
+        except BaseException:
+            await trio.aclose_forcefully(stream)
+            raise
+        return SocketChannel(secured, max_message_bytes=self._max_message_bytes, peer=peer)
