@@ -217,6 +217,10 @@ class Arrival(Protocol):
         """Whether sessions exist for these messages."""
 
     @property
+    def stateless(self) -> bool:
+        """Whether each of these messages stands for itself, so that no session can be named for it."""
+
+    @property
     def requests(self) -> int:
         """How many of them are owed an answer."""
 

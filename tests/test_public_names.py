@@ -95,6 +95,7 @@ PUBLIC: dict[str, list[str]] = {
         "UnsupportedVersion",
     ],
     "mcp_actors.framing": ["DEFAULT_MAX_MESSAGE_BYTES", "Delivers", "LineChannel", "SendsAtOnce"],
+    "mcp_actors.logging": ["log", "logger"],
     "mcp_actors.server": ["Server", "ServerStatistics"],
     "mcp_actors.simulate": [
         "Constant",
@@ -109,6 +110,15 @@ PUBLIC: dict[str, list[str]] = {
         "User",
         "World",
         "simulate",
+    ],
+    "mcp_actors.supervision": [
+        "Containment",
+        "Cost",
+        "TASKS",
+        "TaskKind",
+        "start",
+        "start_again",
+        "start_and_wait",
     ],
     "mcp_actors.testing": [
         "ChannelAction",

@@ -9,7 +9,7 @@ import trio
 
 from mcp_actors._actors.link import Link
 from mcp_actors._actors.session import Session
-from mcp_actors._logging import log
+from mcp_actors.logging import log
 
 __all__ = ["converse"]
 

@@ -16,9 +16,9 @@ from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.task_pool import TaskPool
 from mcp_actors._eras.classify import Classified
 from mcp_actors._eras.server_negotiation import ServerNegotiation
-from mcp_actors._logging import log
 from mcp_actors.abc import Outlet
 from mcp_actors.errors import ConnectionLost
+from mcp_actors.logging import log
 
 __all__ = ["ConnectionlessSession"]
 

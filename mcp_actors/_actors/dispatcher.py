@@ -22,7 +22,6 @@ from mcp_actors._actors.outbound import OutboundCalls
 from mcp_actors._actors.outbound_call import OutboundCallStatistics
 from mcp_actors._actors.task_pool import TaskPool
 from mcp_actors._eras.era import Invocation
-from mcp_actors._logging import log
 from mcp_actors._wire.codec import decode_value, encode_notification
 from mcp_actors._wire.messages import (
     JsonRpcError,
@@ -42,6 +41,7 @@ from mcp_actors.errors import (
     RpcError,
     SessionExpired,
 )
+from mcp_actors.logging import log
 
 __all__ = ["Dispatcher", "Loss", "Negotiation", "SessionStatistics"]
 

@@ -20,8 +20,8 @@ import attrs
 import trio
 
 from mcp_actors._eras.changes import Event, EventKind
-from mcp_actors._logging import log
 from mcp_actors.errors import LocalProtocolError, invalid_params
+from mcp_actors.logging import log
 
 __all__ = [
     "EventBus",

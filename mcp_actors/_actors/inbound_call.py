@@ -23,7 +23,6 @@ import trio
 from mcp_actors._actors.admission import ConcurrencyLimiter
 from mcp_actors._eras.era import Invocation
 from mcp_actors._exception_groups import sole_cause
-from mcp_actors._logging import log
 from mcp_actors._wire.codec import encode_failure, encode_notification, encode_reply
 from mcp_actors._wire.messages import RequestId
 from mcp_actors.abc import Frame, Outlet
@@ -36,6 +35,7 @@ from mcp_actors.errors import (
     ResourceNotFound,
     RpcError,
 )
+from mcp_actors.logging import log
 
 __all__ = ["DEFERRED", "Call", "CallStatistics", "Conversation", "Deferred", "Responder", "refusal_frame"]
 

@@ -21,9 +21,9 @@ from mcp_actors._eras.modern.eras import MODERN
 from mcp_actors._eras.modern.meta_keys import SERVER_INFO
 from mcp_actors._eras.modern.mirror import VERSION_HEADER, mirrored
 from mcp_actors._eras.probe import verdict_on_error, verdict_on_result
-from mcp_actors._logging import log
 from mcp_actors.abc import FrameChannel
 from mcp_actors.errors import CallTimeout, RemoteProtocolError, RpcError, UnsupportedVersion
+from mcp_actors.logging import log
 from mcp_actors.types import DiscoverResult, Implementation, InitializeResult, ServerCapabilities
 
 __all__ = ["ClientConnection", "HandshakeOptions", "Negotiated"]

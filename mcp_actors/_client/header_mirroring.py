@@ -12,8 +12,8 @@ from mcp_actors._client.response_cache import ResponseCache
 from mcp_actors._eras.era import Era
 from mcp_actors._eras.modern.annotations import MirroredParam, annotated_params
 from mcp_actors._eras.modern.mirror import mirrored
-from mcp_actors._logging import log
 from mcp_actors.errors import LocalProtocolError
+from mcp_actors.logging import log
 from mcp_actors.types import ListToolsResult, Tool
 
 __all__ = ["HeaderMirroring"]

@@ -15,7 +15,7 @@ import trio
 
 from mcp_actors._eras.changes import ACKNOWLEDGED, KIND_OF_METHOD, Event
 from mcp_actors._eras.modern.meta_keys import SUBSCRIPTION_ID
-from mcp_actors._logging import log
+from mcp_actors.logging import log
 
 __all__ = ["ChangeHandler", "LogHandler", "Notifications"]
 

@@ -13,9 +13,9 @@ from mcp_actors._client.listener import Listener
 from mcp_actors._client.requests import Requests
 from mcp_actors._client.supervisor import Supervisor
 from mcp_actors._eras.changes import Event, EventKind
-from mcp_actors._logging import log
 from mcp_actors._wire.messages import JsonRpcError
 from mcp_actors.errors import CallTimeout, McpError, RpcError, SubscriptionLost
+from mcp_actors.logging import log
 from mcp_actors.types import SubscriptionFilter
 
 __all__ = ["Subscriptions"]

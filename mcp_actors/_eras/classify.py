@@ -53,6 +53,10 @@ class Classified(msgspec.Struct, frozen=True, gc=False):
     initializes: bool
     refusal: None = None
 
+    @property
+    def stateless(self) -> bool:
+        return self.era == "modern"
+
 
 def sort(message: Message, metadata: Mapping[str, str], in_session: bool) -> Classified:
     """Raises `MalformedMessage`, ready to be answered, for what its era does not have."""

@@ -11,7 +11,6 @@ import trio
 
 from mcp_actors._actors.inbound_call import Call
 from mcp_actors._eras.era import Era, Peer
-from mcp_actors._logging import logger
 from mcp_actors._schema.signature import JsonType
 from mcp_actors._server.client_requests import (
     flat_form,
@@ -23,6 +22,7 @@ from mcp_actors._server.client_requests import (
 from mcp_actors._server.scope import ServerScope
 from mcp_actors._wire.messages import RequestId
 from mcp_actors.errors import LocalProtocolError, MissingCapability
+from mcp_actors.logging import logger
 from mcp_actors.types import (
     LOGGING_LEVELS,
     CreateMessageParams,

@@ -11,7 +11,6 @@ import trio
 
 from mcp_actors._eras.modern.annotations import MirroredParam, annotated_params
 from mcp_actors._exception_groups import sole_cause
-from mcp_actors._logging import log
 from mcp_actors._schema.signature import InvalidArguments, Signature, read_signature
 from mcp_actors._schema.validate import Validator, compile_schema
 from mcp_actors._server.content import as_blocks
@@ -21,6 +20,7 @@ from mcp_actors._server.pagination import DEFAULT_PAGE_SIZE, page
 from mcp_actors._server.registry import Registry
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import ToolError, invalid_params
+from mcp_actors.logging import log
 from mcp_actors.types import UNSET, CallToolResult, Icon, ListToolsResult, TextContent, Tool, ToolAnnotations
 
 __all__ = ["Tools"]

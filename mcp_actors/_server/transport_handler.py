@@ -23,7 +23,6 @@ from mcp_actors._actors.task_pool import TaskPool
 from mcp_actors._eras.classify import Classified, sort
 from mcp_actors._eras.era import Invocation
 from mcp_actors._eras.server_negotiation import ServerNegotiation
-from mcp_actors._logging import log
 from mcp_actors._server.dispatch import MethodDispatch
 from mcp_actors._server.features import Features
 from mcp_actors._server.scope import ServerScope
@@ -32,6 +31,7 @@ from mcp_actors._wire.codec import decode
 from mcp_actors._wire.messages import JsonRpcRequest
 from mcp_actors.abc import Arrival, Frame, FrameChannel, Outlet
 from mcp_actors.errors import INTERNAL_ERROR, INVALID_REQUEST, MalformedMessage, RpcError
+from mcp_actors.logging import log
 
 __all__ = ["ServerConfig", "SessionRegistry", "TransportHandler"]
 
@@ -59,6 +59,7 @@ class RefusedArrival:
 
     refusal: Frame
     era: Literal["legacy", "modern"] = "legacy"
+    stateless: bool = False
     requests: int = 0
     initializes: bool = False
 
@@ -157,7 +158,7 @@ class TransportHandler:
             arrival = sort(decode(frame.data), frame.metadata or {}, in_session)
         except MalformedMessage as error:
             return _refused(error.id, error.code, str(error))
-        if arrival.era == "legacy" and not self.has_sessions:
+        if not arrival.stateless and not self.has_sessions:
             missing = self._alone.version_missing()
             id = arrival.message.id if isinstance(arrival.message, JsonRpcRequest) else None
             return _refused(id, missing.code, missing.message, missing.data)

@@ -1,0 +1,248 @@
+"""Who owns which task, what a crash in it costs, who is told, and whether the task is started again.
+
+`TASKS` is the table. Every task of the engine and of the bindings of this project has a row in it, and a task's name
+in Trio begins with the name of its row. A task is started by `start`, `start_and_wait` or `start_again`, which apply
+the row: they contain whatever the task raises, log it, and tell the owner.
+
+What counts as a crash: every exception that leaves a task, `BaseException` and `SystemExit` included, and a
+`trio.Cancelled` that no cancelled scope round the task accounts for (a stored one that was raised again). What does
+not: being cancelled, `KeyboardInterrupt`, which belongs to the program, and the end of the interpreter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Literal
+
+import attrs
+import trio
+
+from mcp_actors.logging import log
+
+__all__ = ["TASKS", "Containment", "Cost", "TaskKind", "start", "start_again", "start_and_wait"]
+
+Cost = Literal["nothing", "member", "call", "session", "connection", "transport", "server"]
+"""What ends when a task of a kind crashes; ``member`` is one of those that the task serves."""
+
+# Seconds before a crashed task that serves many is started again: a defect that is always there must not spin.
+RESTART_PAUSE = 0.1
+
+
+@attrs.frozen
+class TaskKind:
+    """A row of `TASKS`."""
+
+    name: str
+    """What the task's name in Trio begins with."""
+    supervisor: str
+    """Whose nursery owns the task."""
+    cost: Cost
+    """What a crash of the task ends."""
+    told: str
+    """Who learns of the crash, beside the log."""
+    restarted: bool = False
+    """Whether the task is started again after a crash."""
+
+
+@attrs.frozen
+class Containment:
+    """A context manager that contains what leaves its block, applies the row of ``kind`` and calls ``on_crash``.
+
+    ``on_crash(error)`` tells the owner; it must not wait, and what it raises is contained as well. ``details`` are
+    written to the log with the crash.
+    """
+
+    kind: TaskKind
+    on_crash: Callable[[BaseException], object] | None = None
+    details: dict[str, Any] = attrs.field(factory=dict)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, cls: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if error is None:
+            return True
+        crash = crash_in(error)
+        if crash is None:
+            return False
+        log.error(f"{self.kind.name} failed", costs=self.kind.cost, exc_info=crash, **self.details)
+        if self.on_crash is not None:
+            try:
+                self.on_crash(crash)
+            except Exception as failure:
+                log.error(f"{self.kind.name}: its owner could not be told", exc_info=failure)
+        if crash is not error:
+            # Beside the crash the task was cancelled, which its nursery has to see.
+            raise _cancellation_in(error)
+        return True
+
+
+def crash_in(error: BaseException) -> BaseException | None:
+    """Returns the part of what left a task that is a crash, or ``None``: see the head of this module."""
+    if isinstance(error, BaseExceptionGroup):
+        if error.subgroup((KeyboardInterrupt, GeneratorExit)) is not None:
+            return None
+        if is_cancelled():
+            return error.subgroup(lambda each: not isinstance(each, (BaseExceptionGroup, trio.Cancelled)))
+        return error
+    if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
+        return None
+    if isinstance(error, trio.Cancelled) and is_cancelled():
+        return None
+    return error
+
+
+def is_cancelled() -> bool:
+    """Whether a scope round the running task is cancelled, so that a `trio.Cancelled` may leave it."""
+    return trio.current_effective_deadline() == -math.inf
+
+
+def _cancellation_in(error: BaseException) -> BaseException:
+    assert isinstance(error, BaseExceptionGroup)
+    cancelled = error.subgroup(trio.Cancelled)
+    assert cancelled is not None
+    return cancelled
+
+
+def start(
+    nursery: trio.Nursery,
+    kind: TaskKind,
+    fn: Callable[..., Awaitable[object]],
+    *args: Any,
+    about: str = "",
+    on_crash: Callable[[BaseException], object] | None = None,
+) -> None:
+    """Starts ``fn(*args)`` in ``nursery`` as a task of ``kind``. ``about`` is what the task's name says behind it."""
+    name = f"{kind.name} {about}" if about else kind.name
+    nursery.start_soon(_contained, Containment(kind, on_crash, {"task": name}), fn, args, name=name)
+
+
+async def _contained(
+    containment: Containment, fn: Callable[..., Awaitable[object]], args: tuple[Any, ...]
+) -> None:
+    with containment:
+        await fn(*args)
+
+
+async def start_and_wait(
+    nursery: trio.Nursery,
+    kind: TaskKind,
+    fn: Callable[..., Awaitable[object]],
+    *args: Any,
+    about: str = "",
+    on_crash: Callable[[BaseException], object] | None = None,
+) -> Any:
+    """As `start`, and waits until ``fn`` calls ``task_status.started(value)``; returns that value.
+
+    What ``fn`` raises before that is raised here, and is no crash.
+    """
+    name = f"{kind.name} {about}" if about else kind.name
+    return await nursery.start(
+        _contained_once_started, Containment(kind, on_crash, {"task": name}), fn, args, name=name
+    )
+
+
+async def _contained_once_started(
+    containment: Containment,
+    fn: Callable[..., Awaitable[object]],
+    args: tuple[Any, ...],
+    *,
+    task_status: trio.TaskStatus[Any],
+) -> None:
+    status = _Noted(task_status)
+    try:
+        await fn(*args, task_status=status)
+    except BaseException as error:
+        if not status.has_started:
+            raise
+        with containment:
+            raise error
+
+
+class _Noted:
+    """A `trio.TaskStatus` that remembers whether it was told of the start."""
+
+    def __init__(self, inner: trio.TaskStatus[Any]) -> None:
+        self._inner = inner
+        self.has_started = False
+
+    def started(self, value: Any = None) -> None:
+        self.has_started = True
+        self._inner.started(value)
+
+
+def start_again(
+    nursery: trio.Nursery,
+    kind: TaskKind,
+    fn: Callable[..., Awaitable[object]],
+    *args: Any,
+    about: str = "",
+) -> None:
+    """As `start`, for a task that serves many: when it crashes it is started again after `RESTART_PAUSE` seconds."""
+    name = f"{kind.name} {about}" if about else kind.name
+    nursery.start_soon(_again, Containment(kind, None, {"task": name}), fn, args, name=name)
+
+
+async def _again(
+    containment: Containment, fn: Callable[..., Awaitable[object]], args: tuple[Any, ...]
+) -> None:
+    while True:
+        with containment:
+            await fn(*args)
+            return
+        await trio.sleep(RESTART_PAUSE)
+
+
+# -- the engine ----------------------------------------------------------------------------------------------
+TRANSPORT = TaskKind("transport", "server", "transport", "who awaits serve(), once no transport is left")
+DRAIN = TaskKind("drain", "server", "nothing", "nobody: the server is stopping")
+CONNECTION_WRITER = TaskKind("link", "connection", "connection", "the peer: its connection closes")
+CALL_WORKER = TaskKind("call", "session or server", "call", "the peer: -32603; the session goes on")
+SESSION_CLOCK = TaskKind(
+    "clock", "session", "nothing", "nobody: the calls keep their deadlines", restarted=True
+)
+CHANGE_DELIVERY = TaskKind("deliver changes", "session", "nothing", "nobody: the next change starts it anew")
+EXCHANGE = TaskKind("batch", "server", "call", "the peer: -32603 for each request that is left")
+CLIENT_CONNECTION = TaskKind("client connection", "client", "connection", "whoever called: ConnectionLost")
+CLIENT_SUPERVISOR = TaskKind("client supervisor", "client", "session", "whoever called: ConnectionLost")
+CLIENT_NOTIFICATIONS = TaskKind("client notifications", "client", "nothing", "nobody", restarted=True)
+CLIENT_SUBSCRIPTION = TaskKind("client subscription", "client", "member", "the listener: SubscriptionLost")
+IN_PROCESS_SERVER = TaskKind("in-process server", "client", "connection", "whoever called: ConnectionLost")
+
+# -- sockets, HTTP and WebSocket, server side ----------------------------------------------------------------
+POLLER = TaskKind(
+    "poller", "listener", "member", "the member that failed: its connection closes", restarted=True
+)
+TICKER = TaskKind(
+    "ticker", "listener", "member", "the member that failed: its connection closes", restarted=True
+)
+ACCEPT = TaskKind("accept", "listener", "nothing", "nobody", restarted=True)
+SOCKET_CONNECTION = TaskKind("connection", "listener", "connection", "the peer: its connection closes")
+HTTP_FLUSH = TaskKind("flush", "connection", "connection", "the peer: its connection closes")
+HTTP_RESPONSE = TaskKind("response", "connection", "call", "the peer: 500, or its stream is cut off")
+HTTP_SERVE = TaskKind("serve pipelined", "connection", "connection", "the peer: its connection closes")
+EVENT_STREAMS = TaskKind(
+    "keep event streams alive", "transport", "member", "the stream that failed", restarted=True
+)
+SESSION_EXPIRY = TaskKind("expire sessions", "transport", "member", "the session that failed", restarted=True)
+STOP_STREAMS = TaskKind("stop event streams", "transport", "nothing", "nobody: the server is stopping")
+MEMORY_CONNECTION = TaskKind(
+    "memory connection", "transport", "connection", "the client: its connection breaks"
+)
+WEBSOCKET_CONTROL = TaskKind(
+    "websocket control", "connection", "connection", "the peer: its connection closes"
+)
+
+# -- clients' bindings ---------------------------------------------------------------------------------------
+HTTP_CHANNEL = TaskKind("HTTP channel", "client connection", "connection", "whoever called: ConnectionLost")
+HTTP_POST = TaskKind("POST", "HTTP channel", "call", "whoever called: ConnectionLost")
+HTTP_STREAM = TaskKind("GET", "HTTP channel", "connection", "whoever called: ConnectionLost")
+CHILD_WATCH = TaskKind("child process", "client connection", "connection", "whoever called: ConnectionLost")
+CHILD_OUTPUT = TaskKind("child output", "child process", "nothing", "nobody")
+
+TASKS: tuple[TaskKind, ...] = tuple(each for each in list(globals().values()) if isinstance(each, TaskKind))
+"""Every kind of task there is; the tests hold the engine and the bindings to it."""
