@@ -6,15 +6,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
+import attrs
+
 from mcp_actors._actors.dispatcher import SessionStatistics
 from mcp_actors._actors.limits import Limits
-from mcp_actors._actors.outbound_call import ProgressCallback
+from mcp_actors._actors.outbound_call import CallOptions, ProgressCallback
 from mcp_actors._client.handshake import HandshakeOptions, Negotiated
 from mcp_actors._client.listener import Listener
 from mcp_actors._client.notifications import LogHandler, Notifications
 from mcp_actors._client.output_validation import OutputValidation
 from mcp_actors._client.request_handlers import ElicitationHandler, RequestHandlers, Roots, SamplingHandler
-from mcp_actors._client.requests import Requests, all_pages
+from mcp_actors._client.requests import Requests, all_pages, call_options
 from mcp_actors._client.subscriptions import Subscriptions
 from mcp_actors._client.supervisor import Supervisor, Target
 from mcp_actors._eras.changes import Event
@@ -99,14 +101,15 @@ class Client:
             sampling, sampling_tools, elicitation, roots, busy=lambda: self._requests.asked()
         )
         self._has_roots = roots is not None
+        self._plain = CallOptions(idle=timeout, cap=cap)
+        self._asking = attrs.evolve(self._plain, wants_progress=True)
         info = info or Implementation("mcp-actors", VERSION)
         self._requests = Requests(
             info,
             answers,
             log_level,
             DEFAULT_LOG_LEVEL if on_log is not None else None,
-            timeout=timeout,
-            cap=cap,
+            options=self._plain,
             answer_input=answer_input,
             max_rounds=max_rounds,
         )
@@ -125,7 +128,7 @@ class Client:
             limits or Limits(),
             restart,
             on_notification=self._notifications.put,
-            on_agreed=self._requests.agreed,
+            on_connected=self._requests.connected,
         )
         self._requests.attach(self._supervisor)
         self._subscriptions = Subscriptions(self._supervisor, self._requests)
@@ -217,9 +220,8 @@ class Client:
         params: dict[str, Any] = {"name": name}
         if arguments is not None:
             params["arguments"] = dict(arguments)
-        result: CallToolResult = await self._requests.call(
-            "tools/call", params, timeout, cap, on_progress, meta, answers, state
-        )
+        options = call_options(self._asking, timeout, cap, on_progress, meta)
+        result: CallToolResult = await self._requests.call("tools/call", params, options, answers, state)
         self._outputs.check(name, result)
         return result
 
@@ -254,8 +256,9 @@ class Client:
     ) -> ReadResourceResult:
         """Reads a resource; raises `ResourceNotFound`. The rest is as in `call_tool`."""
         try:
+            options = call_options(self._asking, timeout, cap)
             result: ReadResourceResult = await self._requests.call(
-                "resources/read", {"uri": uri}, timeout, cap, answers=answers, state=state
+                "resources/read", {"uri": uri}, options, answers, state
             )
             return result
         except RpcError as error:
@@ -297,9 +300,8 @@ class Client:
         params: dict[str, Any] = {"name": name}
         if arguments is not None:
             params["arguments"] = dict(arguments)
-        result: GetPromptResult = await self._requests.call(
-            "prompts/get", params, timeout, cap, answers=answers, state=state
-        )
+        options = call_options(self._asking, timeout, cap)
+        result: GetPromptResult = await self._requests.call("prompts/get", params, options, answers, state)
         return result
 
     async def complete(
@@ -330,7 +332,7 @@ class Client:
         if self.era == "legacy":
             await self._requests.call("logging/setLevel", {"level": level})
         else:
-            self._requests.agreed(self._negotiated)
+            self._requests.describe_us_to(self._supervisor.session)
 
     async def roots_changed(self) -> None:
         """Tells a legacy server to list the roots anew; a modern one asks when it needs them.
@@ -346,7 +348,7 @@ class Client:
         self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
     ) -> dict[str, Any]:
         """Sends any request and returns its raw result: for methods of your own."""
-        return await self._requests.send(method, dict(params or {}), timeout)
+        return await self._requests.send(method, dict(params or {}), call_options(self._plain, timeout))
 
     @asynccontextmanager
     async def listen(

@@ -21,6 +21,7 @@ import attrs
 import trio
 
 from mcp_actors._actors.admission import ConcurrencyLimiter
+from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._eras.era import Invocation
 from mcp_actors._exception_groups import sole_cause
 from mcp_actors._wire.codec import encode_failure, encode_notification, encode_reply
@@ -57,7 +58,7 @@ class Conversation(Protocol):
     name: str
 
     async def request(
-        self, method: str, params: dict[str, Any], *, idle: float, cap: float, call: Call | None = None
+        self, method: str, params: dict[str, Any], options: CallOptions, *, call: Call | None = None
     ) -> dict[str, Any]: ...
 
     def forget(self, call: Call) -> None: ...
@@ -172,7 +173,7 @@ class Call:
 
     async def ask(self, method: str, params: dict[str, Any], *, idle: float, cap: float) -> dict[str, Any]:
         """Sends a request to the client on this call's stream; cancelling the call cancels it at the other side."""
-        return await self.conversation.request(method, params, idle=idle, cap=cap, call=self)
+        return await self.conversation.request(method, params, CallOptions(idle=idle, cap=cap), call=self)
 
     def close_stream(self) -> None:
         """Lets go of the connection that waits for this call, if the client comes back by itself for the rest."""

@@ -11,7 +11,7 @@ import trio
 from mcp_actors._actors.deadline import Deadline, DeadlineClock
 from mcp_actors._actors.inbound_call import Call
 from mcp_actors._actors.limits import Limits
-from mcp_actors._actors.outbound_call import OutboundCall, Progress, ProgressCallback
+from mcp_actors._actors.outbound_call import CallOptions, OutboundCall, Progress
 from mcp_actors._wire.codec import decode_value, encode_notification, encode_request
 from mcp_actors._wire.messages import JsonRpcError, JsonRpcResult, RequestId
 from mcp_actors.abc import Frame, Outlet
@@ -40,6 +40,8 @@ class OutboundCalls:
     ) -> None:
         self.pending: dict[RequestId, OutboundCall] = {}
         self.clock = DeadlineClock(self.pending, start_soon)
+        self.meta: Mapping[str, Any] = {}
+        """What every request of this session carries in its ``_meta``."""
         self._outlet = outlet
         self._limits = limits
         self._loss = loss
@@ -59,38 +61,48 @@ class OutboundCalls:
         self,
         method: str,
         params: dict[str, Any],
+        options: CallOptions,
         *,
-        idle: float,
-        cap: float,
         call: Call | None = None,
-        on_progress: ProgressCallback | None = None,
-        progress: bool = False,
-        cancellable: bool = True,
         id: int | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """Sends a request and waits for its result, a decoded JSON object.
 
-        ``idle`` and ``cap`` are the two clocks in seconds; ``progress`` asks for reports, which move the first.
-        ``call`` is the call of the peer on whose behalf this is asked: it goes where that call's answer goes.
-        Raises `RpcError` for an error response, `CallTimeout`, `ConnectionLost`. When the caller is cancelled or a
-        clock runs out the peer is told once, except for what the protocol does not let be cancelled.
+        When the caller is cancelled, or a clock of ``options`` runs out, the peer is sent one cancellation.
+
+        Args:
+            call: The call of the peer on whose behalf this is requested: it is sent where that call's answer goes.
+            id: An id from `next_id` that was taken before, for who must know it before the answer.
+            metadata: What the protocol mirrors outside the body, where the channel carries that.
+
+        Raises:
+            RpcError: The peer answered with an error.
+            CallTimeout: A clock of ``options`` ran out.
+            ConnectionLost: There is no connection, or it ended before the answer.
+            SessionExpired: The server has forgotten the session.
+            RemoteProtocolError: The result is no object.
         """
         if self._ended:
             raise self._loss(None)
         id = self.next_id() if id is None else id
-        if progress or on_progress:
-            params["_meta"] = {**params.get("_meta", {}), "progressToken": id}
-        pending = OutboundCall(id, method, Deadline(idle, cap), on_progress, self._limits.progress_queue)
+        on_progress, more = options.on_progress, options.meta
+        if self.meta or more or on_progress or options.wants_progress:
+            meta = {**self.meta, **params.get("_meta", {}), **(more or {})}
+            if on_progress or options.wants_progress:
+                meta["progressToken"] = id
+            params = {**params, "_meta": meta}
+        deadline = Deadline(options.idle, options.cap)
+        pending = OutboundCall(id, method, deadline, on_progress, self._limits.progress_queue)
         self.pending[id] = pending
-        self.clock.watch(pending.deadline)
+        self.clock.watch(deadline)
         outlet, about = (self._outlet, None) if call is None else (call.outlet, call.id)
         frame = Frame(encode_request(id, method, params), about, metadata=metadata, method=method, request=id)
         try:
             pending.sent = self._sent(frame, outlet) or await self._send(frame, pending, outlet)
             answer = await pending.wait()
         except BaseException as error:
-            if pending.sent and cancellable and not self._ended and not pending.answered:
+            if pending.sent and options.cancellable and not self._ended and not pending.answered:
                 self._take_back(id, isinstance(error, CallTimeout), outlet, about)
             raise
         finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import attrs
@@ -14,7 +14,7 @@ from mcp_actors._actors.deadline import Deadline
 from mcp_actors._wire.messages import JsonRpcError, JsonRpcResult, RequestId
 from mcp_actors.errors import CallTimeout
 
-__all__ = ["OutboundCall", "OutboundCallStatistics", "Progress", "ProgressCallback"]
+__all__ = ["CallOptions", "OutboundCall", "OutboundCallStatistics", "Progress", "ProgressCallback"]
 
 
 @attrs.frozen
@@ -29,6 +29,24 @@ class Progress:
 
 
 ProgressCallback = Callable[[Progress], Awaitable[None] | None]
+
+
+@attrs.frozen(kw_only=True)
+class CallOptions:
+    """How one request is made. It is created where the call is, and handed on whole."""
+
+    idle: float
+    """Seconds without an answer or a progress report after which the call fails; `math.inf` switches this off."""
+    cap: float
+    """Seconds after which the call fails whatever the peer reports; `math.inf` switches this off."""
+    on_progress: ProgressCallback | None = None
+    """Is called with each progress report, in the order of arrival, by the task that waits for the answer."""
+    wants_progress: bool = False
+    """Whether the peer is asked for reports although nothing is called with them: each one restarts ``idle``."""
+    meta: Mapping[str, Any] | None = None
+    """Members of the request's ``_meta``, over those that every request of the session carries."""
+    cancellable: bool = True
+    """Whether the peer may be sent ``notifications/cancelled`` for this request."""
 
 
 @attrs.frozen

@@ -11,6 +11,7 @@ import attrs
 
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.link import Link
+from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._actors.session import Session
 from mcp_actors._client.request_handlers import RequestHandlers
 from mcp_actors._eras.capabilities import declared_names
@@ -169,7 +170,7 @@ class ClientConnection:
         }
         # initialize is never cancelled by message: a client that gives up closes the connection.
         result = await self.session.request(
-            "initialize", params, idle=options.handshake_timeout, cap=math.inf, cancellable=False
+            "initialize", params, CallOptions(idle=options.handshake_timeout, cap=math.inf, cancellable=False)
         )
         version = result.get("protocolVersion")
         if version not in ours:
@@ -187,7 +188,9 @@ class ClientConnection:
 
     async def _set_log_level(self, level: str, seconds: float) -> None:
         try:
-            await self.session.request("logging/setLevel", {"level": level}, idle=seconds, cap=math.inf)
+            await self.session.request(
+                "logging/setLevel", {"level": level}, CallOptions(idle=seconds, cap=math.inf)
+            )
         except RpcError as error:
             # A server that is too loud is a server all the same.
             log.debug("the log level could not be set", error=str(error))
@@ -197,7 +200,7 @@ class ClientConnection:
         metadata = mirrored(era.version, method, params) if self.session.link.channel.mirrors else None
         # A legacy server that never answers must not be confused by a cancellation it cannot know.
         return await self.session.request(
-            method, params, idle=seconds, cap=math.inf, cancellable=False, metadata=metadata
+            method, params, CallOptions(idle=seconds, cap=math.inf, cancellable=False), metadata=metadata
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import trio
 
+from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._actors.session import Session
 from mcp_actors._client.response_cache import ResponseCache
 from mcp_actors._eras.era import Era
@@ -25,7 +26,7 @@ MAX_PAGES = 100
 class HeaderMirroring:
     """Makes the metadata of requests; knows the annotations of the tools that its client has seen listed.
 
-    A tool that nobody has listed mirrors nothing: its server will complain. ``call(method, params, timeout, cap)``
+    A tool that nobody has listed mirrors nothing: its server will complain. ``call(method, params, options)``
     sends a request and returns its typed result, ``cache`` is where that may come from instead.
     """
 
@@ -56,16 +57,16 @@ class HeaderMirroring:
         return mirrored(era.version, method, params, annotated)
 
     async def list_tools(
-        self, cursor: str | None = None, timeout: float | None = None, cap: float | None = None
+        self, cursor: str | None = None, options: CallOptions | None = None
     ) -> ListToolsResult:
         """One page of the tools, without those that must not be called over this connection."""
         params = {} if cursor is None else {"cursor": cursor}
-        page: ListToolsResult = await self._call("tools/list", params, timeout, cap)
+        page: ListToolsResult = await self._call("tools/list", params, options)
         if self.active:
             page.tools = self._learn(page.tools)
         return page
 
-    async def list_anew(self, listings: int, idle: float, cap: float) -> None:
+    async def list_anew(self, listings: int, options: CallOptions) -> None:
         """Lists the tools to learn what they mirror, unless that was done since there were ``listings``.
 
         Calls that fail together do it once; the next one takes over from one that failed or was cancelled.
@@ -74,9 +75,11 @@ class HeaderMirroring:
             if self.listings != listings:
                 return
             self._cache.discard("tools/list")
+            # The reports of progress and the metadata are those of the call that failed.
+            options = CallOptions(idle=options.idle, cap=options.cap)
             cursor: str | None = None
             for _ in range(MAX_PAGES):
-                cursor = (await self.list_tools(cursor, idle, cap)).next_cursor
+                cursor = (await self.list_tools(cursor, options)).next_cursor
                 if cursor is None:
                     break
             self.listings += 1

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from mcp_actors._actors.outbound_call import ProgressCallback
+from mcp_actors._actors.outbound_call import CallOptions, ProgressCallback
 from mcp_actors._actors.session import Session
 from mcp_actors._client.handshake import Negotiated, read
 from mcp_actors._client.header_mirroring import HeaderMirroring
@@ -29,7 +29,7 @@ from mcp_actors.errors import (
 )
 from mcp_actors.types import Implementation, InputRequest, InputResponse
 
-__all__ = ["Requests", "all_pages"]
+__all__ = ["Requests", "all_pages", "call_options"]
 
 URL_ELICITATION_REQUIRED = -32042
 
@@ -46,16 +46,13 @@ class Requests:
         log_level: str | None,
         default_log_level: str | None,
         *,
-        timeout: float,
-        cap: float,
+        options: CallOptions,
         answer_input: bool,
         max_rounds: int,
     ) -> None:
-        self.timeout = timeout
-        self.cap = cap
+        self.options = options
         self.cache = ResponseCache()
         self.mirroring = HeaderMirroring(self.call, self.cache)
-        self.meta: dict[str, Any] = {}
         self.log_level = log_level
         self._default_log_level = default_log_level
         self._info = info
@@ -72,14 +69,19 @@ class Requests:
         """Whose connection to use."""
         self._supervisor = supervisor
 
-    def agreed(self, negotiated: Negotiated) -> None:
+    def connected(self, session: Session, negotiated: Negotiated) -> None:
         """A handshake was made: from now on this is how requests look."""
         if negotiated is not self._negotiated:
             self.mirroring.forget()
         self._negotiated = negotiated
-        level = self.log_level or self._default_log_level
-        self.meta = request_meta(negotiated.era, self._info, self._answers.capabilities, level)
+        self.describe_us_to(session)
         self.cache.clear()
+
+    def describe_us_to(self, session: Session) -> None:
+        """Sets what every request of ``session`` carries about this client."""
+        level = self.log_level or self._default_log_level
+        era = self.negotiated.era
+        session.outbound.meta = request_meta(era, self._info, self._answers.capabilities, level)
 
     @property
     def negotiated(self) -> Negotiated:
@@ -91,10 +93,7 @@ class Requests:
         self,
         name: str,
         params: dict[str, Any],
-        timeout: float | None = None,
-        cap: float | None = None,
-        on_progress: ProgressCallback | None = None,
-        meta: Mapping[str, Any] | None = None,
+        options: CallOptions | None = None,
         answers: Mapping[str, InputResponse] | None = None,
         state: str | None = None,
     ) -> Any:
@@ -112,9 +111,7 @@ class Requests:
         changes = self.cache.changes
         for round in range(self._max_rounds + 1):
             try:
-                result = await self.send(
-                    name, dict(asked), timeout, cap, on_progress, meta, progress=method.may_ask
-                )
+                result = await self.send(name, asked, options or self.options)
             except RpcError as error:
                 if round < self._max_rounds and await self._went_there(error, era):
                     continue
@@ -140,76 +137,41 @@ class Requests:
                 asked = _retry(params, await self._answered(questions, era), state)
         raise RemoteProtocolError(f"the server still asks for input after {self._max_rounds} rounds")
 
-    async def send(
-        self,
-        method: str,
-        params: dict[str, Any],
-        timeout: float | None = None,
-        cap: float | None = None,
-        on_progress: ProgressCallback | None = None,
-        meta: Mapping[str, Any] | None = None,
-        *,
-        progress: bool = False,
-    ) -> dict[str, Any]:
+    async def send(self, method: str, params: dict[str, Any], options: CallOptions) -> dict[str, Any]:
         """Sends any request, with the metadata of the era, and returns its raw result.
 
         A call of a tool that its server refuses for what was mirrored is made once more, after listing the tools.
         """
-        idle, cap = self.timeout if timeout is None else timeout, self.cap if cap is None else cap
-        if self.meta or meta:
-            params["_meta"] = {**self.meta, **params.get("_meta", {}), **(meta or {})}
         listings = self.mirroring.listings
         try:
-            return await self._request(method, params, idle, cap, on_progress, progress)
+            return await self._request(method, params, options)
         except HeaderMismatch as mismatch:
             if method != "tools/call" or not self.mirroring.active:
                 raise
             try:
-                await self.mirroring.list_anew(listings, idle, cap)
+                await self.mirroring.list_anew(listings, options)
             except (RpcError, ProtocolError):
                 raise mismatch from None
-        return await self._request(method, params, idle, cap, on_progress, progress)
+        return await self._request(method, params, options)
 
-    async def _request(
-        self,
-        method: str,
-        params: dict[str, Any],
-        idle: float,
-        cap: float,
-        on_progress: ProgressCallback | None,
-        progress: bool,
-    ) -> dict[str, Any]:
+    async def _request(self, method: str, params: dict[str, Any], options: CallOptions) -> dict[str, Any]:
         assert self._supervisor is not None
-        session = self._supervisor.live() or await self._supervisor.live_session(idle)
+        session = self._supervisor.live() or await self._supervisor.live_session(options.idle)
         try:
-            return await self._request_in(session, method, params, idle, cap, on_progress, progress)
+            return await self._request_in(session, method, params, options)
         except SessionExpired as expired:
             # What a forgotten session refused was not done: it is asked once more in the new one, which all who
             # met the same refusal wait for together.
             if not expired.never_run or not self._supervisor.restarts:
                 raise
-            session = await self._supervisor.live_session(idle, session)
-            return await self._request_in(session, method, params, idle, cap, on_progress, progress)
+            session = await self._supervisor.live_session(options.idle, session)
+            return await self._request_in(session, method, params, options)
 
     def _request_in(
-        self,
-        session: Session,
-        method: str,
-        params: dict[str, Any],
-        idle: float,
-        cap: float,
-        on_progress: ProgressCallback | None,
-        progress: bool,
+        self, session: Session, method: str, params: dict[str, Any], options: CallOptions
     ) -> Awaitable[dict[str, Any]]:
-        return session.request(
-            method,
-            params,
-            idle=idle,
-            cap=cap,
-            on_progress=on_progress,
-            progress=progress,
-            metadata=self.mirroring.image(session, self.negotiated.era, method, params),
-        )
+        metadata = self.mirroring.image(session, self.negotiated.era, method, params)
+        return session.request(method, params, options, metadata=metadata)
 
     def _method(self, name: str) -> Method:
         negotiated = self.negotiated
@@ -249,6 +211,25 @@ class Requests:
             for deadline in held:
                 deadline.release()
                 self._supervisor.watch(deadline)
+
+
+def call_options(
+    defaults: CallOptions,
+    timeout: float | None,
+    cap: float | None = None,
+    on_progress: ProgressCallback | None = None,
+    meta: Mapping[str, Any] | None = None,
+) -> CallOptions:
+    """Returns the options of one call: what is not given is as in ``defaults``."""
+    if timeout is None and cap is None and on_progress is None and not meta:
+        return defaults
+    return CallOptions(
+        idle=defaults.idle if timeout is None else timeout,
+        cap=defaults.cap if cap is None else cap,
+        on_progress=on_progress,
+        wants_progress=defaults.wants_progress,
+        meta=meta,
+    )
 
 
 def _retry(params: dict[str, Any], answers: dict[str, Any], state: str | None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import trio
 
+from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._client.listener import Listener
 from mcp_actors._client.requests import Requests
 from mcp_actors._client.supervisor import Supervisor
@@ -26,6 +27,9 @@ UNSUBSCRIBE_TIMEOUT = 1.0
 # Waits before a subscription is asked for again on a connection that goes on, seconds; the last one repeats. One that
 # lasted longer than that begins anew.
 LISTEN_AGAIN = (1.0, 2.0, 5.0, 15.0, 30.0)
+
+# A listen request is answered when the subscription ends.
+UNBOUNDED = CallOptions(idle=math.inf, cap=math.inf)
 
 _LISTS: tuple[EventKind, ...] = ("tools", "prompts", "resources")
 
@@ -79,7 +83,7 @@ class Subscriptions:
             missed: tuple[EventKind, ...] = ()
             times = 0
             while self._requests.negotiated.era.name == "modern":
-                session = await self._supervisor.live_session(self._requests.timeout)
+                session = await self._supervisor.live_session(self._requests.options.idle)
                 began = trio.current_time()
                 again = await self._follow_once(tell, missed)
                 if trio.current_time() - began > LISTEN_AGAIN[-1]:
@@ -163,11 +167,11 @@ class Subscriptions:
         self._open[id] = listener
         self._supervisor.start_soon(lambda: self._hold_open(id, listener))
         try:
-            with trio.move_on_after(self._requests.timeout):
+            with trio.move_on_after(self._requests.options.idle):
                 await listener.acknowledged.wait()
             listener.raise_if_lost()
             if not listener.acknowledged.is_set():
-                raise CallTimeout("subscriptions/listen", "idle", self._requests.timeout)
+                raise CallTimeout("subscriptions/listen", "idle", self._requests.options.idle)
             yield
         finally:
             self._forget(id, listener)
@@ -180,7 +184,7 @@ class Subscriptions:
 
     async def _hold_open(self, id: int, listener: Listener) -> None:
         filter = self._requests.negotiated.era.unstructure(listener.filter)
-        method, params = "subscriptions/listen", {"notifications": filter, "_meta": dict(self._requests.meta)}
+        method, params = "subscriptions/listen", {"notifications": filter}
         lost: BaseException | None = None
         try:
             with trio.CancelScope() as scope:
@@ -189,7 +193,7 @@ class Subscriptions:
                 metadata = self._requests.mirroring.image(
                     session, self._requests.negotiated.era, method, params
                 )
-                await session.request(method, params, idle=math.inf, cap=math.inf, id=id, metadata=metadata)
+                await session.request(method, params, UNBOUNDED, id=id, metadata=metadata)
         except McpError as error:
             lost = error
         finally:

@@ -68,7 +68,7 @@ class Supervisor:
         restart: bool,
         *,
         on_notification: Callable[[str, dict[str, Any]], None],
-        on_agreed: Callable[[Negotiated], None],
+        on_connected: Callable[[Session, Negotiated], None],
     ) -> None:
         self._target = target
         self._handshake = options
@@ -76,7 +76,7 @@ class Supervisor:
         self._limits = attrs.evolve(limits, drain_grace=0.0)
         self._restart = restart
         self._on_notification = on_notification
-        self._on_agreed = on_agreed
+        self._on_connected = on_connected
         self._manager: Any = None
         self._nursery: trio.Nursery | None = None
         self._connection: ClientConnection | None = None
@@ -304,7 +304,7 @@ class Supervisor:
             _verdicts[str(self._target)] = negotiated.era
             if len(_verdicts) > MAX_VERDICTS:
                 del _verdicts[next(iter(_verdicts))]
-        self._on_agreed(negotiated)
+        self._on_connected(connection.session, negotiated)
 
 
 def _not_again(error: McpError) -> ConnectFailed:
