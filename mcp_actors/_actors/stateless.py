@@ -8,6 +8,7 @@ import trio
 
 from mcp_actors._actors.admission import ConcurrencyLimiter
 from mcp_actors._actors.inbound_call import Call, Responder, refusal_frame
+from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._actors.task_pool import TaskPool
 from mcp_actors._eras.era import Invocation
 from mcp_actors.abc import Outlet
@@ -75,7 +76,9 @@ class StatelessCalls:
 
     # -- what a call asks of its conversation ----------------------------------------------------------------------
 
-    async def request(self, method: str, params: dict[str, Any], **options: Any) -> NoReturn:
+    async def request(
+        self, method: str, params: dict[str, Any], options: CallOptions, *, call: Call | None = None
+    ) -> NoReturn:
         raise LocalProtocolError(f"{method} needs a session: without one there is no way back to the client")
 
     def forget(self, call: Call) -> None:
