@@ -16,7 +16,7 @@ from mcp_actors._eras.modern.request_state import StateSealer
 from mcp_actors._eras.server_negotiation import VERSIONS
 from mcp_actors._exception_groups import one_error
 from mcp_actors._gc import rare_full_passes
-from mcp_actors._server.dispatch import Middleware, at_once, lifecycle_handlers, stamp_of
+from mcp_actors._server.dispatch import Middleware, lifecycle_handlers, stamp_of
 from mcp_actors._server.features import Features
 from mcp_actors._server.options import PromptOptions, ResourceOptions, ToolOptions
 from mcp_actors._server.prompts import Prompts
@@ -97,8 +97,8 @@ class Server:
         self._features.handlers.update(
             {
                 **lifecycle_handlers(self.info, instructions, self.versions),
-                "resources/subscribe": at_once(self._runtime.subscribe),
-                "resources/unsubscribe": at_once(self._runtime.unsubscribe),
+                "resources/subscribe": self._runtime.subscribe,
+                "resources/unsubscribe": self._runtime.unsubscribe,
             }
         )
 

@@ -77,7 +77,7 @@ class Containment:
                 log.error(f"{self.kind.name}: its owner could not be told", exc_info=failure)
         if crash is not error:
             # Beside the crash the task was cancelled, which its nursery has to see.
-            raise _cancellation_in(error)
+            raise cancellation_in(error)
         return True
 
 
@@ -101,7 +101,8 @@ def is_cancelled() -> bool:
     return trio.current_effective_deadline() == -math.inf
 
 
-def _cancellation_in(error: BaseException) -> BaseException:
+def cancellation_in(error: BaseException) -> BaseException:
+    """Returns what is left of a group when `crash_in` has found a crash in it that is not all of it."""
     assert isinstance(error, BaseExceptionGroup)
     cancelled = error.subgroup(trio.Cancelled)
     assert cancelled is not None
@@ -198,9 +199,10 @@ async def _again(
 
 
 # -- the engine ----------------------------------------------------------------------------------------------
-TRANSPORT = TaskKind("transport", "server", "transport", "who awaits serve(), once no transport is left")
+TRANSPORT = TaskKind("transport", "server", "server", "whoever awaits serve(): it cannot listen any more")
 DRAIN = TaskKind("drain", "server", "nothing", "nobody: the server is stopping")
 CONNECTION_WRITER = TaskKind("link", "connection", "connection", "the peer: its connection closes")
+SESSION = TaskKind("session", "connection", "connection", "the peer: its connection closes")
 CALL_WORKER = TaskKind("call", "session or server", "call", "the peer: -32603; the session goes on")
 SESSION_CLOCK = TaskKind(
     "clock", "session", "nothing", "nobody: the calls keep their deadlines", restarted=True

@@ -1,32 +1,35 @@
-"""How many calls may run at once, how many may wait for that, and what the rest is told."""
+"""How many calls may run at once, how many may wait for that, and how the others are refused."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import attrs
 import trio
 
 from mcp_actors.errors import Overloaded
 
-__all__ = ["ConcurrencyLimiter", "LimiterStatistics"]
+__all__ = ["Admission", "ConcurrencyLimiter", "LimiterStatistics", "Limiters"]
 
 
 @attrs.frozen
 class LimiterStatistics:
-    """A snapshot of a limiter."""
+    """A snapshot of a `ConcurrencyLimiter`."""
 
     inside: int
     """Calls that run now."""
     waiting: int
-    """Calls that wait for a place."""
+    """Calls that wait until another call ends."""
     refused: int
     """Calls that were refused since the start."""
 
 
 class ConcurrencyLimiter:
-    """A counter with a bounded waiting room; entering costs nothing while there is room.
+    """A counter of running calls with a bounded queue of waiting ones; entering costs next to nothing while there is
+    room.
 
-    Whoever waits has a ticket, an event that is set when it is its turn. Tickets are given out in the read path, so
-    their order is that of arrival, whatever order the tasks that wait are run in.
+    A call that waits has a ticket, an event that is set when its turn comes. Tickets are issued in the read path, so
+    their order is that of arrival, whatever order the waiting tasks are scheduled in.
     """
 
     def __init__(self, scope: str, limit: int, waiting_limit: int, max_wait: float) -> None:
@@ -36,18 +39,18 @@ class ConcurrencyLimiter:
         self.max_wait = max_wait
         self._inside = 0
         self._refused = 0
-        # Nobody waits while there is room: a place is handed over by whoever leaves it.
+        # Empty while there is room: a call that ends hands its place to the first one that waits.
         self._waiting: dict[trio.Event, None] = {}
 
     def try_enter(self) -> bool:
-        """Takes a place if one is free now."""
+        """Enters if there is room now."""
         if self._inside < self.limit:
             self._inside += 1
             return True
         return False
 
-    def expect(self) -> trio.Event:
-        """Gives out a ticket for `enter`; raises `Overloaded` when the waiting room is full."""
+    def issue_ticket(self) -> trio.Event:
+        """Issues a ticket for `enter`; raises `Overloaded` when too many calls wait already."""
         if len(self._waiting) >= self.waiting_limit:
             raise self._refusal()
         ticket = trio.Event()
@@ -55,18 +58,18 @@ class ConcurrencyLimiter:
         return ticket
 
     async def enter(self, ticket: trio.Event) -> None:
-        """Waits for a place, in order of the tickets; raises `Overloaded` after ``max_wait`` seconds.
+        """Waits for room, in the order of the tickets; raises `Overloaded` after ``max_wait`` seconds.
 
-        Each ticket must be brought here, by a task that may be cancelled already. Cancelled while it waits, it has
-        left the waiting room.
+        Each ticket must be brought here, by a task that may be cancelled already. Cancelled while it waits, the call
+        has left the queue.
         """
-        # A set ticket is a place already taken: no checkpoint may come between it and our caller.
+        # A set ticket means that this call has entered: no checkpoint may come between it and our caller.
         if not ticket.is_set():
             try:
                 with trio.move_on_after(self.max_wait):
                     await ticket.wait()
             except trio.Cancelled:
-                # The place was handed over after the cancellation and before it was noticed.
+                # The place was handed over after the cancellation and before the task noticed it.
                 if ticket.is_set():
                     self.leave()
                 raise
@@ -76,7 +79,7 @@ class ConcurrencyLimiter:
                 raise self._refusal()
 
     def leave(self) -> None:
-        """Gives the place to whoever waits longest, or back."""
+        """Hands the place to the call that waits longest, or gives it back."""
         if self._waiting:
             ticket = next(iter(self._waiting))
             del self._waiting[ticket]
@@ -89,8 +92,74 @@ class ConcurrencyLimiter:
         return Overloaded(self.scope, self.limit, len(self._waiting))
 
     def statistics(self) -> LimiterStatistics:
-        """Where the limiter stands."""
+        """Returns the counts of the moment."""
         return LimiterStatistics(self._inside, len(self._waiting), self._refused)
 
     def __repr__(self) -> str:
         return f"<ConcurrencyLimiter {self.scope} {self._inside}/{self.limit} waiting={len(self._waiting)}>"
+
+
+class Admission:
+    """What one call has entered and has still to enter. `release` is called once, when the call has ended."""
+
+    __slots__ = ("_ahead", "_entered", "_ticket")
+
+    def __init__(
+        self,
+        entered: Sequence[ConcurrencyLimiter],
+        ahead: Sequence[ConcurrencyLimiter] = (),
+        ticket: trio.Event | None = None,
+    ) -> None:
+        self._entered = entered
+        self._ahead = ahead
+        self._ticket = ticket
+
+    @property
+    def complete(self) -> bool:
+        """Whether the call may run."""
+        return not self._ahead
+
+    async def wait(self) -> None:
+        """Enters what is ahead; raises `Overloaded` when that takes too long. Cancelled, it keeps what it entered."""
+        entered, ahead = list(self._entered), self._ahead
+        ticket, self._ticket = self._ticket, None
+        self._entered, self._ahead = entered, ()
+        for limiter in ahead:
+            if ticket is None and not limiter.try_enter():
+                ticket = limiter.issue_ticket()
+            if ticket is not None:
+                await limiter.enter(ticket)
+                ticket = None
+            entered.append(limiter)
+
+    def release(self) -> None:
+        """Leaves every limiter that was entered."""
+        for limiter in self._entered:
+            limiter.leave()
+
+
+class Limiters:
+    """The limiters that a call of one session has to enter, in order."""
+
+    def __init__(self, *limiters: ConcurrencyLimiter) -> None:
+        self.limiters = limiters
+        # Shared by all calls that need not wait: it has no state of its own then.
+        self._complete = Admission(limiters)
+
+    def admit(self) -> Admission:
+        """Enters as many limiters as it can without waiting; raises `Overloaded` when not even waiting is possible."""
+        for number, limiter in enumerate(self.limiters):
+            if not limiter.try_enter():
+                return self._partial(number)
+        return self._complete
+
+    def _partial(self, number: int) -> Admission:
+        entered = self.limiters[:number]
+        try:
+            ticket = self.limiters[number].issue_ticket()
+        except Overloaded:
+            for limiter in entered:
+                limiter.leave()
+            raise
+        # The limiters behind this one are entered from the call's own task: a call that waits here takes no room there.
+        return Admission(entered, self.limiters[number:], ticket)

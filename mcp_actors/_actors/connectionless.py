@@ -6,117 +6,128 @@ nothing but its tables, so that a process can hold tens of thousands of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+
+import trio
 
 from mcp_actors._actors.admission import ConcurrencyLimiter
-from mcp_actors._actors.dispatcher import Dispatcher, Loss
-from mcp_actors._actors.inbound_call import Call, Responder
+from mcp_actors._actors.dispatcher import Dispatcher, DispatchRules, Loss, SessionStatistics
+from mcp_actors._actors.inbound_call import Responder
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.task_pool import TaskPool
 from mcp_actors._eras.classify import Classified
 from mcp_actors._eras.server_negotiation import ServerNegotiation
-from mcp_actors.abc import Outlet
+from mcp_actors._wire.messages import RequestId
+from mcp_actors.abc import Arrival, Outlet
 from mcp_actors.errors import ConnectionLost
-from mcp_actors.logging import log
+from mcp_actors.supervision import TaskKind, start, start_again
 
 __all__ = ["ConnectionlessSession"]
 
+# Each of two requests with one id has an outlet of its own: that of the exchange which brought it.
+RULES = DispatchRules(answers_malformed=True, repeated_ids=True)
 
-class ConnectionlessSession(Dispatcher):
-    """Fulfils `mcp_actors.abc.ServerSession`; its calls run in ``pool``. ``on_closed`` is called once."""
 
-    # Each of two requests with one id has an answer of its own to wait for: the exchange that brought it.
-    twins = True
+class ConnectionlessSession:
+    """Fulfils `mcp_actors.abc.ServerSession`.
+
+    Args:
+        outlet: Takes what belongs to none of the client's requests.
+        pool: Runs the calls.
+        nursery: Owns the session's other tasks.
+        on_closed: Is called once, when the session has ended.
+    """
 
     def __init__(
         self,
         name: str,
         outlet: Outlet,
-        opening: ServerNegotiation,
+        negotiation: ServerNegotiation,
         responder: Responder,
         pool: TaskPool,
+        nursery: trio.Nursery,
         *,
         limits: Limits,
-        server_limiter: ConcurrencyLimiter,
+        limiter: ConcurrencyLimiter,
         on_closed: Callable[[ConnectionlessSession], None],
     ) -> None:
-        super().__init__(
-            name,
-            outlet,
-            opening,
-            responder,
-            limits=limits,
-            server_limiter=server_limiter,
-            on_notification=self._ignored,
-            answers_malformed=True,
-        )
-        self._conversation = opening.legacy
-        self._pool = pool
+        self.outlet = outlet
+        self._legacy = negotiation.legacy
+        self._nursery = nursery
         self._on_closed = on_closed
-        # Called whenever the last call in flight has ended.
-        self.on_idle: Callable[[], None] = _nothing
+        self._stopping = False
+        self.dispatcher = Dispatcher(
+            name, self, negotiation, responder, RULES, limits=limits, limiter=limiter
+        )
+        self.dispatcher.on_idle = self._idle
+        self.dispatcher.pool = pool
 
     def __repr__(self) -> str:
-        pending = len(self.outbound.pending)
-        return f"<ConnectionlessSession {self.name} {self.state} calls={len(self.calls)} pending={pending}>"
+        dispatcher = self.dispatcher
+        return (
+            f"<ConnectionlessSession {dispatcher.name} {dispatcher.state} calls={len(dispatcher.calls)} "
+            f"pending={len(dispatcher.outbound.pending)}>"
+        )
+
+    # -- as a `ServerSession` ----------------------------------------------------------------------------------------
 
     @property
     def initialized(self) -> bool:
-        return self._conversation.era is not None
+        return self._legacy.era is not None
 
     @property
     def busy(self) -> bool:
-        return bool(self.calls or self.outbound.pending)
+        return bool(self.dispatcher.calls or self.dispatcher.outbound.pending)
 
     @property
     def resumes(self) -> bool:
-        return self._conversation.era is not None and self._conversation.era.resumes
+        return self._legacy.era is not None and self._legacy.era.resumes
 
-    @property
-    def peer(self) -> str:
-        return self.name
-
-    def deliver(self, arrival: Classified, outlet: Outlet) -> None:
-        if self._ending is None:
-            self._dispatch(arrival.message, outlet)
-
-    def start_soon(self, fn: Callable[[], Any], name: str) -> None:
-        if self._pool is not None and self._ending is None:
-            self._pool.start_soon(fn, name)
-
-    def forget(self, call: Call) -> None:
-        super().forget(call)
-        if not self.calls:
-            self.on_idle()
+    def deliver(self, arrival: Arrival, outlet: Outlet) -> None:
+        assert isinstance(arrival, Classified)
+        if self.dispatcher.carrier is not None:
+            self.dispatcher.dispatch(arrival.message, outlet)
 
     def stop(self) -> None:
         """Lets calls in flight end, then closes."""
-        for call in list(self.calls.values()):
-            call.drain()
-        self.on_idle = self.close
-        if not self.calls:
-            self.close()
+        self._stopping = True
+        self.dispatcher.drain()
+        self._idle()
 
     def close(self) -> None:
-        if self._ending is not None:
+        dispatcher = self.dispatcher
+        if dispatcher.carrier is None:
             return
-        self._ending = self._loss(None)
-        self.outbound.end(None)
-        for call in list(self.calls.values()):
+        dispatcher.end(None)
+        dispatcher.on_idle = None
+        for call in list(dispatcher.calls.values()):
             call.cancel("the session ended")
         self._on_closed(self)
 
-    def _loss(self, broken: BaseException | None) -> Loss:
+    def _idle(self) -> None:
+        if self._stopping and not self.dispatcher.calls:
+            self.close()
+
+    # -- as the carrier of its dispatcher ----------------------------------------------------------------------------
+
+    @property
+    def peer(self) -> str:
+        return self.dispatcher.name
+
+    def start_soon(self, kind: TaskKind, fn: Callable[[], Awaitable[object]]) -> None:
+        begin = start_again if kind.restarted else start
+        begin(self._nursery, kind, fn)
+
+    def settled(self, request: RequestId) -> None:
+        pass
+
+    def connection_lost(self, broken: BaseException | None) -> Loss:
         lost = ConnectionLost(
             "the session ended" if broken is None else f"the client cannot be reached: {broken}"
         )
         lost.__cause__ = broken
         return lost
 
-    def _ignored(self, method: str, params: dict[str, Any]) -> None:
-        log.debug("notification ignored", session=self.name, method=method)
-
-
-def _nothing() -> None:
-    pass
+    def statistics(self) -> SessionStatistics:
+        """Returns where the session and its calls stand."""
+        return self.dispatcher.statistics(self.peer)

@@ -7,10 +7,12 @@ the earliest deadline costs a comparison.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, Protocol
 
 import trio
+
+from mcp_actors.supervision import SESSION_CLOCK, TaskKind
 
 __all__ = ["Deadline", "DeadlineClock"]
 
@@ -61,7 +63,11 @@ class Watched(Protocol):
 class DeadlineClock:
     """Expires what is in ``watched`` when its time has come. Its task exists only once there was something."""
 
-    def __init__(self, watched: Mapping[Any, Watched], start_soon: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        watched: Mapping[Any, Watched],
+        start_soon: Callable[[TaskKind, Callable[[], Awaitable[None]]], None],
+    ) -> None:
         self._watched = watched
         self._start_soon = start_soon
         self._running = False
@@ -81,7 +87,7 @@ class DeadlineClock:
                 self._parked.unpark_all()
             elif not self._ended:
                 self._running = True
-                self._start_soon(self._run, "clock")
+                self._start_soon(SESSION_CLOCK, self._run)
 
     def end(self) -> None:
         """Nothing will expire any more."""

@@ -1,25 +1,30 @@
-"""The switchboard: dispatches what one peer sends, whole batches without waiting for anything.
+"""Dispatches what one peer sends: whole batches of messages, without waiting for anything.
 
-Everything that a batch brings is decided here and now: an answer wakes the task that waits for it, a cancellation
-cancels a scope, a request becomes a call with a task of its own or is answered on the spot. No handler is ever
-awaited in the read path, so a ping or a cancellation is never stuck behind slow work.
+Everything that a batch brings is decided at once: an answer wakes the task that waits for it, a cancellation cancels a
+scope, a request is answered on the spot or becomes a call with a task of its own. No handler is ever awaited in the
+read path, so a ping or a cancellation is never stuck behind slow work.
+
+There is one dispatcher for everything that brings messages: a session with a connection (`Session`), a session of a
+binding that has no connections (`ConnectionlessSession`), and all single exchanges of a server (`StatelessCalls`).
+What differs between them is their `Carrier`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, Literal, Protocol
 
 import attrs
 import trio
 
-from mcp_actors._actors.admission import ConcurrencyLimiter
+from mcp_actors._actors.admission import ConcurrencyLimiter, Limiters
 from mcp_actors._actors.batch import Batch
-from mcp_actors._actors.inbound_call import Call, CallStatistics, Responder, refusal_frame
+from mcp_actors._actors.inbound_call import CallStatistics, DispatchRules, InboundCall, Responder
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.link import LinkStatistics, Received
 from mcp_actors._actors.outbound import OutboundCalls
-from mcp_actors._actors.outbound_call import OutboundCallStatistics
+from mcp_actors._actors.outbound_call import CallOptions, OutboundCallStatistics
+from mcp_actors._actors.responses import refusal_frame
 from mcp_actors._actors.task_pool import TaskPool
 from mcp_actors._eras.era import Invocation
 from mcp_actors._wire.codec import decode_value, encode_notification
@@ -42,21 +47,47 @@ from mcp_actors.errors import (
     SessionExpired,
 )
 from mcp_actors.logging import log
+from mcp_actors.supervision import TaskKind
 
-__all__ = ["Dispatcher", "Loss", "Negotiation", "SessionStatistics"]
+__all__ = ["Carrier", "DispatchRules", "Dispatcher", "Loss", "Negotiation", "SessionStatistics", "ignore"]
 
 Loss = ConnectionLost | SessionExpired
+NotificationHandler = Callable[[str, dict[str, Any]], None]
 
 
 class Negotiation(Protocol):
-    """What turns requests into invocations: knows the eras, keeps the lifecycle."""
+    """Turns requests into invocations: it knows the eras and keeps the lifecycle."""
+
+    def open(self, request: JsonRpcRequest) -> Invocation:
+        """Raises `RpcError` or `MalformedMessage` for a request that cannot be served."""
 
     @property
-    def batches(self) -> bool: ...
+    def batches(self) -> bool:
+        """Whether the agreed revision has JSON-RPC batches."""
 
-    def open(self, request: JsonRpcRequest) -> Invocation: ...
+    def notified(self, name: str) -> None:
+        """Takes note of a notification that moves the lifecycle."""
 
-    def notified(self, name: str) -> None: ...
+
+class Carrier(Protocol):
+    """What carries a conversation, seen from its dispatcher."""
+
+    @property
+    def peer(self) -> str:
+        """The other end, for logs and statistics."""
+
+    @property
+    def outlet(self) -> Outlet:
+        """Where the peer is reached with what belongs to none of its requests."""
+
+    def start_soon(self, kind: TaskKind, fn: Callable[[], Awaitable[object]]) -> None:
+        """Runs ``fn`` as a supervised task, which ends with the conversation."""
+
+    def connection_lost(self, broken: BaseException | None) -> Loss:
+        """Makes the exception for requests of ours that get no answer."""
+
+    def settled(self, request: RequestId) -> None:
+        """A request of ours is no longer waited for."""
 
 
 @attrs.define
@@ -68,7 +99,7 @@ class Counters:
     cancelled: int = 0
     """Calls of the peer that it cancelled in flight."""
     late: int = 0
-    """Cancellations of unknown or finished ids, answers nobody waits for, progress without a call."""
+    """Cancellations of unknown or finished ids, answers that no request waits for, progress without a call."""
     malformed: int = 0
     """Frames that were no message."""
     refused: int = 0
@@ -91,172 +122,162 @@ class SessionStatistics:
     counters: Counters
 
 
+def ignore(method: str, params: dict[str, Any]) -> None:
+    """The notification handler of a side that needs no notifications."""
+    log.debug("notification ignored", method=method)
+
+
 class Dispatcher:
-    """One peer's conversation, as far as it waits for nothing: its tables, and what happens to each message.
+    """The tables of one conversation, and what happens to each message. Nothing in it waits.
 
-    ``outlet`` is where the peer is reached with what belongs to none of its requests. ``on_notification`` gets, in the
-    read path and therefore without waiting, every notification that is not the session's own business.
-    ``answers_malformed`` says whether broken frames are answered: servers do, clients count. Subclasses say what reads,
-    and which tasks the calls run in.
+    Args:
+        responder: Answers the peer's requests.
+        limiter: The limiter of the whole server, which calls enter after the connection's own.
+        on_notification: Takes, in the read path, every notification that is not the dispatcher's own business.
     """
-
-    # Whether requests that arrived by different outlets may have the same id.
-    twins = False
 
     def __init__(
         self,
         name: str,
-        outlet: Outlet,
-        opening: Negotiation,
+        carrier: Carrier,
+        negotiation: Negotiation,
         responder: Responder,
+        rules: DispatchRules,
         *,
         limits: Limits,
-        server_limiter: ConcurrencyLimiter | None = None,
-        on_notification: Callable[[str, dict[str, Any]], None],
-        answers_malformed: bool,
-        on_settled: Callable[[RequestId], None] = lambda id: None,
+        limiter: ConcurrencyLimiter | None = None,
+        on_notification: NotificationHandler = ignore,
     ) -> None:
         self.name = name
-        self.outlet = outlet
-        self.opening = opening
+        self.carrier: Carrier | None = carrier
+        self.negotiation = negotiation
         self.responder = responder
-        self.limits = limits
-        self.calls: dict[Any, Call] = {}
+        self.rules = rules
+        self.calls: dict[Any, InboundCall] = {}
         self.counters = Counters()
-        self._limiters: Sequence[ConcurrencyLimiter] = [
-            ConcurrencyLimiter("connection", limits.max_in_flight, limits.max_waiting, limits.max_wait),
-            *([server_limiter] if server_limiter else []),
-        ]
+        self.pool: TaskPool | None = None
+        own = ConcurrencyLimiter("connection", limits.max_in_flight, limits.max_waiting, limits.max_wait)
+        self.limiters = Limiters(own) if limiter is None else Limiters(own, limiter)
+        self.outbound = OutboundCalls(carrier, limits)
+        # Called whenever the last call in flight has ended.
+        self.on_idle: Callable[[], object] | None = None
         self._on_notification = on_notification
-        self._answers_malformed = answers_malformed
-        self.outbound = OutboundCalls(outlet, limits, self.start_soon, self._loss, on_settled)
-        self.request = self.outbound.request
-        self._ending: Loss | None = None
-        self._pool: TaskPool | None = None
 
     @property
     def state(self) -> Literal["new", "open", "ended"]:
-        if self._ending is not None:
+        if self.carrier is None:
             return "ended"
-        return "new" if self._pool is None else "open"
+        return "new" if self.pool is None else "open"
 
-    def start_soon(self, fn: Callable[[], Any], name: str) -> None:
-        """Runs ``fn`` as a task of this session, which ends it when it ends."""
-        raise NotImplementedError
+    # -- incoming: nothing waits below this line until the next heading ------------------------------------------------
 
-    def stop(self) -> None:
-        """Takes no new work, lets calls in flight end within the grace, then closes. Legal from any task, any time."""
-        raise NotImplementedError
-
-    @property
-    def peer(self) -> str:
-        """Who is at the other end."""
-        raise NotImplementedError
-
-    def _loss(self, broken: BaseException | None) -> Loss:
-        raise NotImplementedError
-
-    # -- dispatch: no await below this line until the next heading -----------------------------------------------------
-
-    def _dispatch(self, message: Received, outlet: Outlet) -> None:
-        if type(message) is JsonRpcRequest:
-            self._requested(message, outlet)
-        elif type(message) is JsonRpcResult or type(message) is JsonRpcError:
-            self._answered(message)
-        elif type(message) is JsonRpcNotification:
-            self._notified(message)
-        elif type(message) is list:
-            self._batch(message, outlet)
-        elif type(message) is NoAnswer:
-            self._unanswered(message)
+    def dispatch(self, message: Received, outlet: Outlet) -> None:
+        """Takes one message; answers, at once or later, go to ``outlet``."""
+        kind = type(message)
+        if kind is JsonRpcRequest:
+            self.begin(message, outlet)  # type: ignore[arg-type]
+        elif kind is JsonRpcResult or kind is JsonRpcError:
+            self._answered(message)  # type: ignore[arg-type]
+        elif kind is JsonRpcNotification:
+            self._notified(message)  # type: ignore[arg-type]
+        elif kind is list:
+            self._batch(message, outlet)  # type: ignore[arg-type]
+        elif kind is NoAnswer:
+            self._unanswered(message)  # type: ignore[arg-type]
         else:
             assert isinstance(message, MalformedMessage)
-            self._malformed(message, outlet)
+            self.malformed(message, outlet)
 
-    def _malformed(self, error: MalformedMessage, outlet: Outlet) -> None:
-        self.counters.malformed += 1
-        log.debug("malformed message", session=self.name, error=str(error))
-        if self._answers_malformed:
-            self._post(refusal_frame(error.id, error.code, str(error)), outlet)
+    def begin(
+        self, request: JsonRpcRequest, outlet: Outlet, negotiation: Negotiation | None = None
+    ) -> InboundCall | None:
+        """Answers a request at once, or starts a call for it in a task of the pool, and returns that call."""
+        call = self.open(request, outlet, negotiation)
+        if call is not None:
+            assert self.pool is not None
+            self.pool.start(call)
+        return call
 
-    def _batch(self, messages: list[JsonRpcMessage | MalformedMessage], outlet: Outlet) -> None:
-        """JSON-RPC batches exist in one revision only; ``initialize`` is never part of one."""
-        if not self.opening.batches or any(
-            isinstance(m, JsonRpcRequest) and m.method == "initialize" for m in messages
-        ):
-            self._malformed(MalformedMessage("a batch is not allowed here", code=INVALID_REQUEST), outlet)
-            return
-        answered = JsonRpcRequest | MalformedMessage if self._answers_malformed else JsonRpcRequest
-        answers = sum(isinstance(m, answered) for m in messages)
-        if answers:
-            outlet = Batch(outlet, answers)
-        for message in messages:
-            if isinstance(message, JsonRpcRequest):
-                self._requested(message, outlet)
-            elif isinstance(message, MalformedMessage):
-                self._malformed(message, outlet)
-            else:
-                self._dispatch(message, outlet)
+    def open(
+        self, request: JsonRpcRequest, outlet: Outlet, negotiation: Negotiation | None = None
+    ) -> InboundCall | None:
+        """Returns a call that is admitted and stands in the table, or ``None`` for a request that is answered by now.
 
-    def _requested(self, request: JsonRpcRequest, outlet: Outlet) -> None:
+        Args:
+            negotiation: What opens the request; by default the conversation's own.
+        """
         self.counters.requests += 1
         try:
             taken = request.id in self.calls
-            if taken and not self.twins:
+            if taken and not self.rules.repeated_ids:
                 raise RpcError(INVALID_REQUEST, f"a request with the id {request.id!r} is in flight already")
-            call = Call(self.opening.open(request), self, outlet, self.responder)
-            if taken:
-                call.key = object()
+            call = InboundCall((negotiation or self.negotiation).open(request), self, outlet)
+            answer = call.answer_now()
+            if answer is None:
+                call.admission = self.limiters.admit()
+                if taken:
+                    call.key = object()
+                self.calls[call.key] = call
+                return call
         except RpcError as error:
-            self._refuse(request.id, error, outlet)
-            return
+            answer = self._refusal(request.id, error)
         except MalformedMessage as error:
-            self._malformed(MalformedMessage(str(error), code=error.code, id=request.id), outlet)
-            return
-        except Exception as error:  # a bug of ours must not end the session
-            log.exception(
-                "request could not be opened", session=self.name, method=request.method, exc_info=error
-            )
-            self._refuse(request.id, RpcError(INTERNAL_ERROR, "internal error"), outlet)
-            return
-        answer = call.attempt()
-        if answer is None:
-            self._start(call)
-        else:
-            self._post(answer, call.outlet)
+            self.counters.malformed += 1
+            answer = self._refusal(request.id, RpcError(error.code, str(error)))
+        except Exception as error:  # a defect of ours must not end the session
+            log.error("request could not be opened", session=self.name, method=request.method, exc_info=error)
+            answer = self._refusal(request.id, RpcError(INTERNAL_ERROR, "internal error"))
+        self._post(answer, outlet)
+        return None
 
-    def _start(self, call: Call) -> None:
-        call.limiters = self._limiters
-        for number, limiter in enumerate(self._limiters):
-            if limiter.try_enter():
-                continue
-            entered = self._limiters[:number]
-            try:
-                call.ticket = limiter.expect()
-            except RpcError as error:
-                for each in entered:
-                    each.leave()
-                self._refuse(call.id, error, call.outlet)
-                return
-            # The limiters behind this one are entered from the call's own task: who waits here takes no place there.
-            call.limiters, call.limiters_ahead = entered, self._limiters[number:]
-            break
-        self.calls[call.key] = call
-        assert self._pool is not None
-        self._pool.start(call)
+    def malformed(self, error: MalformedMessage, outlet: Outlet) -> None:
+        """Counts what was no message, and answers it where that is due."""
+        self.counters.malformed += 1
+        log.debug("malformed message", session=self.name, error=str(error))
+        if self.rules.answers_malformed:
+            self._post(refusal_frame(error.id, error.code, str(error)), outlet)
 
-    def _refuse(self, id: RequestId | None, error: RpcError, outlet: Outlet) -> None:
+    def refuse(self, id: RequestId | None, error: RpcError, outlet: Outlet) -> None:
+        """Answers what cannot be served with an error."""
+        self._post(self._refusal(id, error), outlet)
+
+    def _refusal(self, id: RequestId | None, error: RpcError) -> Frame:
         self.counters.refused += 1
-        self._post(refusal_frame(id, error.code, error.message, error.data), outlet)
+        return refusal_frame(id, error.code, error.message, error.data)
+
+    def _batch(self, messages: list[JsonRpcMessage | MalformedMessage], outlet: Outlet) -> None:
+        if self.opens_batch(messages, outlet, self.negotiation):
+            outlet = self.collected(messages, outlet)
+            for message in messages:
+                self.dispatch(message, outlet)
+
+    def opens_batch(self, messages: list[Any], outlet: Outlet, negotiation: Negotiation) -> bool:
+        """Whether these messages may come as a batch; if not, the batch is refused here.
+
+        JSON-RPC batches exist in one revision only, and ``initialize`` is never part of one (MCP 2025-03-26,
+        Lifecycle, Initialization).
+        """
+        if negotiation.batches and not any(
+            isinstance(each, JsonRpcRequest) and each.method == "initialize" for each in messages
+        ):
+            return True
+        self.malformed(MalformedMessage("a batch is not allowed here", code=INVALID_REQUEST), outlet)
+        return False
+
+    def collected(self, messages: list[Any], outlet: Outlet) -> Outlet:
+        """Returns the outlet that sends the answers to these messages as one array."""
+        answered = (JsonRpcRequest, MalformedMessage) if self.rules.answers_malformed else (JsonRpcRequest,)
+        answers = sum(isinstance(each, answered) for each in messages)
+        return Batch(outlet, answers) if answers else outlet
 
     def _post(self, frame: Frame, outlet: Outlet) -> None:
         try:
             outlet.post(frame)
         except LocalProtocolError as error:
-            # It repeats what the peer sent, an endless id for example: that peer is owed no answer.
+            # The answer repeats what the peer sent, an endless id for example: it cannot be sent.
             log.warning("answer not sent", session=self.name, error=str(error))
         except trio.BrokenResourceError:
-            log.debug("answer not sent: nobody is there", session=self.name, id=frame.about)
+            log.debug("answer not sent: the connection is gone", session=self.name, id=frame.about)
 
     def _unanswered(self, message: NoAnswer) -> None:
         if message.about is None or not self.outbound.unanswered(message.about, message.reason):
@@ -265,7 +286,7 @@ class Dispatcher:
     def _answered(self, answer: JsonRpcResult | JsonRpcError) -> None:
         if not self.outbound.answered(answer):
             self.counters.late += 1
-            log.debug("an answer nobody waits for", session=self.name, id=answer.id)
+            log.debug("an answer that no request waits for", session=self.name, id=answer.id)
 
     def _notified(self, notification: JsonRpcNotification) -> None:
         try:
@@ -279,53 +300,101 @@ class Dispatcher:
         elif notification.method == "notifications/progress":
             self.counters.late += not self.outbound.progressed(params)
         else:
-            self.opening.notified(notification.method)
+            self.negotiation.notified(notification.method)
             self._on_notification(notification.method, params)
 
     def _cancelled(self, params: dict[str, Any]) -> None:
         id, reason = params.get("requestId"), params.get("reason")
         # 1 == True for a dict, but not for JSON.
         call = self.calls.get(id) if type(id) is int or isinstance(id, str) else None
-        if call is None or (self.twins and self._is_ambiguous(call)):
+        if call is None or (self.rules.repeated_ids and self._is_ambiguous(call)):
             self.counters.late += 1
             self._on_notification("notifications/cancelled", params)
         elif not call.cancelled:
             self.counters.cancelled += 1
             call.cancel(reason if isinstance(reason, str) else None)
 
-    def _is_ambiguous(self, call: Call) -> bool:
-        """Of two calls with one id nobody can tell which is meant: better none ends than the wrong one."""
+    def _is_ambiguous(self, call: InboundCall) -> bool:
+        """Whether another call in flight has the same id: then it is better to cancel none than the wrong one."""
         return any(each.id == call.id and each is not call for each in self.calls.values())
 
-    def forget(self, call: Call) -> None:
+    def forget(self, call: InboundCall) -> None:
         """Takes a call that has ended out of the table, so that its id may be used again."""
         if self.calls.get(call.key) is call:
             del self.calls[call.key]
+            if self.on_idle is not None and not self.calls:
+                self.on_idle()
 
     # -- outgoing --------------------------------------------------------------------------------------------------
 
+    async def request(
+        self, method: str, params: dict[str, Any], options: CallOptions, *, call: InboundCall | None = None
+    ) -> dict[str, Any]:
+        """Sends a request of ours; see `OutboundCalls.request`.
+
+        Raises:
+            LocalProtocolError: There is no session, so there is no way back to the client.
+        """
+        if not self.rules.session:
+            raise LocalProtocolError(
+                f"{method} needs a session: without one there is no way back to the client"
+            )
+        return await self.outbound.request(method, params, options, call=call)
+
     async def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
-        """Sends a notification; raises `ConnectionLost` when there is nobody to send it to."""
+        """Sends a notification.
+
+        Raises:
+            ConnectionLost, SessionExpired: The peer cannot be reached.
+        """
+        if self.carrier is None:
+            raise self.outbound.loss()
         try:
-            await self.outlet.send(Frame(encode_notification(method, params), method=method))
+            await self.carrier.outlet.send(Frame(encode_notification(method, params), method=method))
         except trio.BrokenResourceError as error:
-            raise self._ending or self._loss(error) from error
+            raise self.outbound.loss(error) from error
 
     def post(self, method: str, params: dict[str, Any] | None = None, about: RequestId | None = None) -> None:
-        """Queues a notification without waiting."""
-        self.outlet.post(Frame(encode_notification(method, params), about, method=method))
+        """Queues a notification without waiting; nothing happens when the conversation has ended."""
+        if self.carrier is not None:
+            self.carrier.outlet.post(Frame(encode_notification(method, params), about, method=method))
 
-    def _link_statistics(self) -> LinkStatistics | None:
-        return None
+    def start_soon(self, kind: TaskKind, fn: Callable[[], Awaitable[object]]) -> None:
+        """Runs ``fn`` as a supervised task of this conversation; nothing happens when that has ended."""
+        if self.carrier is not None:
+            self.carrier.start_soon(kind, fn)
 
-    def statistics(self) -> SessionStatistics:
-        """Where the session, its calls and its link stand."""
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Ends the calls that would go on for ever."""
+        for call in list(self.calls.values()):
+            call.drain()
+
+    def end(self, broken: BaseException | None) -> None:
+        """No more messages come: requests of ours fail. Legal any number of times."""
+        if self.carrier is not None:
+            if broken is not None:
+                _forget_frames(broken)
+            self.outbound.end(broken)
+            # The carrier refers to the dispatcher: what has ended must not wait for the garbage collector.
+            self.carrier = None
+
+    def statistics(self, peer: str, link: LinkStatistics | None = None) -> SessionStatistics:
+        """Returns where the conversation and its calls stand."""
         return SessionStatistics(
             name=self.name,
-            peer=self.peer,
+            peer=peer,
             state=self.state,
             calls=tuple(call.statistics() for call in self.calls.values()),
             pending=tuple(pending.statistics() for pending in self.outbound.pending.values()),
-            link=self._link_statistics(),
+            link=link,
             counters=attrs.evolve(self.counters),
         )
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """Drops tracebacks, whose frames would keep the last messages for as long as the exception is kept."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__

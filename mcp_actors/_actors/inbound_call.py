@@ -1,164 +1,158 @@
-"""A call: an inbound request in flight. One task, one cancel scope, at most one answer.
+"""An inbound call: a request of the peer in flight. It has one task, one cancel scope and at most one answer.
 
-How a call ends, first row that fits:
+How a call ends, by the first row that fits:
 
 ===============================================  ==============================================================
-the peer cancelled it                            nothing is sent, whatever the handler returned
-the handler asked for input (`Call.replace`)     the input-required result that it left
-the handler returned                             the result, sealed by the era
+the peer cancelled it                            nothing is sent, whatever the handler returned or raised
+the handler asked for input                      the input-required result that it left (`InboundCall.replace`)
+the handler returned                             the result, in the form of the request's revision
 `RpcError`                                       that error
-any other exception                              -32603 without its text, which is logged here
+any other exception, `BaseException` included,   -32603 without its text, which is logged here
+and a `trio.Cancelled` that nothing accounts for
 the session ends                                 nothing is sent
 ===============================================  ==============================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import attrs
 import trio
 
-from mcp_actors._actors.admission import ConcurrencyLimiter
+from mcp_actors._actors.admission import Admission
+from mcp_actors._actors.continuation import Continuation
 from mcp_actors._actors.outbound_call import CallOptions
+from mcp_actors._actors.responses import failure_frame, result_frame
 from mcp_actors._eras.era import Invocation
 from mcp_actors._exception_groups import sole_cause
-from mcp_actors._wire.codec import encode_failure, encode_notification, encode_reply
+from mcp_actors._wire.codec import encode_notification
 from mcp_actors._wire.messages import RequestId
 from mcp_actors.abc import Frame, Outlet
-from mcp_actors.errors import (
-    INTERNAL_ERROR,
-    LocalProtocolError,
-    MethodNotFound,
-    MissingCapability,
-    Overloaded,
-    ResourceNotFound,
-    RpcError,
-)
+from mcp_actors.errors import LocalProtocolError
 from mcp_actors.logging import log
+from mcp_actors.supervision import cancellation_in, crash_in
 
-__all__ = ["DEFERRED", "Call", "CallStatistics", "Conversation", "Deferred", "Responder", "refusal_frame"]
-
-
-class Deferred:
-    """The type of `DEFERRED`."""
-
-    def __repr__(self) -> str:
-        return "DEFERRED"
-
-
-# What an inline attempt returns when the request needs a task of its own.
-DEFERRED = Deferred()
-
-
-class Conversation(Protocol):
-    """What a call can ask of the session it belongs to."""
-
-    name: str
-
-    async def request(
-        self, method: str, params: dict[str, Any], options: CallOptions, *, call: Call | None = None
-    ) -> dict[str, Any]: ...
-
-    def forget(self, call: Call) -> None: ...
+__all__ = ["CallOwner", "CallStatistics", "DispatchRules", "InboundCall", "Responder"]
 
 
 class Responder(Protocol):
-    """The floor above: whoever knows what the methods do."""
+    """The floor above: it knows what the methods do."""
 
-    stamp: Mapping[str, Any]
+    @property
+    def stamp(self) -> Mapping[str, Any]:
+        """What the modern era adds to results."""
 
-    def attempt(self, call: Call) -> Any:
-        """Answers at once without blocking, or returns `DEFERRED`."""
+    def respond(self, call: InboundCall) -> Any:
+        """Returns the result, or a `Continuation` when the call needs a task. Never waits."""
 
-    def answer(self, call: Call) -> Awaitable[Any]:
-        """Answers in the call's own task."""
+
+@attrs.frozen
+class DispatchRules:
+    """What a dispatcher does differently for different sides and carriers."""
+
+    answers_malformed: bool
+    """Whether broken frames are answered: servers answer, clients count."""
+    repeated_ids: bool = False
+    """Whether requests in flight may have the same id, since each has an outlet of its own."""
+    session: bool = True
+    """Whether there is a session: without one nothing is remembered, and the client cannot be sent requests."""
+
+
+class CallOwner(Protocol):
+    """What a call needs of the dispatcher that it belongs to."""
+
+    name: str
+    responder: Responder
+    rules: DispatchRules
+
+    async def request(
+        self, method: str, params: dict[str, Any], options: CallOptions, *, call: InboundCall | None = None
+    ) -> dict[str, Any]: ...
+
+    def forget(self, call: InboundCall) -> None:
+        """Takes the call out of the table, so that its id may be used again. Legal any number of times."""
 
 
 @attrs.frozen
 class CallStatistics:
-    """A snapshot of a call."""
+    """A snapshot of an inbound call."""
 
     id: RequestId
     method: str
     target: str | None
-    """The tool, prompt or resource that is meant."""
+    """The tool, prompt or resource that is called."""
     age: float
     """Seconds since it arrived."""
     state: str
-    """``waiting`` for a place, ``running`` or ``cancelled`` (its handler cleans up)."""
+    """``waiting`` for a place, ``running``, ``cancelled`` (its handler cleans up) or ``replaced`` (likewise, and the
+    client is asked for input)."""
 
 
-class Call:
-    """One inbound request in flight."""
+class InboundCall:
+    """One request of the peer in flight.
+
+    Its ``state`` is ``"running"`` from the start, ``"waiting"`` while it has no place, ``"cancelled"`` or
+    ``"replaced"`` once its scope is cancelled, and ``"answered"`` when nothing may be sent any more.
+    """
 
     __slots__ = (
         "_on_drain",
-        "_over",
         "_replacement",
-        "_state",
-        "cancelled",
-        "conversation",
-        "cut_short",
+        "admission",
+        "continuation",
         "id",
         "invocation",
         "key",
-        "limiters",
-        "limiters_ahead",
         "outlet",
-        "prepared",
-        "responder",
+        "owner",
         "scope",
         "started",
-        "ticket",
+        "state",
     )
 
-    def __init__(
-        self, invocation: Invocation, conversation: Conversation, outlet: Outlet, responder: Responder
-    ) -> None:
+    def __init__(self, invocation: Invocation, owner: CallOwner, outlet: Outlet) -> None:
         self.id = invocation.id
-        # Under which the conversation keeps it: its id, unless another call in flight has the same.
+        # The key in the owner's table: the id, unless another call in flight has the same.
         self.key: Any = invocation.id
         self.invocation = invocation
-        self.conversation = conversation
+        self.owner = owner
         self.outlet = outlet
-        self.responder = responder
         self.scope: trio.CancelScope | None = None
         self.started = trio.current_time()
-        # Gates whose place this call holds, those it has still to enter, and the ticket for the first of them.
-        self.limiters: Sequence[ConcurrencyLimiter] = ()
-        self.limiters_ahead: Sequence[ConcurrencyLimiter] = ()
-        self.ticket: trio.Event | None = None
-        # What the responder keeps between its attempt to answer at once and the call's own task.
-        self.prepared: Any = None
-        self.cancelled = False
-        # Whether its scope was cancelled. Asking the scope costs a look at the clock.
-        self.cut_short = False
-        self._over = False
-        self._state = "running"
+        self.admission: Admission | None = None
+        self.continuation: Continuation | None = None
+        self.state = "running"
         self._replacement: Any = None
         self._on_drain: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
-        return f"<Call {self.id!r} {self.invocation.method.name} {self.state}>"
+        return f"<InboundCall {self.id!r} {self.invocation.method.name} {self.state}>"
 
     # -- from outside ----------------------------------------------------------------------------------------------
 
-    def cancel(self, reason: str | None = None) -> None:
-        """The peer no longer wants the answer: the handler sees `trio.Cancelled` and nothing is sent."""
-        self.cancelled = True
-        if self.scope is not None:
-            self._cut_short(self.scope, f"cancelled by the peer: {reason or 'no reason given'}")
-
-    def drain(self) -> None:
-        """The connection is about to end: calls without an end of their own end now."""
-        if self._on_drain is not None:
-            self._on_drain()
+    @property
+    def cancelled(self) -> bool:
+        """Whether the peer no longer wants the answer."""
+        return self.state == "cancelled"
 
     @property
-    def state(self) -> str:
-        return "cancelled" if self.cancelled else self._state
+    def cut_short(self) -> bool:
+        """Whether its scope was cancelled, by `cancel` or `replace`. Asking the scope is dearer."""
+        return self.state == "cancelled" or self.state == "replaced"
+
+    def cancel(self, reason: str | None = None) -> None:
+        """The peer no longer wants the answer: the handler sees `trio.Cancelled` and nothing is sent."""
+        if self.state != "answered":
+            self.state = "cancelled"
+            if self.scope is not None:
+                self.scope.cancel(reason=f"cancelled by the peer: {reason or 'no reason given'}")
+
+    def drain(self) -> None:
+        """The connection is about to end: a call that would go on for ever ends now."""
+        if self._on_drain is not None:
+            self._on_drain()
 
     # -- for the handler's context ---------------------------------------------------------------------------------
 
@@ -167,17 +161,22 @@ class Call:
         self._on_drain = callback
 
     async def notify(self, method: str, params: dict[str, Any]) -> None:
-        """Sends a notification that belongs to this call; after its end or a cancellation nothing goes out any more."""
-        if not self.cancelled and not self._over:
+        """Sends a notification that belongs to this call; after its end or a cancellation nothing is sent.
+
+        Raises:
+            trio.BrokenResourceError: The peer cannot be reached.
+            LocalProtocolError: The message is longer than the outlet takes.
+        """
+        if self.state == "running":
             await self.outlet.send(Frame(encode_notification(method, params), self.id, method=method))
 
     async def ask(self, method: str, params: dict[str, Any], *, idle: float, cap: float) -> dict[str, Any]:
         """Sends a request to the client on this call's stream; cancelling the call cancels it at the other side."""
-        return await self.conversation.request(method, params, CallOptions(idle=idle, cap=cap), call=self)
+        return await self.owner.request(method, params, CallOptions(idle=idle, cap=cap), call=self)
 
     def close_stream(self) -> None:
-        """Lets go of the connection that waits for this call, if the client comes back by itself for the rest."""
-        if not self.cancelled and not self._over:
+        """Closes the stream that waits for this call, if the client comes back by itself for the rest."""
+        if self.state == "running":
             self.outlet.close_stream()
 
     async def replace(self, result: Any) -> None:
@@ -186,62 +185,77 @@ class Call:
         The handler is unwound like any cancelled code, so that an ``except Exception`` in it cannot stop this.
         """
         assert self.scope is not None
-        self._replacement = result
-        self._cut_short(self.scope, "the client is asked for input; its retry runs this handler again")
+        if self.state == "running":
+            self.state = "replaced"
+            self._replacement = result
+            self.scope.cancel(reason="the client is asked for input; its retry runs this handler again")
         await trio.sleep_forever()
-
-    def _cut_short(self, scope: trio.CancelScope, reason: str) -> None:
-        self.cut_short = True
-        scope.cancel(reason=reason)
 
     # -- the actor -------------------------------------------------------------------------------------------------
 
-    def attempt(self) -> Frame | None:
-        """The answer, if it can be given at once; ``None`` when the call needs a task of its own."""
+    def answer_now(self) -> Frame | None:
+        """Returns the answer if it can be given at once, and ``None`` when the call needs a task of its own."""
         try:
-            result = self.responder.attempt(self)
-            return None if result is DEFERRED else self.reply(result)
-        except Exception as error:
-            return self.failure(error)
+            result = self.owner.responder.respond(self)
+            if result.__class__ is not Continuation:
+                return result_frame(self.invocation, result, self.owner.responder.stamp, self.outlet.longest)
+            self.continuation = result
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            return failure_frame(self.invocation, error)
+        return None
 
     async def run(self, scope: trio.CancelScope) -> None:
-        """Runs the handler inside ``scope`` and sends what comes of it.
+        """Runs the continuation inside ``scope`` and sends what comes of it.
 
-        When it was `cut_short`, by `cancel` or `replace`, `finish` comes after the scope; `close` comes in any case.
+        When the call was `cut_short`, `finish` has to be awaited after the scope. `close` has to be called in any case.
         """
         self.scope = scope
-        if self.cancelled:
-            self._cut_short(scope, "cancelled by the peer before it began")
+        if self.state == "cancelled":
+            scope.cancel(reason="cancelled by the peer before it began")
         frame = await self._outcome()
         if not self.cut_short:
             await self._send(frame)
 
     async def finish(self) -> None:
-        """What is left to do outside of the scope that was cancelled."""
+        """Sends what is left to be sent outside of the scope that was cancelled."""
         frame = None
-        if self._replacement is not None and not self.cancelled:
+        if self.state == "replaced":
             try:
-                frame = self.reply(self._replacement)
+                frame = self._reply(self._replacement)
             except Exception as error:
-                frame = self.failure(error)
+                frame = failure_frame(self.invocation, error)
         await self._send(frame)
 
+    def fail(self, error: BaseException) -> None:
+        """Answers with an error what a defect of the engine has ended, unless the call itself was cancelled."""
+        if self.state != "answered" and crash_in(error) is not None:
+            self.state = "answered"
+            try:
+                self.outlet.post(failure_frame(self.invocation, error))
+            except (trio.BrokenResourceError, LocalProtocolError):
+                log.debug("answer not sent: the connection is gone", id=self.id)
+        self.close()
+
     def close(self) -> None:
-        """The call is over: its id may be used again, its place and its scope are free."""
-        self.scope = None
-        if not self._over:
-            self.conversation.forget(self)
-        for limiter in self.limiters:
-            limiter.leave()
+        """The call is over: its id may be used again, its place and its scope are free. Legal any number of times."""
+        # The scope, the continuation and what it leads to refer to each other and to what the peer sent.
+        self.scope = self.continuation = self._on_drain = self._replacement = None
+        self.owner.forget(self)
+        admission, self.admission = self.admission, None
+        if admission is not None:
+            admission.release()
 
     async def _send(self, frame: Frame | None) -> None:
-        # From here on a cancellation comes too late, as the protocol allows.
-        self._over = True
-        self.conversation.forget(self)
+        # From here on a cancellation comes too late, as the protocol allows (MCP, Cancellation, Timing Considerations).
+        self.state = "answered"
+        self.owner.forget(self)
         try:
             if frame is None:
                 self.outlet.settle()
             elif not self.outlet.send_nowait(frame):
+                # The call keeps its place meanwhile: a peer that does not read its answers gets no further calls.
                 await self.outlet.send(frame)
         except trio.BrokenResourceError:
             log.debug("answer not sent: the connection is gone", id=self.id)
@@ -249,98 +263,48 @@ class Call:
             log.warning("answer not sent", id=self.id, error=str(error))
 
     async def _outcome(self) -> Frame | None:
+        continuation, self.continuation = self.continuation, None
+        assert continuation is not None
         try:
-            if self.limiters_ahead:
-                await self._enter()
-            if self.cancelled:
+            if self.admission is not None and not self.admission.complete:
+                await self._wait_for_admission(self.admission)
+            if self.state == "cancelled":
                 await trio.lowlevel.checkpoint()
-            return self.reply(await self.responder.answer(self))
-        except BaseExceptionGroup as group:
-            return self._group_failure(group)
+            return self._reply(await continuation())
         except Exception as error:
-            return None if self._is_silent(error) else self.failure(error)
+            if not isinstance(error, ExceptionGroup):
+                return self._failed(error)
+            return self._failed(sole_cause(error))
+        except BaseException as error:
+            crash = crash_in(error)
+            if crash is None:
+                raise
+            if crash is error:
+                return self._failed(sole_cause(error))
+            log.warning("a handler raised while it was cancelled", id=self.id, exc_info=crash)
+            raise cancellation_in(error) from None
 
-    async def _enter(self) -> None:
-        self._state = "waiting"
-        entered = list(self.limiters)
-        ticket, self.ticket = self.ticket, None
-        try:
-            for limiter in self.limiters_ahead:
-                if ticket is None and not limiter.try_enter():
-                    ticket = limiter.expect()
-                if ticket is not None:
-                    await limiter.enter(ticket)
-                    ticket = None
-                entered.append(limiter)
-        finally:
-            self.limiters = entered
-        self._state = "running"
+    async def _wait_for_admission(self, admission: Admission) -> None:
+        if self.state == "running":
+            self.state = "waiting"
+        await admission.wait()
+        if self.state == "waiting":
+            self.state = "running"
 
-    def _is_silent(self, error: BaseException) -> bool:
-        if self.cancelled:
+    def _reply(self, result: Any) -> Frame:
+        return result_frame(self.invocation, result, self.owner.responder.stamp, self.outlet.longest)
+
+    def _failed(self, error: BaseException) -> Frame | None:
+        if self.cut_short:
             log.debug("a cancelled handler raised while it cleaned up", id=self.id, exc_info=error)
-        return self.cancelled
-
-    def _group_failure(self, group: BaseExceptionGroup[BaseException]) -> Frame | None:
-        """A handler's own nursery broke. Cancellation from outside goes on; one sole cause speaks for itself."""
-        cancelled, rest = group.split(trio.Cancelled)
-        if cancelled is not None:
-            if rest is not None:
-                log.warning("a handler raised while it was cancelled", id=self.id, exc_info=rest)
-            raise cancelled
-        if not isinstance(group, ExceptionGroup):
-            raise group
-        cause = sole_cause(group)
-        return None if self._is_silent(cause) else self.failure(cause)
-
-    # -- encoding --------------------------------------------------------------------------------------------------
-
-    def reply(self, result: Any) -> Frame:
-        """The answer as a frame; raises what the encoder raises for a value that JSON cannot hold."""
-        invocation = self.invocation
-        payload = invocation.era.seal(result, invocation.method, self.responder.stamp)
-        data = encode_reply(self.id, payload)
-        if len(data) > self.outlet.longest:
-            raise RpcError(
-                INTERNAL_ERROR,
-                f"the result is too long to be sent: {len(data)} bytes, the limit is {self.outlet.longest}",
-            )
-        return Frame(data, self.id, True)
-
-    def failure(self, error: BaseException) -> Frame:
-        """The error as a frame. Only `RpcError` says more than that something went wrong."""
-        if not isinstance(error, RpcError):
-            log.error("handler failed", method=self.invocation.method.name, id=self.id, exc_info=error)
-            error = RpcError(INTERNAL_ERROR, "internal error")
-        code = error.code
-        if isinstance(error, ResourceNotFound):
-            code = self.invocation.era.resource_not_found
-        refused = isinstance(error, MethodNotFound | MissingCapability | Overloaded)
-        encode = refusal_frame if refused else failure_frame
-        return encode(self.id, code, error.message, error.data)
+            return None
+        return failure_frame(self.invocation, error)
 
     def statistics(self) -> CallStatistics:
-        """Where the call stands."""
+        """Returns where the call stands."""
         method = self.invocation.method
         target = self.invocation.params.get(method.target) if method.target else None
         age = trio.current_time() - self.started
         return CallStatistics(
             self.id, method.name, target if isinstance(target, str) else None, age, self.state
         )
-
-
-def failure_frame(id: RequestId | None, code: int, message: str, data: Any = None) -> Frame:
-    """An error response; data that JSON cannot hold is left out rather than losing the answer."""
-    try:
-        encoded = encode_failure(id, code, message, data)
-    except (TypeError, ValueError):
-        log.warning("error data cannot be encoded", id=id, code=code)
-        encoded = encode_failure(id, code, message)
-    return Frame(encoded, id, True)
-
-
-def refusal_frame(id: RequestId | None, code: int, message: str, data: Any = None) -> Frame:
-    """An error response to what cannot be served as it stands; it says so to bindings that have a status for that."""
-    frame = failure_frame(id, code, message, data)
-    frame.refusal = code
-    return frame

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import attrs
 import trio
@@ -16,7 +17,7 @@ import trio
 from mcp_actors._actors.limits import Limits
 from mcp_actors._wire.codec import decode
 from mcp_actors._wire.messages import JsonRpcError, JsonRpcMessage
-from mcp_actors.abc import Frame, FrameChannel, NoAnswer
+from mcp_actors.abc import Frame, FrameChannel, NoAnswer, Outlet
 from mcp_actors.errors import LocalProtocolError, MalformedMessage
 
 __all__ = ["Link", "LinkStatistics", "Received"]
@@ -46,15 +47,44 @@ class LinkStatistics:
     bytes_out: int
 
 
+class LinkOwner(Protocol):
+    """What the messages of a link are for: a dispatcher, seen from the link."""
+
+    @property
+    def calls(self) -> Mapping[Any, object]: ...
+
+    @property
+    def outbound(self) -> Pending: ...
+
+    def dispatch(self, message: Received, outlet: Outlet) -> None: ...
+
+
+class Pending(Protocol):
+    """The requests of ours that wait for an answer."""
+
+    @property
+    def pending(self) -> Mapping[Any, object]: ...
+
+
+def _no_crash(error: BaseException) -> None:
+    """Takes an error after the link was closed."""
+
+
+def _take_nothing(frame: Frame) -> bool:
+    return False
+
+
 class Link:
     """Owns one channel; `run` is its writer, `receive` its reader's door."""
 
-    def __init__(self, channel: FrameChannel, limits: Limits) -> None:
+    def __init__(
+        self, channel: FrameChannel, limits: Limits, on_broken: Callable[[BaseException], None]
+    ) -> None:
         self.channel = channel
         self.limits = limits
-        self.on_broken: Callable[[BaseException], None] = lambda error: None
-        # Gets what a channel in this process delivers past `receive`; set by the session.
-        self.on_message: Callable[[Received], None] = lambda message: None
+        self._on_broken = on_broken
+        self._served: LinkOwner | None = None
+        self._on_crash: Callable[[Exception], None] = _no_crash
         self._outbox, self._inbox = trio.open_memory_channel[Frame](limits.outbox)
         # What must not wait: cancellations, refusals and other answers that the session gives itself. Bounded by
         # the number of calls in flight plus one batch, because the session waits in `flow` before it reads on.
@@ -63,18 +93,23 @@ class Link:
         self._progressed = trio.lowlevel.ParkingLot()
         # A channel in memory takes a frame for less than it costs to wake the writer.
         self._direct = type(channel).send_nowait is not FrameChannel.send_nowait
-        # After how many messages the session lets others have their turn; in one process nobody works meanwhile.
-        self.turn = sys.maxsize if self._direct else MESSAGES_IN_A_TURN
-        # Whether no other frame can be expected to leave with this one; set by the session.
-        self.alone: Callable[[], bool] = lambda: False
+        # After how many messages of a burst the session lets other tasks run; a peer in this process waits anyway.
+        self.messages_in_a_turn = sys.maxsize if self._direct else MESSAGES_IN_A_TURN
+        # Whether the session is at a burst of messages, whose answers are better written together.
+        self.in_burst = False
         self.longest = channel.max_message_bytes or sys.maxsize
         # What goes with every frame that brings nothing of its own to be mirrored outside the body.
         self.metadata: Mapping[str, str] | None = None
         self._frames_in = self._frames_out = self._bytes_in = self._bytes_out = 0
-        channel.deliver_to(self._take)
 
     def __repr__(self) -> str:
         return f"<Link {self.channel.peer} outbox={self._unwritten}/{self.limits.outbox}>"
+
+    def attach(self, served: LinkOwner, on_crash: Callable[[Exception], None]) -> None:
+        """Connects the link with what its messages are for; ``on_crash`` takes what dispatching one of them raised."""
+        self._served = served
+        self._on_crash = on_crash
+        self.channel.deliver_to(self._take)
 
     # -- outgoing ------------------------------------------------------------------------------------------------
 
@@ -153,7 +188,7 @@ class Link:
 
     def _stalled(self) -> trio.BrokenResourceError:
         error = trio.BrokenResourceError(f"the peer has not read for {self.limits.stall_timeout:g} s")
-        self.on_broken(error)
+        self._on_broken(error)
         return error
 
     def _prepare(self, frame: Frame) -> None:
@@ -165,20 +200,37 @@ class Link:
             frame.metadata = self.metadata
 
     def _sent_at_once(self, frame: Frame) -> bool:
-        """Nothing is ahead of this frame. If nothing follows it either, waking the writer would be the dearest part."""
+        """Tries to write without waking the writer's task, which would cost more than the write itself.
+
+        Called only when nothing is queued.
+        """
         try:
-            if not (self.alone() and self.channel.write_now(frame)):
+            if not (self._expects_no_other() and self.channel.write_now(frame)):
                 if not self._direct:
                     return False
                 self.channel.send_nowait(frame)
         except trio.WouldBlock:
             return False
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            self.on_broken(error)
+            self._on_broken(error)
             return True
         self._frames_out += 1
         self._bytes_out += len(frame.data)
         return True
+
+    def _expects_no_other(self) -> bool:
+        """Whether no other frame is likely to be sent soon, with which this one had better be written.
+
+        That is so outside of a burst, if no inbound call is running (one that answers has left the table) and no
+        outbound call is pending but the one that sends.
+        """
+        served = self._served
+        return (
+            not self.in_burst
+            and served is not None
+            and not served.calls
+            and len(served.outbound.pending) <= 1
+        )
 
     async def run(self) -> None:
         """The writer: takes everything that is queued and makes one write of it. Ends when the link is closed."""
@@ -188,7 +240,7 @@ class Link:
                 await self.channel.send_many(burst)
                 self._written(burst)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            self.on_broken(error)
+            self._on_broken(error)
         finally:
             self._inbox.close()
             self._unwritten = 0
@@ -226,18 +278,29 @@ class Link:
         self._outbox.close()
         with trio.move_on_after(self.limits.close_timeout, shield=True):
             await self.channel.aclose()
+        # The channel refers to the link, and the link to its session, which have ended.
+        self.channel.deliver_to(_take_nothing)
+        self._served, self._on_crash, self._on_broken = None, _no_crash, _no_crash
 
     # -- incoming ------------------------------------------------------------------------------------------------
 
     async def receive(self) -> list[Received]:
         """All messages that one read brought; those that are none stand in the list as `MalformedMessage`."""
-        return [self._received(frame) for frame in await self.channel.receive_many()]
+        frames = await self.channel.receive_many()
+        self.in_burst = len(frames) > 1
+        return [self._received(frame) for frame in frames]
 
     def _take(self, frame: Frame) -> bool:
-        """What the channel delivers by itself; nothing while the peer is slow, for the reader has to wait in `flow`."""
-        if self._held:
+        """Takes what the channel delivers by itself, in the turn of whoever delivers it.
+
+        It takes nothing while the peer reads slowly, because the session's reader has to wait in `flow` then.
+        """
+        if self._held or self._served is None:
             return False
-        self.on_message(self._received(frame))
+        try:
+            self._served.dispatch(self._received(frame), self)
+        except Exception as error:
+            self._on_crash(error)
         return True
 
     def _received(self, frame: Frame) -> Received:

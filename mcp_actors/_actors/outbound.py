@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, TypeGuard
+from typing import Any, Protocol, TypeGuard
 
 import trio
 
 from mcp_actors._actors.deadline import Deadline, DeadlineClock
-from mcp_actors._actors.inbound_call import Call
+from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import CallOptions, OutboundCall, Progress
 from mcp_actors._wire.codec import decode_value, encode_notification, encode_request
@@ -23,34 +23,39 @@ from mcp_actors.errors import (
     RpcError,
     SessionExpired,
 )
+from mcp_actors.supervision import TaskKind
 
 __all__ = ["OutboundCalls"]
 
 
-class OutboundCalls:
-    """The pending calls of one session, by id."""
+class CallCarrier(Protocol):
+    """What the requests of one side need of whatever carries them."""
 
-    def __init__(
-        self,
-        outlet: Outlet,
-        limits: Limits,
-        start_soon: Callable[..., None],
-        loss: Callable[[BaseException | None], ConnectionLost | SessionExpired],
-        on_settled: Callable[[RequestId], None] = lambda id: None,
-    ) -> None:
+    @property
+    def outlet(self) -> Outlet: ...
+
+    def start_soon(self, kind: TaskKind, fn: Callable[[], Awaitable[object]]) -> None: ...
+
+    def connection_lost(self, broken: BaseException | None) -> ConnectionLost | SessionExpired: ...
+
+    def settled(self, request: RequestId) -> None: ...
+
+
+class OutboundCalls:
+    """The requests of ours that one session waits for, by id."""
+
+    def __init__(self, carrier: CallCarrier, limits: Limits) -> None:
         self.pending: dict[RequestId, OutboundCall] = {}
-        self.clock = DeadlineClock(self.pending, start_soon)
+        self.clock = DeadlineClock(self.pending, carrier.start_soon)
         self.meta: Mapping[str, Any] = {}
         """What every request of this session carries in its ``_meta``."""
-        self._outlet = outlet
+        self._carrier: CallCarrier | None = carrier
         self._limits = limits
-        self._loss = loss
-        self._on_settled = on_settled
         self._last_id = 0
-        self._ended = False
+        self._lost: ConnectionLost | SessionExpired | None = None
 
     def __repr__(self) -> str:
-        return f"<OutboundCalls {'ended' if self._ended else 'open'} pending={len(self.pending)}>"
+        return f"<OutboundCalls {'open' if self._lost is None else 'ended'} pending={len(self.pending)}>"
 
     def next_id(self) -> int:
         """Ids count up and are never used again: the legacy rule, and right for both eras."""
@@ -63,7 +68,7 @@ class OutboundCalls:
         params: dict[str, Any],
         options: CallOptions,
         *,
-        call: Call | None = None,
+        call: InboundCall | None = None,
         id: int | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
@@ -83,8 +88,9 @@ class OutboundCalls:
             SessionExpired: The server has forgotten the session.
             RemoteProtocolError: The result is no object.
         """
-        if self._ended:
-            raise self._loss(None)
+        carrier = self._carrier
+        if carrier is None:
+            raise self.loss()
         id = self.next_id() if id is None else id
         on_progress, more = options.on_progress, options.meta
         if self.meta or more or on_progress or options.wants_progress:
@@ -96,18 +102,18 @@ class OutboundCalls:
         pending = OutboundCall(id, method, deadline, on_progress, self._limits.progress_queue)
         self.pending[id] = pending
         self.clock.watch(deadline)
-        outlet, about = (self._outlet, None) if call is None else (call.outlet, call.id)
+        outlet, about = (carrier.outlet, None) if call is None else (call.outlet, call.id)
         frame = Frame(encode_request(id, method, params), about, metadata=metadata, method=method, request=id)
         try:
             pending.sent = self._sent(frame, outlet) or await self._send(frame, pending, outlet)
             answer = await pending.wait()
         except BaseException as error:
-            if pending.sent and options.cancellable and not self._ended and not pending.answered:
+            if pending.sent and options.cancellable and self._lost is None and not pending.answered:
                 self._take_back(id, isinstance(error, CallTimeout), outlet, about)
             raise
         finally:
             del self.pending[id]
-            self._on_settled(id)
+            carrier.settled(id)
         return _result_of(answer)
 
     def _take_back(self, id: int, timed_out: bool, outlet: Outlet, about: RequestId | None) -> None:
@@ -121,7 +127,7 @@ class OutboundCalls:
         try:
             return outlet.send_nowait(frame)
         except trio.BrokenResourceError as error:
-            raise self._loss(error) from error
+            raise self.loss(error) from error
 
     async def _send(self, frame: Frame, pending: OutboundCall, outlet: Outlet) -> bool:
         """Waits for room, but no longer than for the answer: then it was not sent."""
@@ -129,7 +135,7 @@ class OutboundCalls:
             try:
                 await outlet.send(frame)
             except trio.BrokenResourceError as error:
-                raise self._loss(error) from error
+                raise self.loss(error) from error
         if waiting.cancelled_caught:
             pending.expire()
         return not waiting.cancelled_caught
@@ -139,9 +145,10 @@ class OutboundCalls:
         pending = None if answer.id is None else self.pending.get(answer.id)
         if pending is None:
             return False
-        pending.settle(answer)
+        pending.resolve(answer)
         # Not only when its caller wakes up, who may have reports of progress to see first.
-        self._on_settled(pending.id)
+        if self._carrier is not None:
+            self._carrier.settled(pending.id)
         return True
 
     def unanswered(self, id: RequestId, reason: McpError | None) -> bool:
@@ -149,8 +156,9 @@ class OutboundCalls:
         pending = self.pending.get(id)
         if pending is None:
             return False
-        pending.settle(reason or self._loss(None))
-        self._on_settled(pending.id)
+        pending.resolve(reason or self.loss())
+        if self._carrier is not None:
+            self._carrier.settled(pending.id)
         return True
 
     def progressed(self, params: dict[str, Any]) -> bool:
@@ -168,12 +176,32 @@ class OutboundCalls:
         )
         return True
 
+    def loss(self, broken: BaseException | None = None) -> ConnectionLost | SessionExpired:
+        """Makes the exception for a request that gets no answer: a new one each time, as each is raised elsewhere."""
+        if self._carrier is not None:
+            return self._carrier.connection_lost(broken)
+        assert self._lost is not None
+        return _renewed(self._lost)
+
     def end(self, broken: BaseException | None) -> None:
         """There will be no more answers: every call raises why."""
-        self._ended = True
+        if self._carrier is None:
+            return
+        self._lost = self._carrier.connection_lost(broken)
+        self._carrier = None
         self.clock.end()
         for pending in self.pending.values():
-            pending.settle(self._loss(broken))
+            pending.resolve(_renewed(self._lost))
+
+
+def _renewed(lost: ConnectionLost | SessionExpired) -> ConnectionLost | SessionExpired:
+    copy: ConnectionLost | SessionExpired
+    if isinstance(lost, SessionExpired):
+        copy = SessionExpired(*lost.args, never_run=lost.never_run)
+    else:
+        copy = ConnectionLost(*lost.args, exit_code=lost.exit_code, stderr=lost.stderr)
+    copy.__cause__ = lost.__cause__
+    return copy
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

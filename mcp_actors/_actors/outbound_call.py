@@ -135,7 +135,7 @@ class OutboundCall:
             self._progress.append(progress)
             self._wake()
 
-    def settle(self, answer: JsonRpcResult | JsonRpcError | BaseException) -> None:
+    def resolve(self, answer: JsonRpcResult | JsonRpcError | BaseException) -> None:
         """Takes the answer, or the reason why there will be none. Only the first one counts.
 
         An answer waits for the progress callbacks; a failure does not, or a callback that hangs would hold it up.
@@ -153,7 +153,7 @@ class OutboundCall:
         """A clock ran out before the answer came."""
         deadline = self.deadline
         clock = deadline.which
-        self.settle(CallTimeout(self.method, clock, deadline.idle if clock == "idle" else deadline.cap))
+        self.resolve(CallTimeout(self.method, clock, deadline.idle if clock == "idle" else deadline.cap))
 
     @property
     def answered(self) -> bool:

@@ -1,18 +1,29 @@
-"""The session: a switchboard with a connection. It reads until the peer ends, then drains and closes."""
+"""A session with a connection: it reads until the peer ends, then drains and closes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import trio
 
 from mcp_actors._actors.admission import ConcurrencyLimiter
-from mcp_actors._actors.dispatcher import Dispatcher, Loss, Negotiation
+from mcp_actors._actors.dispatcher import (
+    Dispatcher,
+    DispatchRules,
+    Loss,
+    Negotiation,
+    NotificationHandler,
+    SessionStatistics,
+    ignore,
+)
 from mcp_actors._actors.inbound_call import Responder
 from mcp_actors._actors.limits import Limits
-from mcp_actors._actors.link import Link, LinkStatistics, Received
+from mcp_actors._actors.link import Link
+from mcp_actors._actors.outbound import OutboundCalls
 from mcp_actors._actors.task_pool import TaskPool
+from mcp_actors._wire.messages import RequestId
+from mcp_actors.abc import FrameChannel
 from mcp_actors.errors import (
     INVALID_REQUEST,
     ConnectionLost,
@@ -20,168 +31,166 @@ from mcp_actors.errors import (
     RemoteProtocolError,
     SessionExpired,
 )
+from mcp_actors.supervision import CONNECTION_WRITER, SESSION, Containment, TaskKind, start, start_again
 
 __all__ = ["Session"]
 
 
-class Session(Dispatcher):
-    """One peer's conversation over one link; see `Dispatcher` for the arguments."""
+class Session:
+    """One peer's conversation over one connection; see `Dispatcher` for the arguments."""
 
     def __init__(
         self,
         name: str,
-        link: Link,
-        opening: Negotiation,
+        channel: FrameChannel,
+        negotiation: Negotiation,
         responder: Responder,
+        rules: DispatchRules,
         *,
         limits: Limits,
-        server_limiter: ConcurrencyLimiter | None = None,
-        on_notification: Callable[[str, dict[str, Any]], None],
-        answers_malformed: bool,
+        limiter: ConcurrencyLimiter | None = None,
+        on_notification: NotificationHandler = ignore,
     ) -> None:
-        super().__init__(
+        self.limits = limits
+        self.link = Link(channel, limits, self._broken)
+        self.dispatcher = Dispatcher(
             name,
-            link,
-            opening,
+            self,
+            negotiation,
             responder,
+            rules,
             limits=limits,
-            server_limiter=server_limiter,
+            limiter=limiter,
             on_notification=on_notification,
-            answers_malformed=answers_malformed,
-            on_settled=link.channel.settled,
         )
-        self.link = link
         self.ended = trio.Event()
         self._reading = trio.CancelScope()
-        self._in_burst = False
         self._nursery: trio.Nursery | None = None
         self._breaking: BaseException | None = None
-        self._lost_to: BaseException | None = None
-        self._crash: Exception | None = None
-        link.on_broken = self._broken
-        link.on_message = self._delivered
-        link.alone = self._is_alone
 
     def __repr__(self) -> str:
+        dispatcher = self.dispatcher
         return (
-            f"<Session {self.name} {self.state} calls={len(self.calls)} pending={len(self.outbound.pending)}>"
+            f"<Session {dispatcher.name} {dispatcher.state} calls={len(dispatcher.calls)} "
+            f"pending={len(dispatcher.outbound.pending)}>"
         )
-
-    def _is_alone(self) -> bool:
-        """Only the one that sends now is in flight: who answers has left its table, who asks stands in the other.
-
-        Answers to a burst had better leave as one.
-        """
-        return not self._in_burst and not self.calls and len(self.outbound.pending) <= 1
 
     # -- the actor -------------------------------------------------------------------------------------------------
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Converses until the peer ends, the link breaks or `stop` is called; then drains, closes, returns.
+        """Converses until the peer ends, the link breaks or `stop` is called; then drains, closes and returns.
 
-        A clean end lets calls in flight go on for ``drain_grace`` seconds; a broken link cancels them at once.
+        A clean end lets calls in flight go on for ``drain_grace`` seconds; a broken link cancels them at once. A defect
+        of ours ends this connection, is logged, and goes no further. Cancelled, the session closes at once.
         """
+        with Containment(SESSION, details={"session": self.dispatcher.name}):
+            try:
+                async with trio.open_nursery() as connection:
+                    start(connection, CONNECTION_WRITER, self.link.run, on_crash=self._broken)
+                    await self._converse(task_status)
+                    connection.cancel_scope.cancel(reason="the session ended")
+            finally:
+                self.ended.set()
+
+    async def _converse(self, task_status: trio.TaskStatus[None]) -> None:
+        dispatcher = self.dispatcher
         try:
             async with trio.open_nursery() as calls:
                 self._nursery = calls
-                self._pool = TaskPool(calls, self.limits.idle_tasks)
+                dispatcher.pool = pool = TaskPool(calls, self.limits.idle_tasks)
+                self.link.attach(dispatcher, self._crashed)
                 task_status.started()
                 broken = await self._read()
-                self._end(broken)
-                self._pool.close()
+                dispatcher.end(broken)
+                pool.close()
                 if broken is not None:
                     calls.cancel_scope.cancel(reason="the connection broke")
                 else:
                     calls.cancel_scope.deadline = trio.current_time() + self.limits.drain_grace
-                    for call in list(self.calls.values()):
-                        call.drain()
+                    dispatcher.drain()
         finally:
-            self._end(None)
-            try:
-                await self.link.aclose()
-            finally:
-                self.ended.set()
-
-    @property
-    def loss(self) -> Loss | None:
-        """Why there is no connection any more, once there is none."""
-        return self._ending
+            dispatcher.end(self._breaking)
+            await self.link.aclose()
 
     def stop(self) -> None:
         """Takes no new work, lets calls in flight end within the grace, then closes. Legal from any task, any time."""
         self._reading.cancel(reason="the session is told to stop")
 
-    def start_soon(self, fn: Callable[[], Any], name: str) -> None:
-        """Runs ``fn`` as a task of this session, which ends it when it ends."""
-        if self._nursery is not None and self._ending is None:
-            self._nursery.start_soon(fn, name=name)
-
     async def _read(self) -> BaseException | None:
         """Reads to the end; returns what broke the link, or ``None`` for a clean end."""
+        link = self.link
         try:
             with self._reading:
                 while True:
-                    messages = await self.link.receive()
-                    self._in_burst = len(messages) > 1
-                    for number, message in enumerate(messages):
-                        if number and number % self.link.turn == 0:
-                            # The peer reads its first answers while we are at what it asked last.
-                            await trio.lowlevel.cancel_shielded_checkpoint()
-                        self._dispatch(message, self.link)
-                    self._in_burst = False
-                    if self.link.congested:
-                        await self.link.flow()
+                    messages = await link.receive()
+                    if link.in_burst:
+                        await self._dispatch_burst(messages)
+                    else:
+                        self.dispatcher.dispatch(messages[0], link)
+                    if link.congested:
+                        await link.flow()
         except trio.EndOfChannel:
             return None
         except trio.BrokenResourceError as error:
             if isinstance(error.__cause__, RemoteProtocolError):
-                self._malformed(MalformedMessage(str(error.__cause__), code=INVALID_REQUEST), self.link)
-            return error
+                malformed = MalformedMessage(str(error.__cause__), code=INVALID_REQUEST)
+                self.dispatcher.malformed(malformed, link)
+            self._breaking = error
         except trio.ClosedResourceError:
             return None
-        if self._crash is not None:
-            raise self._crash
         return self._breaking
 
-    def _delivered(self, message: Received) -> None:
-        """What comes past the reader comes in the turn of the peer's task, which a bug of ours is no business of."""
-        try:
-            self._dispatch(message, self.link)
-        except Exception as error:
-            self._crash = error
-            self._reading.cancel(reason="dispatching failed")
+    async def _dispatch_burst(self, messages: list[Any]) -> None:
+        link, dispatch = self.link, self.dispatcher.dispatch
+        for number, message in enumerate(messages):
+            if number and number % link.messages_in_a_turn == 0:
+                # The peer reads its first answers while the last of its messages are dispatched.
+                await trio.lowlevel.cancel_shielded_checkpoint()
+            dispatch(message, link)
+        link.in_burst = False
+
+    def _crashed(self, error: Exception) -> None:
+        """Dispatching a message failed in the task of whoever delivered it, which is not to blame."""
+        with Containment(SESSION, details={"session": self.dispatcher.name}):
+            raise error
+        self._breaking = trio.BrokenResourceError("a message could not be dispatched")
+        self._reading.cancel(reason="dispatching failed")
 
     def _broken(self, error: BaseException) -> None:
         self._breaking = error
         self._reading.cancel(reason="the link broke")
-        if self._ending is not None and self._nursery is not None:
-            # Found out while draining, when nobody reads any more: there is nobody left to answer.
+        if self.dispatcher.state == "ended" and self._nursery is not None:
+            # The link broke while the session drained: nobody is left to answer.
             self._nursery.cancel_scope.cancel(reason="the connection broke")
 
-    def _end(self, broken: BaseException | None) -> None:
-        if self._ending is not None:
-            return
-        self._ending = self._loss(broken)
-        self._lost_to = broken
-        self.outbound.end(broken)
+    # -- as the carrier of its dispatcher ----------------------------------------------------------------------------
+
+    @property
+    def outlet(self) -> Link:
+        return self.link
 
     @property
     def peer(self) -> str:
         return self.link.channel.peer
 
-    def _link_statistics(self) -> LinkStatistics:
-        return self.link.statistics()
+    def start_soon(self, kind: TaskKind, fn: Callable[[], Awaitable[object]]) -> None:
+        if self._nursery is not None:
+            begin = start_again if kind.restarted else start
+            begin(self._nursery, kind, fn)
 
-    def _loss(self, broken: BaseException | None) -> Loss:
-        broken = broken or self._lost_to
+    def settled(self, request: RequestId) -> None:
+        self.link.channel.settled(request)
+
+    def connection_lost(self, broken: BaseException | None) -> Loss:
+        channel = self.link.channel
         if broken is not None and isinstance(broken.__cause__, SessionExpired):
-            # The channel has told apart, by `NoAnswer`, what it had begun to send: nothing else was ever run.
+            # By `NoAnswer` the channel has named the requests that it had begun to send: no other was ever run.
             expired = SessionExpired(*broken.__cause__.args, never_run=True)
             expired.__cause__ = broken
             return expired
-        report = self.link.channel.loss_report()
+        report = channel.loss_report()
         code = report.get("exit_code")
-        text = f"the connection to {self.link.channel.peer} " + (f"broke: {broken}" if broken else "ended")
+        text = f"the connection to {channel.peer} " + (f"broke: {broken}" if broken else "ended")
         if code is not None:
             text += f"; it exited with code {code}"
         if broken is None and report.get("close_reason"):
@@ -189,3 +198,28 @@ class Session(Dispatcher):
         lost = ConnectionLost(text, exit_code=code, stderr=tuple(report.get("stderr", ())))
         lost.__cause__ = broken
         return lost
+
+    # -- for those who hold the session ------------------------------------------------------------------------------
+
+    @property
+    def outbound(self) -> OutboundCalls:
+        """The requests of ours."""
+        return self.dispatcher.outbound
+
+    @property
+    def request(self) -> Callable[..., Awaitable[dict[str, Any]]]:
+        """Sends a request of ours: see `OutboundCalls.request`."""
+        return self.dispatcher.outbound.request
+
+    @property
+    def loss(self) -> Loss | None:
+        """Why there is no connection any more, once there is none."""
+        return self.dispatcher.outbound.loss() if self.dispatcher.state == "ended" else None
+
+    async def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
+        """Sends a notification; see `Dispatcher.notify`."""
+        await self.dispatcher.notify(method, params)
+
+    def statistics(self) -> SessionStatistics:
+        """Returns where the session, its calls and its link stand."""
+        return self.dispatcher.statistics(self.peer, self.link.statistics())

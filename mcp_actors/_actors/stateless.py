@@ -1,87 +1,133 @@
-"""An exchange: a request that came by itself, answered where it came from. The task that awaits it is the call."""
+"""The single exchanges of a server: requests that came by themselves, each answered where it came from."""
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import trio
 
-from mcp_actors._actors.admission import ConcurrencyLimiter
-from mcp_actors._actors.inbound_call import Call, Responder, refusal_frame
-from mcp_actors._actors.outbound_call import CallOptions
-from mcp_actors._actors.task_pool import TaskPool
-from mcp_actors._eras.era import Invocation
+from mcp_actors._actors.admission import ConcurrencyLimiter, Limiters
+from mcp_actors._actors.dispatcher import Dispatcher, DispatchRules, Loss
+from mcp_actors._actors.inbound_call import InboundCall, Responder
+from mcp_actors._actors.limits import Limits
+from mcp_actors._actors.task_pool import TaskPool, run_call
+from mcp_actors._eras.classify import Classified
+from mcp_actors._eras.server_negotiation import ExchangeNegotiation, ServerNegotiation
+from mcp_actors._wire.messages import JsonRpcRequest, RequestId
 from mcp_actors.abc import Outlet
-from mcp_actors.errors import LocalProtocolError, RpcError
+from mcp_actors.errors import ConnectionLost, LocalProtocolError, MalformedMessage
+from mcp_actors.supervision import EXCHANGE, TaskKind, start, start_again
 
 __all__ = ["StatelessCalls"]
 
+# Each exchange has an outlet of its own.
+RULES = DispatchRules(answers_malformed=True, repeated_ids=True, session=False)
+
 
 class StatelessCalls:
-    """All exchanges of one server that are in flight: calls without a session."""
+    """All exchanges of one server that are in flight: calls without a session.
 
-    def __init__(self, name: str, limiter: ConcurrencyLimiter) -> None:
-        self.name = name
-        self.calls: dict[Call, None] = {}
+    Args:
+        negotiation: What the server speaks; each exchange is opened by itself.
+        nursery: Owns the tasks in which exchanges run that no binding awaits.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        negotiation: ServerNegotiation,
+        responder: Responder,
+        pool: TaskPool,
+        nursery: trio.Nursery,
+        *,
+        limits: Limits,
+        limiter: ConcurrencyLimiter,
+    ) -> None:
         self.ended = trio.lowlevel.ParkingLot()
-        self._limiter = limiter
+        self._negotiation = negotiation
+        self._nursery = nursery
+        self.dispatcher = Dispatcher(name, self, negotiation, responder, RULES, limits=limits)
+        self.dispatcher.limiters = Limiters(limiter)
+        self.dispatcher.on_idle = self.ended.unpark_all
+        self.dispatcher.pool = pool
 
     def __repr__(self) -> str:
-        return f"<StatelessCalls {self.name} {len(self.calls)} in flight>"
+        return f"<StatelessCalls {self.dispatcher.name} {len(self.dispatcher.calls)} in flight>"
 
-    async def run(self, invocation: Invocation, outlet: Outlet, responder: Responder) -> None:
-        """Returns when the answer was given to ``outlet``; cancelled, the handler is, and nothing more is sent."""
-        call = self._open(invocation, outlet, responder)
-        if call is None:
-            return
-        scope = trio.CancelScope()
-        try:
-            with scope:
-                await call.run(scope)
-            if call.cut_short:
-                await call.finish()
-        finally:
-            call.close()
+    async def run(self, arrival: Classified, outlet: Outlet, principal: str | None) -> None:
+        """Answers what arrived, and returns when all of it is sent. Cancelled, the handlers are, and no more is sent."""
+        calls = self._open(arrival, outlet, principal)
+        if len(calls) == 1:
+            await run_call(calls[0])
+        elif calls:
+            async with trio.open_nursery() as nursery:
+                for call in calls:
+                    start(nursery, EXCHANGE, run_call, call, about=call.invocation.method.name)
 
-    def begin(
-        self, invocation: Invocation, outlet: Outlet, responder: Responder, pool: TaskPool
-    ) -> Call | None:
-        """The same in a task of ``pool``. ``None`` when it was answered at once."""
-        call = self._open(invocation, outlet, responder)
-        if call is not None:
-            pool.start(call)
-        return call
-
-    def _open(self, invocation: Invocation, outlet: Outlet, responder: Responder) -> Call | None:
-        call = Call(invocation, self, outlet, responder)
-        answer = call.attempt()
-        if answer is not None:
-            outlet.post(answer)
+    def begin(self, arrival: Classified, outlet: Outlet, principal: str | None) -> Callable[[], None] | None:
+        """The same in tasks of the pool. Returns what cancels it, or ``None`` when all is answered already."""
+        calls = self._open(arrival, outlet, principal)
+        if not calls:
             return None
-        if self._limiter.try_enter():
-            call.limiters = (self._limiter,)
-        else:
-            call.limiters_ahead = (self._limiter,)
-        self.calls[call] = None
-        return call
+        pool = self.dispatcher.pool
+        assert pool is not None
+        for call in calls:
+            pool.start(call)
+        if len(calls) == 1:
+            return calls[0].cancel
 
-    def refuse(self, id: int | str | None, error: RpcError, outlet: Outlet) -> None:
-        """Answers what could not even be opened."""
-        outlet.post(refusal_frame(id, error.code, error.message, error.data))
+        def cancel() -> None:
+            for call in calls:
+                call.cancel()
 
-    def drain(self) -> None:
-        """Ends the calls that would go on for ever."""
-        for call in list(self.calls):
-            call.drain()
+        return cancel
 
-    # -- what a call asks of its conversation ----------------------------------------------------------------------
+    def _open(self, arrival: Classified, outlet: Outlet, principal: str | None) -> list[InboundCall]:
+        dispatcher, message = self.dispatcher, arrival.message
+        negotiation = ExchangeNegotiation(self._negotiation, arrival, principal)
+        if isinstance(message, JsonRpcRequest):
+            call = dispatcher.open(message, outlet, negotiation)
+            return [] if call is None else [call]
+        if isinstance(message, list):
+            return self._open_batch(message, outlet, negotiation)
+        if (error := negotiation.refusal()) is not None:
+            dispatcher.refuse(None, error, outlet)
+        # What is left is a notification, or an answer to a question that nobody asked: nothing to do.
+        return []
 
-    async def request(
-        self, method: str, params: dict[str, Any], options: CallOptions, *, call: Call | None = None
-    ) -> NoReturn:
-        raise LocalProtocolError(f"{method} needs a session: without one there is no way back to the client")
+    def _open_batch(
+        self, messages: list[Any], outlet: Outlet, negotiation: ExchangeNegotiation
+    ) -> list[InboundCall]:
+        """Opens a batch of a revision that has them, sent to a server that keeps no sessions."""
+        dispatcher = self.dispatcher
+        calls: list[InboundCall] = []
+        if dispatcher.opens_batch(messages, outlet, negotiation):
+            outlet = dispatcher.collected(messages, outlet)
+            for each in messages:
+                if isinstance(each, MalformedMessage):
+                    dispatcher.malformed(each, outlet)
+                elif isinstance(each, JsonRpcRequest):
+                    call = dispatcher.open(each, outlet, negotiation)
+                    calls += [] if call is None else [call]
+        return calls
 
-    def forget(self, call: Call) -> None:
-        # Hardly ever does anybody wait for the last one, and asking costs less than waking nobody.
-        if self.calls.pop(call, call) is None and not self.calls and self.ended:
-            self.ended.unpark_all()
+    # -- as the carrier of its dispatcher ----------------------------------------------------------------------------
+
+    @property
+    def peer(self) -> str:
+        return self.dispatcher.name
+
+    @property
+    def outlet(self) -> Outlet:
+        raise LocalProtocolError("without a session there is no way back to the client")
+
+    def start_soon(self, kind: TaskKind, fn: Callable[[], Awaitable[object]]) -> None:
+        begin = start_again if kind.restarted else start
+        begin(self._nursery, kind, fn)
+
+    def settled(self, request: RequestId) -> None:
+        pass
+
+    def connection_lost(self, broken: BaseException | None) -> Loss:
+        return ConnectionLost("the server has stopped")

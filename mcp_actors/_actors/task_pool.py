@@ -1,26 +1,31 @@
-"""The tasks that calls run in. One of them runs every call that came with the same burst, until a call has to wait.
+"""The tasks in which inbound calls run. One task runs all calls of a burst, one after the other, until one has to wait.
 
-A task switch costs more than decoding a message, and most calls never wait for anything. So calls queue up, and one
-task is woken that takes one after the other. It has seen to it before that another will come: when a call waits, that
-one goes on with those behind it, while the first stays with its call until it has ended.
+Switching tasks costs more than decoding a message, and most calls never wait. So calls are queued, and one worker is
+woken that takes one after the other. Before a worker runs a call, it makes sure that another worker is scheduled if
+more calls are queued: if the call waits, that worker goes on with the queue, and the first one stays with its call.
 
-A call cannot tell: it has the task for itself, with a cancel scope that nobody used before it was cancelled, in a
-context of its own derived from its session's. A task whose scope was cancelled ends with that call.
+A call cannot tell that it shares a task: it has the task for itself, inside a cancel scope that was not cancelled
+before, in a context of its own that is derived from its session's. A worker whose scope was cancelled ends with that
+call. So does one in which a function has left a cancel scope or a nursery open: the next call would run inside of it.
 """
 
 from __future__ import annotations
 
 import contextvars
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from types import coroutine
+from collections.abc import Coroutine, Generator, Iterator
+from types import FrameType
 from typing import Any
 
 import trio
 
-from mcp_actors._actors.inbound_call import Call
+from mcp_actors._actors.inbound_call import InboundCall
+from mcp_actors.logging import log
+from mcp_actors.supervision import CALL_WORKER, Containment
 
-__all__ = ["TaskPool"]
+__all__ = ["TaskPool", "run_call"]
+
+_IDLE = CALL_WORKER.name
 
 
 class TaskPool:
@@ -29,12 +34,12 @@ class TaskPool:
     def __init__(self, nursery: trio.Nursery, max_idle: int) -> None:
         self._nursery = nursery
         self._max_idle = max_idle
-        self._queue: deque[Call] = deque()
+        self._queue: deque[InboundCall] = deque()
         self._idle: list[trio.lowlevel.Task] = []
-        # Tasks that were woken or made and have not had their turn. Whoever leaves calls in the queue when it waits or
-        # ends has left somebody here, so none of them is forgotten.
-        self._coming = 0
-        # How many are woken next: more each time, as long as calls wait, so that many start within few turns.
+        # Workers that were woken or started and have not run yet. A worker that waits or ends while calls are queued
+        # has scheduled another one, so no call is forgotten.
+        self._scheduled = 0
+        # How many workers are woken next: more each time, as long as calls wait, so that many start within few turns.
         self._more = 1
         self._context = contextvars.copy_context()
         self._closed = False
@@ -42,18 +47,14 @@ class TaskPool:
     def __repr__(self) -> str:
         return f"<TaskPool {'closed' if self._closed else 'open'} idle={len(self._idle)}/{self._max_idle}>"
 
-    def start(self, call: Call) -> None:
-        """Runs ``call`` in a task of its own, soon; calls begin in this order. Never waits."""
+    def start(self, call: InboundCall) -> None:
+        """Runs ``call`` soon, in a task of its own; calls begin in this order. Never waits."""
         self._queue.append(call)
-        if not self._coming:
+        if not self._scheduled:
             self._wake()
 
-    def start_soon(self, fn: Callable[[], Awaitable[None]], name: str) -> None:
-        """Runs ``fn`` beside the calls, in a task of its own."""
-        self._nursery.start_soon(fn, name=name)
-
     def close(self) -> None:
-        """Lets idle tasks end now and busy ones after their call."""
+        """Lets idle workers end now and busy ones after their call."""
         self._closed = True
         while self._idle:
             self._wake()
@@ -62,78 +63,155 @@ class TaskPool:
         if self._idle:
             trio.lowlevel.reschedule(self._idle.pop())
         else:
-            self._nursery.start_soon(self._work, name="a call to come")
-        self._coming += 1
+            self._nursery.start_soon(self._work, name=_IDLE)
+        self._scheduled += 1
 
     async def _work(self) -> None:
-        self._coming -= 1
+        self._scheduled -= 1
+        with Containment(CALL_WORKER):
+            call = await self._run_calls()
+            if call is not None:
+                try:
+                    await call.finish()
+                finally:
+                    call.close()
+
+    async def _run_calls(self) -> InboundCall | None:
+        """Runs calls until one was cut short, which is returned, or no worker is needed any more."""
         task = trio.lowlevel.current_task()
-        call: Call | None = None
         scope = trio.CancelScope()
+        call: InboundCall | None = None
+        retired = False
         try:
             with scope:
-                while self._queue or await self._called_again(task):
+                innermost = _innermost_scope(task)
+                while self._queue or await self._wait_for_calls(task):
                     if not self._queue:
-                        continue  # others were faster
+                        continue  # other workers were faster
                     call = self._take()
-                    await self._run(call, scope, task)
-                    if call.cut_short:
+                    try:
+                        await _Isolated(self._context.copy(), call.run(scope), call, task)
+                    finally:
+                        retired = _innermost_scope(task) is not innermost
+                        if not call.cut_short:
+                            call.close()
+                    if retired or call.cut_short:
                         break
-            if call is not None and call.cut_short:
-                await call.finish()
-        finally:
-            # Also when the session is cancelled in the middle of it.
-            if call is not None and call.cut_short:
-                call.close()
+                    call = None  # an idle worker must not keep what the peer sent
+        except BaseException as error:
+            if not (retired and isinstance(error, RuntimeError)):
+                if call is not None:
+                    call.fail(error)
+                raise
+            # Trio raises it where a scope is closed round one that is still open.
+            log.error(
+                "a function has left a cancel scope or a nursery open; its task ends",
+                method=None if call is None else call.invocation.method.name,
+                error=str(error).partition("\n")[0],
+            )
+        return call if call is not None and call.cut_short else None
 
-    def _take(self) -> Call:
+    def _take(self) -> InboundCall:
         call = self._queue.popleft()
-        if self._queue and not self._coming:
+        if self._queue and not self._scheduled:
             for _ in range(min(self._more, len(self._queue))):
                 self._wake()
             self._more *= 2
         return call
 
-    async def _called_again(self, task: trio.lowlevel.Task) -> bool:
-        """Waits for calls to come, which others may have taken by now. False when this task is not needed any more."""
+    async def _wait_for_calls(self, task: trio.lowlevel.Task) -> bool:
+        """Waits until calls are queued, which other workers may have taken by then.
+
+        Returns false when this worker is not needed any more.
+        """
         self._more = 1
         if self._closed or len(self._idle) >= self._max_idle:
             return False
         self._idle.append(task)
+        # What a call has set in its context is nobody's any more.
+        task.context, task.name = self._context, _IDLE
 
         def abort(raise_cancel: Any) -> trio.lowlevel.Abort:
             self._idle.remove(task)
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(abort)
-        self._coming -= 1
+        self._scheduled -= 1
         return True
 
-    async def _run(self, call: Call, scope: trio.CancelScope, task: trio.lowlevel.Task) -> None:
-        task.name = call.invocation.method.name
-        try:
-            # What an earlier call left in its context variables is none of this one's business.
-            await _awaited_in(self._context.copy(), call.run(scope), task)
-        finally:
-            # A call that was cut short has something left to do, outside of the scope that was cancelled.
-            if not call.cut_short:
-                call.close()
 
-
-@coroutine
-def _awaited_in(
-    context: contextvars.Context, running: Coroutine[Any, Any, None], task: trio.lowlevel.Task
-) -> Generator[Any, Any, None]:
-    """As ``await running``, in ``context``: for its first step here, for what comes after as that of the task."""
+async def run_call(call: InboundCall) -> None:
+    """Runs one call in the task that awaits this. Cancelled, its handler is, and nothing more is sent."""
+    scope = trio.CancelScope()
     try:
-        waits_for = context.run(running.send, None)
-        task.context = context
-        while True:
-            try:
-                received = yield waits_for
-            except BaseException as error:  # Trio does not know what is waited for
-                waits_for = running.throw(error)
-            else:
-                waits_for = running.send(received)
-    except StopIteration:
-        return
+        with Containment(CALL_WORKER, call.fail):
+            with scope:
+                await call.run(scope)
+        if call.cut_short:
+            await call.finish()
+    finally:
+        call.close()
+
+
+def _innermost_scope(task: trio.lowlevel.Task) -> object:
+    """Identifies the cancel scope that the task is in. Trio has no public name for it, and a scope of its own for each
+    call would cost more than all else that is done for it. With a Trio that hides it elsewhere nothing is noticed.
+    """
+    return getattr(task, "_cancel_status", None)
+
+
+class _Isolated:
+    """Awaits the coroutine of a call in ``context``, and shows its frames to `trio.lowlevel.Task.iter_await_frames`.
+
+    Trio applies ``task.context`` at the next step of a task. The first step of a call happens without one, in the
+    same turn as what the worker did before, so it is made in the context by hand.
+    """
+
+    __slots__ = ("_call", "_context", "_coroutine", "_task")
+
+    def __init__(
+        self,
+        context: contextvars.Context,
+        coroutine: Coroutine[Any, Any, None],
+        call: InboundCall,
+        task: trio.lowlevel.Task,
+    ) -> None:
+        self._context = context
+        self._coroutine = coroutine
+        self._call = call
+        self._task = task
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self  # type: ignore[return-value]
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._task.context is self._context:
+            return self._coroutine.send(None)
+        waits_for = self._context.run(self._coroutine.send, None)
+        # Only a call that waits can be seen by anybody.
+        self._task.context = self._context
+        self._task.name = f"{_IDLE} {self._call.invocation.method.name}"
+        return waits_for
+
+    def send(self, value: Any) -> Any:
+        return self._coroutine.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._coroutine.throw(*error)
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    @property
+    def cr_frame(self) -> FrameType:
+        """The frame of the call, as a coroutine would have it."""
+        frame: FrameType = self._coroutine.cr_frame  # type: ignore[attr-defined]
+        return frame
+
+    @property
+    def cr_await(self) -> Any:
+        """What the call awaits: in the end, the user's function."""
+        return self._coroutine.cr_await  # type: ignore[attr-defined]

@@ -9,8 +9,8 @@ from typing import Any
 
 import attrs
 
+from mcp_actors._actors.inbound_call import DispatchRules
 from mcp_actors._actors.limits import Limits
-from mcp_actors._actors.link import Link
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._actors.session import Session
 from mcp_actors._client.request_handlers import RequestHandlers
@@ -77,12 +77,12 @@ class ClientConnection:
         self.opening = ClientNegotiation()
         self.session = Session(
             name,
-            Link(channel, limits),
+            channel,
             self.opening,
             answers,
+            DispatchRules(answers_malformed=False),
             limits=limits,
             on_notification=on_notification,
-            answers_malformed=False,
         )
 
     def __repr__(self) -> str:

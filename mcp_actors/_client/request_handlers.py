@@ -9,7 +9,8 @@ from typing import Any
 
 import attrs
 
-from mcp_actors._actors.inbound_call import DEFERRED, Call
+from mcp_actors._actors.continuation import Continuation
+from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._eras.era import Era, structured
 from mcp_actors.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RemoteProtocolError, RpcError
 from mcp_actors.types import (
@@ -70,14 +71,13 @@ class RequestHandlers:
 
     # -- as the responder of a session (legacy) ----------------------------------------------------------------------
 
-    def attempt(self, call: Call) -> Any:
-        """Pings are answered on the spot."""
-        return {} if call.invocation.method.name == "ping" else DEFERRED
-
-    async def answer(self, call: Call) -> Any:
-        """A legacy server's request, answered in the call's own task."""
+    def respond(self, call: InboundCall) -> Any:
+        """Answers a legacy server's request: a ping on the spot, everything else in the call's own task."""
         invocation = call.invocation
-        return await self.fulfil(self._question(invocation.method.name, invocation.params, invocation.era))
+        if invocation.method.name == "ping":
+            return {}
+        question = self._question(invocation.method.name, invocation.params, invocation.era)
+        return Continuation(self.fulfil, question)
 
     # -- for both eras -----------------------------------------------------------------------------------------------
 

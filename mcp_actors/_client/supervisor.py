@@ -13,7 +13,6 @@ from typing import Any, Protocol, runtime_checkable
 import attrs
 import trio
 
-from mcp_actors._actors.connection import converse
 from mcp_actors._actors.deadline import Deadline
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.session import Session
@@ -281,7 +280,7 @@ class Supervisor:
                     self._on_notification,
                 )
                 async with trio.open_nursery() as nursery:
-                    await nursery.start(converse, connection.session.link, connection.session)
+                    await nursery.start(connection.session.run)
                     try:
                         met_before = self.negotiated is not None
                         await self._agree(connection)

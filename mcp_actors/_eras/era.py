@@ -54,10 +54,14 @@ class Era:
     server_notifications: frozenset[str]
     seal: Callable[[Any, Method, Mapping[str, Any]], dict[str, Any]]
     resource_not_found: int
+    wanted_log_level: Callable[[Invocation], str | None]
+    """Returns the least severe level that the client of a call wants to hear, ``None`` when it wants none."""
     batches: bool = False
     progress_message: bool = True
     mirrors_version: bool = True
     """Whether bindings that mirror tell the version outside the body too."""
+    asks_by_retry: bool = False
+    """Whether a question to the client ends the call with an input-required result; if not, it is a request."""
     resumes: bool = False
     """Whether clients come back by themselves for a stream that was closed before its end."""
 
@@ -132,7 +136,8 @@ class Invocation(msgspec.Struct, eq=False):
     """A request whose envelope, version, metadata and method were found good: ready for a handler.
 
     ``params`` is the decoded object without ``_meta``; ``progress_token`` is ``None`` when none was given (0 and ""
-    are tokens). ``answers`` and ``state`` are what a retry after an input-required result carried.
+    are tokens). ``answers`` and ``state`` are what a retry after an input-required result carried. ``principal`` is who
+    the transport has authenticated.
     """
 
     era: Era
@@ -145,3 +150,4 @@ class Invocation(msgspec.Struct, eq=False):
     log_level: str | None = None
     answers: Mapping[str, Any] | None = None
     state: str | None = None
+    principal: str | None = None

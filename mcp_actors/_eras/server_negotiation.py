@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from mcp_actors._eras.classify import Classified
 from mcp_actors._eras.era import Era, Invocation, Method, Peer
 from mcp_actors._eras.legacy.eras import LEGACY
 from mcp_actors._eras.legacy.session_state import LegacySessionState, open_method
@@ -31,7 +32,7 @@ from mcp_actors.errors import (
     UnsupportedVersion,
 )
 
-__all__ = ["VERSIONS", "ServerNegotiation", "era_of", "params_of"]
+__all__ = ["VERSIONS", "ExchangeNegotiation", "ServerNegotiation", "era_of", "params_of"]
 
 # Oldest first; the last one is preferred.
 VERSIONS: tuple[str, ...] = (*LEGACY, *MODERN)
@@ -57,7 +58,8 @@ def params_of(request: Any) -> dict[str, Any]:
 class ServerNegotiation:
     """Turns the requests of one connection into invocations: one legacy conversation, any number of modern requests.
 
-    ``on_operating`` is called once, when the legacy client is past its handshake.
+    ``on_operating`` is called once, when the legacy client is past its handshake. ``principal`` is who the transport
+    has authenticated for all of them.
     """
 
     def __init__(
@@ -66,7 +68,9 @@ class ServerNegotiation:
         custom: Mapping[str, Method],
         on_operating: Callable[[], None] = lambda: None,
         mirrored_params: Callable[[str], Sequence[MirroredParam]] = lambda tool: (),
+        principal: str | None = None,
     ) -> None:
+        self.principal = principal
         self.versions = tuple(versions)
         self.legacy_served = tuple(v for v in versions if v in LEGACY)
         self.modern_served = tuple(v for v in versions if v in MODERN)
@@ -76,6 +80,12 @@ class ServerNegotiation:
 
     def open(self, request: JsonRpcRequest) -> Invocation:
         """Raises `RpcError`, ready to be sent, for a request that cannot be run."""
+        invocation = self._opened(request)
+        if self.principal is not None:
+            invocation.principal = self.principal
+        return invocation
+
+    def _opened(self, request: JsonRpcRequest) -> Invocation:
         params = params_of(request)
         name = request.method
         meta = params.get("_meta")
@@ -135,22 +145,6 @@ class ServerNegotiation:
         error.data = {"supported": list(self.versions)}
         return error
 
-    def version_refused(self, era: str, metadata: Mapping[str, str]) -> RpcError | None:
-        """Why a notification that came alone is not accepted, if it is not."""
-        version = metadata.get(VERSION_HEADER)
-        if era == "legacy" or version in self.modern_served:
-            return None
-        return self.version_missing() if version is None else UnsupportedVersion(version, list(self.versions))
-
-    def batches_alone(self, messages: Sequence[Any], metadata: Mapping[str, str]) -> bool:
-        """Whether this batch may come without a session."""
-        version = metadata.get(VERSION_HEADER, UNSAID_VERSION)
-        return (
-            version in self.legacy_served
-            and LEGACY[version].batches
-            and not any(isinstance(each, JsonRpcRequest) and each.method == "initialize" for each in messages)
-        )
-
     def notified(self, name: str) -> None:
         """Takes note of a notification that moves the legacy lifecycle."""
         self.legacy.notified(name)
@@ -159,3 +153,38 @@ class ServerNegotiation:
     def batches(self) -> bool:
         """Whether the agreed revision has JSON-RPC batches."""
         return self.legacy.era is not None and self.legacy.era.batches
+
+
+class ExchangeNegotiation:
+    """Opens what came by itself, outside of any session. The era is that into which it was classified."""
+
+    __slots__ = ("_arrival", "_principal", "_server")
+
+    def __init__(self, server: ServerNegotiation, arrival: Classified, principal: str | None) -> None:
+        self._server = server
+        self._arrival = arrival
+        self._principal = principal
+
+    def open(self, request: JsonRpcRequest) -> Invocation:
+        """Raises `RpcError`, ready to be sent, for a request that cannot be run."""
+        invocation = self._server.open_alone(request, self._arrival.era, self._arrival.metadata)
+        invocation.principal = self._principal
+        return invocation
+
+    @property
+    def batches(self) -> bool:
+        """Whether a batch may come without a session."""
+        version = self._arrival.metadata.get(VERSION_HEADER, UNSAID_VERSION)
+        return version in self._server.legacy_served and LEGACY[version].batches
+
+    def notified(self, name: str) -> None:
+        """Nothing is remembered of a notification that came by itself."""
+
+    def refusal(self) -> RpcError | None:
+        """Why a notification that came by itself is not accepted, if it is not."""
+        version = self._arrival.metadata.get(VERSION_HEADER)
+        if not self._arrival.stateless or version in self._server.modern_served:
+            return None
+        if version is None:
+            return self._server.version_missing()
+        return UnsupportedVersion(version, list(self._server.versions))

@@ -1,9 +1,9 @@
-"""Completion of prompt arguments and template variables (protocol.md §7.4)."""
+"""Completion of prompt arguments and template variables (MCP, Server Features, Utilities, Completion)."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping, Sized
 from itertools import islice
 from typing import Any, Literal
 
@@ -11,8 +11,8 @@ import attrs
 import trio
 
 from mcp_actors._schema.signature import injected_parameter
-from mcp_actors._server.handler import DEFERRED, Deferred, Handler, Invoked, string_param
-from mcp_actors._server.invoke import function
+from mcp_actors._server.handler import Continuation, Handler, Invoked, string_param
+from mcp_actors._server.invoke import Function, function
 from mcp_actors._server.prompts import Prompts
 from mcp_actors._server.resources import Resources
 from mcp_actors._server.text_arguments import TextArgument
@@ -30,8 +30,7 @@ _Key = tuple[Literal["prompt", "resource"], str, str]
 @attrs.frozen(eq=False)
 class _CompletionEntry:
     names: tuple[str, ...]
-    run: Callable[[Any, dict[str, Any]], Awaitable[Any]]
-    inline: Callable[[Any, dict[str, Any]], Any] | None
+    function: Function
 
 
 class Completions:
@@ -83,7 +82,7 @@ class Completions:
         ready = function(
             call, injected_name=injected_name, inline=inline, limiter=self._limiter, draw=_completion
         )
-        self._entries[key] = _CompletionEntry(_parameters(call, injected_name), ready.run, ready.inline)
+        self._entries[key] = _CompletionEntry(_parameters(call, injected_name), ready)
 
     def remove(self, *, argument: str, prompt: str | None = None, resource: str | None = None) -> None:
         """Raises `LocalProtocolError` when there is no such completion."""
@@ -94,21 +93,16 @@ class Completions:
             raise LocalProtocolError(f"there is no completion of {argument!r} for the {key[0]} {key[1]!r}")
 
     def handlers(self) -> Mapping[str, Handler]:
-        return {"completion/complete": Handler(self._complete, self._complete_inline)}
+        return {"completion/complete": self._complete}
 
-    async def _complete(self, ctx: Invoked) -> CompleteResult:
+    def _complete(self, ctx: Invoked) -> CompleteResult | Continuation:
         found, value = self._asked_for(ctx.params)
         if isinstance(found, TextArgument):
             return CompleteResult(_beginning_with(value, found.choices))
-        return CompleteResult(_completion(await found.run(ctx, _arguments(found, ctx.params, value))))
-
-    def _complete_inline(self, ctx: Invoked) -> CompleteResult | Deferred:
-        found, value = self._asked_for(ctx.params)
-        if isinstance(found, TextArgument):
-            return CompleteResult(_beginning_with(value, found.choices))
-        if found.inline is None:
-            return DEFERRED
-        return CompleteResult(_completion(found.inline(ctx, _arguments(found, ctx.params, value))))
+        arguments = _arguments(found, ctx.params, value)
+        if not found.function.inline:
+            return Continuation(_run, found, ctx, arguments)
+        return CompleteResult(_completion(found.function.call(ctx, arguments)))
 
     def _asked_for(self, params: Mapping[str, Any]) -> tuple[_CompletionEntry | TextArgument, str]:
         ref = _object_param(params, "ref")
@@ -137,6 +131,10 @@ class Completions:
 
     def __repr__(self) -> str:
         return f"<Completions of {len(self._entries)} arguments>"
+
+
+async def _run(entry: _CompletionEntry, ctx: Invoked, arguments: dict[str, Any]) -> CompleteResult:
+    return CompleteResult(_completion(await entry.function.call(ctx, arguments)))
 
 
 def _object_param(params: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 
-from mcp_actors._actors.inbound_call import Call
+from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._eras.era import Era, Peer
 from mcp_actors._schema.signature import JsonType
 from mcp_actors._server.client_requests import (
@@ -42,9 +42,6 @@ __all__ = ["Context"]
 
 _RANK = {level: rank for rank, level in enumerate(LOGGING_LEVELS)}
 
-# The revisions leave the level before the first logging/setLevel to the server.
-DEFAULT_LOG_LEVEL: LoggingLevel = "info"
-
 _TRACE_KEYS = ("traceparent", "tracestate", "baggage")
 
 
@@ -55,10 +52,12 @@ class Context:
     the actor behind it.
     """
 
-    __slots__ = ("_asked", "_kept", "_last_progress", "_logger", "_scope", "call")
+    __slots__ = ("_asked", "_kept", "_last_progress", "_logger", "_scope", "call", "params")
 
-    def __init__(self, call: Call, scope: ServerScope) -> None:
+    def __init__(self, call: InboundCall, scope: ServerScope) -> None:
         self.call = call
+        self.params = call.invocation.params
+        """The params as they arrived, without ``_meta``."""
         self._scope = scope
         self._kept: dict[str, Any] = {}
         self._asked = 0
@@ -79,11 +78,6 @@ class Context:
     def method(self) -> str:
         """The protocol method, such as ``tools/call``."""
         return self.call.invocation.method.name
-
-    @property
-    def params(self) -> dict[str, Any]:
-        """The params as they arrived, without ``_meta``."""
-        return self.call.invocation.params
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -109,14 +103,12 @@ class Context:
     @property
     def principal(self) -> str | None:
         """Who the transport authenticated, or ``None``."""
-        return self._scope.principal
+        return self.call.invocation.principal
 
     @property
     def log_level(self) -> str | None:
         """The least severe level that the client wants to hear, ``None`` when it wants none."""
-        if self.era.name == "modern":
-            return self.call.invocation.log_level
-        return self.peer.log_level or DEFAULT_LOG_LEVEL
+        return self.era.wanted_log_level(self.call.invocation)
 
     @property
     def server(self) -> Any:
@@ -133,7 +125,7 @@ class Context:
         """A structlog logger bound to this session and request. For the operator; `log` is for the client."""
         if self._logger is None:
             self._logger = logger().bind(
-                session=self.call.conversation.name, request=self.call.id, method=self.method
+                session=self.call.owner.name, request=self.call.id, method=self.method
             )
         return self._logger
 
@@ -240,7 +232,7 @@ class Context:
             needed = missing_capability(each, self.peer.raw_capabilities, self.era)
             if needed is not None:
                 raise MissingCapability(needed)
-        if self.era.name == "legacy":
+        if not self.era.asks_by_retry:
             return await self._ask_now(questions)
         if not self.call.invocation.method.may_ask:
             raise LocalProtocolError(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextvars import copy_context
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
-import trio
 
-from mcp_actors._actors.inbound_call import DEFERRED, Call
-from mcp_actors._actors.stateless import StatelessCalls
+from mcp_actors._actors.continuation import Continuation
+from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._eras.modern.eras import LATEST_MODERN, MODERN
 from mcp_actors._server.context import Context
 from mcp_actors._server.handler import Handler
@@ -28,72 +26,61 @@ __all__ = ["MethodDispatch", "Middleware", "lifecycle_handlers", "stamp_of"]
 
 Middleware = Callable[[Context, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
-# Answered even when everything else waits for its turn: a peer that cannot get through takes us for dead.
-_ALWAYS_INLINE = frozenset({"ping", "initialize"})
+# Answered even when everything else waits: a peer whose ping is not answered takes this server for dead.
+_NEVER_WAIT = frozenset({"ping", "initialize"})
+
+
+class FeatureTable(Protocol):
+    """What a server offers, as far as dispatching needs it."""
+
+    handlers: dict[str, Handler]
+    middleware: list[Middleware]
+    declared: frozenset[str] | None
+    """The dotted names of what is declared, ``None`` since something has changed."""
+
+    def declare(self) -> frozenset[str]: ...
 
 
 class MethodDispatch:
-    """Answers the calls of one connection with the handlers of the server."""
+    """Answers the calls of one `serve` with the handlers of the server."""
 
-    __slots__ = ("declared", "handlers", "middleware", "scope", "stamp")
+    __slots__ = ("features", "scope", "stamp")
 
-    def __init__(
-        self,
-        scope: ServerScope,
-        handlers: Mapping[str, Handler],
-        middleware: Sequence[Middleware],
-        declared: Callable[[], frozenset[str]],
-        stamp: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, scope: ServerScope, features: FeatureTable, stamp: Mapping[str, Any]) -> None:
         self.scope = scope
-        self.handlers = handlers
-        self.middleware = middleware
-        self.declared = declared
+        self.features = features
         self.stamp = stamp
 
-    def _handler(self, call: Call) -> Handler:
-        method = call.invocation.method
-        handler = self.handlers.get(method.name)
-        if handler is None or (method.requires is not None and method.requires not in self.declared()):
-            raise MethodNotFound(method.name)
-        return handler
+    def respond(self, call: InboundCall) -> Any:
+        """Returns the result, or a `Continuation` when the call needs a task.
 
-    def attempt(self, call: Call) -> Any:
-        """Answers on the spot what can be; with middleware in place only what must never wait."""
-        handler = self._handler(call)
-        if call.invocation.state is not None:
-            # A forged state is refused whether or not the handler would have looked at it.
-            self.scope.recorded_answers(call.invocation)
-        ctx = Context(call, self.scope)
-        if handler.inline is not None and (
-            not self.middleware or call.invocation.method.name in _ALWAYS_INLINE
+        With middleware in place everything runs in a task but what must never wait.
+        """
+        features, invocation = self.features, call.invocation
+        method = invocation.method
+        handler = features.handlers.get(method.name)
+        if handler is None or (
+            method.requires is not None and method.requires not in (features.declared or features.declare())
         ):
-            # In a copy of the session's context variables, as a task has one: what a function sets is its own.
-            result = copy_context().run(handler.inline, ctx)
-            if result is not DEFERRED:
-                return result
-        call.prepared = handler.run, ctx
-        return DEFERRED
-
-    def answer(self, call: Call) -> Awaitable[Any]:
-        """Answers in the call's own task, through the middleware, the first one added outermost."""
-        run, ctx = call.prepared
-        # A call and its context would otherwise keep each other alive until the garbage collector comes by.
-        call.prepared = None
-        if not self.middleware:
-            return run(ctx)  # type: ignore[no-any-return]
-        return _through(self.middleware, ctx, run)
+            raise MethodNotFound(method.name)
+        if invocation.state is not None:
+            # A forged state is refused whether or not the handler would have looked at it.
+            self.scope.recorded_answers(invocation)
+        ctx = Context(call, self.scope)
+        if features.middleware and method.name not in _NEVER_WAIT:
+            return Continuation(_through, features.middleware, ctx, handler)
+        return handler(ctx)
 
 
-async def _through(
-    middleware: Sequence[Middleware], ctx: Context, run: Callable[[Context], Awaitable[Any]]
-) -> Any:
+async def _through(middleware: Sequence[Middleware], ctx: Context, handler: Handler) -> Any:
+    """Calls the first middleware, the outermost, round the others, and the handler innermost."""
     if not middleware:
-        return await run(ctx)
+        result = handler(ctx)
+        return await result() if result.__class__ is Continuation else result
     outermost, *inner = middleware
 
     async def call_next() -> Any:
-        return await _through(inner, ctx, run)
+        return await _through(inner, ctx, handler)
 
     return await outermost(ctx, call_next)
 
@@ -117,7 +104,7 @@ class _ServerDescription:
 
     def initialize(self, ctx: Context) -> InitializeResult:
         capabilities = ctx.server.capabilities
-        if isinstance(ctx.call.conversation, StatelessCalls):
+        if not ctx.call.owner.rules.session:
             capabilities = _without_a_session(capabilities)
         return InitializeResult(
             protocol_version=ctx.era.version,
@@ -163,18 +150,8 @@ def lifecycle_handlers(
     """The handlers of the methods that every server answers."""
     itself = _ServerDescription(info, instructions, versions)
     return {
-        "initialize": at_once(itself.initialize),
-        "server/discover": at_once(itself.discover),
-        "ping": at_once(_ping),
-        "logging/setLevel": at_once(_set_level),
+        "initialize": itself.initialize,
+        "server/discover": itself.discover,
+        "ping": _ping,
+        "logging/setLevel": _set_level,
     }
-
-
-def at_once(answer: Callable[[Context], Any]) -> Handler:
-    """A handler that never waits."""
-
-    async def run(ctx: Context) -> Any:
-        await trio.lowlevel.checkpoint()
-        return answer(ctx)
-
-    return Handler(run, answer)

@@ -14,7 +14,7 @@ from mcp_actors._eras.era import Method
 from mcp_actors._server.completion import Completions
 from mcp_actors._server.context import Context
 from mcp_actors._server.dispatch import Middleware
-from mcp_actors._server.handler import Handler
+from mcp_actors._server.handler import Continuation, Handler
 from mcp_actors._server.prompts import Prompts
 from mcp_actors._server.resources import Resources
 from mcp_actors._server.subscriptions import listen_handler
@@ -61,7 +61,8 @@ class Features:
         # What was offered once stays declared, be its list empty: clients were told that it can be asked for.
         self._offered: set[EventKind] = set()
         self._completes = False
-        self._declared: tuple[ServerCapabilities, frozenset[str]] | None = None
+        self._capabilities: ServerCapabilities | None = None
+        self.declared: frozenset[str] | None = None
 
     def __repr__(self) -> str:
         return (
@@ -74,22 +75,15 @@ class Features:
         if name in self.handlers:
             raise LocalProtocolError(f"the method {name!r} is answered already")
         self.custom[name] = Method(name, dict, dict)
-        self.handlers[name] = Handler(lambda ctx: function(ctx.params, ctx))
+        self.handlers[name] = lambda ctx: Continuation(function, ctx.params, ctx)
 
     def capabilities(self) -> ServerCapabilities:
-        """What is declared to clients: what something was ever registered for, and logging."""
-        return self._declare()[0]
-
-    def declared(self) -> frozenset[str]:
-        """The dotted names of what is declared."""
-        return self._declare()[1]
-
-    def _declare(self) -> tuple[ServerCapabilities, frozenset[str]]:
-        if self._declared is None:
+        """Returns what is declared to clients: what something was ever registered for, and logging."""
+        if self._capabilities is None:
             # Arguments that list their values complete by themselves.
             self._completes |= bool(self.completions or self.prompts or self.resources.has_templates)
             offered = self._offered
-            capabilities = ServerCapabilities(
+            self._capabilities = ServerCapabilities(
                 experimental=self._experimental,
                 logging={},
                 completions={} if self._completes else None,
@@ -100,10 +94,14 @@ class Features:
                 tools=ToolsCapability(list_changed=True) if "tools" in offered else None,
                 extensions=self._extensions,
             )
-            self._declared = capabilities, declared_names(capabilities)
-        return self._declared
+        return self._capabilities
+
+    def declare(self) -> frozenset[str]:
+        """Returns the dotted names of what is declared, and keeps them until something changes."""
+        self.declared = declared_names(self.capabilities())
+        return self.declared
 
     def _changed(self, kind: EventKind) -> None:
         self._offered.add(kind)
-        self._declared = None
+        self._capabilities = self.declared = None
         self._bus.publish(kind)

@@ -1,21 +1,23 @@
-"""What a capability gives the engine for each protocol method, and what it reads of the call it serves."""
+"""What a feature gives the engine for each protocol method, and what it reads of the call that it answers."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-import attrs
-
-from mcp_actors._actors.inbound_call import DEFERRED, Deferred
+from mcp_actors._actors.continuation import Continuation
 from mcp_actors._eras.era import Era, Peer
 from mcp_actors.errors import invalid_params
 
-__all__ = ["DEFERRED", "Deferred", "Handler", "Invoked", "string_param"]
+__all__ = ["Continuation", "Handler", "Invoked", "string_param"]
+
+# Answers one protocol method: called with a `Context`, in the turn of whoever read the request, it returns the result,
+# or a `Continuation` if the call needs a task. It raises `RpcError` for what cannot be answered.
+Handler = Callable[[Any], Any]
 
 
 class Invoked(Protocol):
-    """The part of `Context` that handlers read. What a user's function is handed is this very object."""
+    """The part of `Context` that handlers read. A user's function is handed the same object."""
 
     @property
     def params(self) -> dict[str, Any]: ...
@@ -29,21 +31,8 @@ class Invoked(Protocol):
     def server(self) -> Any: ...
 
 
-@attrs.frozen(eq=False)
-class Handler:
-    """How one protocol method is answered.
-
-    ``run`` is awaited in a task of its own. ``inline``, where there is one, is tried first, in the session's own
-    turn: it returns a result without waiting for anything, raises as ``run`` would, or returns `DEFERRED`, which
-    means that nothing was run.
-    """
-
-    run: Callable[[Any], Awaitable[Any]]
-    inline: Callable[[Any], Any] | None = None
-
-
 def string_param(params: Mapping[str, Any], name: str) -> str:
-    """The required string member ``name`` of ``params``; raises `RpcError` (-32602) when it is none."""
+    """Returns the required string member ``name`` of ``params``; raises `RpcError` (-32602) when it is none."""
     value = params.get(name)
     if type(value) is not str:
         raise invalid_params(f"{name!r} must be a string")

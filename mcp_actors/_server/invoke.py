@@ -1,7 +1,7 @@
-"""How a function of the user is called: awaited, in a worker thread, or on the event loop in place.
+"""How a function of the user is called: awaited, in a worker thread, or in place on the event loop.
 
-- An ``async def`` is awaited. It never runs inline: once begun it could not be moved to a task of its own.
-- A plain ``def`` runs in a worker thread, under a limiter that all capabilities of a server share, in a copy of the
+- An ``async def`` is awaited. It never runs in place: once begun it could not be moved to a task of its own.
+- A plain ``def`` runs in a worker thread, under a limiter that all features of a server share, in a copy of the
   caller's context variables. Cancelling the call abandons the thread: the call ends at once, while the function runs
   on to its end, holding its place in the limiter, and its result is dropped.
 - A plain ``def`` declared ``inline`` runs on the event loop, in the session's own turn, without any task: right for
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
+from contextvars import copy_context
 from functools import partial
 from typing import Any
 
@@ -25,13 +26,11 @@ __all__ = ["Function", "function", "name_of"]
 
 @attrs.frozen(eq=False)
 class Function:
-    """A user's function made ready: call it with the invocation and the keyword arguments, a dict of its own.
+    """A user's function made ready. ``call`` takes the invocation and the keyword arguments, a dict of its own."""
 
-    ``inline`` is there for a plain function that was declared inline, and for no other.
-    """
-
-    run: Callable[[Invoked, dict[str, Any]], Awaitable[Any]]
-    inline: Callable[[Invoked, dict[str, Any]], Any] | None = None
+    call: Callable[[Invoked, dict[str, Any]], Any]
+    inline: bool
+    """Whether ``call`` returns the value itself; if not, it returns an awaitable of it."""
 
 
 def function(
@@ -49,19 +48,14 @@ def function(
     of a generator belongs there too.
     """
     if _is_async(call):
-        return Function(_awaited(call, injected_name))
+        return Function(_awaited(call, injected_name), inline=False)
     if inspect.isasyncgenfunction(call):
         raise TypeError(f"{call!r} is an async generator; return the values instead")
     if draw is not None:
         call = _drawn(call, draw)
     if not inline:
-        return Function(_threaded(call, injected_name, limiter))
-    in_place = _in_place(call, injected_name)
-
-    async def run(ctx: Invoked, arguments: dict[str, Any]) -> Any:
-        return in_place(ctx, arguments)
-
-    return Function(run, in_place)
+        return Function(_threaded(call, injected_name, limiter), inline=False)
+    return Function(_in_place(call, injected_name), inline=True)
 
 
 def name_of(call: Callable[..., Any]) -> str:
@@ -124,7 +118,8 @@ def _in_place(
     def run(ctx: Invoked, arguments: dict[str, Any]) -> Any:
         if injected_name is not None:
             arguments[injected_name] = ctx
-        value = call(**arguments)
+        # In a copy of the session's context variables, as a task has one: what the function sets is its own.
+        value = copy_context().run(call, **arguments)
         if inspect.iscoroutine(value):
             value.close()
             raise TypeError(

@@ -1,8 +1,8 @@
-"""Prompts: messages that a user picks and fills in (protocol.md §7.3)."""
+"""Prompts: messages that a person picks and fills in (MCP, Server Features, Prompts)."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -10,8 +10,8 @@ import trio
 
 from mcp_actors._schema.signature import InvalidArguments, read_signature
 from mcp_actors._server.content import as_blocks
-from mcp_actors._server.handler import DEFERRED, Deferred, Handler, Invoked, string_param
-from mcp_actors._server.invoke import function, name_of
+from mcp_actors._server.handler import Continuation, Handler, Invoked, string_param
+from mcp_actors._server.invoke import Function, function, name_of
 from mcp_actors._server.pagination import DEFAULT_PAGE_SIZE, page
 from mcp_actors._server.registry import Registry
 from mcp_actors._server.text_arguments import TextArgument, text_arguments
@@ -28,8 +28,7 @@ class _PromptEntry:
     prompt: Prompt
     arguments: Mapping[str, TextArgument]
     bind: Callable[[dict[str, Any]], dict[str, Any]]
-    run: Callable[[Any, dict[str, Any]], Awaitable[Any]]
-    inline: Callable[[Any, dict[str, Any]], Any] | None
+    function: Function
 
 
 class Prompts(Registry[_PromptEntry]):
@@ -83,9 +82,7 @@ class Prompts(Registry[_PromptEntry]):
         )
         ready = function(call, injected_name=signature.injected_name, inline=inline, limiter=self._limiter)
         by_name = {argument.name: argument for argument in arguments}
-        self.insert(
-            _PromptEntry(name, self.next_serial(), prompt, by_name, signature.bind, ready.run, ready.inline)
-        )
+        self.insert(_PromptEntry(name, self.next_serial(), prompt, by_name, signature.bind, ready))
         return prompt
 
     def get(self, name: str) -> Prompt | None:
@@ -99,34 +96,25 @@ class Prompts(Registry[_PromptEntry]):
         return None if entry is None else entry.arguments.get(argument)
 
     def handlers(self) -> Mapping[str, Handler]:
-        return {
-            "prompts/list": Handler(self._list_as_task, self._list),
-            "prompts/get": Handler(self._get, self._get_inline),
-        }
+        return {"prompts/list": self._list, "prompts/get": self._get}
 
     def _list(self, ctx: Invoked) -> ListPromptsResult:
         entries, cursor = page(self.listing(), ctx.params, kind="prompts", size=self._page_size)
         return ListPromptsResult([entry.prompt for entry in entries], cursor)
 
-    async def _list_as_task(self, ctx: Invoked) -> ListPromptsResult:
-        return self._list(ctx)
-
-    async def _get(self, ctx: Invoked) -> GetPromptResult:
-        entry = self._asked_for(ctx.params)
-        return _result(await entry.run(ctx, _bound(entry, ctx.params)), entry.prompt)
-
-    def _get_inline(self, ctx: Invoked) -> GetPromptResult | Deferred:
-        entry = self._asked_for(ctx.params)
-        if entry.inline is None:
-            return DEFERRED
-        return _result(entry.inline(ctx, _bound(entry, ctx.params)), entry.prompt)
-
-    def _asked_for(self, params: Mapping[str, Any]) -> _PromptEntry:
-        name = string_param(params, "name")
+    def _get(self, ctx: Invoked) -> GetPromptResult | Continuation:
+        name = string_param(ctx.params, "name")
         entry = self.by_key.get(name)
         if entry is None:
             raise invalid_params(f"unknown prompt: {name}")
-        return entry
+        arguments = _bound(entry, ctx.params)
+        if not entry.function.inline:
+            return Continuation(_run, entry, ctx, arguments)
+        return _result(entry.function.call(ctx, arguments), entry.prompt)
+
+
+async def _run(entry: _PromptEntry, ctx: Invoked, arguments: dict[str, Any]) -> GetPromptResult:
+    return _result(await entry.function.call(ctx, arguments), entry.prompt)
 
 
 def _listed(argument: TextArgument) -> PromptArgument:

@@ -1,16 +1,16 @@
-"""Resources: what a client may read by its uri (protocol.md §7.2)."""
+"""Resources: data that a client may read by its URI (MCP, Server Features, Resources)."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 import trio
 
 from mcp_actors._schema.signature import InvalidArguments, read_signature
-from mcp_actors._server.handler import DEFERRED, Deferred, Handler, Invoked, string_param
+from mcp_actors._server.handler import Continuation, Handler, Invoked, string_param
 from mcp_actors._server.invoke import Function, function, name_of
 from mcp_actors._server.pagination import DEFAULT_PAGE_SIZE, page
 from mcp_actors._server.registry import Registry
@@ -49,8 +49,7 @@ class _ResourceEntry:
     template: UriTemplate | None
     arguments: Mapping[str, TextArgument]
     bind: Callable[[dict[str, Any]], dict[str, Any]]
-    run: Callable[[Any, dict[str, Any]], Awaitable[Any]]
-    inline: Callable[[Any, dict[str, Any]], Any] | None
+    function: Function
     encode: Callable[[Any], Any]
     lister: Function | None
 
@@ -148,8 +147,7 @@ class Resources(Registry[_ResourceEntry]):
                 template=template,
                 arguments=arguments,
                 bind=signature.bind,
-                run=ready.run,
-                inline=ready.inline,
+                function=ready,
                 encode=signature.encode_output,
                 lister=None if list is None else self._lister(list, uri),
             )
@@ -171,9 +169,9 @@ class Resources(Registry[_ResourceEntry]):
 
     def handlers(self) -> Mapping[str, Handler]:
         return {
-            "resources/list": Handler(self._list, self._list_inline),
-            "resources/templates/list": Handler(self._list_templates_as_task, self._list_templates),
-            "resources/read": Handler(self._read, self._read_inline),
+            "resources/list": self._list,
+            "resources/templates/list": self._list_templates,
+            "resources/read": self._read,
         }
 
     def _lister(self, call: Callable[..., Any], uri: str) -> Function:
@@ -199,19 +197,19 @@ class Resources(Registry[_ResourceEntry]):
             self._split_version = self.version
         return self._rows, self._templates
 
-    def _list_inline(self, ctx: Invoked) -> ListResourcesResult | Deferred:
+    def _list(self, ctx: Invoked) -> ListResourcesResult | Continuation:
         rows, templates = self._split()
         if any(entry.lister is not None for entry in templates):
-            return DEFERRED
+            return Continuation(self._list_dynamic, ctx)
         return self._page(rows, ctx)
 
-    async def _list(self, ctx: Invoked) -> ListResourcesResult:
+    async def _list_dynamic(self, ctx: Invoked) -> ListResourcesResult:
         rows, templates = self._split()
         known = {row.key: row for row in rows}
         for entry in templates:
             if entry.lister is None:
                 continue
-            found: Iterable[Resource] = await entry.lister.run(ctx, {})
+            found: Iterable[Resource] = await entry.lister.call(ctx, {})
             for resource in found:
                 if resource.uri not in known:
                     known[resource.uri] = _Row(resource.uri, _FIRST_DYNAMIC_SERIAL + len(known), resource)
@@ -226,28 +224,12 @@ class Resources(Registry[_ResourceEntry]):
         templates = [entry.listed for entry in shown if isinstance(entry.listed, ResourceTemplate)]
         return ListResourceTemplatesResult(templates, cursor)
 
-    async def _list_templates_as_task(self, ctx: Invoked) -> ListResourceTemplatesResult:
-        return self._list_templates(ctx)
-
-    async def _read(self, ctx: Invoked) -> ReadResourceResult:
+    def _read(self, ctx: Invoked) -> ReadResourceResult | Continuation:
         uri = string_param(ctx.params, "uri")
-        try:
-            entry, arguments = self._found(uri)
-            return _result(await entry.run(ctx, arguments), uri, entry)
-        except ResourceNotFound as error:
-            error.code = ctx.era.resource_not_found
-            raise
-
-    def _read_inline(self, ctx: Invoked) -> ReadResourceResult | Deferred:
-        uri = string_param(ctx.params, "uri")
-        try:
-            entry, arguments = self._found(uri)
-            if entry.inline is None:
-                return DEFERRED
-            return _result(entry.inline(ctx, arguments), uri, entry)
-        except ResourceNotFound as error:
-            error.code = ctx.era.resource_not_found
-            raise
+        entry, arguments = self._found(uri)
+        if not entry.function.inline:
+            return Continuation(_run, entry, ctx, arguments, uri)
+        return _result(entry.function.call(ctx, arguments), uri, entry)
 
     def _find(self, uri: str) -> tuple[_ResourceEntry, dict[str, Any]] | None:
         entry = self.by_key.get(uri)
@@ -268,6 +250,12 @@ class Resources(Registry[_ResourceEntry]):
         except InvalidArguments:
             # A variable that the function cannot take names nothing that exists.
             raise ResourceNotFound(uri) from None
+
+
+async def _run(
+    entry: _ResourceEntry, ctx: Invoked, arguments: dict[str, Any], uri: str
+) -> ReadResourceResult:
+    return _result(await entry.function.call(ctx, arguments), uri, entry)
 
 
 def _check_parameters(uri: str, arguments: Mapping[str, TextArgument], variables: Iterable[str]) -> None:

@@ -10,20 +10,21 @@ import attrs
 import trio
 
 from mcp_actors._actors.admission import ConcurrencyLimiter, LimiterStatistics
-from mcp_actors._actors.dispatcher import Dispatcher, SessionStatistics
+from mcp_actors._actors.dispatcher import SessionStatistics
 from mcp_actors._actors.event_bus import EventBus, EventBusStatistics
 from mcp_actors._actors.inbound_call import CallStatistics
 from mcp_actors._actors.limits import Limits
-from mcp_actors._actors.stateless import StatelessCalls
 from mcp_actors._exception_groups import one_error
 from mcp_actors._server.context import Context
 from mcp_actors._server.features import Features
 from mcp_actors._server.handler import string_param
 from mcp_actors._server.scope import ServerScope
+from mcp_actors._server.sessions import SessionRegistry
 from mcp_actors._server.subscriptions import SessionSubscriber
-from mcp_actors._server.transport_handler import ServerConfig, SessionRegistry, TransportHandler
+from mcp_actors._server.transport_handler import ServerConfig, TransportHandler
 from mcp_actors.abc import ServerTransport
 from mcp_actors.errors import MethodNotFound, ResourceNotFound
+from mcp_actors.supervision import DRAIN, TRANSPORT, start
 
 __all__ = ["ServerRuntime", "ServerStatistics"]
 
@@ -64,7 +65,7 @@ class ServerRuntime:
         )
         self._config = ServerConfig(name, limits, tuple(versions), features, bus, stamp, self.limiter)
         self._sessions = SessionRegistry(bus)
-        self._exchanges = StatelessCalls(name, self.limiter)
+        self._handlers: list[TransportHandler] = []
         self._serving = 0
         self._stopping = trio.Event()
 
@@ -105,34 +106,34 @@ class ServerRuntime:
         task_status: trio.TaskStatus[tuple[Any, ...]],
     ) -> None:
         async with trio.open_nursery() as supervisor:
-            supervisor.start_soon(self._drain, supervisor.cancel_scope, name="drain")
-            async with trio.open_nursery() as nursery:
-                # Beside the transports: a call of a session may outlive the connection that brought it.
-                reception = TransportHandler(
-                    self._config, scope, self._sessions, self._exchanges, supervisor, self._stopping
-                )
-                places = [await nursery.start(each.serve, reception) for each in transports]
-                task_status.started(tuple(places))
+            start(supervisor, DRAIN, self._drain, supervisor.cancel_scope)
+            handler = TransportHandler(self._config, scope, self._sessions, supervisor, self._stopping)
+            self._handlers.append(handler)
+            try:
+                async with trio.open_nursery() as nursery:
+                    served = [
+                        await nursery.start(each.serve, handler, name=f"{TRANSPORT.name} {each!r}")
+                        for each in transports
+                    ]
+                    task_status.started(tuple(served))
+            finally:
+                self._handlers.remove(handler)
             supervisor.cancel_scope.cancel(reason="every transport is done")
 
     async def _drain(self, everything: trio.CancelScope) -> None:
         await self._stopping.wait()
         with trio.move_on_after(self.limits.drain_grace + self.limits.close_timeout):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._drain_sessions)
-                nursery.start_soon(self._drain_exchanges)
+            for session in self._sessions:
+                session.stop()
+            stateless = [handler.stateless for handler in self._handlers]
+            for each in stateless:
+                each.dispatcher.drain()
+            while self._sessions:
+                await self._sessions.ended.park()
+            for each in stateless:
+                while each.dispatcher.calls:
+                    await each.ended.park()
         everything.cancel(reason="stopped")
-
-    async def _drain_sessions(self) -> None:
-        for session in self._sessions:
-            session.stop()
-        while self._sessions:
-            await self._sessions.ended.park()
-
-    async def _drain_exchanges(self) -> None:
-        self._exchanges.drain()
-        while self._exchanges.calls:
-            await self._exchanges.ended.park()
 
     # -- legacy subscriptions ----------------------------------------------------------------------------------------
 
@@ -150,18 +151,22 @@ class ServerRuntime:
         return {}
 
     def _subscriber(self, ctx: Context) -> SessionSubscriber:
-        session = ctx.call.conversation
-        if not isinstance(session, Dispatcher):
-            # Nobody would remember the subscription, nor know where to send what it brings.
+        subscriber = self._sessions.subscriber(ctx.call.owner)
+        if subscriber is None:
+            # Without a session nothing remembers the subscription, or knows where to send what it brings.
             raise MethodNotFound(ctx.method)
-        return self._sessions.subscriber(session)
+        return subscriber
 
     def statistics(self) -> ServerStatistics:
         """The whole live actor tree."""
         return ServerStatistics(
             self.name,
             tuple(session.statistics() for session in self._sessions),
-            tuple(call.statistics() for call in self._exchanges.calls),
+            tuple(
+                call.statistics()
+                for handler in self._handlers
+                for call in handler.stateless.dispatcher.calls.values()
+            ),
             self.limiter.statistics(),
             self.bus.statistics(),
         )

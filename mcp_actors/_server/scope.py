@@ -1,4 +1,4 @@
-"""What all calls of one connection share: the server, its lifespan's state, and how answers survive a retry."""
+"""What all calls of one `serve` share: the server, its lifespan's state, and how answers survive a retry."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ __all__ = ["ServerScope"]
 
 @attrs.define(eq=False)
 class ServerScope:
-    """What all calls of one connection share."""
+    """What all calls of one `serve` share."""
 
     server: Any
     state: Any
     sealer: StateSealer
     limits: Limits
-    principal: str | None = None
 
     def recorded_answers(self, invocation: Invocation) -> dict[str, Any]:
         """The answers of all rounds so far: those sealed in the state and those that came with this retry.
@@ -42,4 +41,8 @@ class ServerScope:
 
     def _binding(self, invocation: Invocation) -> dict[str, Any]:
         """A state is good for the same request by the same principal only."""
-        return {"method": invocation.method.name, "target": invocation.params, "principal": self.principal}
+        return {
+            "method": invocation.method.name,
+            "target": invocation.params,
+            "principal": invocation.principal,
+        }

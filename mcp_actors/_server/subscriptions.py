@@ -14,8 +14,9 @@ from mcp_actors._eras.changes import ACKNOWLEDGED, METHOD_OF_KIND, Event
 from mcp_actors._eras.era import structured
 from mcp_actors._eras.modern.meta_keys import SUBSCRIPTION_ID
 from mcp_actors._server.context import Context
-from mcp_actors._server.handler import Handler
+from mcp_actors._server.handler import Continuation, Handler
 from mcp_actors.errors import ConnectionLost, SessionExpired
+from mcp_actors.supervision import CHANGE_DELIVERY
 from mcp_actors.types import ServerCapabilities, SubscriptionFilter, SubscriptionsListenResult
 
 __all__ = ["SessionSubscriber", "listen_handler"]
@@ -58,7 +59,7 @@ def listen_handler(bus: EventBus) -> Handler:
                 ctx.server.on_unlisten(ctx)
         return SubscriptionsListenResult(meta=tag)
 
-    return Handler(listen)
+    return lambda ctx: Continuation(listen, ctx)
 
 
 class SessionSubscriber:
@@ -90,7 +91,7 @@ class SessionSubscriber:
     def _wake(self) -> None:
         if not self._delivering:
             self._delivering = True
-            self._session.start_soon(self._deliver, "deliver changes")
+            self._session.start_soon(CHANGE_DELIVERY, self._deliver)
 
     async def _deliver(self) -> None:
         try:

@@ -1,9 +1,9 @@
-"""Tools: what a model may call (protocol.md §7.1)."""
+"""Tools: functions that a model may call (MCP, Server Features, Tools)."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -14,8 +14,8 @@ from mcp_actors._exception_groups import sole_cause
 from mcp_actors._schema.signature import InvalidArguments, Signature, read_signature
 from mcp_actors._schema.validate import Validator, compile_schema
 from mcp_actors._server.content import as_blocks
-from mcp_actors._server.handler import DEFERRED, Deferred, Handler, Invoked
-from mcp_actors._server.invoke import function, name_of
+from mcp_actors._server.handler import Continuation, Handler, Invoked
+from mcp_actors._server.invoke import Function, function, name_of
 from mcp_actors._server.pagination import DEFAULT_PAGE_SIZE, page
 from mcp_actors._server.registry import Registry
 from mcp_actors._wire.codec import encode_value
@@ -36,8 +36,7 @@ class _ToolEntry:
     serial: int
     tool: Tool
     bind: Callable[[dict[str, Any]], dict[str, Any]]
-    run: Callable[[Any, dict[str, Any]], Awaitable[Any]]
-    inline: Callable[[Any, dict[str, Any]], Any] | None
+    function: Function
     finish: Callable[[Any], CallToolResult]
     mirrored: tuple[MirroredParam, ...]
 
@@ -109,9 +108,7 @@ class Tools(Registry[_ToolEntry]):
         ready = function(call, injected_name=signature.injected_name, inline=inline, limiter=self._limiter)
         finish = _finish(signature.encode_output, compiled, declared=tool.output_schema is not None)
         mirrored = annotated_params(schema)
-        self.insert(
-            _ToolEntry(name, self.next_serial(), tool, bind, ready.run, ready.inline, finish, mirrored)
-        )
+        self.insert(_ToolEntry(name, self.next_serial(), tool, bind, ready, finish, mirrored))
         return tool
 
     def get(self, name: str) -> Tool | None:
@@ -125,42 +122,16 @@ class Tools(Registry[_ToolEntry]):
         return () if entry is None else entry.mirrored
 
     def handlers(self) -> Mapping[str, Handler]:
-        return {
-            "tools/list": Handler(self._list_as_task, self._list),
-            "tools/call": Handler(self._call, self._call_inline),
-        }
+        return {"tools/list": self._list, "tools/call": self._call}
 
     def _list(self, ctx: Invoked) -> ListToolsResult:
         entries, cursor = page(self.listing(), ctx.params, kind="tools", size=self._page_size)
         return ListToolsResult([entry.tool for entry in entries], cursor)
 
-    async def _list_as_task(self, ctx: Invoked) -> ListToolsResult:
-        return self._list(ctx)
-
-    async def _call(self, ctx: Invoked) -> CallToolResult:
-        entry, arguments = self._called(ctx.params)
-        try:
-            return entry.finish(await entry.run(ctx, entry.bind(arguments)))
-        except (InvalidArguments, ToolError) as error:
-            return _failed(error)
-        except ExceptionGroup as group:
-            # Raised inside a nursery of the tool it is meant for the model all the same.
-            cause = sole_cause(group)
-            if isinstance(cause, ToolError):
-                return _failed(cause)
-            raise
-
-    def _call_inline(self, ctx: Invoked) -> CallToolResult | Deferred:
-        entry, arguments = self._called(ctx.params)
-        if entry.inline is None:
-            return DEFERRED
-        try:
-            return entry.finish(entry.inline(ctx, entry.bind(arguments)))
-        except (InvalidArguments, ToolError) as error:
-            return _failed(error)
-
-    def _called(self, params: Mapping[str, Any]) -> tuple[_ToolEntry, dict[str, Any]]:
-        # §12.1 #5: params of the wrong form and unknown tools are errors of the protocol, wrong arguments are not.
+    def _call(self, ctx: Invoked) -> CallToolResult | Continuation:
+        # MCP, Server Features, Tools, Error Handling: params of the wrong form and unknown tools are errors of the
+        # protocol, wrong arguments are not.
+        params = ctx.params
         name = params.get("name")
         if type(name) is not str:
             raise invalid_params("'name' must be a string")
@@ -172,7 +143,25 @@ class Tools(Registry[_ToolEntry]):
             if arguments is not None:
                 raise invalid_params("'arguments' must be an object")
             arguments = {}
-        return entry, arguments
+        if not entry.function.inline:
+            return Continuation(_run, entry, ctx, arguments)
+        try:
+            return entry.finish(entry.function.call(ctx, entry.bind(arguments)))
+        except (InvalidArguments, ToolError) as error:
+            return _failed(error)
+
+
+async def _run(entry: _ToolEntry, ctx: Invoked, arguments: dict[str, Any]) -> CallToolResult:
+    try:
+        return entry.finish(await entry.function.call(ctx, entry.bind(arguments)))
+    except (InvalidArguments, ToolError) as error:
+        return _failed(error)
+    except ExceptionGroup as group:
+        # Raised inside a nursery of the tool it is meant for the model all the same.
+        cause = sole_cause(group)
+        if isinstance(cause, ToolError):
+            return _failed(cause)
+        raise
 
 
 def _object_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,8 +189,8 @@ def _finish(
 ) -> Callable[[Any], CallToolResult]:
     """How the value that a tool returned becomes its result.
 
-    A tool with an output schema owes structured content (§7.1): whatever it returns is that value, unless it builds
-    the whole result itself. A value that does not fit raises, and the call fails.
+    A tool with an output schema has to return structured content (MCP, Tools, Output Schema): whatever it returns is
+    that value, unless it builds the whole result itself. A value that does not fit raises, and the call fails.
     """
 
     def structured(value: Any) -> CallToolResult:

@@ -210,11 +210,11 @@ async def test_a_call_is_cancelled_at_every_step_of_the_server(worker: Server) -
             await line.peer.initialize(LEGACY)
             await settled()
             [session] = worker._runtime._sessions
-            with Steps(count, lambda: session._cancelled({"requestId": 1})) as steps:
+            with Steps(count, lambda: session.dispatcher._cancelled({"requestId": 1})) as steps:
                 await line.peer.send(call(1, "work", token="t"))
                 messages = await arrived(line.peer)
             replies = [message for message in messages if message.get("id") == 1]
-            counters = session.counters
+            counters = session.dispatcher.counters
             # Either the cancellation came in time and there is no answer, or it did not and there is one.
             assert len(replies) == 1 - counters.cancelled
             silent += counters.cancelled
@@ -268,14 +268,14 @@ async def test_a_call_that_asks_is_cancelled_at_every_step(worker: Server) -> No
             nursery.start_soon(answer, line.peer, messages)
             await settled()
             [session] = worker._runtime._sessions
-            with Steps(count, lambda: session._cancelled({"requestId": 1})) as steps:
+            with Steps(count, lambda: session.dispatcher._cancelled({"requestId": 1})) as steps:
                 await line.peer.send(call(1, "ask"))
                 await settled()
             asked = [each["id"] for each in messages if each.get("method") == "elicitation/create"]
             told = [each["params"]["requestId"] for each in messages if "id" not in each]
             replies = [each for each in messages if each.get("id") == 1 and "method" not in each]
             assert len(asked) <= 1
-            assert len(replies) <= 1 - session.counters.cancelled
+            assert len(replies) <= 1 - session.dispatcher.counters.cancelled
             # Withdrawn exactly once if it was asked and not answered, never if it was not asked.
             assert told in ([], asked)
             withdrawn += len(told)
@@ -348,10 +348,10 @@ async def test_a_call_that_ends_by_asking_is_cancelled_at_every_step(worker: Ser
             nursery.start_soon(worker.serve, Serves(line.near))
             await line.peer.request("p", "ping")
             [session] = worker._runtime._sessions
-            with Steps(count, lambda: session._cancelled({"requestId": 1})) as steps:
+            with Steps(count, lambda: session.dispatcher._cancelled({"requestId": 1})) as steps:
                 await line.peer.send(message)
                 replies = await arrived(line.peer)
-            assert len(replies) == 1 - session.counters.cancelled
+            assert len(replies) == 1 - session.dispatcher.counters.cancelled
             asked += sum(each["result"]["resultType"] == "input_required" for each in replies)
             assert worker.tree().limiter.inside == 0
             nursery.cancel_scope.cancel()
@@ -369,17 +369,20 @@ async def test_a_waiting_call_is_cancelled_at_every_step(worker: Server) -> None
             await line.peer.initialize(LEGACY)
             await settled()
             [session] = worker._runtime._sessions
-            with Steps(count, lambda: session._cancelled({"requestId": 4})) as steps:
+            with Steps(count, lambda: session.dispatcher._cancelled({"requestId": 4})) as steps:
                 for id in (1, 2, 3, 4, 5):
                     await line.peer.send(call(id, "work"))
                 messages = await arrived(line.peer)
             answered = sorted(message["id"] for message in messages if "id" in message)
-            assert answered == ([1, 2, 3, 5] if session.counters.cancelled else [1, 2, 3, 4, 5])
+            assert answered == ([1, 2, 3, 5] if session.dispatcher.counters.cancelled else [1, 2, 3, 4, 5])
             await line.peer.send(cancelled(4))
             await settled()
             limiter = worker.tree().limiter
             assert (limiter.inside, limiter.waiting) == (0, 0)
-            assert repr(session._limiters[0]) == "<ConcurrencyLimiter connection 0/2 waiting=0>"
+            assert (
+                repr(session.dispatcher.limiters.limiters[0])
+                == "<ConcurrencyLimiter connection 0/2 waiting=0>"
+            )
             nursery.cancel_scope.cancel()
         return steps.left > 0
 

@@ -46,6 +46,9 @@ class FakeCall:
     async def finish(self) -> None:
         self.log.append(f"{self.name} finishes")
 
+    def fail(self, error: BaseException) -> None:
+        pass
+
     def close(self) -> None:
         self.log.append(f"{self.name} closes")
 

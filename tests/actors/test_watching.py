@@ -52,14 +52,14 @@ async def test_calls_of_a_session_with_age_method_target_and_state() -> None:
         assert session.state == "open"
         live = next(iter(witness.server._runtime._sessions))
         assert repr(live) == "<Session witness#1 open calls=3 pending=0>"
-        assert repr(live.calls[1]) == "<Call 1 tools/call running>"
-        assert repr(live.calls[3]) == "<Call 3 tools/call waiting>"
+        assert repr(live.dispatcher.calls[1]) == "<InboundCall 1 tools/call running>"
+        assert repr(live.dispatcher.calls[3]) == "<InboundCall 3 tools/call waiting>"
         await peer.send(cancelled(1))
         await settled()
         assert [each.id for each in witness.server.tree().sessions[0].calls] == ["two"]
     assert repr(live) == "<Session witness#1 ended calls=0 pending=0>"
-    assert live.state == "ended"
-    assert live.calls == {}
+    assert live.dispatcher.state == "ended"
+    assert live.dispatcher.calls == {}
 
 
 async def test_counters_count_what_happened() -> None:
@@ -173,7 +173,7 @@ async def test_a_tree_shows_both_directions_of_a_question() -> None:
 async def test_the_gates_show_who_is_inside_and_who_waits() -> None:
     witness = Witness(limits=Limits(max_in_flight=2, max_waiting=1))
     async with legacy_client(witness.server) as peer:
-        limiters = next(iter(witness.server._runtime._sessions))._limiters
+        limiters = next(iter(witness.server._runtime._sessions)).dispatcher.limiters.limiters
         assert [repr(limiter) for limiter in limiters] == [
             "<ConcurrencyLimiter connection 0/2 waiting=0>",
             "<ConcurrencyLimiter server 0/10000 waiting=0>",

@@ -222,7 +222,7 @@ async def test_stopping_lets_calls_of_sessions_end(autojump_clock: trio.testing.
         await settled()
         bench.server.stop()
         await settled()
-        assert idle.state == "ended"
+        assert idle.dispatcher.state == "ended"
         bench.limiters["a"].set()
         await settled()
         assert outlet.answer["result"]["content"][0]["text"] == "a"

@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 import trio
 
-from mcp_actors._server.handler import DEFERRED, Handler
+from mcp_actors._server.handler import Continuation, Handler
 
 
 @attrs.frozen
@@ -42,7 +42,6 @@ def options(**more: Any) -> dict[str, Any]:
 
 
 async def answer(handler: Handler, params: dict[str, Any], **more: Any) -> Any:
-    """Asks the way a session does: on the spot first, then as a task."""
-    ctx = FakeContext(params, **more)
-    result = DEFERRED if handler.inline is None else handler.inline(ctx)
-    return await handler.run(ctx) if result is DEFERRED else result
+    """Asks the way a session does: on the spot, and in a task if that is wanted."""
+    result = handler(FakeContext(params, **more))
+    return await result() if isinstance(result, Continuation) else result

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from mcp_actors._server.completion import Completions
-from mcp_actors._server.handler import DEFERRED
+from mcp_actors._server.handler import Continuation
 from mcp_actors._server.prompts import Prompts
 from mcp_actors._server.resources import Resources
 from mcp_actors.errors import LocalProtocolError, RpcError
@@ -187,7 +187,7 @@ async def test_the_body_of_a_plain_generator_runs_in_the_worker_thread(completio
 
 
 async def test_what_needs_no_task_is_answered_inline(completions: Completions) -> None:
-    attempt = completions.handlers()["completion/complete"].inline
+    attempt = completions.handlers()["completion/complete"]
     assert attempt is not None
     ref = {"type": "ref/prompt", "name": "review"}
     params = {"ref": ref, "argument": {"name": "branch", "value": ""}}
@@ -196,7 +196,7 @@ async def test_what_needs_no_task_is_answered_inline(completions: Completions) -
     assert attempt(FakeContext(params)).completion.values == ["a"]
     completions.remove(prompt="review", argument="branch")
     completions.add(lambda value: ["a"], prompt="review", argument="branch")
-    assert attempt(FakeContext(params)) is DEFERRED
+    assert isinstance(attempt(FakeContext(params)), Continuation)
 
 
 def test_registration_refuses_what_cannot_work(completions: Completions) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from mcp_actors._server.handler import DEFERRED
+from mcp_actors._server.handler import Continuation
 from mcp_actors._server.prompts import Prompts
 from mcp_actors.errors import LocalProtocolError, RpcError
 from mcp_actors.types import (
@@ -194,9 +194,9 @@ async def test_plain_functions_run_in_a_thread_or_inline(prompts: Prompts) -> No
     prompts.add(where)
     prompts.add(where, name="inline", inline=True)
     assert (await get(prompts, "where")).messages[0].content == TextContent("thread")
-    attempt = prompts.handlers()["prompts/get"].inline
+    attempt = prompts.handlers()["prompts/get"]
     assert attempt is not None
-    assert attempt(FakeContext({"name": "where"})) is DEFERRED
+    assert isinstance(attempt(FakeContext({"name": "where"})), Continuation)
     assert attempt(FakeContext({"name": "inline"})).messages[0].content == TextContent("loop")
 
 

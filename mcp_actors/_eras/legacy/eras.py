@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mcp_actors._eras.convert import make_converter
-from mcp_actors._eras.era import Era, Method
+from mcp_actors._eras.era import Era, Invocation, Method
 from mcp_actors._eras.legacy.methods import (
     client_methods,
     client_notifications,
@@ -17,6 +17,8 @@ from mcp_actors._eras.legacy.methods import (
 from mcp_actors._eras.legacy.revisions import REVISIONS, absent_in, downgraded_in
 
 __all__ = ["LATEST_LEGACY", "LEGACY"]
+
+DEFAULT_LOG_LEVEL = "info"
 
 # What only results of the stateless revisions have; peers with sessions compare empty results with exactly {}.
 _STAMPS = ("resultType", "ttlMs", "cacheScope")
@@ -40,6 +42,11 @@ def _make_seal(unstructure: Callable[[Any], Any], *, structured: bool) -> Callab
     return seal
 
 
+def _wanted_log_level(invocation: Invocation) -> str | None:
+    """The session remembers it; before the first ``logging/setLevel`` the choice is the server's (MCP, Logging)."""
+    return invocation.peer.log_level or DEFAULT_LOG_LEVEL
+
+
 def _make_era(revision: str) -> Era:
     converter = make_converter(absent_in(revision), downgraded_in(revision))
     return Era(
@@ -52,6 +59,7 @@ def _make_era(revision: str) -> Era:
         server_notifications=server_notifications(revision),
         seal=_make_seal(converter.unstructure, structured=revision >= "2025-06-18"),
         resource_not_found=-32002,
+        wanted_log_level=_wanted_log_level,
         batches=revision == "2025-03-26",
         progress_message=revision >= "2025-03-26",
         mirrors_version=revision >= "2025-06-18",

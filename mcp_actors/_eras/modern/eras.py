@@ -8,7 +8,7 @@ from typing import Any
 
 from mcp_actors import types as t
 from mcp_actors._eras.convert import make_converter
-from mcp_actors._eras.era import Era, Method
+from mcp_actors._eras.era import Era, Invocation, Method
 from mcp_actors._eras.modern.meta_keys import SERVER_INFO
 from mcp_actors._eras.modern.methods import (
     CLIENT_METHODS,
@@ -56,6 +56,11 @@ def _make_seal(unstructure: Callable[[Any], Any]) -> Callable[..., dict[str, Any
     return seal
 
 
+def _wanted_log_level(invocation: Invocation) -> str | None:
+    """Each request says it, and one that says nothing wants no messages (MCP 2026-07-28, Logging)."""
+    return invocation.log_level
+
+
 def _make_era(revision: str) -> Era:
     converter = make_converter(_GONE)
     return Era(
@@ -68,6 +73,8 @@ def _make_era(revision: str) -> Era:
         server_notifications=SERVER_NOTIFICATIONS,
         seal=_make_seal(converter.unstructure),
         resource_not_found=-32602,
+        wanted_log_level=_wanted_log_level,
+        asks_by_retry=True,
     )
 
 

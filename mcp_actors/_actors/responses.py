@@ -1,0 +1,72 @@
+"""JSON-RPC responses as frames: results, errors and refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mcp_actors._eras.era import Invocation
+from mcp_actors._wire.codec import encode_failure, encode_reply
+from mcp_actors._wire.messages import RequestId
+from mcp_actors.abc import Frame
+from mcp_actors.errors import (
+    INTERNAL_ERROR,
+    MethodNotFound,
+    MissingCapability,
+    Overloaded,
+    ResourceNotFound,
+    RpcError,
+)
+from mcp_actors.logging import log
+
+__all__ = ["error_frame", "failure_frame", "refusal_frame", "result_frame"]
+
+# Errors about a request that cannot be served as it stands; bindings with a status of their own map them to it.
+_REFUSALS = (MethodNotFound, MissingCapability, Overloaded)
+
+
+def result_frame(invocation: Invocation, result: Any, stamp: Mapping[str, Any], longest: int) -> Frame:
+    """Returns the successful response, in the form of the request's revision.
+
+    Args:
+        stamp: What the modern era adds to results (see `Era.seal`).
+        longest: Bytes of the longest frame that the outlet takes.
+
+    Raises:
+        RpcError: The response is longer than ``longest``.
+        TypeError, ValueError: JSON cannot hold the result.
+    """
+    payload = invocation.era.seal(result, invocation.method, stamp)
+    data = encode_reply(invocation.id, payload)
+    if len(data) > longest:
+        raise RpcError(
+            INTERNAL_ERROR, f"the result is too long to be sent: {len(data)} bytes, the limit is {longest}"
+        )
+    return Frame(data, invocation.id, True)
+
+
+def failure_frame(invocation: Invocation, error: BaseException) -> Frame:
+    """Returns the error response for what a handler raised. Only an `RpcError` reaches the peer with its text."""
+    if not isinstance(error, RpcError):
+        log.error("handler failed", method=invocation.method.name, id=invocation.id, exc_info=error)
+        error = RpcError(INTERNAL_ERROR, "internal error")
+    code = invocation.era.resource_not_found if isinstance(error, ResourceNotFound) else error.code
+    encode = refusal_frame if isinstance(error, _REFUSALS) else error_frame
+    return encode(invocation.id, code, error.message, error.data)
+
+
+def error_frame(id: RequestId | None, code: int, message: str, data: Any = None) -> Frame:
+    """Returns an error response; data that JSON cannot hold is left out, so that the answer is not lost."""
+    try:
+        encoded = encode_failure(id, code, message, data)
+    except (TypeError, ValueError):
+        log.warning("error data cannot be encoded", id=id, code=code)
+        encoded = encode_failure(id, code, message)
+    return Frame(encoded, id, True)
+
+
+def refusal_frame(id: RequestId | None, code: int, message: str, data: Any = None) -> Frame:
+    """Returns an error response to a message that cannot be served as it stands, marked for bindings that map it."""
+    frame = error_frame(id, code, message, data)
+    frame.refusal = code
+    return frame
