@@ -200,7 +200,7 @@ class InboundCall:
             if result.__class__ is not Continuation:
                 return result_frame(self.invocation, result, self.owner.responder.stamp, self.outlet.longest)
             self.continuation = result
-        except (KeyboardInterrupt, GeneratorExit):
+        except KeyboardInterrupt:
             raise
         except BaseException as error:
             return failure_frame(self.invocation, error)
@@ -271,17 +271,15 @@ class InboundCall:
             if self.state == "cancelled":
                 await trio.lowlevel.checkpoint()
             return self._reply(await continuation())
-        except Exception as error:
-            if not isinstance(error, ExceptionGroup):
-                return self._failed(error)
+        except (Exception, GeneratorExit) as error:
             return self._failed(sole_cause(error))
         except BaseException as error:
-            crash = crash_in(error)
-            if crash is None:
-                raise
-            if crash is error:
+            # No name may be given to what was raised: this frame stands in its traceback.
+            if crash_in(error) is error:
                 return self._failed(sole_cause(error))
-            log.warning("a handler raised while it was cancelled", id=self.id, exc_info=crash)
+            if crash_in(error) is None:
+                raise
+            log.warning("a handler raised while it was cancelled", id=self.id, exc_info=error)
             raise cancellation_in(error) from None
 
     async def _wait_for_admission(self, admission: Admission) -> None:

@@ -56,7 +56,10 @@ class StatelessCalls:
         return f"<StatelessCalls {self.dispatcher.name} {len(self.dispatcher.calls)} in flight>"
 
     async def run(self, arrival: Classified, outlet: Outlet, principal: str | None) -> None:
-        """Answers what arrived, and returns when all of it is sent. Cancelled, the handlers are, and no more is sent."""
+        """Answers what arrived, and returns when all of it is sent.
+
+        Cancelled, the handlers are cancelled too, and nothing more is sent.
+        """
         calls = self._open(arrival, outlet, principal)
         if len(calls) == 1:
             await run_call(calls[0])

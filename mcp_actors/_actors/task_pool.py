@@ -93,6 +93,8 @@ class TaskPool:
                         await _Isolated(self._context.copy(), call.run(scope), call, task)
                     finally:
                         retired = _innermost_scope(task) is not innermost
+                        if retired:
+                            _abandon_nurseries(task, 0)
                         if not call.cut_short:
                             call.close()
                     if retired or call.cut_short:
@@ -143,10 +145,15 @@ class TaskPool:
 async def run_call(call: InboundCall) -> None:
     """Runs one call in the task that awaits this. Cancelled, its handler is, and nothing more is sent."""
     scope = trio.CancelScope()
+    task = trio.lowlevel.current_task()
+    nurseries = len(task.child_nurseries)
     try:
         with Containment(CALL_WORKER, call.fail):
             with scope:
-                await call.run(scope)
+                try:
+                    await call.run(scope)
+                finally:
+                    _abandon_nurseries(task, nurseries)
         if call.cut_short:
             await call.finish()
     finally:
@@ -160,6 +167,20 @@ def _innermost_scope(task: trio.lowlevel.Task) -> object:
     return getattr(task, "_cancel_status", None)
 
 
+def _abandon_nurseries(task: trio.lowlevel.Task, expected: int) -> None:
+    """Cancels the nurseries that a function has left open behind the ``expected`` ones, and has the task forget them.
+
+    Trio has no public name for the latter. A task that exits with an open nursery would fail in a way that no task can
+    contain, and take its session along.
+    """
+    if len(task.child_nurseries) > expected:
+        for nursery in task.child_nurseries[expected:]:
+            nursery.cancel_scope.cancel(
+                reason="the call that opened this nursery has ended without closing it"
+            )
+        del getattr(task, "_child_nurseries", [])[expected:]
+
+
 class _Isolated:
     """Awaits the coroutine of a call in ``context``, and shows its frames to `trio.lowlevel.Task.iter_await_frames`.
 
@@ -167,7 +188,7 @@ class _Isolated:
     same turn as what the worker did before, so it is made in the context by hand.
     """
 
-    __slots__ = ("_call", "_context", "_coroutine", "_task")
+    __slots__ = ("_call", "_context", "_coroutine", "_task", "close", "send", "throw")
 
     def __init__(
         self,
@@ -180,6 +201,11 @@ class _Isolated:
         self._coroutine = coroutine
         self._call = call
         self._task = task
+        # The coroutine's own methods, without a frame of ours between: Trio sends what is raised as a value, and a frame
+        # that has it as a local would stand in its traceback.
+        self.send = coroutine.send
+        self.throw = coroutine.throw
+        self.close = coroutine.close
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return self  # type: ignore[return-value]
@@ -195,15 +221,6 @@ class _Isolated:
         self._task.context = self._context
         self._task.name = f"{_IDLE} {self._call.invocation.method.name}"
         return waits_for
-
-    def send(self, value: Any) -> Any:
-        return self._coroutine.send(value)
-
-    def throw(self, *error: Any) -> Any:
-        return self._coroutine.throw(*error)
-
-    def close(self) -> None:
-        self._coroutine.close()
 
     @property
     def cr_frame(self) -> FrameType:
