@@ -139,7 +139,6 @@ KNOWN: dict[str, frozenset[str]] = {
             "mcp_actors._eras.vocabulary",
             "mcp_actors._schema.complexity",
             "mcp_actors._schema.complexity._Targets",
-            "mcp_actors._schema.convert.problems_of",
             "mcp_actors._schema.fields._arguments",
             "mcp_actors._schema.fields.record_kind",
             "mcp_actors._schema.signature.Signature",
@@ -358,7 +357,6 @@ KNOWN: dict[str, frozenset[str]] = {
             "Link",
             "Member",
             "Owner",
-            "_Form",
         }
     ),
     "classes_hold_little": frozenset(

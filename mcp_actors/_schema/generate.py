@@ -21,11 +21,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from mcp_actors._schema.convert import plain
+from mcp_actors._schema.convert import to_json_value
 from mcp_actors._schema.docstrings import Docstring, read_docstring
 from mcp_actors._schema.explain import json_type
 from mcp_actors._schema.fields import NOTHING, TypeField, read_fields, record_kind, strip
-from mcp_actors._schema.pydantic_types import foreign_type, is_foreign, says_foreign
+from mcp_actors._schema.pydantic_types import has_pydantic_metadata, is_pydantic_type, pydantic_type
 
 __all__ = ["SchemaWriter", "root_schema"]
 
@@ -101,8 +101,8 @@ class SchemaWriter:
     def write(self, tp: Any) -> dict[str, Any]:
         """The schema of one type."""
         bare, said = strip(tp)
-        if says_foreign(said) or is_foreign(bare):
-            return _annotated(self._foreign(tp if says_foreign(said) else bare), said)
+        if has_pydantic_metadata(said) or is_pydantic_type(bare):
+            return _annotated(self._pydantic(tp if has_pydantic_metadata(said) else bare), said)
         schema = self._bare(bare)
         for each in said:
             if isinstance(each, msgspec.Meta):
@@ -116,7 +116,7 @@ class SchemaWriter:
             schema["description"] = description
         if field.default is not NOTHING:
             try:
-                schema["default"] = msgspec.json.decode(msgspec.json.encode(plain(field.default)))
+                schema["default"] = msgspec.json.decode(msgspec.json.encode(to_json_value(field.default)))
             except TypeError:
                 pass  # only for this process to know: a sentinel, a function
         return schema
@@ -173,7 +173,7 @@ class SchemaWriter:
     def _enum(self, cls: type[enum.Enum]) -> dict[str, Any]:
         if issubclass(cls, enum.Flag):
             return {"type": "integer"}
-        schema = _values([plain(member.value) for member in cls])
+        schema = _values([to_json_value(member.value) for member in cls])
         doc = read_docstring(_own_doc(cls)).description
         return {**schema, "description": doc} if doc else schema
 
@@ -255,8 +255,8 @@ class SchemaWriter:
         if config.array_like:
             raise TypeError(f"{cls.__qualname__} is array_like, which nobody who calls by name can fill in")
 
-    def _foreign(self, tp: Any) -> dict[str, Any]:
-        own = foreign_type(tp)
+    def _pydantic(self, tp: Any) -> dict[str, Any]:
+        own = pydantic_type(tp)
         schema = own.schema(output=self.output, definitions="")
         if any(self.defs.get(name, each) != each for name, each in schema.get("$defs", {}).items()):
             schema = own.schema(output=self.output, definitions=f"{_type_name(tp)}.")

@@ -13,15 +13,23 @@ import msgspec
 
 from mcp_actors._schema.explain import Problem, path_text
 
-__all__ = ["ForeignType", "Misfit", "dump", "foreign_type", "is_foreign", "is_model", "says_foreign"]
+__all__ = [
+    "ConversionError",
+    "PydanticType",
+    "dump",
+    "has_pydantic_metadata",
+    "is_pydantic_model",
+    "is_pydantic_type",
+    "pydantic_type",
+]
 
-_MARKS = ("__pydantic_core_schema__", "__pydantic_validator__", "__get_pydantic_core_schema__")
-_HOMES = ("pydantic", "annotated_types")
+_PYDANTIC_ATTRIBUTES = ("__pydantic_core_schema__", "__pydantic_validator__", "__get_pydantic_core_schema__")
+_PYDANTIC_PACKAGES = ("pydantic", "annotated_types")
 
 _encode = msgspec.json.Encoder().encode
 
 
-class Misfit(ValueError):
+class ConversionError(ValueError):
     """A value does not fit a type; ``problems`` are relative to that value."""
 
     def __init__(self, problems: list[Problem]) -> None:
@@ -29,25 +37,26 @@ class Misfit(ValueError):
         self.problems = problems
 
 
-def is_foreign(tp: Any) -> bool:
+def is_pydantic_type(tp: Any) -> bool:
     """Whether ``tp`` itself knows how it is validated."""
-    return isinstance(tp, type) and any(hasattr(tp, mark) for mark in _MARKS)
+    return isinstance(tp, type) and any(hasattr(tp, name) for name in _PYDANTIC_ATTRIBUTES)
 
 
-def is_model(tp: Any) -> bool:
+def is_pydantic_model(tp: Any) -> bool:
     """Whether ``tp`` is a pydantic model, which msgspec hands to its hooks by itself."""
     return isinstance(tp, type) and hasattr(tp, "model_fields") and hasattr(tp, "__pydantic_validator__")
 
 
-def says_foreign(said: tuple[Any, ...]) -> bool:
+def has_pydantic_metadata(metadata: tuple[Any, ...]) -> bool:
     """Whether one of the things that ``Annotated`` says is meant for pydantic."""
     return any(
-        type(each).__module__.partition(".")[0] in _HOMES or hasattr(each, "__get_pydantic_core_schema__")
-        for each in said
+        type(each).__module__.partition(".")[0] in _PYDANTIC_PACKAGES
+        or hasattr(each, "__get_pydantic_core_schema__")
+        for each in metadata
     )
 
 
-class ForeignType:
+class PydanticType:
     """A type that pydantic takes care of, compiled once. Raises `TypeError` when pydantic cannot or is not there."""
 
     def __init__(self, tp: Any) -> None:
@@ -69,7 +78,9 @@ class ForeignType:
             if not hasattr(error, "errors"):
                 raise
             found = error.errors(include_url=False, include_context=False, include_input=False)
-            raise Misfit([Problem(path_text(each["loc"]), _said(each["msg"])) for each in found]) from None
+            raise ConversionError(
+                [Problem(path_text(each["loc"]), _uncapitalized(each["msg"])) for each in found]
+            ) from None
 
     def encode(self, value: Any) -> Any:
         """The JSON value of an instance."""
@@ -86,9 +97,9 @@ class ForeignType:
 
 
 @lru_cache(maxsize=1024)
-def foreign_type(tp: Any) -> ForeignType:
+def pydantic_type(tp: Any) -> PydanticType:
     """The compiled form of ``tp``, the same one for the same type."""
-    return ForeignType(tp)
+    return PydanticType(tp)
 
 
 def dump(value: Any) -> Any:
@@ -96,5 +107,5 @@ def dump(value: Any) -> Any:
     return type(value).__pydantic_serializer__.to_python(value, mode="json", by_alias=True)
 
 
-def _said(text: str) -> str:
+def _uncapitalized(text: str) -> str:
     return text[:1].lower() + text[1:]

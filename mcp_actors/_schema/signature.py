@@ -17,19 +17,24 @@ from typing import Any
 import attrs
 import msgspec
 
+from mcp_actors._schema.adapt import adapt
 from mcp_actors._schema.convert import (
-    adapt,
     conversion_to,
     convert,
-    plain,
     problems_of,
     record_struct,
+    to_json_value,
 )
 from mcp_actors._schema.docstrings import read_docstring
 from mcp_actors._schema.explain import Problem, json_type
 from mcp_actors._schema.fields import NOTHING, TypeField, read_hints, strip
 from mcp_actors._schema.generate import SchemaWriter, root_schema
-from mcp_actors._schema.pydantic_types import ForeignType, is_foreign, is_model, says_foreign
+from mcp_actors._schema.pydantic_types import (
+    PydanticType,
+    has_pydantic_metadata,
+    is_pydantic_model,
+    is_pydantic_type,
+)
 from mcp_actors._schema.validate import Validator, compile_schema
 from mcp_actors.types import CallToolResult
 from mcp_actors.types.content import BLOCKS
@@ -93,9 +98,9 @@ class Signature:
         try:
             schema = self.output_schema
         except TypeError:
-            return plain
+            return to_json_value
         if schema is None:
-            return plain
+            return to_json_value
         return _checked(_encoder(self._returned), _compiled(schema))
 
 
@@ -230,7 +235,7 @@ def _promised(field: TypeField, tp: Any) -> TypeField:
     if field.default is NOTHING:
         return field
     try:
-        convert(plain(field.default), tp)
+        convert(to_json_value(field.default), tp)
     except (TypeError, ValueError):
         return attrs.evolve(field, default=NOTHING)
     return field
@@ -318,9 +323,9 @@ def _is_content(tp: Any) -> bool:
 def _encoder(tp: Any) -> Callable[[Any], Any]:
     """The general encoder, but pydantic's own for what it alone can encode as it was declared."""
     bare, said = strip(tp)
-    if says_foreign(said) or (is_foreign(bare) and not is_model(bare)):
-        return ForeignType(tp).encode
-    return plain
+    if has_pydantic_metadata(said) or (is_pydantic_type(bare) and not is_pydantic_model(bare)):
+        return PydanticType(tp).encode
+    return to_json_value
 
 
 def _checked(encode: Callable[[Any], Any], validator: Validator | None) -> Callable[[Any], Any]:
