@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import types
 import typing
 from collections.abc import Callable, Sequence
@@ -101,7 +102,7 @@ class Signature:
             return to_json_value
         if schema is None:
             return to_json_value
-        return _checked(_encoder(self._returned), _compiled(schema))
+        return _checked(_encoder(self._returned), _compiled(schema), _scalars(self._returned))
 
 
 def read_signature(call: Callable[..., Any], *, injected: type, raw: bool = False) -> Signature:
@@ -328,12 +329,32 @@ def _encoder(tp: Any) -> Callable[[Any], Any]:
     return to_json_value
 
 
-def _checked(encode: Callable[[Any], Any], validator: Validator | None) -> Callable[[Any], Any]:
+def _scalars(tp: Any) -> frozenset[type]:
+    """The classes of which an exact instance is a JSON value that fits the schema of ``tp`` by itself.
+
+    Only for numbers, booleans and ``None`` without constraints: what is in a class or a container was checked by nobody.
+    """
+    if typing.get_origin(tp) in (typing.Union, types.UnionType):
+        members = typing.get_args(tp)
+    else:
+        members = (tp,)
+    found = {each for each in members if each in (int, bool, float, type(None))}
+    return frozenset(found | {int} if float in found else found)
+
+
+def _checked(
+    encode: Callable[[Any], Any], validator: Validator | None, scalars: frozenset[type]
+) -> Callable[[Any], Any]:
+    """An encoder whose results are validated, unless the value is one of ``scalars``."""
     if validator is None:
         return encode
     fits = validator.is_valid
 
     def encode_output(value: Any) -> Any:
+        kind = value.__class__
+        # JSON has no infinity and no NaN: those floats are left to the validator.
+        if kind in scalars and (kind is not float or math.isfinite(value)):
+            return value
         content = encode(value)
         if not fits(content):
             problems = "; ".join(validator.problems(content))
