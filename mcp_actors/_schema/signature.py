@@ -330,14 +330,13 @@ def _encoder(tp: Any) -> Callable[[Any], Any]:
 
 
 def _scalars(tp: Any) -> frozenset[type]:
-    """The classes of which an exact instance is a JSON value that fits the schema of ``tp`` by itself.
+    """The classes of which every exact instance is JSON that fits the schema of ``tp``.
 
-    Only for numbers, booleans and ``None`` without constraints: what is in a class or a container was checked by nobody.
+    Only numbers, booleans and ``None`` without constraints are among them: Python checks nothing that is in a class or
+    a container.
     """
-    if typing.get_origin(tp) in (typing.Union, types.UnionType):
-        members = typing.get_args(tp)
-    else:
-        members = (tp,)
+    is_union = typing.get_origin(tp) in (typing.Union, types.UnionType)
+    members = typing.get_args(tp) if is_union else (tp,)
     found = {each for each in members if each in (int, bool, float, type(None))}
     return frozenset(found | {int} if float in found else found)
 
