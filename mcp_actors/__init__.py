@@ -1,12 +1,16 @@
-"""mcp-actors: a Model Context Protocol engine on Trio, client and server, in which everything alive is an actor."""
+"""mcp-actors: a Model Context Protocol engine on Trio, client and server.
+
+Every connection, session and call is an actor: a task with an owner. ``supervision.py`` lists them all.
+"""
 
 # General layout:
 #
-# server.py and client.py are the two faces; context.py is what a server's functions are handed. Everything named here
-# or in a module without an underscore in its path is public. The floors below, from the bottom: _wire (bytes and
-# envelopes), types (the neutral vocabulary), _eras (what envelopes mean in which revision), abc and framing (the
-# contracts of transports), _actors (link, session, call), _capabilities (tools, resources, prompts and the rest).
-# A floor imports only what is below it; tests/test_architecture.py sees to that.
+# server.py and client.py are the entry points of programs, and context.py is what the functions of a server receive.
+# Everything named here, or in a module without an underscore in its path, is public. The packages below them, from the
+# bottom: _wire (JSON-RPC messages as bytes), _uri (URI templates), types (the objects of the protocol), _eras (the
+# differences between revisions), abc and framing (the contracts of transports), _schema (JSON Schema from type hints),
+# _actors (connections, sessions, calls), then _client and _server, which do not import each other.
+# A module imports only from packages below its own; tests/test_architecture.py has the rules.
 
 from msgspec import Meta
 

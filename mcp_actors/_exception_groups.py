@@ -1,4 +1,4 @@
-"""Exception groups of one: a nursery wraps what broke it, and whoever is told wants to know what that was."""
+"""Unwraps exception groups that hold a single exception: nurseries wrap every exception that leaves them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["one_error", "sole_cause"]
 
 
 def sole_cause(error: BaseException) -> BaseException:
-    """The one exception inside nested groups of one, or the group if it holds several."""
+    """Returns the only exception inside nested groups, or the innermost group that holds several."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
@@ -17,7 +17,7 @@ def sole_cause(error: BaseException) -> BaseException:
 
 @contextmanager
 def one_error() -> Iterator[None]:
-    """Raises the sole cause of an exception group in its place: our nurseries are nobody's business."""
+    """Raises the sole cause of an exception group instead of the group, so that nurseries of the engine do not show."""
     try:
         yield
     except BaseExceptionGroup as group:

@@ -1,4 +1,4 @@
-"""The garbage collector of a process that is a server and nothing else."""
+"""Settings of the garbage collector for a process that does nothing but serve."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from contextlib import contextmanager
 
 __all__ = ["rare_full_passes"]
 
-# Python's own thresholds suit programs that hold little for long. Ten thousand connections are millions of objects: a
-# full pass over them takes a second in which nothing else runs, and finds next to nothing, for the engine makes no
-# cycles for a call. Young garbage is still found, every fifty thousand objects; full passes come after fifty million.
+# Python's defaults suit programs with few long-lived objects. Ten thousand connections are millions of objects: a full
+# pass over them stops everything for a second and finds next to nothing, because the engine makes no reference cycles
+# for a call. With these thresholds young objects are still collected, every 50,000 new ones, and full passes come after
+# 50 million.
 THRESHOLDS = (50_000, 50, 20)
 
 
 @contextmanager
 def rare_full_passes() -> Iterator[None]:
-    """For the length of the block; not for programs that only embed a server."""
+    """Makes full passes rare within the block. It is not for programs that only embed a server."""
     before = gc.get_threshold()
     gc.set_threshold(*THRESHOLDS)
     try:

@@ -1,13 +1,13 @@
-"""From a URL to a transport, through the scheme in front of the colon.
+"""Finds the transport for a URL by its scheme.
 
 A binding is published under its scheme in the entry-point group ``mcp_actors.transports``; the value names a callable
 ``from_url(url, **options)`` that returns an object fulfilling `~mcp_actors.abc.ServerTransport`,
-`~mcp_actors.abc.ClientTransport` or both. The bindings of this project come through the same door::
+`~mcp_actors.abc.ClientTransport` or both. The bindings of this project are published in the same way::
 
     [project.entry-points."mcp_actors.transports"]
     pigeon = "my_package.pigeon:from_url"
 
-Nothing is looked up before the first URL is.
+Entry points are read when the first URL is looked up, and a binding is imported when a URL has its scheme.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["FromUrl", "client_transport", "installed_schemes", "register_transpo
 FromUrl = Callable[..., ServerTransport | ClientTransport]
 
 _GROUP = "mcp_actors.transports"
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")  # RFC 3986 §3.1, after lower-casing
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")  # RFC 3986 section 3.1, after lower-casing
 
 _registered: dict[str, FromUrl] = {}
 
@@ -40,10 +40,16 @@ class _EntryPoint(Protocol):
 
 
 def client_transport(url: str, **options: Any) -> ClientTransport:
-    """The transport that connects to ``url``; nothing is opened yet. ``options`` are those of its binding.
+    """Returns a transport that connects to ``url``; nothing is opened yet.
 
-    Raises `TransportNotFound` when no binding is installed for its scheme, when the binding cannot be imported, or
-    when the URL is one that is only ever served.
+    Args:
+        options: the options of the binding, such as those of `~mcp_transports.http.HttpClientTransport`.
+
+    Raises:
+        TransportNotFound: if no binding is installed for the scheme, if the binding cannot be imported, and if the
+            binding can only serve at this URL.
+        ValueError: from the binding, for a URL or an option that it does not accept.
+        TypeError: from the binding, for an option that it does not have.
     """
     transport = _find(url)(url, **options)
     if not isinstance(transport, ClientTransport):
@@ -52,7 +58,17 @@ def client_transport(url: str, **options: Any) -> ClientTransport:
 
 
 def server_transport(url: str, **options: Any) -> ServerTransport:
-    """The transport that serves at ``url``; nothing is opened yet. See `client_transport` for the rest."""
+    """Returns a transport that serves at ``url``; nothing is opened yet.
+
+    Args:
+        options: the options of the binding.
+
+    Raises:
+        TransportNotFound: if no binding is installed for the scheme, if the binding cannot be imported, and if the
+            binding can only connect to this URL.
+        ValueError: from the binding, for a URL or an option that it does not accept.
+        TypeError: from the binding, for an option that it does not have.
+    """
     transport = _find(url)(url, **options)
     if not isinstance(transport, ServerTransport):
         raise TransportNotFound(f"{url!r} can be connected to, not served")
@@ -60,14 +76,22 @@ def server_transport(url: str, **options: Any) -> ServerTransport:
 
 
 def register_transport(scheme: str, from_url: FromUrl) -> None:
-    """Adds a binding for this process without an entry point; it goes before an installed one of the same scheme."""
+    """Adds a binding to this process without an entry point.
+
+    Args:
+        scheme: the URL scheme, in any case. A binding that is installed for it is no longer used.
+        from_url: makes the transport, when called with the URL and the options that a program gave.
+
+    Raises:
+        ValueError: for a text that is no URL scheme.
+    """
     if not _SCHEME.fullmatch(scheme.lower()):
         raise ValueError(f"{scheme!r} is no URL scheme: a letter, then letters, digits, '+', '-' and '.'")
     _registered[scheme.lower()] = from_url
 
 
 def installed_schemes() -> tuple[str, ...]:
-    """The schemes that URLs may have, sorted; nothing of the bindings is imported to tell."""
+    """Returns the schemes of all bindings, sorted. No binding is imported for it."""
     return tuple(sorted({*_registered, *_entry_points()}))
 
 
@@ -75,16 +99,18 @@ def _find(url: str) -> FromUrl:
     scheme, colon, _ = url.partition(":")
     scheme = scheme.lower()
     if not colon or not _SCHEME.fullmatch(scheme):
-        raise TransportNotFound(f"{url!r} is no transport URL; one begins with {_or_list()}")
+        raise TransportNotFound(f"{url!r} is no transport URL; one begins with {_url_beginnings()}")
     if scheme in _registered:
         return _registered[scheme]
     entry_point = _entry_points().get(scheme)
     if entry_point is None:
-        raise TransportNotFound(f"no transport is installed for {scheme!r} ({url!r}); {_what_there_is()}")
+        raise TransportNotFound(
+            f"no transport is installed for {scheme!r} ({url!r}); {_installed_bindings()}"
+        )
     try:
         loaded: FromUrl = entry_point.load()
     except Exception as error:
-        # Foreign code is imported here: whatever it raises, only its own scheme is out of order.
+        # The imported code is not ours: whatever it raises, only its own scheme is unusable.
         raise TransportNotFound(
             f"the transport for {scheme!r} cannot be imported from {entry_point.value!r}: "
             f"{type(error).__name__}: {error}"
@@ -94,7 +120,7 @@ def _find(url: str) -> FromUrl:
 
 @functools.cache
 def _entry_points() -> Mapping[str, _EntryPoint]:
-    # Loaded late: it takes 7 ms and more, which a program that hands over transport objects never pays.
+    # Imported late: it takes 7 ms, and programs that pass transport objects do not need it.
     metadata = importlib.import_module("importlib.metadata")
     found: dict[str, _EntryPoint] = {}
     for entry_point in metadata.entry_points(group=_GROUP):
@@ -102,14 +128,16 @@ def _entry_points() -> Mapping[str, _EntryPoint]:
     return found
 
 
-def _or_list() -> str:
+def _url_beginnings() -> str:
     schemes = installed_schemes()
     return (
-        " or ".join(f"'{scheme}:'" for scheme in schemes) if schemes else f"a scheme, but {_what_there_is()}"
+        " or ".join(f"'{scheme}:'" for scheme in schemes)
+        if schemes
+        else f"a scheme, but {_installed_bindings()}"
     )
 
 
-def _what_there_is() -> str:
+def _installed_bindings() -> str:
     schemes = installed_schemes()
     if not schemes:
         return (

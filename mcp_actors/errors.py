@@ -1,29 +1,30 @@
-"""Every exception that mcp-actors raises, drawn once.
+"""Every exception that mcp-actors raises.
 
 ::
 
     McpError
-    ├── ProtocolError             somebody broke the protocol
-    │   ├── LocalProtocolError    we did: the program that uses this package asked for what is not allowed
-    │   └── RemoteProtocolError   the peer did
-    │       └── MalformedMessage  bytes that are no JSON-RPC message
+    ├── ProtocolError             a rule of the protocol was broken
+    │   ├── LocalProtocolError    by the program that uses this package; nothing was sent
+    │   └── RemoteProtocolError   by the peer
+    │       └── MalformedMessage  with bytes that are no JSON-RPC message
     ├── RpcError                  an error response, sent or received: code, message, data
     │   ├── MethodNotFound        -32601
     │   ├── UnsupportedVersion    -32022
     │   ├── MissingCapability     -32021
     │   ├── HeaderMismatch        -32020
     │   ├── ResourceNotFound      -32002 or -32602, as the revision has it
-    │   └── Overloaded            429, our refusal when a limit is reached
-    ├── ToolError                 raised by a tool: its text reaches the model as ``isError``
-    ├── InputRequired             a call ended by asking for input and the client was told not to answer by itself
-    ├── CallTimeout               the idle clock or the cap ran out
-    ├── ConnectFailed             no connection came about
-    ├── ConnectionLost            there was a connection, now there is none
-    ├── SessionExpired            the peer forgot our session
-    ├── SubscriptionLost          a listen ended without the server's closing result
-    └── TransportNotFound         no installed binding serves that URL scheme
+    │   └── Overloaded            429, a limit on concurrent requests is reached
+    ├── ToolError                 raised by a tool; the model gets its text, marked ``isError``
+    ├── InputRequired             the server asks for input, and automatic answers are switched off
+    ├── CallTimeout               a call ran out of its idle or its total time
+    ├── ConnectFailed             a connection could not be made
+    ├── ConnectionLost            the connection ended during a call
+    ├── SessionExpired            the server has ended or forgotten the session
+    ├── SubscriptionLost          a subscription ended without the server's closing result
+    └── TransportNotFound         no installed binding has that URL scheme
 
-No exception group made inside this package ever reaches its user, and what user code raises is never wrapped.
+Exception groups that arise inside this package never reach the program, and exceptions of the program's own functions
+are never wrapped.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ INTERNAL_ERROR = -32603
 
 
 class McpError(Exception):
-    """The root: catching it catches everything this package raises on purpose."""
+    """The base class of all exceptions of this package."""
 
 
 class ProtocolError(McpError):
@@ -69,7 +70,7 @@ class ProtocolError(McpError):
 
 
 class LocalProtocolError(ProtocolError):
-    """The local program asked for something that the protocol does not allow now; nothing was sent."""
+    """The program asked for something that the protocol does not allow in this state or revision. Nothing was sent."""
 
 
 class RemoteProtocolError(ProtocolError):
@@ -79,7 +80,9 @@ class RemoteProtocolError(ProtocolError):
 class MalformedMessage(RemoteProtocolError):
     """Bytes that are not one valid JSON-RPC message.
 
-    ``code`` is the JSON-RPC code to answer with (-32700 or -32600); ``id`` is the request id if one could be read.
+    Args:
+        code: the JSON-RPC code to answer with, -32700 (no JSON) or -32600 (no message).
+        id: the request id, if one could be read.
     """
 
     def __init__(self, message: str, *, code: int = PARSE_ERROR, id: int | str | None = None) -> None:
@@ -89,9 +92,12 @@ class MalformedMessage(RemoteProtocolError):
 
 
 class RpcError(McpError):
-    """A JSON-RPC error response: raise it in a handler to send it, catch it round a call to receive it.
+    """A JSON-RPC error response. A handler raises it to send it; a client's call raises what it received.
 
-    ``data`` is any JSON value, or ``None`` for no data at all.
+    Args:
+        code: the JSON-RPC error code.
+        message: one sentence, which the peer sees.
+        data: any JSON value; ``None`` is sent as no data.
     """
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
@@ -105,7 +111,7 @@ class RpcError(McpError):
 
     @classmethod
     def from_wire(cls, code: int, message: str, data: Any = None) -> RpcError:
-        """Makes the most specific class for ``code``, so that callers can catch by type."""
+        """Returns an instance of the most specific class for ``code``, so that callers can catch by type."""
         return _RPC_CLASS_BY_CODE.get(code, RpcError)._rebuild(code, message, data)
 
     @classmethod
@@ -116,7 +122,7 @@ class RpcError(McpError):
 
 
 class MethodNotFound(RpcError):
-    """The peer's revision has no such method, or its receiver did not declare what it belongs to."""
+    """The revision has no such method, or the receiver has not declared the capability that it belongs to."""
 
     CODE: ClassVar[int] = METHOD_NOT_FOUND
 
@@ -125,7 +131,10 @@ class MethodNotFound(RpcError):
 
 
 class UnsupportedVersion(RpcError):
-    """The revision that was asked for is not served; ``supported`` lists those that are."""
+    """The server does not serve the requested revision (MCP 2026-07-28).
+
+    ``supported`` lists the revisions that it serves.
+    """
 
     CODE: ClassVar[int] = -32022
 
@@ -138,13 +147,16 @@ class UnsupportedVersion(RpcError):
 
     @property
     def supported(self) -> list[str]:
-        """The versions that the peer does serve, as far as it said so."""
+        """The versions that the peer serves; empty if its error does not list them."""
         listed = self.data.get("supported") if isinstance(self.data, dict) else None
         return [item for item in listed if isinstance(item, str)] if isinstance(listed, list) else []
 
 
 class MissingCapability(RpcError):
-    """The client did not declare a capability that this call needs; ``data.requiredCapabilities`` says which."""
+    """The client has not declared a capability that this request needs.
+
+    ``data["requiredCapabilities"]`` has the missing ones.
+    """
 
     CODE: ClassVar[int] = -32021
 
@@ -157,7 +169,7 @@ class MissingCapability(RpcError):
 
 
 class HeaderMismatch(RpcError):
-    """A mirrored header is missing, malformed or says something else than the body."""
+    """An HTTP header that repeats a part of the body (SEP-2243) is missing, malformed or differs from the body."""
 
     CODE: ClassVar[int] = -32020
 
@@ -166,9 +178,10 @@ class HeaderMismatch(RpcError):
 
 
 class ResourceNotFound(RpcError):
-    """There is no resource under ``uri``.
+    """There is no resource with the URI ``uri``.
 
-    Raise it in a resource function; the engine sends the code of the peer's revision. A client gets it for either.
+    A resource function raises it, and the engine sends the code of the peer's revision: -32002, or -32602 from MCP
+    2026-07-28 on. A client raises it for either code.
     """
 
     CODE: ClassVar[int] = -32002
@@ -178,9 +191,10 @@ class ResourceNotFound(RpcError):
 
 
 class Overloaded(RpcError):
-    """Refused because a limit is reached; nothing was run, so the request may be sent again later.
+    """The request was refused because a limit is reached. Nothing was run, so it may be sent again later.
 
-    The code lies outside the range that JSON-RPC reserves, as the protocol forbids new codes inside it.
+    ``data`` has the limit's ``scope``, the ``limit`` itself and how many requests are ``waiting``. The code is outside
+    the range that JSON-RPC 2.0, section 5.1 reserves, because MCP forbids new codes inside it.
     """
 
     CODE: ClassVar[int] = 429
@@ -207,11 +221,15 @@ _RPC_CLASS_BY_CODE: dict[int, type[RpcError]] = {
 
 
 class ToolError(McpError):
-    """Raise it inside a tool: its text becomes the result that the model sees, marked ``isError``."""
+    """A tool failed in a way that the model should see: the text becomes the result, marked ``isError``."""
 
 
 class InputRequired(McpError):
-    """The server asked for input and automatic answers are off; ``requests`` and ``state`` are what a retry needs."""
+    """The server asks for input, and the client does not answer automatically (SEP-2322).
+
+    ``requests`` maps the key of each question to the question, ``state`` is the server's opaque state. A retry sends
+    the answers under the same keys, and the state.
+    """
 
     def __init__(self, requests: dict[str, Any], state: str | None) -> None:
         super().__init__(f"the server asks for input: {', '.join(requests) or 'call again'}")
@@ -220,7 +238,11 @@ class InputRequired(McpError):
 
 
 class CallTimeout(McpError):
-    """A call took too long. ``clock`` is ``"idle"`` (nothing was heard for ``seconds``) or ``"cap"`` (total time)."""
+    """A call took too long.
+
+    ``clock`` is ``"idle"`` if neither an answer nor progress arrived for ``seconds``, and ``"cap"`` if the total time
+    reached ``seconds``.
+    """
 
     def __init__(self, method: str, clock: Literal["idle", "cap"], seconds: float) -> None:
         reason = "no answer and no progress for" if clock == "idle" else "not finished after"
@@ -231,13 +253,15 @@ class CallTimeout(McpError):
 
 
 class ConnectFailed(McpError):
-    """No connection came about; the message says where to and why. The cause is chained."""
+    """A connection could not be made. The message says to what and why, and the cause is chained."""
 
 
 class ConnectionLost(McpError):
-    """The connection ended while something needed it.
+    """The connection ended while a call or a subscription needed it.
 
-    ``exit_code`` and ``stderr`` (its last lines) are set when the peer was a child process of ours.
+    Args:
+        exit_code: the exit code of the peer, if it was a child process of this one.
+        stderr: the last lines that this child process wrote to its stderr.
     """
 
     def __init__(self, message: str, *, exit_code: int | None = None, stderr: tuple[str, ...] = ()) -> None:
@@ -253,9 +277,10 @@ class ConnectionLost(McpError):
 
 
 class SessionExpired(McpError):
-    """The server no longer knows our session; connect again to go on.
+    """The server has ended or forgotten the session; a new connection is needed to go on.
 
-    ``never_run`` is true when the server refused the call for it, so that making it again repeats nothing.
+    Args:
+        never_run: whether the server refused the call for this reason, so that repeating it runs nothing twice.
     """
 
     def __init__(
@@ -269,13 +294,13 @@ class SessionExpired(McpError):
 
 
 class SubscriptionLost(McpError):
-    """A subscription broke off: events may have been missed, so list or read again before listening again."""
+    """A subscription ended unexpectedly. Events may have been missed: list or read again before subscribing again."""
 
 
 class TransportNotFound(McpError):
-    """No installed binding serves that URL scheme; the message lists those that are installed."""
+    """No installed binding has that URL scheme. The message lists the installed ones."""
 
 
 def invalid_params(message: str) -> RpcError:
-    """The error for params that do not have the form the method asks for: -32602."""
+    """Returns the error for params that do not have the form that the method needs: code -32602."""
     return RpcError(INVALID_PARAMS, message)

@@ -1,4 +1,4 @@
-"""The dotted names under which the method tables ask for a capability (`Method.requires`)."""
+"""The dotted names of capabilities that the method tables use (`Method.requires`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["declared_names"]
 
 
 def declared_names(capabilities: ServerCapabilities) -> frozenset[str]:
-    """The dotted names that the method tables ask for, of what is declared."""
+    """Returns the dotted names of the declared capabilities."""
     names = {
         name
         for name in ("tools", "prompts", "resources", "completions", "logging")

@@ -1,4 +1,4 @@
-"""What can change on a server, and how each kind of change is told: the same notifications in either era."""
+"""The kinds of changes on a server, and the notification of each, which is the same in both eras."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import attrs
 __all__ = ["ACKNOWLEDGED", "KIND_OF_METHOD", "METHOD_OF_KIND", "Event", "EventKind"]
 
 EventKind = Literal["tools", "prompts", "resources", "resource_updated"]
-"""What a change is about: one of the lists, or one resource."""
+"""The subject of a change: one of the lists, or one resource."""
 
 
 @attrs.frozen
 class Event:
-    """Something changed: a list (``uri`` is ``None``), or the resource ``uri``."""
+    """A change of a list (``uri`` is ``None``) or of the resource ``uri``."""
 
     kind: EventKind
     uri: str | None = None

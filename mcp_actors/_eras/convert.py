@@ -1,12 +1,12 @@
-"""JSON to the vocabulary and back: one cattrs converter for each revision, strict and quick.
+"""Makes the cattrs converter of each revision, from JSON to the classes of `mcp_actors.types` and back.
 
-General layout: `make_converter` registers two hook factories for the classes of `mcp_actors.types` and one for their
-unions; cattrs calls them when a class is first met and keeps what they make, so a converter costs next to nothing
-until it is used. The hooks walk over tables made from the attrs fields: reading costs by the members that came,
-writing by the fields of the class. Nested classes are looked up in the converter again, so that a hook registered
-there for one class is obeyed everywhere.
+General layout: `make_converter` registers two hook factories for the classes and one for their unions. cattrs calls
+them when a class is used for the first time and keeps their hooks, so that making a converter is cheap. The hooks use
+tables made from the attrs fields: the cost of reading depends on the members of the message, that of writing on the
+fields of the class. The hooks of nested classes are looked up in the converter again, so that a hook registered there
+for one class applies everywhere.
 
-What is typed ``Any``, or a dict or list of it, goes through untouched: it is neither copied nor looked into.
+A value typed ``Any``, or a dict or list of such values, is passed on without being copied or checked.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _UNIONS = (ContentBlock, SamplingContent, CompletionReference, ElicitParams, Inp
 
 
 def structure_error_text(error: BaseException) -> str:
-    """One line about why structuring failed, fit to be sent to the peer whose input it was."""
+    """Returns one line on why structuring failed, which may be sent to the peer."""
     if isinstance(error, BaseValidationError):
         return "; ".join(transform_error(error))
     return str(error) or type(error).__name__
@@ -45,23 +45,32 @@ def make_converter(
     absent: Mapping[type, frozenset[str]] | None = None,
     downgrade: Mapping[type, Callable[[Any], Any]] | None = None,
 ) -> Converter:
-    """A converter for one revision; without arguments, one that knows every member of every revision.
+    """Returns a converter for one revision; without arguments, one that has every member of every revision.
 
-    ``absent`` has the attributes that the revision lacks, by class: they are not written, and members of that name
-    that arrive are kept in ``extra`` like any other unknown member. ``downgrade`` has functions from an object to the
-    one that is written instead, possibly of another class, or the same object when nothing needs to change. Both
-    hold for subclasses too.
+    Both arguments apply to subclasses too.
+
+    Args:
+        absent: the attributes that the revision does not have, by class. They are not written, and received members of
+            that name are kept in ``extra`` like any other unknown member.
+        downgrade: functions, by class, that return the object that is written instead of their argument, possibly of
+            another class, or the argument itself if nothing needs to change.
     """
     converter = Converter(detailed_validation=False)
-    lacking = absent or {}
-    instead = downgrade or {}
+    absent_by_class = absent or {}
+    downgrade_by_class = downgrade or {}
     write_any = writer_by_class(converter)
 
     def writer(cls: type) -> Hook:
-        return class_writer(converter, cls, _lacked(lacking, cls), _downgrade_for(instead, cls), write_any)
+        return class_writer(
+            converter,
+            cls,
+            _absent_for(absent_by_class, cls),
+            _downgrade_for(downgrade_by_class, cls),
+            write_any,
+        )
 
     converter.register_structure_hook_factory(
-        is_vocabulary, lambda cls: class_reader(converter, cls, _lacked(lacking, cls))
+        is_vocabulary, lambda cls: class_reader(converter, cls, _absent_for(absent_by_class, cls))
     )
     converter.register_structure_hook_factory(
         _UNIONS.__contains__, lambda union: cast(Hook, reader_of(converter, union))
@@ -70,7 +79,7 @@ def make_converter(
     return converter
 
 
-def _lacked(absent: Mapping[type, frozenset[str]], cls: type) -> frozenset[str]:
+def _absent_for(absent: Mapping[type, frozenset[str]], cls: type) -> frozenset[str]:
     return frozenset[str]().union(*(absent.get(each, ()) for each in cls.__mro__))
 
 

@@ -1,6 +1,6 @@
-"""Reading: makes the hooks from JSON to the vocabulary, strict about every type.
+"""Makes the cattrs hooks that structure JSON into the classes of `mcp_actors.types`, strict about every type.
 
-A hook walks over the members that came, so what it costs depends on the message and not on the class.
+A hook iterates over the members of the message, so its cost depends on the message and not on the class.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["StructureError", "class_reader", "reader_of"]
 
 
 class StructureError(ValueError):
-    """JSON that does not fit the vocabulary. The text names the member: ``content[0].text: must be a string, …``."""
+    """JSON that does not fit a class. The text names the member: ``content[0].text: must be a string, …``."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
         self.problem = problem
-        self.path: list[str | int] = []  # innermost first: steps are added while the error travels outwards
+        self.path: list[str | int] = []  # innermost first
 
     def __str__(self) -> str:
         text = ""
@@ -33,10 +33,10 @@ class StructureError(ValueError):
         return f"{text}: {self.problem}" if text else self.problem
 
 
-def class_reader(converter: Converter, cls: type, lacked: frozenset[str]) -> Hook:
-    """The hook for one class of the vocabulary, as it looks without the attributes in ``lacked``."""
-    members, needed = _members(converter, cls, lacked)
-    constant = next((name for name in constants_of(cls, lacked) if name in needed), None)
+def class_reader(converter: Converter, cls: type, absent: frozenset[str]) -> Hook:
+    """Returns the hook for one class of `mcp_actors.types`, without the attributes in ``absent``."""
+    members, needed = _members(converter, cls, absent)
+    constant = next((name for name in constants_of(cls, absent) if name in needed), None)
     find = members.get
 
     def read(value: Any, _: Any = None) -> Any:
@@ -74,16 +74,19 @@ def class_reader(converter: Converter, cls: type, lacked: frozenset[str]) -> Hoo
 
 
 def _members(
-    converter: Converter, cls: type, lacked: frozenset[str]
+    converter: Converter, cls: type, absent: frozenset[str]
 ) -> tuple[dict[str, tuple[str, Hook | None, bool]], list[str]]:
-    """By name on the wire: attribute (none for a constant), hook, whether null is absence; and the names needed."""
+    """The members by their JSON name, and the names of the required ones.
+
+    Each member has its attribute (empty for a constant), its hook, and whether null means that it is absent.
+    """
     hints = get_type_hints(cls)
     members: dict[str, tuple[str, Hook | None, bool]] = {}
     needed: list[str] = []
     for field in attrs.fields(cls):
-        if field.name == "extra" or field.name in lacked:
+        if field.name == "extra" or field.name in absent:
             continue
-        # Peers that write null for "absent" are many and mean no harm; where null is a value it stays one.
+        # Many peers write null for an absent member. Where null is a legal value, it is kept.
         null_is_absent = field.default is None
         members[wire_name(field.name)] = (
             field.name,
@@ -92,7 +95,7 @@ def _members(
         )
         if field.default is attrs.NOTHING:
             needed.append(wire_name(field.name))
-    constants = constants_of(cls, lacked)
+    constants = constants_of(cls, absent)
     for name, constant in constants.items():
         members[name] = ("", reader_of(converter, Literal[constant]), MAY_BE_ABSENT.get(name) == constant)
         if MAY_BE_ABSENT.get(name) != constant:
@@ -101,7 +104,7 @@ def _members(
 
 
 def reader_of(converter: Converter, annotation: Any) -> Hook | None:
-    """The hook for one annotation, or ``None`` where every JSON value is good."""
+    """Returns the hook for one annotation, or ``None`` where every JSON value is accepted."""
     if annotation is Any:
         return None
     if annotation in _SCALARS:
@@ -133,13 +136,13 @@ def _union_reader(converter: Converter, parts: list[Any]) -> Hook | None:
     if TextResourceContents in parts:
         return _contents_reader(converter, parts)
     if set(parts) == set(get_args(InputRequest)):
-        return _question_reader(converter)
+        return _input_request_reader(converter)
     tag = next(name for name in ("type", "mode") if is_constant(parts[0], name))
     return _tag_reader(wire_name(tag), {getattr(part, tag): _late_reader(converter, part) for part in parts})
 
 
 def _late_reader(converter: Converter, cls: Any) -> Hook:
-    """Asks the converter at the first value: hooks are made when needed, and classes may nest in each other."""
+    """A hook that asks the converter for its class at the first value, since classes may contain each other."""
     hook: Hook | None = None
 
     def read(value: Any, _: Any = None) -> Any:
@@ -185,8 +188,8 @@ def _contents_reader(converter: Converter, parts: list[Any]) -> Hook:
     return read
 
 
-def _question_reader(converter: Converter) -> Hook:
-    """The ``{method, params}`` of an input request; which class it is depends on the method."""
+def _input_request_reader(converter: Converter) -> Hook:
+    """The hook for the ``{method, params}`` of an input request, whose class depends on the method."""
     by_method: dict[str, list[Any]] = {}
     for part in get_args(InputRequest):
         by_method.setdefault(part.method, []).append(part)
@@ -273,7 +276,7 @@ def _read_bool(value: Any, _: Any = None) -> bool:
 def _read_int(value: Any, _: Any = None) -> int:
     if value.__class__ is int:
         return value
-    # JSON has one kind of number, and JSON Schema calls 5.0 an integer.
+    # JSON has one kind of number, and 5.0 is an integer in JSON Schema.
     if value.__class__ is float and value.is_integer():
         return int(value)
     raise StructureError(f"must be a whole number, not {_kind(value)}")

@@ -1,1 +1,1 @@
-"""From type hints to JSON Schema, and validation by it. No Trio."""
+"""JSON Schema from type hints, conversion by them, and validation by schemas of others. Nothing here uses Trio."""

@@ -1,8 +1,8 @@
-"""How often a validator may have to look at one and the same place of an instance.
+"""Bounds the number of times that a validator may have to check one and the same value.
 
-References make a small schema stand for a huge one: 40 definitions that each say ``allOf`` of two references to the
-next one ask for 2⁴⁰ checks. So the fan-out is measured here, before anything is compiled. References that close a
-cycle are counted apart: the validator remembers its verdicts for those, though not its explanations.
+References let a small schema stand for a huge one: 40 definitions that each say ``allOf`` of two references to the next
+one ask for 2⁴⁰ checks. So the number is computed from the schema before anything is compiled. References that close a
+cycle are counted separately: the validator remembers its verdicts for those, but not its explanations.
 """
 
 from __future__ import annotations
@@ -15,22 +15,25 @@ import attrs
 
 __all__ = ["Cost", "measure"]
 
-# Applied to the very value that the schema itself is applied to.
+# The schemas of these keywords apply to the same value as the schema itself.
 _SAME_PLACE_ONE = ("not", "if", "then", "else")
 _SAME_PLACE_MANY = ("allOf", "anyOf", "oneOf")
 _SAME_PLACE_NAMED = ("dependentSchemas", "dependencies")
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-# Applied to a member or an item, and no two of them to the same one.
+# These apply to a member or an item, no two of them to the same one.
 _EXCLUSIVE_ONE = ("additionalProperties", "additionalItems", "items")
 _EXCLUSIVE_MANY = ("prefixItems", "items")
-# Applied to a member or an item in addition to those above.
+# These apply to a member or an item, in addition to the ones above.
 _OVERLAPPING_ONE = ("contains", "propertyNames", "unevaluatedItems", "unevaluatedProperties", "contentSchema")
 
 
 @attrs.frozen
 class Cost:
-    """``evaluations`` bounds the checks of any one place of an instance; ``loops`` is how many of them start over at
-    a schema that is being applied already: with two or more, work can double with every level of the instance."""
+    """The cost of applying a schema.
+
+    ``evaluations`` bounds the checks of any one value. ``loops`` is the number of those that start again at a schema
+    that is being applied already: with two or more, the work can double with every level of the instance.
+    """
 
     evaluations: int
     loops: int
@@ -42,19 +45,19 @@ class Cost:
         return Cost(max(self.evaluations, other.evaluations), max(self.loops, other.loops))
 
 
-_NOTHING = Cost(0, 0)
+_NO_COST = Cost(0, 0)
 _ONE = Cost(1, 0)
 _LOOP = Cost(0, 1)
 
 
 @attrs.define
-class _Visit:
-    """One schema on the way down: what is still to be added up below it."""
+class _StackEntry:
+    """A schema whose subschemas are being measured, with the cost that was added up so far."""
 
     schema: dict[str, Any]
     below: Iterator[tuple[dict[str, Any], bool]]
     total: Cost = _ONE
-    exclusive: Cost = _NOTHING
+    exclusive: Cost = _NO_COST
     awaiting_exclusive: bool = False
 
     def add(self, cost: Cost) -> None:
@@ -65,35 +68,35 @@ class _Visit:
 
 
 def measure(schema: dict[str, Any] | bool) -> Cost:
-    """Measures a schema in time linear in its size."""
+    """Computes the cost of a schema, in time linear in its size."""
     if not isinstance(schema, dict):
         return _ONE
-    targets = _Targets.read(schema)
+    targets = _ReferenceTargets.read(schema)
     costs: dict[int, Cost] = {}
     entered = {id(schema)}
-    visits = [_Visit(schema, _below(schema, targets))]
+    stack = [_StackEntry(schema, _below(schema, targets))]
     while True:
-        visit = visits[-1]
-        for child, exclusive in visit.below:
-            visit.awaiting_exclusive = exclusive
+        entry = stack[-1]
+        for child, exclusive in entry.below:
+            entry.awaiting_exclusive = exclusive
             if id(child) in costs:
-                visit.add(costs[id(child)])
+                entry.add(costs[id(child)])
             elif id(child) in entered:
-                visit.add(_LOOP)
+                entry.add(_LOOP)
             else:
                 entered.add(id(child))
-                visits.append(_Visit(child, _below(child, targets)))
+                stack.append(_StackEntry(child, _below(child, targets)))
                 break
         else:
-            visits.pop()
-            cost = costs[id(visit.schema)] = visit.total + visit.exclusive
-            if not visits:
+            stack.pop()
+            cost = costs[id(entry.schema)] = entry.total + entry.exclusive
+            if not stack:
                 return cost
-            visits[-1].add(cost)
+            stack[-1].add(cost)
 
 
-def _below(schema: dict[str, Any], targets: _Targets) -> Iterator[tuple[dict[str, Any], bool]]:
-    """The schemas that this one applies, each with whether it excludes the others that are so marked."""
+def _below(schema: dict[str, Any], targets: _ReferenceTargets) -> Iterator[tuple[dict[str, Any], bool]]:
+    """The subschemas of a schema, each with whether it applies to a value that no other one so marked applies to."""
     for keyword in _REFERENCES:
         reference = schema.get(keyword)
         if isinstance(reference, str):
@@ -122,11 +125,11 @@ def _members(schema: dict[str, Any], keyword: str) -> list[Any]:
 
 
 @attrs.define
-class _Targets:
-    """Where references may lead.
+class _ReferenceTargets:
+    """The schemas of a document that its references may lead to.
 
-    Bases are not resolved: a reference counts for every resource of the document in which its fragment exists, and
-    the dearest of them is what it costs. That can only overestimate.
+    Base URIs are not resolved: a reference is taken to lead to every resource of the document in which its fragment
+    exists, and their costs are added. That can only overestimate.
     """
 
     resources: list[dict[str, Any]]
@@ -134,7 +137,7 @@ class _Targets:
     known: dict[str, list[dict[str, Any]]] = attrs.field(factory=dict)
 
     @classmethod
-    def read(cls, schema: dict[str, Any]) -> _Targets:
+    def read(cls, schema: dict[str, Any]) -> _ReferenceTargets:
         found = cls([schema], {})
         stack: list[Any] = [schema]
         while stack:

@@ -1,7 +1,7 @@
-"""Says in words what a JSON value breaks in a JSON Schema, for a model or a person who has to put it right.
+"""Explains in words why a JSON value does not fit a JSON Schema, for a model or a person who has to correct it.
 
-The validator's own messages quote whole values and never say what was expected of an alternative; these name the
-place, what is wanted and what came.
+The validator's own messages quote whole values and never say what an alternative expected. These name the path, what
+is expected and what was found.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import jsonschema_rs
 
 __all__ = ["Problem", "explain", "json_type", "path_text"]
 
-# A list of a hundred alternatives or a quoted page of text helps nobody to repair a call.
+# Characters of a quoted value and entries of a list: more does not help to correct a call.
 MAX_QUOTED = 80
 MAX_LISTED = 20
 
@@ -23,7 +23,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
 
 
 class Problem(NamedTuple):
-    """``path`` says where (``"city.names[0]"``, empty for the whole value), ``text`` what is wrong there."""
+    """One thing that is wrong: ``path`` is where (``"city.names[0]"``, empty for the whole value), ``text`` is what."""
 
     path: str
     text: str
@@ -33,7 +33,7 @@ class Problem(NamedTuple):
 
 
 def path_text(steps: Iterable[str | int], start: str = "") -> str:
-    """Writes a path the way a programmer would: ``rooms[0].name``, ``prices["big one"]``."""
+    """Writes a path as in a program: ``rooms[0].name``, ``prices["big one"]``. ``start`` goes before it."""
     text = start
     for step in steps:
         if isinstance(step, int):
@@ -46,7 +46,7 @@ def path_text(steps: Iterable[str | int], start: str = "") -> str:
 
 
 def json_type(value: Any) -> str:
-    """The JSON name for the type of a Python value: ``"integer"``, ``"null"``, ``"object"``…"""
+    """Returns the JSON name of the type of a Python value: ``"integer"``, ``"null"``, ``"object"``…"""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -67,7 +67,7 @@ _NAMES: tuple[tuple[type | tuple[type, ...], str], ...] = (
 
 
 def explain(errors: Iterable[jsonschema_rs.ValidationError], start: str = "") -> Iterator[Problem]:
-    """Turns the validator's errors into problems, one for each offending place."""
+    """Turns the validator's errors into problems, one for each offending value."""
     for error in errors:
         kind = error.kind
         here = path_text(error.instance_path, start)
@@ -79,7 +79,7 @@ def explain(errors: Iterable[jsonschema_rs.ValidationError], start: str = "") ->
             for name in kind.unexpected[:MAX_LISTED]:  # type: ignore[attr-defined]
                 yield Problem(path_text([name], here), "is not known here")
         else:
-            word = _WORDS.get(kind.name)
+            word = _EXPLANATIONS.get(kind.name)
             yield Problem(here, word(error, kind) if word else f"breaks the rule {kind.name!r} of the schema")
 
 
@@ -88,7 +88,7 @@ def _explain_alternatives(
     context: Sequence[Sequence[jsonschema_rs.ValidationError]],
     start: str,
 ) -> Iterator[Problem]:
-    """Speaks only of the alternatives that the value was probably meant for: those of its own type."""
+    """Explains only the alternatives that the value was probably meant for, which are those of its own type."""
     here = path_text(error.instance_path, start)
     if not any(context):
         yield Problem(here, "fits more than one alternative where exactly one is allowed")
@@ -140,15 +140,15 @@ def _bound(words: str) -> Callable[[jsonschema_rs.ValidationError, Any], str]:
 
 
 def _count(words: str, unit: str) -> Callable[[jsonschema_rs.ValidationError, Any], str]:
-    def said(error: jsonschema_rs.ValidationError, kind: Any) -> str:
+    def explanation(error: jsonschema_rs.ValidationError, kind: Any) -> str:
         value = error.instance
         came = f", has {len(value)}" if isinstance(value, (str, list, dict)) else ""
         return f"must have {words} {kind.limit} {unit}{came}"
 
-    return said
+    return explanation
 
 
-_WORDS: dict[str, Callable[[jsonschema_rs.ValidationError, Any], str]] = {
+_EXPLANATIONS: dict[str, Callable[[jsonschema_rs.ValidationError, Any], str]] = {
     "type": _wrong_type,
     "enum": lambda error, kind: f"must be one of {_listed(kind.options)}, got {_quoted(error.instance)}",
     "const": lambda error, kind: f"must be {_quoted(kind.expected_value)}, got {_quoted(error.instance)}",

@@ -1,4 +1,4 @@
-"""The fields of the classes that people describe data with, whichever way they declare them."""
+"""Reads the fields of dataclasses, attrs classes, msgspec structs, named tuples and typed dicts."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any, Literal, TypeVar
 import attrs
 import msgspec
 
-__all__ = ["NOTHING", "TypeField", "components", "read_fields", "read_hints", "record_kind", "strip"]
+__all__ = ["NO_DEFAULT", "TypeField", "components", "read_fields", "read_hints", "record_kind", "strip"]
 
 Kind = Literal["struct", "typeddict", "namedtuple", "dataclass", "attrs"]
 
 
-class _Nothing:
+class _NoDefault:
     def __repr__(self) -> str:
-        return "NOTHING"
+        return "NO_DEFAULT"
 
 
-NOTHING = _Nothing()
-"""Stands for the absence of a default."""
+NO_DEFAULT = _NoDefault()
+"""The default of a field that has none."""
 
 _ALIAS_TYPE: Any = getattr(typing, "TypeAliasType", ())
 _QUALIFIERS = (typing.Required, typing.NotRequired, typing.Final, getattr(typing, "ReadOnly", typing.Final))
@@ -31,23 +31,24 @@ _QUALIFIERS = (typing.Required, typing.NotRequired, typing.Final, getattr(typing
 
 @attrs.frozen
 class TypeField:
-    """One field: its name on the wire, its annotation, and how the class takes it when it is made.
+    """One field of a class.
 
-    ``init`` is false for fields that the class fills by itself: they come out and never go in. ``default`` is
-    `NOTHING` where there is none, and where a factory makes it.
+    ``wire`` is its name in JSON and ``argument`` its name in the constructor. ``init`` is false for a field that the
+    class computes itself: it is encoded and never decoded. ``shown`` is false for a field that is not always encoded.
+    ``default`` is `NO_DEFAULT` where there is none, and where a factory makes it.
     """
 
     wire: str
     hint: Any
     required: bool
     argument: str
-    default: Any = NOTHING
+    default: Any = NO_DEFAULT
     init: bool = True
     shown: bool = True
 
 
 def record_kind(tp: Any) -> Kind | None:
-    """How the class (or generic alias) ``tp`` declares fields, ``None`` if it does not."""
+    """Returns the way in which the class (or generic alias) ``tp`` declares fields, ``None`` if it has none."""
     cls = typing.get_origin(tp) or tp
     if not isinstance(cls, type):
         return None
@@ -63,7 +64,7 @@ def record_kind(tp: Any) -> Kind | None:
 
 
 def read_fields(tp: Any) -> tuple[TypeField, ...]:
-    """The fields of a class for which `record_kind` gives a kind, in the order of their declaration.
+    """Returns the fields of a class that has a `record_kind`, in the order of their declaration.
 
     Raises `TypeError` for annotations that cannot be resolved and for what cannot be made from fields alone.
     """
@@ -77,7 +78,7 @@ def read_fields(tp: Any) -> tuple[TypeField, ...]:
 def _struct(cls: Any, hints: dict[str, Any]) -> Iterator[TypeField]:
     omitted = cls.__struct_config__.omit_defaults
     for field in msgspec.structs.fields(cls):
-        default = NOTHING if field.default in (msgspec.NODEFAULT, msgspec.UNSET) else field.default
+        default = NO_DEFAULT if field.default in (msgspec.NODEFAULT, msgspec.UNSET) else field.default
         shown = field.required or not (omitted or field.default is msgspec.UNSET)
         yield TypeField(
             field.encode_name, hints[field.name], field.required, field.name, default, True, shown
@@ -92,24 +93,24 @@ def _typeddict(cls: Any, hints: dict[str, Any]) -> Iterator[TypeField]:
 
 def _namedtuple(cls: Any, hints: dict[str, Any]) -> Iterator[TypeField]:
     for name in cls._fields:
-        default = cls._field_defaults.get(name, NOTHING)
-        yield TypeField(name, hints.get(name, Any), default is NOTHING, name, default)
+        default = cls._field_defaults.get(name, NO_DEFAULT)
+        yield TypeField(name, hints.get(name, Any), default is NO_DEFAULT, name, default)
 
 
 def _dataclass(cls: Any, hints: dict[str, Any]) -> Iterator[TypeField]:
     if any(isinstance(hint, dataclasses.InitVar) for hint in hints.values()):
         raise TypeError(f"{cls.__qualname__} has an InitVar, which no field of a JSON object stands for")
     for field in dataclasses.fields(cls):
-        default = NOTHING if field.default is dataclasses.MISSING else field.default
-        required = default is NOTHING and field.default_factory is dataclasses.MISSING
+        default = NO_DEFAULT if field.default is dataclasses.MISSING else field.default
+        required = default is NO_DEFAULT and field.default_factory is dataclasses.MISSING
         yield TypeField(field.name, hints[field.name], required, field.name, default, field.init)
 
 
 def _attrs(cls: Any, hints: dict[str, Any]) -> Iterator[TypeField]:
     for field in attrs.fields(cls):
         made = isinstance(field.default, attrs.Factory)  # type: ignore[arg-type]
-        default = NOTHING if made or field.default is attrs.NOTHING else field.default
-        # What is private goes in under its alias and is never shown.
+        default = NO_DEFAULT if made or field.default is attrs.NOTHING else field.default
+        # A private field is decoded under its alias and never encoded.
         shown = not field.name.startswith("_")
         hint = hints.get(field.name, Any if field.type is None else field.type)
         yield TypeField(
@@ -133,10 +134,10 @@ _READERS: dict[Kind, Callable[[Any, dict[str, Any]], Iterator[TypeField]]] = {
 
 
 def read_hints(annotated: Any) -> dict[str, Any]:
-    """The annotations of a function or class, with those that are strings resolved.
+    """Returns the annotations of a function or class, with those that are strings resolved.
 
-    A name that the module does not have is looked for in the functions that are being executed, innermost first:
-    types that were declared inside a function live there. Raises `TypeError` when it is nowhere.
+    A name that the module does not have is looked up in the functions that are being executed, innermost first, where
+    types are found that were declared inside a function. Raises `TypeError` if it is defined nowhere.
     """
     found: dict[str, Any] = {}
     while True:
@@ -163,15 +164,15 @@ def _look_up(name: str, found: dict[str, Any]) -> bool:
 
 
 def strip(tp: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Takes off what does not change the form of the data: aliases, NewType, qualifiers, and ``Annotated``.
+    """Removes what does not change the form of the data: aliases, ``NewType``, qualifiers and ``Annotated``.
 
-    Returns the bare type and all that ``Annotated`` said, the innermost first.
+    Returns the bare type, and the metadata of all ``Annotated`` round it, the innermost first.
     """
-    said: tuple[Any, ...] = ()
+    metadata: tuple[Any, ...] = ()
     while True:
         origin = typing.get_origin(tp)
         if origin is typing.Annotated:
-            said = tp.__metadata__ + said
+            metadata = tp.__metadata__ + metadata
             tp = tp.__origin__
         elif origin in _QUALIFIERS:
             tp = tp.__args__[0]
@@ -184,11 +185,11 @@ def strip(tp: Any) -> tuple[Any, tuple[Any, ...]]:
         elif isinstance(tp, TypeVar):
             tp = typing.Union[tp.__constraints__] if tp.__constraints__ else tp.__bound__ or Any  # noqa: UP007
         else:
-            return (type(None) if tp is None else tp), said
+            return (type(None) if tp is None else tp), metadata
 
 
 def components(tp: Any) -> tuple[Any, ...]:
-    """The types that the stripped type ``tp`` is directly made of."""
+    """Returns the types that a type, which `strip` returned, directly consists of."""
     if record_kind(tp) is not None:
         return tuple(field.hint for field in read_fields(tp))
     if typing.get_origin(tp) is Literal:
@@ -197,7 +198,7 @@ def components(tp: Any) -> tuple[Any, ...]:
 
 
 def _arguments(tp: Any) -> dict[Any, Any]:
-    """What the type variables of ``tp`` and of the generic classes it inherits from stand for."""
+    """The values of the type variables of ``tp`` and of the generic classes that it inherits from."""
     bound: dict[Any, Any] = {}
     pending = [tp]
     while pending:

@@ -1,7 +1,7 @@
-"""Writes the JSON Schema (2020-12) of Python types: what a value of the type looks like as JSON.
+"""Generates the JSON Schema (2020-12) of Python types.
 
-Members stand in the order of their declaration and the values of enums in theirs, so that the same types always give
-the same text. Classes become definitions under ``$defs``; enums, which are short, stand where they are used.
+Members and the values of enums keep the order of their declaration, so that the same types always give the same text.
+Classes become definitions under ``$defs``; enums, which are short, are written where they are used.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from mcp_actors._schema.convert import plain
+from mcp_actors._schema.convert import to_json_value
 from mcp_actors._schema.docstrings import Docstring, read_docstring
 from mcp_actors._schema.explain import json_type
-from mcp_actors._schema.fields import NOTHING, TypeField, read_fields, record_kind, strip
-from mcp_actors._schema.pydantic_types import foreign_type, is_foreign, says_foreign
+from mcp_actors._schema.fields import NO_DEFAULT, TypeField, read_fields, record_kind, strip
+from mcp_actors._schema.pydantic_types import has_pydantic_metadata, is_pydantic_type, pydantic_type
 
 __all__ = ["SchemaWriter", "root_schema"]
 
-# What `decimal.Decimal` reads and writes, the special values left out.
+# The form that `decimal.Decimal` reads and writes, without the special values.
 _DECIMAL = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 
 _ATOMS: dict[Any, dict[str, Any]] = {
@@ -51,8 +51,8 @@ _ATOMS: dict[Any, dict[str, Any]] = {
     decimal.Decimal: {"type": ["string", "number"], "pattern": _DECIMAL},
 }
 
-# A value without an offset from UTC is no date-time and no time of RFC 3339, and a negative duration is none of ISO
-# 8601: nothing may be promised of what comes out.
+# A result may be a time without an offset from UTC, which RFC 3339 does not have, or a negative duration, which ISO
+# 8601 does not have: so the schema of a result cannot promise these formats.
 _ATOMS_OUT: dict[Any, dict[str, Any]] = {
     datetime.datetime: {"type": "string"},
     datetime.time: {"type": "string"},
@@ -63,7 +63,7 @@ _ATOMS_OUT: dict[Any, dict[str, Any]] = {
 _ARRAYS = (list, tuple, set, frozenset, collections.abc.Iterable)
 _SETS = (set, frozenset, collections.abc.Set)
 
-# What Meta may say, and what it is called for each form of JSON.
+# The constraints of Meta, with the JSON Schema keyword of each for the JSON type that it limits.
 _LIMITS: dict[str, dict[str, str]] = {
     "integer": {
         "ge": "minimum",
@@ -80,7 +80,7 @@ _LIMITS["number"] = _LIMITS["integer"]
 
 
 def root_schema(tp: Any, *, output: bool) -> dict[str, Any]:
-    """The schema of ``tp`` as a document of its own, its class written out at the root."""
+    """Returns the schema of ``tp`` as a document of its own, with its class written out at the root."""
     writer = SchemaWriter(output=output)
     schema = writer.write(tp)
     return writer.document(schema)
@@ -89,8 +89,8 @@ def root_schema(tp: Any, *, output: bool) -> dict[str, Any]:
 class SchemaWriter:
     """Writes schemas that share one set of definitions, ``defs``.
 
-    ``output`` is true for what functions return: then what a class always fills in is required, and what never
-    leaves it is left out. All methods raise `TypeError` for a type that has no form in JSON.
+    ``output`` is true for results of functions: then a member that a class always encodes is required, and one that it
+    never encodes is left out. All methods raise `TypeError` for a type that has no form in JSON.
     """
 
     def __init__(self, *, output: bool) -> None:
@@ -99,32 +99,32 @@ class SchemaWriter:
         self._names: dict[Any, str] = {}
 
     def write(self, tp: Any) -> dict[str, Any]:
-        """The schema of one type."""
-        bare, said = strip(tp)
-        if says_foreign(said) or is_foreign(bare):
-            return _annotated(self._foreign(tp if says_foreign(said) else bare), said)
+        """Returns the schema of one type."""
+        bare, metadata = strip(tp)
+        if has_pydantic_metadata(metadata) or is_pydantic_type(bare):
+            return _annotated(self._pydantic(tp if has_pydantic_metadata(metadata) else bare), metadata)
         schema = self._bare(bare)
-        for each in said:
+        for each in metadata:
             if isinstance(each, msgspec.Meta):
                 schema = _limited(schema, each)
-        return _annotated(schema, said)
+        return _annotated(schema, metadata)
 
     def member(self, field: TypeField, description: str | None = None) -> dict[str, Any]:
-        """The schema of one field: its type, with its default and, unless it has one, the description."""
+        """Returns the schema of one field's type, with its default and, unless it has one already, the description."""
         schema = dict(self.write(field.hint))
         if description and "description" not in schema:
             schema["description"] = description
-        if field.default is not NOTHING:
+        if field.default is not NO_DEFAULT:
             try:
-                schema["default"] = msgspec.json.decode(msgspec.json.encode(plain(field.default)))
+                schema["default"] = msgspec.json.decode(msgspec.json.encode(to_json_value(field.default)))
             except TypeError:
-                pass  # only for this process to know: a sentinel, a function
+                pass  # JSON has no form of this default: a sentinel, a function
         return schema
 
     def document(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """``schema`` with the definitions that it needs; a definition that is all of it is written out.
+        """Returns ``schema`` with the definitions that it needs. A reference at its root is written out.
 
-        Revisions before the newest take only ``"type": "object"`` at the root of an output schema.
+        The reason is MCP 2025-11-25, Server Features, Tools: an output schema has ``"type": "object"`` at its root.
         """
         defs = dict(self.defs)
         reference = schema.get("$ref")
@@ -173,7 +173,7 @@ class SchemaWriter:
     def _enum(self, cls: type[enum.Enum]) -> dict[str, Any]:
         if issubclass(cls, enum.Flag):
             return {"type": "integer"}
-        schema = _values([plain(member.value) for member in cls])
+        schema = _values([to_json_value(member.value) for member in cls])
         doc = read_docstring(_own_doc(cls)).description
         return {**schema, "description": doc} if doc else schema
 
@@ -210,7 +210,9 @@ class SchemaWriter:
         name = self._names.get(tp)
         if name is None:
             name = self._names[tp] = self._free_name(tp)
-            self.defs[name] = {}  # holds the name and the place while the fields refer to it
+            self.defs[
+                name
+            ] = {}  # reserves the name and the order while the fields are read, which may refer to it
             self.defs[name] = self._record(tp)
         return {"$ref": f"#/$defs/{name}"}
 
@@ -253,10 +255,10 @@ class SchemaWriter:
         if config.forbid_unknown_fields:
             schema["additionalProperties"] = False
         if config.array_like:
-            raise TypeError(f"{cls.__qualname__} is array_like, which nobody who calls by name can fill in")
+            raise TypeError(f"{cls.__qualname__} is array_like, but arguments are given by name")
 
-    def _foreign(self, tp: Any) -> dict[str, Any]:
-        own = foreign_type(tp)
+    def _pydantic(self, tp: Any) -> dict[str, Any]:
+        own = pydantic_type(tp)
         schema = own.schema(output=self.output, definitions="")
         if any(self.defs.get(name, each) != each for name, each in schema.get("$defs", {}).items()):
             schema = own.schema(output=self.output, definitions=f"{_type_name(tp)}.")
@@ -301,8 +303,8 @@ def _limited(schema: dict[str, Any], meta: msgspec.Meta) -> dict[str, Any]:
     return {**schema, **added}
 
 
-def _annotated(schema: dict[str, Any], said: tuple[Any, ...]) -> dict[str, Any]:
-    for each in said:
+def _annotated(schema: dict[str, Any], metadata: tuple[Any, ...]) -> dict[str, Any]:
+    for each in metadata:
         if isinstance(each, msgspec.Meta):
             words = {"title": each.title, "description": each.description, "examples": each.examples}
             schema = {**schema, **{word: value for word, value in words.items() if value is not None}}
@@ -330,5 +332,5 @@ def _own_doc(cls: type) -> str | None:
 def _record_doc(cls: type) -> Docstring:
     doc = _own_doc(cls)
     if doc is not None and doc.startswith(f"{cls.__name__}(") and inspect.cleandoc(doc).endswith(")"):
-        return Docstring("", {})  # the signature that dataclasses and named tuples are given for a docstring
+        return Docstring("", {})  # the signature that dataclasses and named tuples get as a docstring
     return read_docstring(doc)

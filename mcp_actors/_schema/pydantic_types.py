@@ -1,6 +1,6 @@
-"""Types that bring their own schema and validator: pydantic's models, dataclasses, and what they are annotated with.
+"""Types that pydantic validates: its models and dataclasses, and annotations with its constraints.
 
-Pydantic is never imported here: whoever uses its types has imported it.
+Pydantic is never imported here: a program that uses its types has imported it.
 """
 
 from __future__ import annotations
@@ -13,42 +13,51 @@ import msgspec
 
 from mcp_actors._schema.explain import Problem, path_text
 
-__all__ = ["ForeignType", "Misfit", "dump", "foreign_type", "is_foreign", "is_model", "says_foreign"]
+__all__ = [
+    "ConversionError",
+    "PydanticType",
+    "dump",
+    "has_pydantic_metadata",
+    "is_pydantic_model",
+    "is_pydantic_type",
+    "pydantic_type",
+]
 
-_MARKS = ("__pydantic_core_schema__", "__pydantic_validator__", "__get_pydantic_core_schema__")
-_HOMES = ("pydantic", "annotated_types")
+_PYDANTIC_ATTRIBUTES = ("__pydantic_core_schema__", "__pydantic_validator__", "__get_pydantic_core_schema__")
+_PYDANTIC_PACKAGES = ("pydantic", "annotated_types")
 
 _encode = msgspec.json.Encoder().encode
 
 
-class Misfit(ValueError):
-    """A value does not fit a type; ``problems`` are relative to that value."""
+class ConversionError(ValueError):
+    """A value does not fit a type. The paths of ``problems`` are relative to that value."""
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("; ".join(map(str, problems)))
         self.problems = problems
 
 
-def is_foreign(tp: Any) -> bool:
-    """Whether ``tp`` itself knows how it is validated."""
-    return isinstance(tp, type) and any(hasattr(tp, mark) for mark in _MARKS)
+def is_pydantic_type(tp: Any) -> bool:
+    """Whether pydantic validates ``tp`` by what the class itself defines."""
+    return isinstance(tp, type) and any(hasattr(tp, name) for name in _PYDANTIC_ATTRIBUTES)
 
 
-def is_model(tp: Any) -> bool:
-    """Whether ``tp`` is a pydantic model, which msgspec hands to its hooks by itself."""
+def is_pydantic_model(tp: Any) -> bool:
+    """Whether ``tp`` is a pydantic model. msgspec passes those to its hooks without any help."""
     return isinstance(tp, type) and hasattr(tp, "model_fields") and hasattr(tp, "__pydantic_validator__")
 
 
-def says_foreign(said: tuple[Any, ...]) -> bool:
-    """Whether one of the things that ``Annotated`` says is meant for pydantic."""
+def has_pydantic_metadata(metadata: tuple[Any, ...]) -> bool:
+    """Whether a part of the metadata of an ``Annotated`` is meant for pydantic."""
     return any(
-        type(each).__module__.partition(".")[0] in _HOMES or hasattr(each, "__get_pydantic_core_schema__")
-        for each in said
+        type(each).__module__.partition(".")[0] in _PYDANTIC_PACKAGES
+        or hasattr(each, "__get_pydantic_core_schema__")
+        for each in metadata
     )
 
 
-class ForeignType:
-    """A type that pydantic takes care of, compiled once. Raises `TypeError` when pydantic cannot or is not there."""
+class PydanticType:
+    """A type compiled by pydantic. Raises `TypeError` for a type that pydantic refuses, or if it is not imported."""
 
     def __init__(self, tp: Any) -> None:
         pydantic = sys.modules.get("pydantic")
@@ -62,21 +71,26 @@ class ForeignType:
             raise TypeError(f"pydantic cannot use {tp!r}: {error}") from error
 
     def convert(self, value: Any) -> Any:
-        """Validates as strict JSON: strings stay strings, and dates are strings by their nature."""
+        """Validates a JSON value strictly: no string becomes a number, but dates are read from strings.
+
+        Raises `ConversionError` for a value that does not fit.
+        """
         try:
             return self._adapter.validate_json(_encode(value), strict=True)
         except ValueError as error:
             if not hasattr(error, "errors"):
                 raise
             found = error.errors(include_url=False, include_context=False, include_input=False)
-            raise Misfit([Problem(path_text(each["loc"]), _said(each["msg"])) for each in found]) from None
+            raise ConversionError(
+                [Problem(path_text(each["loc"]), _uncapitalized(each["msg"])) for each in found]
+            ) from None
 
     def encode(self, value: Any) -> Any:
-        """The JSON value of an instance."""
+        """Returns the JSON value of an instance."""
         return self._adapter.dump_python(value, mode="json", by_alias=True)
 
     def schema(self, *, output: bool, definitions: str) -> dict[str, Any]:
-        """Its JSON Schema; ``definitions`` goes before each name in ``$defs`` and in the references to it."""
+        """Returns its JSON Schema. ``definitions`` is put before each name in ``$defs`` and in the references to it."""
         schema: dict[str, Any] = self._adapter.json_schema(
             mode="serialization" if output else "validation", ref_template=f"#/$defs/{definitions}{{model}}"
         )
@@ -86,15 +100,15 @@ class ForeignType:
 
 
 @lru_cache(maxsize=1024)
-def foreign_type(tp: Any) -> ForeignType:
-    """The compiled form of ``tp``, the same one for the same type."""
-    return ForeignType(tp)
+def pydantic_type(tp: Any) -> PydanticType:
+    """Returns the compiled form of ``tp``, the same object for the same type."""
+    return PydanticType(tp)
 
 
 def dump(value: Any) -> Any:
-    """The JSON value of an instance of a pydantic class, by that class's own serializer."""
+    """Returns the JSON value of an instance of a pydantic class, made by the serializer of that class."""
     return type(value).__pydantic_serializer__.to_python(value, mode="json", by_alias=True)
 
 
-def _said(text: str) -> str:
+def _uncapitalized(text: str) -> str:
     return text[:1].lower() + text[1:]

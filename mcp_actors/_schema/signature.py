@@ -1,14 +1,15 @@
-"""Reads what a function takes and gives from its signature: schemas for the peer, converters for each call.
+"""Reads the signature of a function: JSON Schemas for the peer, and converters for each call.
 
-Everything is compiled when the function is registered, so that a call costs one conversion in and one out.
-Conversion is strict: a string is never parsed into something else, ``3.0`` is no integer and ``True`` is none either.
-Dates, times, UUIDs, paths and bytes (base64) are strings on the wire by their nature.
+Everything is compiled when the function is registered, so that a call costs one conversion of the arguments and one of
+the result. Conversion is strict: no string is parsed into a number, and neither ``3.0`` nor ``True`` is an integer.
+Dates, times, UUIDs, paths and bytes (base64) are strings in JSON.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import math
 import types
 import typing
 from collections.abc import Callable, Sequence
@@ -17,33 +18,38 @@ from typing import Any
 import attrs
 import msgspec
 
+from mcp_actors._schema.adapt import adapt
 from mcp_actors._schema.convert import (
-    adapt,
     conversion_to,
     convert,
-    plain,
     problems_of,
     record_struct,
+    to_json_value,
 )
 from mcp_actors._schema.docstrings import read_docstring
 from mcp_actors._schema.explain import Problem, json_type
-from mcp_actors._schema.fields import NOTHING, TypeField, read_hints, strip
+from mcp_actors._schema.fields import NO_DEFAULT, TypeField, read_hints, strip
 from mcp_actors._schema.generate import SchemaWriter, root_schema
-from mcp_actors._schema.pydantic_types import ForeignType, is_foreign, is_model, says_foreign
+from mcp_actors._schema.pydantic_types import (
+    PydanticType,
+    has_pydantic_metadata,
+    is_pydantic_model,
+    is_pydantic_type,
+)
 from mcp_actors._schema.validate import Validator, compile_schema
 from mcp_actors.types import CallToolResult
 from mcp_actors.types.content import BLOCKS
 
 __all__ = ["InvalidArguments", "JsonType", "Signature", "injected_parameter", "read_signature"]
 
-# A model repairs a few things at a time, and an answer is paid for by its length.
+# A model corrects a few things at a time, and a long answer costs it tokens.
 MAX_PROBLEMS = 20
 
 Bind = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class InvalidArguments(ValueError):
-    """The arguments of a call do not fit; the text names each offending one, for a model to act on.
+    """The arguments of a call do not fit. The text names each offending one, so that a model can correct them.
 
     ``problems`` has one `Problem`, a path and a reason, for each thing that is wrong.
     """
@@ -57,11 +63,12 @@ class InvalidArguments(ValueError):
 
 @attrs.define(eq=False)
 class Signature:
-    """What was read from a function.
+    """The signature of a function, compiled.
 
-    ``input_schema`` is the JSON Schema of its arguments, ``bind`` makes keyword arguments of what came (what was not
-    given is left out, so that Python's own defaults apply) or raises `InvalidArguments`, and ``injected_name`` is the
-    parameter that takes the context. ``description`` is the prose of the docstring, which may be empty.
+    ``input_schema`` is the JSON Schema of its arguments. ``bind`` converts the JSON arguments to keyword arguments or
+    raises `InvalidArguments`; arguments that were not given are left out, so that Python's own defaults apply.
+    ``injected_name`` is the parameter that takes the context. ``description`` is the prose of the docstring, which may
+    be empty.
     """
 
     input_schema: dict[str, Any]
@@ -73,7 +80,7 @@ class Signature:
 
     @functools.cached_property
     def output_schema(self) -> dict[str, Any] | None:
-        """The JSON Schema of what the function returns; ``None`` if it returns text, content, or nothing certain.
+        """The JSON Schema of the result; ``None`` if the function returns text, content, or has no annotation.
 
         Raises `TypeError` when the annotation has no form in JSON.
         """
@@ -86,26 +93,29 @@ class Signature:
 
     @functools.cached_property
     def encode_output(self) -> Callable[[Any], Any]:
-        """Makes a plain JSON value of what the function returned.
+        """Converts a result of the function to a JSON value.
 
-        The result raises `TypeError` for what has no form in JSON and for what is not of the declared type.
+        The converter raises `TypeError` for a value that has no form in JSON or is not of the declared type.
         """
         try:
             schema = self.output_schema
         except TypeError:
-            return plain
+            return to_json_value
         if schema is None:
-            return plain
-        return _checked(_encoder(self._returned), _compiled(schema))
+            return to_json_value
+        return _checked(_encoder(self._returned), _compiled(schema), _scalars(self._returned))
 
 
 def read_signature(call: Callable[..., Any], *, injected: type, raw: bool = False) -> Signature:
     """Reads a function, bound method, partial or callable object.
 
-    A parameter annotated with ``injected`` (or with it or ``None``) takes the context and is no argument. With
-    ``raw`` the one other parameter takes all arguments as a dict, unchecked.
+    Args:
+        injected: the class of the context. A parameter annotated with it (or with it or ``None``) takes the context
+            and is no argument of the peer.
+        raw: whether the one other parameter takes all arguments as a dict, unchecked.
 
-    Raises `TypeError` when arguments given by name cannot fill its parameters, and for types without a form in JSON.
+    Raises:
+        TypeError: if arguments given by name cannot fill the parameters, and for types without a form in JSON.
     """
     where = getattr(call, "__qualname__", None) or repr(call)
     hints = _hints(call)
@@ -120,7 +130,7 @@ def read_signature(call: Callable[..., Any], *, injected: type, raw: bool = Fals
 
 
 def injected_parameter(call: Callable[..., Any], injected: type) -> str | None:
-    """The name of the parameter that takes the context, if there is one. Raises `TypeError` for two of them."""
+    """Returns the name of the parameter that takes the context, if there is one. Raises `TypeError` for two of them."""
     hints = _hints(call)
     named = [name for name, hint in hints.items() if name != "return" and _is_injected(hint, injected)]
     if len(named) > 1:
@@ -130,7 +140,7 @@ def injected_parameter(call: Callable[..., Any], injected: type) -> str | None:
 
 @attrs.define(init=False)
 class JsonType:
-    """The JSON Schema that a type stands for, with its members at the root.
+    """The JSON Schema of a type, with its members at the root.
 
     Raises `TypeError` for a type that has no form in JSON.
     """
@@ -160,7 +170,10 @@ def _doc(call: Callable[..., Any]) -> str | None:
 def _parameters(
     call: Callable[..., Any], hints: dict[str, Any], injected: type, where: str
 ) -> tuple[list[inspect.Parameter], str | None]:
-    """The parameters that are arguments of the peer, and the one that is not. Checks that all can be given by name."""
+    """The parameters that are arguments of the peer, and the one that takes the context.
+
+    Raises `TypeError` for a parameter that cannot be given by name.
+    """
     injected_name = injected_parameter(call, injected)
     found = []
     for each in inspect.signature(call).parameters.values():
@@ -208,7 +221,7 @@ def _typed_bind(
     for each in parameters:
         required = each.default is each.empty
         hint = hints.get(each.name, Any)
-        field = TypeField(each.name, hint, required, each.name, NOTHING if required else each.default)
+        field = TypeField(each.name, hint, required, each.name, NO_DEFAULT if required else each.default)
         try:
             tp = adapt(hint)
             adapted.append((field, tp))
@@ -226,13 +239,13 @@ def _typed_bind(
 
 
 def _promised(field: TypeField, tp: Any) -> TypeField:
-    """The field without its default, if a peer could not give that: ``None`` for an integer, a sentinel."""
-    if field.default is NOTHING:
+    """The field without its default if that is no value of its type, such as ``None`` for an integer, or a sentinel."""
+    if field.default is NO_DEFAULT:
         return field
     try:
-        convert(plain(field.default), tp)
+        convert(to_json_value(field.default), tp)
     except (TypeError, ValueError):
-        return attrs.evolve(field, default=NOTHING)
+        return attrs.evolve(field, default=NO_DEFAULT)
     return field
 
 
@@ -254,7 +267,7 @@ def _binding(fields: list[tuple[TypeField, Any]], schema: dict[str, Any]) -> Bin
 
 
 class _Explained:
-    """Finds out all that is wrong with arguments that could not be converted."""
+    """Finds everything that is wrong with arguments that could not be converted."""
 
     def __init__(self, fields: list[tuple[TypeField, Any]], schema: dict[str, Any]) -> None:
         self._singles = {field.wire: record_struct([(field, tp)]) for field, tp in fields}
@@ -263,7 +276,7 @@ class _Explained:
 
     @functools.cached_property
     def _members(self) -> Validator | None:
-        # Compiled with the first mistake: most functions never see one.
+        # Compiled for the first wrong call: most functions never get one.
         return _compiled({word: value for word, value in self._schema.items() if word != "required"})
 
     def __call__(self, arguments: Any, error: msgspec.ValidationError) -> InvalidArguments:
@@ -294,7 +307,7 @@ class _Explained:
 
 
 def _is_unstructured(tp: Any) -> bool:
-    """Whether a result of this type goes out as content alone."""
+    """Whether a result of this type is sent as content blocks alone, without structured content."""
     bare, _ = strip(tp)
     if bare in (Any, object, str, type(None), typing.NoReturn, typing.Never):
         return True
@@ -316,19 +329,38 @@ def _is_content(tp: Any) -> bool:
 
 
 def _encoder(tp: Any) -> Callable[[Any], Any]:
-    """The general encoder, but pydantic's own for what it alone can encode as it was declared."""
-    bare, said = strip(tp)
-    if says_foreign(said) or (is_foreign(bare) and not is_model(bare)):
-        return ForeignType(tp).encode
-    return plain
+    """The encoder of results: pydantic's for the types that only pydantic can encode as declared."""
+    bare, metadata = strip(tp)
+    if has_pydantic_metadata(metadata) or (is_pydantic_type(bare) and not is_pydantic_model(bare)):
+        return PydanticType(tp).encode
+    return to_json_value
 
 
-def _checked(encode: Callable[[Any], Any], validator: Validator | None) -> Callable[[Any], Any]:
+def _scalars(tp: Any) -> frozenset[type]:
+    """The classes of which every exact instance is JSON that fits the schema of ``tp``.
+
+    Only numbers, booleans and ``None`` without constraints are among them: Python checks nothing that is in a class or
+    a container.
+    """
+    is_union = typing.get_origin(tp) in (typing.Union, types.UnionType)
+    members = typing.get_args(tp) if is_union else (tp,)
+    found = {each for each in members if each in (int, bool, float, type(None))}
+    return frozenset(found | {int} if float in found else found)
+
+
+def _checked(
+    encode: Callable[[Any], Any], validator: Validator | None, scalars: frozenset[type]
+) -> Callable[[Any], Any]:
+    """An encoder whose results are validated, unless the value is one of ``scalars``."""
     if validator is None:
         return encode
     fits = validator.is_valid
 
     def encode_output(value: Any) -> Any:
+        kind = value.__class__
+        # JSON has no infinity and no NaN: the validator refuses those floats.
+        if kind in scalars and (kind is not float or math.isfinite(value)):
+            return value
         content = encode(value)
         if not fits(content):
             problems = "; ".join(validator.problems(content))
@@ -339,7 +371,7 @@ def _checked(encode: Callable[[Any], Any], validator: Validator | None) -> Calla
 
 
 def _compiled(schema: dict[str, Any]) -> Validator | None:
-    """A validator for a schema of our own, ``None`` when it holds a pattern that the linear engine does not know."""
+    """A validator for a generated schema, or ``None`` for one that is over a limit of `compile_schema`."""
     try:
         return compile_schema(schema)
     except ValueError:

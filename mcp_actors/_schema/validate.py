@@ -1,8 +1,7 @@
-"""Compiles JSON Schemas that others wrote: 2020-12 and the drafts before it, never a fetch, bounded in every way.
+"""Compiles JSON Schemas from untrusted sources: 2020-12 and earlier drafts.
 
-A schema comes from a peer or a file, so it is not trusted: nothing it refers to is loaded from the network or from
-disk, patterns run in a linear-time engine, and a schema that is deep, big or made to explode is refused before it
-is compiled.
+A schema may come from a peer or a file, so nothing that it refers to is loaded from the network or from disk, patterns
+run in a linear-time engine, and a schema that is too deep, too big or too costly is refused before it is compiled.
 """
 
 from __future__ import annotations
@@ -27,23 +26,23 @@ __all__ = [
     "compile_schema",
 ]
 
-# Nesting of the schema document itself. The deepest that generators write for real programs is about 20.
+# Levels of nesting of the schema document. Generators write about 20 at most for real programs.
 MAX_DEPTH = 64
-# JSON values in the document: the largest schemas in public catalogues have some tens of thousands.
+# JSON values in the document. The largest published schemas have some tens of thousands.
 MAX_VALUES = 50_000
-# Each pattern is an automaton of its own; see PATTERN_BYTES.
+# Each pattern is an automaton of its own, of at most PATTERN_BYTES.
 MAX_PATTERNS = 500
-# How often one place of an instance may be looked at: references that fan out (`allOf` of two references to
-# `allOf` of two …) multiply, and 40 short lines would then run for a day.
+# Checks of one value. References that fan out (`allOf` of two references to `allOf` of two …) multiply them: 40 short
+# lines would then run for a day.
 MAX_EVALUATIONS = 5_000
-# Memory for one compiled pattern.
+# Bytes of one compiled pattern.
 PATTERN_BYTES = 1 << 20
-# A caller repairs a few things at a time.
+# A caller corrects a few things at a time.
 MAX_PROBLEMS = 10
-# The validator builds all errors at once, each with a copy of the value it is about: for a big value it is asked for
-# the first error only. In characters and JSON values.
+# Size, in characters plus JSON values, above which the validator is asked for the first error only. It builds all
+# errors at once, each with a copy of the value that the error is about.
 MAX_FULL_REPORT = 50_000
-# A schema that leads back to itself along two or more ways is explained only where this many rounds suffice.
+# Rounds within which a schema that refers to itself twice or more must be explained.
 MAX_RESTARTS = 10_000
 
 _DIALECTS = {
@@ -56,10 +55,12 @@ _DIALECTS = {
 
 
 def compile_schema(schema: dict[str, Any] | bool) -> Validator:
-    """Compiles a schema; ``$schema`` names its dialect, 2020-12 if it says nothing.
+    """Compiles a schema. ``$schema`` names its dialect; the default is 2020-12.
 
-    Raises `ValueError` for what is no JSON Schema, an unsupported dialect, a reference that leads out of the
-    document, a pattern that needs backtracking (look-around, back-references) and for a schema over the bounds above.
+    Raises:
+        ValueError: for a value that is no JSON Schema, an unsupported dialect, a reference that leads out of the
+            document, a pattern that needs backtracking (look-around, back-references), and a schema over the bounds
+            above.
     """
     _check_bounds(schema)
     _check_dialect(schema)
@@ -72,7 +73,7 @@ def compile_schema(schema: dict[str, Any] | bool) -> Validator:
     try:
         compiled = jsonschema_rs.validator_for(
             schema,
-            validate_formats=False,  # an annotation unless a vocabulary says otherwise (2020-12 §7.2)
+            validate_formats=False,  # an annotation (JSON Schema 2020-12 Validation, section 7.2)
             retriever=_refuse,
             mask="the value",
             pattern_options=jsonschema_rs.RegexOptions(
@@ -92,14 +93,14 @@ class Validator:
     _loops: int
 
     def is_valid(self, value: Any) -> bool:
-        """Whether a JSON value (dict, list, str, int, float, bool, None) fits; stops at the first thing wrong."""
+        """Whether a JSON value (dict, list, str, int, float, bool, None) fits. Stops at the first error."""
         try:
             return self._compiled.is_valid(value)
-        except ValueError:  # no JSON at all, or deeper than any message may be
+        except ValueError:  # no JSON value, or nested deeper than any message may be
             return False
 
     def findings(self, value: Any) -> list[Problem]:
-        """What is wrong with ``value`` and where, at most `MAX_PROBLEMS` of it; empty if it fits."""
+        """Returns at most `MAX_PROBLEMS` things that are wrong with ``value``, with their paths; empty if it fits."""
         if self.is_valid(value):
             return []
         try:
@@ -108,7 +109,7 @@ class Validator:
             return [Problem("", f"is no JSON value that can be checked: {error}")]
 
     def problems(self, value: Any) -> list[str]:
-        """The findings as lines of text, each with its path first."""
+        """Returns the findings as lines of text, each with its path first."""
         return [str(finding) for finding in self.findings(value)]
 
     def _explain(self, value: Any) -> Iterator[Problem]:
@@ -187,7 +188,7 @@ def _compile_failure(error: Exception) -> str:
 
 
 def _extent(value: Any) -> tuple[int, int]:
-    """The size of a value in characters and JSON values, and its depth; both stop counting past what matters."""
+    """The size of a value in characters plus JSON values, and its depth; counted no further than the limits need."""
     size = deepest = 0
     stack = [(value, 0)]
     while stack and size <= MAX_FULL_REPORT:

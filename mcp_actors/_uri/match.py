@@ -1,7 +1,7 @@
-"""Matches URIs against the parts of a template, in a time that grows with the length of the URI and no faster.
+"""Matches URIs against the parts of a template, in time linear in the length of the URI.
 
-It runs on what any peer sends, so it must not backtrack: positions in the URI are the bits of one large integer, and
-every part of the template is a few shifts, masks and additions on it.
+The URI comes from any peer, so the matching must not backtrack: positions in the URI are the bits of one large integer,
+and every part of the template is a few shifts, masks and additions on it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ __all__ = ["Step", "match_steps", "plain_pattern", "steps_of"]
 class Step:
     """A part of a URI: the text ``prefix``, then, if ``stops`` is not ``None``, at least one character not in it.
 
-    ``names`` are the variables that the run of characters gives: one, or those that stand in it as ``name=value``
-    pairs, separated by ``separator``.
+    ``variables`` are those that get their values from this run of characters: one variable, or several whose
+    ``name=value`` pairs are separated by ``separator``.
     """
 
     prefix: bytes
@@ -36,9 +36,9 @@ class Step:
 def match_steps(
     steps: tuple[Step, ...], pattern: re.Pattern[bytes] | None, uri: bytes
 ) -> dict[str, str] | None:
-    """The values that the variables have in ``uri``, ``None`` if the steps do not take all of it.
+    """Returns the values of the variables in ``uri``, or ``None`` if the steps do not match all of it.
 
-    ``pattern`` is what `plain_pattern` made of the steps.
+    ``pattern`` is the result of `plain_pattern` for the steps.
     """
     if pattern is None:
         spans = _Matching(uri).run(steps)
@@ -49,9 +49,10 @@ def match_steps(
 
 
 def plain_pattern(steps: Sequence[Step]) -> re.Pattern[bytes] | None:
-    """A pattern that does the same for the usual template: each value ends where a character comes that it cannot hold.
+    """Returns a regular expression for templates in which each value ends at a character that it cannot contain.
 
-    No two ways of splitting a URI exist then, so the runs are possessive and nothing is ever tried again.
+    There is only one way to split a URI then, so the runs are possessive and never backtrack. ``None`` for templates
+    that need more.
     """
     pattern = b""
     for step, following in zip(steps, [*steps[1:], None], strict=False):
@@ -66,10 +67,10 @@ def plain_pattern(steps: Sequence[Step]) -> re.Pattern[bytes] | None:
 
 
 def steps_of(parts: Sequence[str | Expression]) -> Iterator[Step]:
-    """What a URI is made of, if it is made by a template of these parts."""
+    """Returns the steps of a URI that a template of these parts makes."""
     query: Step | None = None
     for part in parts:
-        # A query that goes on in the next expression is one run: nothing tells where the first one ends.
+        # A query that continues in the next expression is one run: nothing shows where the first part ends.
         if query is not None:
             if isinstance(part, Expression) and part.operator == "&":
                 query = attrs.evolve(query, variables=query.variables + part.variables)
@@ -96,16 +97,17 @@ def _value_steps(expression: Expression) -> Iterator[Step]:
         stops += operator.separator
     for index, variable in enumerate(expression.variables):
         prefix = operator.separator if index else operator.first
-        # A list that is written out has the separators in it.
+        # An exploded list contains the separators.
         allowed = operator.separator if variable.explode and not operator.reserved else ""
         own = "".join(char for char in stops if char not in allowed)
         yield Step(prefix.encode(), own.encode(), bool(prefix), (variable,))
 
 
 class _Matching:
-    """One URI of ``size`` bytes. The character at ``p`` is bit ``size - 1 - p``, the gap before it bit ``size - p``.
+    """The matching of one URI of ``size`` bytes.
 
-    So a run of characters grows to the left by carrying, and the end of the URI is bit 0.
+    The character at ``p`` is bit ``size - 1 - p``, the gap before it is bit ``size - p``, and the end of the URI is
+    bit 0. So adding a mask extends a run of characters to the left by carrying.
     """
 
     def __init__(self, uri: bytes) -> None:
@@ -115,8 +117,8 @@ class _Matching:
         self._splits = self._legal_splits()
 
     def run(self, steps: tuple[Step, ...]) -> list[tuple[Step, bytes]] | None:
-        """The runs of characters that the steps take, ``None`` if they do not take all of the URI."""
-        # From the end: for each step the gaps where it may end, and those where it may begin.
+        """Returns the runs of characters that the steps match, or ``None`` if they do not match all of the URI."""
+        # From the end of the URI: the gaps where each step may end, and those where it may begin.
         ends: list[int] = []
         begins: list[int] = []
         reached = 1
@@ -148,7 +150,7 @@ class _Matching:
         return found
 
     def _before(self, step: Step, reached: int) -> int:
-        """The gaps from which ``step`` leads to one that is ``reached``."""
+        """The gaps at which ``step`` may begin if it ends at one of ``reached``."""
         if step.stops is not None:
             inside = self._mask(step.stops, inverted=True)
             begun = (reached & inside) << 1
@@ -164,7 +166,7 @@ class _Matching:
         return (1 << (self.size - at)) - (1 << (self.size - end))
 
     def _mask(self, chars: bytes, *, inverted: bool = False) -> int:
-        """The characters that are among ``chars``, or that are not."""
+        """The positions of the characters that are in ``chars``, or that are not."""
         mask = self._masks.get((chars, inverted))
         if mask is None:
             mask = int(self.uri.translate(_table(chars, inverted)) or b"0", 2)
@@ -172,13 +174,13 @@ class _Matching:
         return mask
 
     def _legal_splits(self) -> int:
-        """The gaps that are not inside of a percent-encoded character."""
+        """The gaps that are not inside a percent-encoded character."""
         everywhere = (1 << (self.size + 1)) - 1
         if b"%" not in self.uri:
             return everywhere
         hexadecimal = self._mask(b"0123456789abcdefABCDEF")
         triplets = self._mask(b"%") & (hexadecimal << 1) & (hexadecimal << 2)
-        # Those that continue a character of several bytes in UTF-8.
+        # The triplets that continue a UTF-8 character of several bytes.
         continued = triplets & (self._mask(b"89abAB") << 1) & (triplets >> 3)
         return everywhere & ~(triplets | triplets >> 1 | continued << 1)
 
@@ -194,7 +196,7 @@ def _run_without(stops: bytes) -> re.Pattern[bytes]:
 
 
 def _collect(spans: list[tuple[Step, bytes]]) -> dict[str, str] | None:
-    """Names what the runs hold; ``None`` if one variable comes with two values or a value is no UTF-8."""
+    """The values by variable; ``None`` if a variable has two different values or a value is not UTF-8."""
     values: dict[str, str] = {}
     cut: list[tuple[Variable, str]] = []
     try:
@@ -204,7 +206,7 @@ def _collect(spans: list[tuple[Step, bytes]]) -> dict[str, str] | None:
                     cut.append((variable, value))
                 elif values.setdefault(variable.name, value) != value:
                     return None
-    except ValueError:  # a name that is not in the template, or bytes that are no UTF-8
+    except ValueError:  # a name that is not in the template, or bytes that are not UTF-8
         return None
     for variable, value in cut:
         whole = values.setdefault(variable.name, value)

@@ -1,4 +1,4 @@
-"""The text of a URI template, taken apart (RFC 6570, section 2)."""
+"""Parses the text of a URI template (RFC 6570 section 2)."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ __all__ = [
     "parse",
 ]
 
-# Characters. A template is written by a person.
+# Characters; far more than a person writes.
 MAX_TEMPLATE = 4096
 MAX_VARIABLES = 64
 
 PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
-"""All of ASCII but the space: what stays as it is where anything else is percent-encoded."""
+"""The printable ASCII characters without the space: everything else is percent-encoded in a literal."""
 
 _NAME = r"(?:\w|%[0-9A-Fa-f]{2})+(?:\.(?:\w|%[0-9A-Fa-f]{2})+)*"
 _VARIABLE = re.compile(rf"({_NAME})(?::([1-9][0-9]{{0,3}})|(\*))?", re.ASCII)
-# What the RFC does not allow outside of braces (section 2.1).
+# The characters that may not be outside of braces (RFC 6570 section 2.1).
 _BAD_LITERAL = re.compile(r"[\x00-\x20\"'<>\\^`{|}\x7f]|%(?![0-9A-Fa-f]{2})")
 
 
 @attrs.frozen
 class Operator:
-    """One row of the table in appendix A of the RFC."""
+    """One row of the table in RFC 6570 appendix A."""
 
     first: str
     separator: str
@@ -69,7 +69,7 @@ class Expression:
 
 
 def parse(text: str) -> Iterator[str | Expression]:
-    """The literals, percent-encoded where they must be, and the expressions; raises `ValueError`."""
+    """Yields the literals, percent-encoded where necessary, and the expressions. Raises `ValueError`."""
     if len(text) > MAX_TEMPLATE:
         raise ValueError(f"a URI template may have {MAX_TEMPLATE} characters, this one has {len(text)}")
     count = at = 0

@@ -1,1 +1,1 @@
-"""Bytes to envelopes and back. No Trio, no meaning of MCP: only JSON-RPC 2.0 as every revision restricts it."""
+"""JSON-RPC 2.0 messages from bytes and back, as MCP restricts them. Nothing here uses Trio or knows MCP's methods."""

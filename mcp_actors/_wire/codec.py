@@ -1,6 +1,6 @@
-"""Decodes and encodes messages, strictly: one JSON value, valid UTF-8, bounded depth, no doubled member names.
+"""Decodes and encodes messages, strictly: one JSON value, valid UTF-8, bounded depth, no repeated member names.
 
-Decoding is done once per message and leaves ``params``, ``result`` and ``error.data`` for whoever knows their type.
+A message is decoded once. Its ``params`` and ``result`` stay raw JSON until code decodes them that knows their type.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ __all__ = [
     "encode_value",
 ]
 
-# Deeper nesting has no honest use in MCP, and CPython's own limit differs between versions.
+# Levels of nesting. No real message needs more, and CPython's own limit differs between versions.
 MAX_DEPTH = 128
-# As many as a connection may have in flight. Each entry of an array costs objects of ours: two bytes of a hostile
-# batch would otherwise become a kilobyte.
+# Messages of a batch: as many as a connection may have in flight. Each entry becomes several objects, so without a
+# limit two bytes of a hostile batch would cost a kilobyte.
 MAX_BATCH = 1024
 
 
-# Bytes from which on a message is worth looking at in parts.
+# Length in bytes from which on it is faster to search a message in parts.
 LONG = 2048
 
 
@@ -84,13 +84,13 @@ _decode_array = msgspec.json.Decoder(Annotated[list[Raw], msgspec.Meta(max_lengt
 _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
-# A request or an answer is at least this long beside its method and its payload, and a second member of one name would
-# have been at least so much more.
+# The minimum length of a message without its method and its payload. A message that is shorter than this plus
+# _SHORTEST_MEMBER cannot contain a repeated member.
 _SHORTEST_REQUEST = len('{"jsonrpc":"2.0","id":0,"method":"","params":}')
 _SHORTEST_REPLY = len('{"jsonrpc":"2.0","id":0,"result":}')
 _SHORTEST_MEMBER = len('"id":0,')
 
-# Possessive, and an unclosed string ends with the data: it is linear in whatever a peer sends.
+# Possessive, and an unclosed string ends with the data, so that it is linear for every input.
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
@@ -98,9 +98,12 @@ _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 def decode(
     data: bytes, *, max_depth: int = MAX_DEPTH
 ) -> JsonRpcMessage | list[JsonRpcMessage | MalformedMessage]:
-    """Decodes one frame: an envelope, or a list for a JSON-RPC batch, whose broken entries stand in it as errors.
+    """Decodes one frame: a message, or a list for a JSON-RPC batch (JSON-RPC 2.0, section 6).
 
-    Raises `MalformedMessage` with -32700 for what is not JSON and -32600 for JSON that is no message.
+    Entries of a batch that are no messages are errors in the list.
+
+    Raises:
+        MalformedMessage: with the code -32700 for a frame that is not JSON and -32600 for JSON that is no message.
     """
     _check_text(data, max_depth)
     if data[:1] != b"{" and data.lstrip()[:1] == b"[":
@@ -109,7 +112,7 @@ def decode(
 
 
 def decode_value(raw: bytes | Raw) -> Any:
-    """Decodes a JSON value that `decode` has left raw."""
+    """Decodes a JSON value that `decode` left raw. Raises `MalformedMessage` if it is not JSON."""
     try:
         return _decode_any(raw)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -117,7 +120,7 @@ def decode_value(raw: bytes | Raw) -> Any:
 
 
 def encode_value(value: Any) -> bytes:
-    """Encodes a plain JSON value; raises `TypeError` for what JSON cannot hold."""
+    """Encodes a plain JSON value. Raises `TypeError` for a value that JSON does not have."""
     return _encode(value)
 
 
@@ -129,7 +132,7 @@ def encode_failure(id: RequestId | None, code: int, message: str, data: Any = No
     error: dict[str, Any] = {"code": code, "message": message}
     if data is not None:
         error["data"] = data
-    # No schema of MCP allows a null id: an error about an unreadable request has no id member at all.
+    # No schema of MCP allows a null id, so an error about an unreadable request has no id member.
     return _encode(
         {"jsonrpc": "2.0", "error": error} if id is None else {"jsonrpc": "2.0", "id": id, "error": error}
     )
@@ -149,7 +152,7 @@ def _check_text(data: bytes, max_depth: int) -> None:
             data.decode("utf-8")
         except UnicodeDecodeError as error:
             raise MalformedMessage(f"invalid UTF-8 at byte {error.start}") from None
-    # Each level takes two bytes.
+    # Each level needs two bytes, so a shorter message cannot be too deep.
     if len(data) > 2 * max_depth and _has_more_brackets(data, max_depth) and _is_deeper(data, max_depth):
         raise MalformedMessage(f"nested deeper than {max_depth} levels")
 
@@ -157,7 +160,7 @@ def _check_text(data: bytes, max_depth: int) -> None:
 def _has_more_brackets(data: bytes, number: int) -> bool:
     if len(data) < LONG:
         return data.count(b"{") + data.count(b"[") > number
-    # Looking for the next one is ten times as fast as counting all, where they are rare.
+    # Where brackets are rare, searching for the next one is ten times as fast as counting them all.
     for bracket in (b"{", b"["):
         place = data.find(bracket)
         while place >= 0:
@@ -212,16 +215,16 @@ def _decode_one(data: bytes) -> JsonRpcMessage:
         raise MalformedMessage("a member name occurs twice", code=INVALID_REQUEST)
     if message.jsonrpc != "2.0":
         raise MalformedMessage('"jsonrpc" must be "2.0"', code=INVALID_REQUEST, id=_readable_id(data))
-    envelope = _classify(message)
-    if envelope is None:
+    classified = _classify(message)
+    if classified is None:
         raise MalformedMessage(
             "neither a request, a notification nor a response", code=INVALID_REQUEST, id=_readable_id(data)
         )
-    return envelope
+    return classified
 
 
 def _classify(message: _Incoming) -> JsonRpcMessage | None:
-    """JSON-RPC 2.0 §4-5: which members are present decides the form; any other combination is no message."""
+    """The form follows from the members (JSON-RPC 2.0, sections 4 and 5); ``None`` for any other combination."""
     id = message.id
     if message.method is not UNSET:
         if message.result is not UNSET or message.error is not UNSET or id is None:
@@ -251,7 +254,7 @@ def _readable_id(data: bytes) -> RequestId | None:
 
 
 def _is_compact(data: bytes, message: _Incoming) -> bool:
-    """Whether there is no room for a second member of one name: so it is with most messages, and quickly found out."""
+    """Whether the message is too short to repeat a member. This is quick, and true of most messages."""
     if message.jsonrpc is UNSET or message.id is UNSET:
         return False
     method, params, result = message.method, message.params, message.result
@@ -265,9 +268,9 @@ def _is_compact(data: bytes, message: _Incoming) -> bool:
 
 
 def _may_repeat_members(data: bytes, message: _Incoming) -> bool:
-    """A cheap test that is never wrong when it says no: names are repeated literally or spelled with escapes.
+    """A cheap test, which is exact when it returns false. A name is repeated literally or is spelled with escapes.
 
-    Only those members are looked for that this form of message has; a repeated one is among what was decoded.
+    Only the members of this form of message are searched for: a repeated one was decoded, so it decided the form.
     """
     if len(data) >= LONG:
         data = _around(data, message.params if message.method is not UNSET else message.result)
@@ -285,7 +288,7 @@ def _may_repeat_members(data: bytes, message: _Incoming) -> bool:
 
 
 def _around(data: bytes, payload: Raw | UnsetType) -> bytes:
-    """The message without its payload, in which no member of the message can be."""
+    """The message without its payload, which contains no members of the message itself."""
     if payload is UNSET:
         return data
     raw = bytes(payload)
@@ -301,6 +304,6 @@ def _repeats_members(data: bytes) -> bool:
         names = [name for name, _ in pairs]
         repeated = len(set(names)) < len(names)
 
-    # Numbers stay text here: CPython refuses to convert very long ones.
+    # Numbers stay text, because CPython refuses to convert very long ones.
     json.loads(data, object_pairs_hook=last_call_is_outermost, parse_int=str, parse_float=str)
     return repeated

@@ -1,6 +1,6 @@
-"""The four JSON-RPC message forms, their payloads still encoded.
+"""The four forms of JSON-RPC messages, with their payloads still encoded.
 
-None of them can be part of a reference cycle, so the garbage collector need not look at them (``gc=False``).
+None of them can be part of a reference cycle, so the garbage collector need not track them (``gc=False``).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ __all__ = [
     "RequestId",
 ]
 
-# The JSON type of an id is kept, "1" is not 1; null is no id in MCP.
+# The JSON type of an id matters: "1" is not 1. MCP does not allow null.
 RequestId = int | str
 
 
 class JsonRpcRequest(msgspec.Struct, frozen=True, gc=False):
-    """Expects one `JsonRpcResult` or `JsonRpcError` with the same id.
+    """A request. The answer is one `JsonRpcResult` or `JsonRpcError` with the same id.
 
     ``params`` is the raw JSON, ``None`` when absent.
     """
@@ -34,21 +34,21 @@ class JsonRpcRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class JsonRpcNotification(msgspec.Struct, frozen=True, gc=False):
-    """Is never answered."""
+    """A message that is never answered. ``params`` is the raw JSON, ``None`` when absent."""
 
     method: str
     params: msgspec.Raw | None = None
 
 
 class JsonRpcResult(msgspec.Struct, frozen=True, gc=False):
-    """A successful answer."""
+    """A successful answer; ``result`` is the raw JSON."""
 
     id: RequestId
     result: msgspec.Raw
 
 
 class JsonRpcError(msgspec.Struct, frozen=True, gc=False):
-    """An error answer; without an id when the request was unreadable."""
+    """An error answer; ``id`` is ``None`` if the request was unreadable."""
 
     id: RequestId | None
     code: int

@@ -1,4 +1,4 @@
-"""What each revision is told and what it is spared: one test for each row of the ladder."""
+"""Every difference between the revisions: one test for each row of the table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from mcp_actors._eras.era import Era
 from mcp_actors._eras.legacy.eras import LATEST_LEGACY, LEGACY
-from mcp_actors._eras.legacy.revisions import LADDER, REVISIONS
+from mcp_actors._eras.legacy.revisions import CHANGES_BY_REVISION, REVISIONS
 from mcp_actors._eras.modern.eras import LATEST_MODERN, MODERN
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.types import (
@@ -326,11 +326,11 @@ def test_what_cannot_be_asked_is_refused_here() -> None:
 # -- the table itself -------------------------------------------------------------------------------------------------
 
 
-def test_the_ladder_names_real_attributes_of_real_revisions() -> None:
-    assert [rung.since for rung in LADDER[:-1]] == list(REVISIONS[1:])
-    assert LADDER[-1].since > REVISIONS[-1]
-    for rung in LADDER:
-        for cls, names in rung.members.items():
+def test_the_table_names_real_attributes_of_real_revisions() -> None:
+    assert [added.since for added in CHANGES_BY_REVISION[:-1]] == list(REVISIONS[1:])
+    assert CHANGES_BY_REVISION[-1].since > REVISIONS[-1]
+    for added in CHANGES_BY_REVISION:
+        for cls, names in added.members.items():
             fields = attrs.fields_dict(cls)
             assert [n for n in names.split() if n not in fields and n not in ("mode", "result_type")] == []
 

@@ -77,6 +77,8 @@ class TestOutput:
             (list[int], range(3), [0, 1, 2]),
             (Shapes, Shapes(Point(1)), {"one": {"x": 1, "y": 0}, "more": []}),
             (int | None, None, None),
+            (float, 3, 3),
+            (bool | float, 0.5, 0.5),
         ],
     )
     def test_values_become_plain_json(self, hint: Any, value: Any, encoded: Any) -> None:
@@ -91,6 +93,12 @@ class TestOutput:
             (Any, object(), "object has no form in JSON"),
             (Any, {(1, 2): 3}, "keys"),
             (int, "3", "not of the declared type: expected integer, got string"),
+            (int, True, "not of the declared type: expected integer, got boolean"),
+            (int, None, "not of the declared type: expected integer, got null"),
+            (float, True, "not of the declared type: expected number, got boolean"),
+            (float, float("nan"), "not of the declared type: expected number, got null"),
+            (float | None, float("inf"), "not of the declared type"),
+            (Annotated[int, Meta(ge=1)], 0, "not of the declared type: must be at least 1, got 0"),
             (Point, None, "not of the declared type: expected object, got null"),
             (list[Point], [Point("x")], r"not of the declared type: \[0\].x: expected integer, got string"),  # type: ignore[arg-type]
         ],

@@ -1,4 +1,7 @@
-"""How things are told to peers whose revision has no form for them. Each function returns its argument if it can."""
+"""Replaces objects that the peer's revision does not have by objects that it has.
+
+Each function returns its argument if that needs no change.
+"""
 
 from __future__ import annotations
 
@@ -31,23 +34,23 @@ from mcp_actors.types import (
 
 
 def audio_as_text(block: AudioContent) -> TextContent:
-    return TextContent(_spoken(block), annotations=block.annotations)
+    return TextContent(_description(block), annotations=block.annotations)
 
 
 def link_as_text(block: ResourceLink) -> TextContent:
-    return TextContent(_spoken(block), annotations=block.annotations)
+    return TextContent(_description(block), annotations=block.annotations)
 
 
 def tool_use_as_text(block: ToolUseContent) -> TextContent:
-    return TextContent(_spoken(block))
+    return TextContent(_description(block))
 
 
 def tool_result_as_text(block: ToolResultContent) -> TextContent:
-    return TextContent(_spoken(block))
+    return TextContent(_description(block))
 
 
-def _spoken(block: Any) -> str:
-    """The block in words, for a reader who gets nothing else of it."""
+def _description(block: Any) -> str:
+    """The block described in words, for a peer that does not get the block itself."""
     match block:
         case TextContent(text=text):
             return text
@@ -66,12 +69,12 @@ def _spoken(block: Any) -> str:
             return f"[tool call {block.id}: {block.name} {encode_value(block.input).decode()}]"
         case ToolResultContent():
             failed = " failed" if block.is_error else ""
-            return "\n".join([f"[tool call {block.tool_use_id}{failed}]", *map(_spoken, block.content)])
+            return "\n".join([f"[tool call {block.tool_use_id}{failed}]", *map(_description, block.content)])
     return f"[{getattr(block, 'type', type(block).__name__)} left out]"
 
 
 def one_block_a_message(params: CreateMessageParams) -> CreateMessageParams:
-    """Older peers take one block a message: a list becomes as many messages of the same role."""
+    """Returns params with one block a message: a list of blocks becomes as many messages of the same role."""
     if not any(isinstance(message.content, list) for message in params.messages):
         return params
     messages: list[SamplingMessage] = []
@@ -84,7 +87,7 @@ def one_block_a_message(params: CreateMessageParams) -> CreateMessageParams:
 
 
 def message_in_one_block(message: SamplingMessage) -> SamplingMessage:
-    """For a message that is written by itself, where no second one can follow."""
+    """Returns the message with one block, for a message on its own, which cannot become several."""
     return (
         attrs.evolve(message, content=_joined(message.content))
         if isinstance(message.content, list)
@@ -93,34 +96,37 @@ def message_in_one_block(message: SamplingMessage) -> SamplingMessage:
 
 
 def result_in_one_block(result: CreateMessageResult) -> CreateMessageResult:
-    """A result is one message: one block as it is, several as one text."""
+    """Returns the result with one block: several become one text, as a result is one message."""
     return (
         attrs.evolve(result, content=_joined(result.content)) if isinstance(result.content, list) else result
     )
 
 
 def _joined(blocks: list[SamplingContent]) -> SamplingContent:
-    return blocks[0] if len(blocks) == 1 else TextContent("\n".join(map(_spoken, blocks)))
+    return blocks[0] if len(blocks) == 1 else TextContent("\n".join(map(_description, blocks)))
 
 
 def tool_with_object_output(tool: Tool) -> Tool:
-    """Only the stateless revisions describe output that is no object."""
+    """Returns the tool without an output schema that describes no object, which only stateless revisions have."""
     if tool.output_schema is None or tool.output_schema.get("type") == "object":
         return tool
     return attrs.evolve(tool, output_schema=None)
 
 
 def object_output_only(result: CallToolResult | ToolResultContent) -> CallToolResult | ToolResultContent:
-    """Only the stateless revisions carry structured content that is no object; its text stays in ``content``."""
+    """Returns the result without structured content that is no object, which only stateless revisions have.
+
+    Its text stays in ``content``.
+    """
     if result.structured_content is UNSET or isinstance(result.structured_content, dict):
         return result
     return attrs.evolve(result, structured_content=UNSET)
 
 
 def form_with_plain_enums(params: ElicitFormParams) -> ElicitFormParams:
-    """Forms before multi-select: titles go into ``enumNames``, only booleans have defaults.
+    """Returns the form for revisions before SEP-1330: titles are in ``enumNames``, and only booleans have defaults.
 
-    Raises `LocalProtocolError` for a choice of several, which has no other form there.
+    Raises `LocalProtocolError` for a choice of several values, which those revisions do not have.
     """
     properties = params.requested_schema.get("properties")
     if not isinstance(properties, dict):
@@ -147,8 +153,10 @@ def _plain_property(name: str, schema: Any) -> Any:
 
 
 def refuse_url_elicitation(params: ElicitUrlParams) -> NoReturn:
+    """Raises `LocalProtocolError`."""
     raise LocalProtocolError("this peer's revision has no elicitation by url")
 
 
 def refuse_input_required(result: InputRequiredResult) -> NoReturn:
+    """Raises `LocalProtocolError`: with sessions, a server asks the client by requests."""
     raise LocalProtocolError("a session is asked by requests: its revision has no input-required results")

@@ -1,24 +1,26 @@
-"""The lifecycle of a legacy session as a table; nothing else decides what is allowed when.
+"""The lifecycle of a session as a state table. Nothing else decides which message is allowed in which state.
 
-Rules (lifecycle page of the revisions up to the last with ``initialize``):
+The rules (MCP 2025-11-25, Lifecycle; the same in earlier revisions):
 
-* Before the ``initialize`` result the client may send ``initialize`` and ``ping`` only.
+* Before the result of ``initialize`` the client may send only ``initialize`` and ``ping``.
 * ``initialize`` is sent once, and never in a batch.
-* Once ``initialize`` is answered, requests are good even before ``notifications/initialized`` arrives: over HTTP the
-  two travel in separate POSTs and may overtake each other.
-* Until ``notifications/initialized`` the server sends pings and log messages only. A client that forgets to send it
-  but goes on with requests is taken at its word.
+* After the result of ``initialize`` requests are accepted even before ``notifications/initialized``: over HTTP the two
+  arrive in separate POSTs, which may overtake each other.
+* Until ``notifications/initialized`` the server sends only pings and log messages. A request from the client counts as
+  this notification, for clients that forget to send it.
 """
 
 from __future__ import annotations
 
 from enum import Enum
 
-__all__ = ["NEXT_STATE", "Event", "State"]
+__all__ = ["NEXT_STATE", "LifecycleEvent", "LifecycleState"]
 
 
-class State(Enum):
-    # The hash of Enum is written in Python, and this table is looked up for every request.
+class LifecycleState(Enum):
+    """The states of a session on the server's side."""
+
+    # The hash of Enum is written in Python, which is slow, and every request is looked up in the table.
     __hash__ = object.__hash__
 
     NEW = "new"
@@ -26,7 +28,9 @@ class State(Enum):
     OPERATING = "operating"
 
 
-class Event(Enum):
+class LifecycleEvent(Enum):
+    """The messages of a client that the states tell apart."""
+
     __hash__ = object.__hash__
 
     INITIALIZE = "initialize"
@@ -35,14 +39,14 @@ class Event(Enum):
     REQUEST = "any other request"
 
 
-# A pair that is missing here is not allowed.
-NEXT_STATE: dict[tuple[State, Event], State] = {
-    (State.NEW, Event.INITIALIZE): State.ANSWERED,
-    (State.NEW, Event.PING): State.NEW,
-    (State.ANSWERED, Event.INITIALIZED): State.OPERATING,
-    (State.ANSWERED, Event.PING): State.ANSWERED,
-    (State.ANSWERED, Event.REQUEST): State.OPERATING,
-    (State.OPERATING, Event.INITIALIZED): State.OPERATING,
-    (State.OPERATING, Event.PING): State.OPERATING,
-    (State.OPERATING, Event.REQUEST): State.OPERATING,
+# A message is refused in a state if the pair is missing here.
+NEXT_STATE: dict[tuple[LifecycleState, LifecycleEvent], LifecycleState] = {
+    (LifecycleState.NEW, LifecycleEvent.INITIALIZE): LifecycleState.ANSWERED,
+    (LifecycleState.NEW, LifecycleEvent.PING): LifecycleState.NEW,
+    (LifecycleState.ANSWERED, LifecycleEvent.INITIALIZED): LifecycleState.OPERATING,
+    (LifecycleState.ANSWERED, LifecycleEvent.PING): LifecycleState.ANSWERED,
+    (LifecycleState.ANSWERED, LifecycleEvent.REQUEST): LifecycleState.OPERATING,
+    (LifecycleState.OPERATING, LifecycleEvent.INITIALIZED): LifecycleState.OPERATING,
+    (LifecycleState.OPERATING, LifecycleEvent.PING): LifecycleState.OPERATING,
+    (LifecycleState.OPERATING, LifecycleEvent.REQUEST): LifecycleState.OPERATING,
 }

@@ -11,7 +11,7 @@ from mcp_actors._eras.era import Method
 
 __all__ = ["client_methods", "client_notifications", "server_methods", "server_notifications"]
 
-# Either form of elicitation; `Method.params` is whatever the converter structures, also a union.
+# Both forms of elicitation: `Method.params` is anything that the converter can structure, also a union.
 _ELICIT = cast(type, t.ElicitParams)
 
 _SERVER = (
@@ -48,7 +48,7 @@ _SERVER = (
     Method("completion/complete", t.CompleteParams, t.CompleteResult, requires="completions"),
     Method("logging/setLevel", t.SetLevelParams, t.EmptyResult, requires="logging"),
 )
-# The first revision had completion but no capability to declare it by.
+# The first revision has completion but no capability for it.
 _UNDECLARED_COMPLETION = Method("completion/complete", t.CompleteParams, t.CompleteResult)
 
 _CLIENT = (
@@ -80,24 +80,24 @@ _FROM_SERVER = frozenset(
 
 
 def server_methods(revision: str) -> Mapping[str, Method]:
-    """What a server answers."""
+    """Returns the requests that a server answers."""
     if revision == "2024-11-05":
         return _table((*_SERVER, _UNDECLARED_COMPLETION))
     return _table(_SERVER)
 
 
 def client_methods(revision: str) -> Mapping[str, Method]:
-    """What a client answers."""
+    """Returns the requests that a client answers."""
     return _table((*_CLIENT, _ELICITATION) if revision >= "2025-06-18" else _CLIENT)
 
 
 def client_notifications(revision: str) -> frozenset[str]:
-    """What a client may tell."""
+    """Returns the notifications that a client may send."""
     return _FROM_CLIENT
 
 
 def server_notifications(revision: str) -> frozenset[str]:
-    """What a server may tell."""
+    """Returns the notifications that a server may send."""
     return _FROM_SERVER | {"notifications/elicitation/complete"} if revision >= "2025-11-25" else _FROM_SERVER
 
 

@@ -1,8 +1,8 @@
-"""What each revision with sessions lacks, in one table, and how the rest is told to peers of that revision.
+"""The differences between the revisions with sessions, in one table.
 
-A rung names the revision that brought something; every revision before it lacks it. Members are left out when written
-and kept in ``extra`` when they arrive. What cannot simply be left out is retold: a block becomes a text block that says
-what it was, a question that cannot be put is refused here rather than misunderstood there.
+Each row has what a revision added, so every earlier revision lacks it. A member that the peer's revision lacks is left
+out when it is written, and kept in ``extra`` when it is received. An object that cannot simply be left out is replaced:
+a content block by a text block that describes it. A request that the revision cannot express is refused.
 """
 
 from __future__ import annotations
@@ -15,25 +15,29 @@ import attrs
 from mcp_actors import types as t
 from mcp_actors._eras.legacy import downgrade
 
-__all__ = ["LADDER", "REVISIONS", "Revision", "absent_in", "downgraded_in"]
+__all__ = ["CHANGES_BY_REVISION", "REVISIONS", "Revision", "absent_in", "downgraded_in"]
 
 REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 """Oldest first. They compare as text only among themselves."""
 
 _STATELESS = "stateless"
-"""Stands for every later revision: what only they have, no revision with sessions has. Sorts after every date."""
+"""Stands for all revisions without sessions. It sorts after every date."""
 
 
 @attrs.frozen(eq=False)
 class Revision:
-    """What revision ``since`` brought: attributes by class, and how its forms are told to the revisions before it."""
+    """The additions of one revision.
+
+    ``members`` has the added attributes by class. ``replacements`` has functions by class that return the object to
+    send to peers of earlier revisions.
+    """
 
     since: str
     members: Mapping[type, str]
-    retold: Mapping[type, Callable[[Any], Any]] = attrs.field(factory=dict)
+    replacements: Mapping[type, Callable[[Any], Any]] = attrs.field(factory=dict)
 
 
-LADDER = (
+CHANGES_BY_REVISION = (
     Revision(
         "2025-03-26",
         {
@@ -122,19 +126,22 @@ LADDER = (
 
 
 def absent_in(revision: str) -> dict[type, frozenset[str]]:
-    """The attributes that ``revision`` lacks, by class."""
-    lacking: dict[type, frozenset[str]] = {}
-    for rung in LADDER:
-        if rung.since > revision:
-            for cls, names in rung.members.items():
-                lacking[cls] = lacking.get(cls, frozenset()) | frozenset(names.split())
-    return lacking
+    """Returns the attributes that ``revision`` does not have, by class."""
+    absent: dict[type, frozenset[str]] = {}
+    for added in CHANGES_BY_REVISION:
+        if added.since > revision:
+            for cls, names in added.members.items():
+                absent[cls] = absent.get(cls, frozenset()) | frozenset(names.split())
+    return absent
 
 
 def downgraded_in(revision: str) -> dict[type, Callable[[Any], Any]]:
-    """What is written instead of objects that ``revision`` cannot carry, by class; the oldest missing rung decides."""
-    instead: dict[type, Callable[[Any], Any]] = {}
-    for rung in reversed(LADDER):
-        if rung.since > revision:
-            instead.update(rung.retold)
-    return instead
+    """Returns functions by class for the objects that ``revision`` does not have, which return a replacement.
+
+    If several later revisions replace a class, the oldest of them decides.
+    """
+    replacements: dict[type, Callable[[Any], Any]] = {}
+    for added in reversed(CHANGES_BY_REVISION):
+        if added.since > revision:
+            replacements.update(added.replacements)
+    return replacements

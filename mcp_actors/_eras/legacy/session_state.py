@@ -7,7 +7,9 @@ from typing import Any
 
 from mcp_actors._eras.era import Era, Invocation, Method, Peer, progress_token
 from mcp_actors._eras.legacy.eras import LEGACY
-from mcp_actors._eras.legacy.lifecycle import NEXT_STATE, Event, State
+from mcp_actors._eras.legacy.lifecycle import NEXT_STATE
+from mcp_actors._eras.legacy.lifecycle import LifecycleEvent as Event
+from mcp_actors._eras.legacy.lifecycle import LifecycleState as State
 from mcp_actors._wire.messages import RequestId
 from mcp_actors.errors import INVALID_PARAMS, INVALID_REQUEST, MethodNotFound, RpcError
 

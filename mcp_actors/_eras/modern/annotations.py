@@ -1,7 +1,7 @@
-"""Which parameters of a tool are mirrored into headers: the ``x-mcp-header`` annotations of its input schema.
+"""Reads the ``x-mcp-header`` annotations of an input schema: the parameters that are also sent in headers (SEP-2243).
 
-An annotation may stand only on a string, an integer or a boolean that is reached from the root by ``properties`` alone.
-One that stands elsewhere, or is malformed, spoils the whole tool.
+An annotation is allowed only at a string, an integer or a boolean that is reached from the root by ``properties``
+alone. A tool with an annotation elsewhere, or with a malformed one, is invalid as a whole.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ __all__ = ["ANNOTATION", "PARAM_PREFIX", "MirroredParam", "annotated_params"]
 ANNOTATION = "x-mcp-header"
 PARAM_PREFIX = "mcp-param-"
 
-# RFC 9110, 5.6.2: what the name of a header is made of.
+# The characters of a header name, RFC 9110 section 5.6.2.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _TYPES = ("string", "integer", "boolean")
-# As deep as a message of ours can be, and no schema that comes with one is deeper.
+# Levels of nesting: as many as the codec accepts in a message.
 MAX_DEPTH = 128
 
-# Where schemas stand in a schema, beside `properties`. What stands elsewhere (`default`, `enum`, …) is data.
+# The keywords whose values are schemas, beside `properties`. The values of others (`default`, `enum`, …) are data.
 _SCHEMA = (
     "additionalItems",
     "additionalProperties",
@@ -41,23 +41,23 @@ _SCHEMAS_BY_NAME = ("$defs", "definitions", "dependencies", "dependentSchemas", 
 
 
 class MirroredParam(NamedTuple):
-    """A parameter that is sent in a header too."""
+    """A parameter that is also sent in a header."""
 
     header: str
-    """The whole name, in lower case."""
+    """The whole name of the header, in lower case."""
     path: tuple[str, ...]
-    """The names of the properties that lead to it."""
+    """The names of the properties that lead to the parameter."""
 
 
 def annotated_params(input_schema: Mapping[str, Any]) -> tuple[MirroredParam, ...]:
-    """The mirrored parameters of a tool. Takes time in proportion to the schema.
+    """Returns the mirrored parameters of a tool, in time linear in the size of its schema.
 
-    Raises `ValueError`, which says what is wrong and where, for an annotation that may not be, and for nesting beyond
-    128 levels.
+    Raises `ValueError`, which says what is wrong and where, for an annotation that is not allowed and for more than
+    `MAX_DEPTH` levels of nesting.
     """
     found: list[MirroredParam] = []
     headers: set[str] = set()
-    # (schema, the way to it in words, the way to it by properties or None if there is another step in it)
+    # Each entry: the schema, its path in words, and its path by properties, None if that has another step in it.
     todo: list[tuple[Any, tuple[str, ...], tuple[str, ...] | None]] = [(input_schema, (), ())]
     while todo:
         schema, where, path = todo.pop()

@@ -20,7 +20,7 @@ from mcp_actors._eras.modern.methods import (
 __all__ = ["LATEST_MODERN", "MODERN"]
 
 # What the revisions with sessions had and the stateless ones dropped.
-_GONE: dict[type, frozenset[str]] = {
+_ABSENT: dict[type, frozenset[str]] = {
     t.RootsCapability: frozenset({"list_changed"}),
     t.ClientCapabilities: frozenset({"tasks"}),
     t.ServerCapabilities: frozenset({"tasks"}),
@@ -62,7 +62,7 @@ def _wanted_log_level(invocation: Invocation) -> str | None:
 
 
 def _make_era(revision: str) -> Era:
-    converter = make_converter(_GONE)
+    converter = make_converter(_ABSENT)
     return Era(
         name="modern",
         version=revision,

@@ -1,4 +1,4 @@
-"""The ``_meta`` keys by which requests, results and notifications of the modern era explain themselves."""
+"""The ``_meta`` keys of requests, results and notifications without sessions (MCP 2026-07-28)."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ LOG_LEVEL = "io.modelcontextprotocol/logLevel"
 # In results.
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 
-# In everything that belongs to a subscription.
+# In all messages of a subscription.
 SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"

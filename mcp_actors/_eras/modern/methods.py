@@ -55,17 +55,17 @@ SERVER_METHODS = _table(
         Method("subscriptions/listen", t.SubscriptionsListenParams, t.SubscriptionsListenResult),
     )
 )
-"""What a server answers."""
+"""The requests that a server answers."""
 
 CLIENT_METHODS = _table(
     (
         Method("roots/list", t.ListRootsParams, t.ListRootsResult, requires="roots"),
         Method("sampling/createMessage", t.CreateMessageParams, t.CreateMessageResult, requires="sampling"),
-        # Either form of elicitation: `Method.params` is whatever the converter structures, also a union.
+        # Both forms of elicitation: `Method.params` is anything that the converter can structure, also a union.
         Method("elicitation/create", cast(type, t.ElicitParams), t.ElicitResult, requires="elicitation"),
     )
 )
-"""What a client answers. These never travel as requests but inside input-required results."""
+"""The requests that a client answers. They are never sent as requests, but inside input-required results (SEP-2322)."""
 
 CLIENT_NOTIFICATIONS = frozenset({"notifications/cancelled"})
 

@@ -1,9 +1,9 @@
-"""What a request says in its body, said again in headers, so that whoever routes it need not read the body.
+"""Header mirroring: HTTP headers that repeat parts of the body, so that proxies need not read the body (SEP-2243).
 
-A client makes the mirror image (`mirrored`); a server that reads the body must refuse one that differs. The checks are
-written in the order in which they are due: the version header is there, *the metadata keys are*, it says what they say,
-*the version is served*, then all the rest. Names are lower-case HTTP header names. Which parameters of a tool are
-mirrored is said by annotations in its input schema: see `annotations`.
+A client makes the headers (`mirrored`). A server must refuse a request whose headers differ from its body. The
+checks are written in the order in which they apply: the version header is present, *the metadata keys are present*, the
+two agree, *the version is served*, then all the others; those in italics are in ``request.py``. Header names are in
+lower case. Annotations in a tool's input schema decide which parameters are mirrored: see ``annotations.py``.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ VERSION_HEADER = "mcp-protocol-version"
 METHOD_HEADER = "mcp-method"
 NAME_HEADER = "mcp-name"
 
-# What makes a value that is no plain text of a header one; in lower case only.
+# The marks of a value in base64; they are case-sensitive.
 _PREFIX, _SUFFIX = "=?base64?", "?="
-# Beyond it the languages of other peers lose digits.
+# Larger integers lose digits in languages whose numbers are doubles.
 MAX_INTEGER = 2**53 - 1
-# 42.0 is 42. No more digits than MAX_INTEGER has, but for zeros in front: what is longer differs from any legal value.
+# 42.0 is 42. Beside leading zeros there are as many digits as MAX_INTEGER has: a longer number is never legal.
 _INTEGER_TEXT = re.compile(r"(-?0*[0-9]{1,16})(?:\.0+)?")
-# How much of a value an error message repeats.
+# Characters of a value that an error message quotes.
 _SHOWN = 80
 
 
@@ -50,9 +50,9 @@ _SHOWN = 80
 
 
 def encode_value(text: str) -> str:
-    """The text as the value of a header: itself if it survives that, otherwise the base64 of its UTF-8, marked as such.
+    """Returns the header value for a text: the text itself if a header can hold it, otherwise the marked base64 of it.
 
-    The outcome is printable ASCII with no space at its ends. Raises `UnicodeEncodeError` for text that is no Unicode.
+    The value is printable ASCII without a space at its ends. Raises `UnicodeEncodeError` for lone surrogates.
     """
     if _is_plain(text) and text == text.strip(" ") and not _is_marked(text):
         return text
@@ -60,13 +60,13 @@ def encode_value(text: str) -> str:
 
 
 def decode_value(value: str) -> str:
-    """The text that a header's value stands for; white space around it is not part of it.
+    """Returns the text that a header value stands for, without white space at its ends.
 
-    Raises `HeaderMismatch` for characters that no header may hold, and for marked base64 with a wrong alphabet, wrong
-    padding, or other content than UTF-8. What lacks either mark is literal.
+    A value without both marks is literal. Raises `HeaderMismatch` for characters that no header may contain, and for
+    marked base64 with a wrong alphabet, wrong padding or content that is not UTF-8.
     """
     value = value.strip(" \t")
-    # A tab between two characters is legal, though our own client encodes it.
+    # A tab between two characters is legal (RFC 9110 section 5.5), though our client encodes it.
     if not _is_plain(value) and not _is_plain(value.replace("\t", " ")):
         raise HeaderMismatch("a header value holds characters that are not allowed in it")
     if not _is_marked(value) or len(value) < len(_PREFIX) + len(_SUFFIX):
@@ -95,9 +95,10 @@ def _shown(value: str) -> str:
 def mirrored(
     version: str, method: str, params: Mapping[str, Any], annotated: Sequence[MirroredParam] = ()
 ) -> dict[str, str]:
-    """The metadata of a request or notification. ``annotated`` are the mirrored parameters of the tool it calls.
+    """Returns the headers of a request or notification.
 
-    Raises `LocalProtocolError` for a method or an integer that no header can tell.
+    ``annotated`` are the mirrored parameters of the tool that it calls. Raises `LocalProtocolError` for a method or an
+    integer that a header cannot hold.
     """
     if not _is_plain(method) or method != method.strip(" "):
         raise LocalProtocolError(f"a method must be printable ASCII to be sent over HTTP: {_shown(method)}")
@@ -122,7 +123,7 @@ def mirrored(
 
 
 def _value_at(arguments: Any, path: Sequence[str]) -> Any:
-    """``None`` for what is absent: neither is mirrored."""
+    """The value at a path; ``None`` if it is absent, since neither is mirrored."""
     for name in path:
         if not isinstance(arguments, Mapping):
             return None
@@ -131,12 +132,12 @@ def _value_at(arguments: Any, path: Sequence[str]) -> Any:
 
 
 def _is_integer(value: Any) -> bool:
-    """As JSON Schema has it: 42.0 is one, true is none."""
+    """Whether a value is an integer in JSON Schema: 42.0 is, true is not."""
     return type(value) is int or (type(value) is float and value.is_integer())
 
 
 def _text_of(value: Any) -> str | None:
-    """``None`` for what has no text: nothing, and what no annotated parameter may be (its tool will refuse it)."""
+    """The text of a value; ``None`` if it is absent or of a type that an annotated parameter cannot have."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -148,7 +149,7 @@ def _text_of(value: Any) -> str | None:
 
 
 def version_header(metadata: Mapping[str, str]) -> str:
-    """The version that the header names; raises `HeaderMismatch` when there is none. Due before anything is read."""
+    """Returns the version in the header. Raises `HeaderMismatch` if the header is missing."""
     version = metadata.get(VERSION_HEADER)
     if version is None:
         raise _missing(VERSION_HEADER)
@@ -156,7 +157,7 @@ def version_header(metadata: Mapping[str, str]) -> str:
 
 
 def check_version(metadata: Mapping[str, str], version: str) -> None:
-    """Raises `HeaderMismatch` unless the header names ``version``, the one in ``_meta``."""
+    """Raises `HeaderMismatch` unless the header has the same version as ``_meta``."""
     header = metadata.get(VERSION_HEADER)
     if header != version:
         if header is None:
@@ -168,9 +169,9 @@ def check_version(metadata: Mapping[str, str], version: str) -> None:
 def check_names(
     metadata: Mapping[str, str], method: str, params: Mapping[str, Any], target: str | None
 ) -> None:
-    """Raises `HeaderMismatch` unless the headers name the method, and what it is about if it is about something.
+    """Raises `HeaderMismatch` unless the headers have the method and the name of its target.
 
-    ``target`` is the member of ``params`` that says so (`Method.target`); without one the header is not looked at.
+    ``target`` is the member of ``params`` with this name (`Method.target`); without one the header is not checked.
     """
     header = metadata.get(METHOD_HEADER)
     if header != method:
@@ -180,14 +181,14 @@ def check_names(
             raise _differs(METHOD_HEADER, header, method)
     if target is not None:
         name = params.get(target)
-        # A name that is no text is refused with the other params, unless the headers make one up for it.
+        # A name that is no string counts as absent: it is refused with the params later, but a header for it here.
         _check_text(metadata, NAME_HEADER, name if isinstance(name, str) else None)
 
 
 def check_params(
     metadata: Mapping[str, str], annotated: Sequence[MirroredParam], arguments: Mapping[str, Any] | None
 ) -> None:
-    """Raises `HeaderMismatch` unless each annotated parameter is told by its header, and an absent one by none."""
+    """Raises `HeaderMismatch` unless each annotated parameter equals its header; an absent one must have none."""
     for param in annotated:
         value = _value_at(arguments, param.path)
         if _is_integer(value):

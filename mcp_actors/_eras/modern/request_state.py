@@ -1,7 +1,8 @@
-"""Seals the state that a server hands to a client between the rounds of an input-required call.
+"""Seals the ``requestState`` that a server gives to a client between the rounds of an input-required call (SEP-2322).
 
-The client cannot change it, keep it for long, or use it for another call, another principal or other arguments. It can
-read it, so secrets do not belong in it, and it can send it twice: a seal is no guard against repetition.
+The client cannot change the state, use it after it has expired, or use it for another call, another principal or other
+arguments. It can read the state, so secrets do not belong in it, and it can send it twice: the seal does not prevent
+repetition.
 """
 
 from __future__ import annotations
@@ -18,20 +19,25 @@ from mcp_actors.errors import INVALID_PARAMS, MalformedMessage, RpcError
 __all__ = ["STATE_LIFETIME", "StateSealer"]
 
 STATE_LIFETIME = 3600.0
-"""Seconds. An hour is enough for a person to come back to a form, and a state that leaked is soon worthless."""
+"""Seconds. A person may come back to a form within an hour, and a leaked state soon expires."""
 
 MIN_KEY_LENGTH = 16
 """Bytes. A shorter key could be guessed."""
 
 _TAG_LENGTH = hashlib.sha256().digest_size
-# Keeps tags made here apart from tags that the same key may make elsewhere.
+# Part of each tag, so that it differs from any tag that is made elsewhere with the same key.
 _PURPOSE = b"mcp-actors request state 1"
 
 
 class StateSealer:
-    """Seals and opens with one key; every process that may get the retry needs the same one.
+    """Seals and opens states with one key. All processes that may receive the retry need the same key.
 
-    Raises `ValueError` for a key shorter than `MIN_KEY_LENGTH`.
+    Args:
+        key: at least `MIN_KEY_LENGTH` bytes.
+        lifetime: seconds until a state expires.
+
+    Raises:
+        ValueError: for a shorter key.
     """
 
     def __init__(self, key: bytes, *, lifetime: float = STATE_LIFETIME) -> None:
@@ -46,9 +52,11 @@ class StateSealer:
     def seal(
         self, payload: dict[str, Any], *, method: str, target: Any, principal: str | None, now: float
     ) -> str:
-        """Text that only this call of this principal can open until ``now`` (epoch seconds) plus the lifetime.
+        """Returns a text that opens only for the same call of the same principal, and not later than the lifetime.
 
-        ``target`` is the JSON value of the params that matter (name and arguments); only its digest is used.
+        Args:
+            target: the JSON value of the params that must not change (name and arguments); only its digest is used.
+            now: the time in seconds since the epoch.
         """
         body = encode_value([int(now + self._lifetime), payload])
         return _text(self._tag(body, method, target, principal) + body)
@@ -56,7 +64,7 @@ class StateSealer:
     def open(
         self, text: str, *, method: str, target: Any, principal: str | None, now: float
     ) -> dict[str, Any]:
-        """The payload; raises `RpcError` -32602 for whatever was not sealed here for this very call, or is too old."""
+        """Returns the payload. Raises `RpcError` -32602 for a text that was not sealed for this call or expired."""
         sealed = _bytes(text)
         tag, body = sealed[:_TAG_LENGTH], sealed[_TAG_LENGTH:]
         if not hmac.compare_digest(tag, self._tag(body, method, target, principal)):
@@ -74,9 +82,9 @@ class StateSealer:
     def _tag(self, body: bytes, method: str, target: Any, principal: str | None) -> bytes:
         mac = hmac.new(self._key, _PURPOSE, hashlib.sha256)
         canonical = json.dumps(target, sort_keys=True, separators=(",", ":")).encode()
-        who = b"" if principal is None else b"=" + principal.encode("utf-8", "surrogatepass")
-        for part in (method.encode(), hashlib.sha256(canonical).digest(), who, body):
-            # Lengths first: no part can pass for the end of its neighbour.
+        owner = b"" if principal is None else b"=" + principal.encode("utf-8", "surrogatepass")
+        for part in (method.encode(), hashlib.sha256(canonical).digest(), owner, body):
+            # The length goes first, so that no part can be taken for the end of the one before.
             mac.update(len(part).to_bytes(8, "big"))
             mac.update(part)
         return mac.digest()
@@ -97,7 +105,7 @@ def _bytes(text: Any) -> bytes:
         data = urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except ValueError:
         raise _refusal("is malformed") from None
-    # The decoder passes over foreign characters and loose bits; here one value has exactly one spelling.
+    # The decoder ignores foreign characters and unused bits; here each value has exactly one spelling.
     if _text(data) != text:
         raise _refusal("is malformed")
     return data
