@@ -47,10 +47,11 @@ class OutboundCalls:
         self._loss = loss
         self._on_settled = on_settled
         self._last_id = 0
-        self._ended = False
+        self.ended = False
+        """Whether the session is over, so that every request raises why."""
 
     def __repr__(self) -> str:
-        return f"<OutboundCalls {'ended' if self._ended else 'open'} pending={len(self.pending)}>"
+        return f"<OutboundCalls {'ended' if self.ended else 'open'} pending={len(self.pending)}>"
 
     def next_id(self) -> int:
         """Ids count up and are never used again: the legacy rule, and right for both eras."""
@@ -83,7 +84,7 @@ class OutboundCalls:
             SessionExpired: The server has forgotten the session.
             RemoteProtocolError: The result is no object.
         """
-        if self._ended:
+        if self.ended:
             raise self._loss(None)
         id = self.next_id() if id is None else id
         on_progress, more = options.on_progress, options.meta
@@ -102,7 +103,7 @@ class OutboundCalls:
             pending.sent = self._sent(frame, outlet) or await self._send(frame, pending, outlet)
             answer = await pending.wait()
         except BaseException as error:
-            if pending.sent and options.cancellable and not self._ended and not pending.answered:
+            if pending.sent and options.cancellable and not self.ended and not pending.answered:
                 self._take_back(id, isinstance(error, CallTimeout), outlet, about)
             raise
         finally:
@@ -170,7 +171,7 @@ class OutboundCalls:
 
     def end(self, broken: BaseException | None) -> None:
         """There will be no more answers: every call raises why."""
-        self._ended = True
+        self.ended = True
         self.clock.end()
         for pending in self.pending.values():
             pending.settle(self._loss(broken))
