@@ -1,79 +1,110 @@
-"""The client's face: one object, the same for both eras and every transport."""
+"""The client: one object, the same for both eras and every transport.
+
+Beside `Client` this module has the types of what its users hold or write: handlers, listeners and statistics.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
-from typing import Any, Literal
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
-import attrs
-
-from mcp_actors._actors.dispatcher import SessionStatistics
+from mcp_actors._actors.dispatcher import Counters, SessionStatistics
+from mcp_actors._actors.inbound_call import CallStatistics
 from mcp_actors._actors.limits import Limits
-from mcp_actors._actors.outbound_call import CallOptions, ProgressCallback
-from mcp_actors._client.handshake import HandshakeOptions, Negotiated
+from mcp_actors._actors.link import LinkStatistics
+from mcp_actors._actors.outbound_call import CallOptions, OutboundCallStatistics, Progress, ProgressCallback
+from mcp_actors._client.connectivity import Connectivity
+from mcp_actors._client.handshake import Handshake
 from mcp_actors._client.listener import Listener
-from mcp_actors._client.notifications import LogHandler, Notifications
-from mcp_actors._client.output_validation import OutputValidation
-from mcp_actors._client.request_handlers import ElicitationHandler, RequestHandlers, Roots, SamplingHandler
-from mcp_actors._client.requests import Requests, all_pages, call_options
-from mcp_actors._client.subscriptions import Subscriptions
-from mcp_actors._client.supervisor import Supervisor, Target
-from mcp_actors._eras.changes import Event
-from mcp_actors._eras.probe import versions_for
-from mcp_actors.errors import (
-    INVALID_PARAMS,
-    LocalProtocolError,
-    ResourceNotFound,
-    RpcError,
+from mcp_actors._client.notifications import Notifications
+from mcp_actors._client.options import (
+    ChangeHandler,
+    ClientOptions,
+    ElicitationHandler,
+    LogHandler,
+    Roots,
+    SamplingHandler,
+    Target,
 )
+from mcp_actors._client.request_handlers import RequestHandlers
+from mcp_actors._client.requests import Requests, call_options
+from mcp_actors._client.server_methods import ServerMethods
+from mcp_actors._client.subscriptions import Subscriptions
+from mcp_actors._client.supervisor import Supervisor
+from mcp_actors._eras.changes import Event, EventKind
+from mcp_actors._eras.era import EraName
+from mcp_actors._eras.probe import versions_for
+from mcp_actors.errors import LocalProtocolError
+from mcp_actors.supervision import CLIENT_NOTIFICATIONS, CLIENT_SUBSCRIPTION, start, start_again
 from mcp_actors.types import (
     LOGGING_LEVELS,
-    CallToolResult,
-    CompleteResult,
-    Completion,
-    CompletionReference,
-    GetPromptResult,
     Implementation,
-    InputResponse,
-    ListPromptsResult,
-    ListResourcesResult,
-    ListResourceTemplatesResult,
-    ListToolsResult,
     LoggingLevel,
-    Prompt,
-    ReadResourceResult,
-    Resource,
-    ResourceTemplate,
     ServerCapabilities,
     SubscriptionFilter,
-    Tool,
 )
 
-__all__ = ["Client"]
+__all__ = [
+    "CallStatistics",
+    "ChangeHandler",
+    "Client",
+    "Counters",
+    "ElicitationHandler",
+    "Event",
+    "EventKind",
+    "LinkStatistics",
+    "Listener",
+    "LogHandler",
+    "OutboundCallStatistics",
+    "Progress",
+    "ProgressCallback",
+    "Roots",
+    "SamplingHandler",
+    "SessionStatistics",
+    "Target",
+]
 
 VERSION = "0.1.0"
-DEFAULT_LOG_LEVEL = "info"
 
 
-class Client:
+class Client(ServerMethods):
     """A client of one server, used as ``async with Client(target) as client``.
 
-    ``target`` is a `Server` (in memory), a URL (``"stdio:COMMAND ARG…"``) or a `~mcp_actors.abc.ClientTransport`.
+    Leaving the block closes the connection; what the block raises leaves it unchanged. A callback that fails costs the
+    one call or notification it was made for, and is logged.
 
-    ``era`` is ``"auto"`` (find out), ``"legacy"``, ``"modern"`` or one protocol version. ``sampling``,
-    ``elicitation`` and ``roots`` answer what servers ask; what is not given is not declared. ``sampling_tools``
-    declares that sampling may use tools. ``on_log(level, data, logger)`` and ``on_change(kind, uri)``, sync or async,
-    are told in the order of arrival. ``log_level`` is the least severe message that is wanted; by default a modern
-    server is asked for ``"info"`` when there is an ``on_log``, and a session is left as its server likes it.
-    ``timeout`` (seconds without an answer or progress, 30) and ``cap`` (seconds in all, 300) bound every call;
-    `math.inf` switches one off. With ``answer_input=False`` a server's request for input raises `InputRequired`
-    instead of being answered, at most ``max_rounds`` times for one call. ``probe_timeout`` is how long a silent server
-    is taken for a modern one. ``restart=True`` connects again when the connection is lost; calls in flight fail all
-    the same, for nobody knows what became of them.
+    Args:
+        target: A `Server` (in memory), a URL (``"stdio:COMMAND ARG…"``, ``"http://…"``) or a
+            `~mcp_actors.abc.ClientTransport`.
+        era: ``"auto"`` finds out what the server speaks; ``"legacy"``, ``"modern"`` or one protocol version is spoken
+            without asking.
+        info: The client's name and version, which servers may display; by default those of this engine.
+        sampling: Answers servers that want to sample a model. Without it sampling is not declared.
+        sampling_tools: Whether ``sampling`` may use tools.
+        elicitation: Answers servers that want to ask the person. Without it elicitation is not declared.
+        roots: The roots that servers may work in, or a function that returns them. Without it none are declared.
+        on_log: ``on_log(level, data, logger)``, sync or async, is called with each log message in the order of arrival.
+        on_change: ``on_change(kind, uri)``, sync or async, is called with each change on the server in that order.
+        log_level: The least severe log message that is wanted. By default a stateless server is asked for ``"info"``
+            if there is an ``on_log``, and a session is left as its server likes it.
+        timeout: Seconds a call may take without an answer or a progress report; `math.inf` switches this off.
+        cap: Seconds a call may take in all; `math.inf` switches this off.
+        answer_input: Whether a server's request for input is answered by the handlers; if not, the call raises
+            `InputRequired`.
+        max_rounds: How often one call may ask for input, so that no server asks without an end.
+        probe_timeout: Seconds after which a server that does not answer ``server/discover`` counts as a legacy one.
+        restart: Whether a connection that is lost is made again. Calls in flight fail all the same, because nobody
+            knows whether they were run.
+        limits: The bounds on calls in flight and messages; see `Limits`.
 
-    Entering raises `ConnectFailed`, `ConnectionLost`, `CallTimeout`, `UnsupportedVersion` when no version is common,
-    `RpcError` and `RemoteProtocolError` when the server refuses or answers what cannot be understood.
+    Raises:
+        ValueError: ``era`` is none of those above.
+
+    Entering the block performs the handshake (MCP 2026-07-28, Versioning and Discovery; MCP 2025-11-25, Lifecycle). It
+    raises `ConnectFailed`, `TransportNotFound`, `ConnectionLost`, `CallTimeout`, `UnsupportedVersion` when no version
+    is common, `RpcError` and `RemoteProtocolError` when the server refuses or cannot be understood, and
+    `LocalProtocolError` if the client was entered before.
     """
 
     def __init__(
@@ -87,7 +118,7 @@ class Client:
         elicitation: ElicitationHandler | None = None,
         roots: Roots | None = None,
         on_log: LogHandler | None = None,
-        on_change: Callable[[str, str | None], Awaitable[None] | None] | None = None,
+        on_change: ChangeHandler | None = None,
         log_level: LoggingLevel | None = None,
         timeout: float = 30.0,
         cap: float = 300.0,
@@ -97,258 +128,164 @@ class Client:
         restart: bool = False,
         limits: Limits | None = None,
     ) -> None:
-        answers = RequestHandlers(
-            sampling, sampling_tools, elicitation, roots, busy=lambda: self._requests.asked()
-        )
-        self._has_roots = roots is not None
-        self._plain = CallOptions(idle=timeout, cap=cap)
-        self._asking = attrs.evolve(self._plain, wants_progress=True)
-        info = info or Implementation("mcp-actors", VERSION)
-        self._requests = Requests(
-            info,
-            answers,
-            log_level,
-            DEFAULT_LOG_LEVEL if on_log is not None else None,
-            options=self._plain,
+        options = ClientOptions(
+            target=target,
+            versions=versions_for(era),
+            info=info or Implementation("mcp-actors", VERSION),
+            sampling=sampling,
+            sampling_tools=sampling_tools,
+            elicitation=elicitation,
+            roots=roots,
+            on_log=on_log,
+            on_change=on_change,
+            log_level=log_level,
+            call=CallOptions(idle=timeout, cap=cap),
             answer_input=answer_input,
             max_rounds=max_rounds,
+            probe_timeout=probe_timeout,
+            restart=restart,
+            limits=limits or Limits(),
         )
-        self._notifications = Notifications(
-            on_log,
-            on_change,
-            self._heard,
-            lambda subscription: self._subscriptions.acknowledged(subscription),
-            lambda subscription, reason: self._subscriptions.cancelled(subscription, reason),
-        )
+        self._options = options
+        self._connectivity = Connectivity(restart)
+        handlers = RequestHandlers(options, self._connectivity)
+        requests = Requests(options, self._connectivity, handlers)
+        super().__init__(requests, Subscriptions(self._connectivity, requests))
+        self._notifications = Notifications(options, requests, self._subscriptions)
+        self._handshake = Handshake(options, handlers.capabilities)
         self._supervisor = Supervisor(
-            target,
-            HandshakeOptions(
-                versions_for(era), info, answers, probe_timeout, timeout, lambda: self._requests.log_level
-            ),
-            limits or Limits(),
-            restart,
-            on_notification=self._notifications.put,
-            on_connected=self._requests.connected,
+            options, self._connectivity, self._handshake, handlers, self._notifications.put, [requests]
         )
-        self._requests.attach(self._supervisor)
-        self._subscriptions = Subscriptions(self._supervisor, self._requests)
-        self._outputs = OutputValidation()
+        self._exit = AsyncExitStack()
 
     def __repr__(self) -> str:
         return f"<Client {self._supervisor!r}>"
 
     async def __aenter__(self) -> Client:
-        await self._supervisor.open()
-        try:
-            self._supervisor.start_soon(self._notifications.run)
-            if self._notifications.on_change is not None and self.era == "modern":
-                self._supervisor.start_soon(lambda: self._subscriptions.follow(self._notifications.changed))
-        except BaseException:
-            await self._supervisor.close()
-            raise
+        async with AsyncExitStack() as stack:
+            stack.callback(self._notifications.close)
+            nursery = await stack.enter_async_context(self._supervisor.running())
+            self._subscriptions.run_in(nursery)
+            start_again(nursery, CLIENT_NOTIFICATIONS, self._notifications.run)
+            if self._options.on_change is not None:
+                follow, changed = self._subscriptions.follow, self._notifications.changed
+                start(nursery, CLIENT_SUBSCRIPTION, follow, changed, about="on_change")
+            self._exit = stack.pop_all()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self._supervisor.close()
+        # The body's own exception is not handed on, so that it leaves as it is and never in a group of a nursery.
+        await self._exit.aclose()
 
     async def aclose(self) -> None:
-        """Closes the connection; calls in flight raise `ConnectionLost`. Legal from any task, any number of times."""
+        """Closes the connection and waits for its end; calls in flight raise `ConnectionLost`.
+
+        Legal from any task, a callback's included, and any number of times. A client that is closed before it is
+        entered cannot be entered any more. Cancelled, the connection is closed all the same.
+        """
         await self._supervisor.stop()
 
-    # -- who is there ----------------------------------------------------------------------------------------------
+    # -- what was agreed -------------------------------------------------------------------------------------------
 
     @property
-    def era(self) -> Literal["legacy", "modern"]:
-        """Which kind of protocol the server speaks with us."""
-        return self._negotiated.era.name
+    def era(self) -> EraName:
+        """Whether sessions are spoken with the server; raises `LocalProtocolError` before the client is entered."""
+        return self._connectivity.negotiated.era.name
 
     @property
     def version(self) -> str:
-        """The protocol revision that was agreed."""
-        return self._negotiated.era.version
+        """The protocol version that was agreed; raises as `era` does."""
+        return self._connectivity.negotiated.era.version
 
     @property
     def server_info(self) -> Implementation | None:
-        """The server's name and version, for display only."""
-        return self._negotiated.info
+        """The server's name and version, for display only; raises as `era` does."""
+        return self._connectivity.negotiated.info
 
     @property
     def server_capabilities(self) -> ServerCapabilities:
-        """What the server declared."""
-        return self._negotiated.capabilities
+        """What the server declared; raises as `era` does."""
+        return self._connectivity.negotiated.capabilities
 
     @property
     def instructions(self) -> str | None:
-        """What the server wants the model to know."""
-        return self._negotiated.instructions
-
-    # -- tools -----------------------------------------------------------------------------------------------------
-
-    async def list_tools(self, cursor: str | None = None) -> ListToolsResult:
-        """One page of the tools; see `tools` for all of them.
-
-        Over HTTP a modern server's tool is left out, with a warning, if its parameters are to be sent in headers that
-        cannot be; calling it raises `LocalProtocolError`.
-        """
-        page = await self._requests.mirroring.list_tools(cursor)
-        self._outputs.learn(page.tools)
-        return page
-
-    def tools(self) -> AsyncIterator[Tool]:
-        """All tools, page by page."""
-        return all_pages(self.list_tools, lambda page: page.tools)
-
-    async def call_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        timeout: float | None = None,
-        cap: float | None = None,
-        on_progress: ProgressCallback | None = None,
-        meta: Mapping[str, Any] | None = None,
-        answers: Mapping[str, InputResponse] | None = None,
-        state: str | None = None,
-    ) -> CallToolResult:
-        """Calls a tool; a failure inside the tool is a result with ``is_error``, not an exception.
-
-        ``timeout`` and ``cap`` (seconds) override the client's. ``on_progress(p)``, sync or async, sees ``p.progress``,
-        ``p.total`` and ``p.message`` in wire order, and all of them before this returns. ``answers`` and ``state``
-        retry a call that raised `InputRequired`. Cancelled, the server is told. Structured content is checked
-        against the tool's output schema if the tool was listed; raises `RemoteProtocolError` if it does not fit.
-        """
-        params: dict[str, Any] = {"name": name}
-        if arguments is not None:
-            params["arguments"] = dict(arguments)
-        options = call_options(self._asking, timeout, cap, on_progress, meta)
-        result: CallToolResult = await self._requests.call("tools/call", params, options, answers, state)
-        self._outputs.check(name, result)
-        return result
-
-    # -- resources -------------------------------------------------------------------------------------------------
-
-    async def list_resources(self, cursor: str | None = None) -> ListResourcesResult:
-        """One page of the resources; see `resources` for all of them."""
-        page: ListResourcesResult = await self._list("resources/list", cursor)
-        return page
-
-    def resources(self) -> AsyncIterator[Resource]:
-        """All resources, page by page."""
-        return all_pages(self.list_resources, lambda page: page.resources)
-
-    async def list_resource_templates(self, cursor: str | None = None) -> ListResourceTemplatesResult:
-        """One page of the resource templates; see `resource_templates` for all of them."""
-        page: ListResourceTemplatesResult = await self._list("resources/templates/list", cursor)
-        return page
-
-    def resource_templates(self) -> AsyncIterator[ResourceTemplate]:
-        """All resource templates, page by page."""
-        return all_pages(self.list_resource_templates, lambda page: page.resource_templates)
-
-    async def read_resource(
-        self,
-        uri: str,
-        *,
-        timeout: float | None = None,
-        cap: float | None = None,
-        answers: Mapping[str, InputResponse] | None = None,
-        state: str | None = None,
-    ) -> ReadResourceResult:
-        """Reads a resource; raises `ResourceNotFound`. The rest is as in `call_tool`."""
-        try:
-            options = call_options(self._asking, timeout, cap)
-            result: ReadResourceResult = await self._requests.call(
-                "resources/read", {"uri": uri}, options, answers, state
-            )
-            return result
-        except RpcError as error:
-            # The revisions have two codes for it; the stateless one is told apart by its data.
-            if error.code == INVALID_PARAMS and isinstance(error.data, dict) and error.data.get("uri") == uri:
-                raise ResourceNotFound(uri) from error
-            raise
-
-    async def subscribe_resource(self, uri: str) -> None:
-        """Subscribes for the rest of a legacy session; `listen` does it in both eras, and ends it too."""
-        await self._subscriptions.keep(uri)
-
-    async def unsubscribe_resource(self, uri: str) -> None:
-        """Takes `subscribe_resource` back."""
-        await self._subscriptions.give_back(uri)
-
-    # -- prompts and completion ------------------------------------------------------------------------------------
-
-    async def list_prompts(self, cursor: str | None = None) -> ListPromptsResult:
-        """One page of the prompts; see `prompts` for all of them."""
-        page: ListPromptsResult = await self._list("prompts/list", cursor)
-        return page
-
-    def prompts(self) -> AsyncIterator[Prompt]:
-        """All prompts, page by page."""
-        return all_pages(self.list_prompts, lambda page: page.prompts)
-
-    async def get_prompt(
-        self,
-        name: str,
-        arguments: Mapping[str, str] | None = None,
-        *,
-        timeout: float | None = None,
-        cap: float | None = None,
-        answers: Mapping[str, InputResponse] | None = None,
-        state: str | None = None,
-    ) -> GetPromptResult:
-        """Fills in a prompt; all arguments are text. The rest is as in `call_tool`."""
-        params: dict[str, Any] = {"name": name}
-        if arguments is not None:
-            params["arguments"] = dict(arguments)
-        options = call_options(self._asking, timeout, cap)
-        result: GetPromptResult = await self._requests.call("prompts/get", params, options, answers, state)
-        return result
-
-    async def complete(
-        self, ref: CompletionReference, argument: str, value: str, context: Mapping[str, str] | None = None
-    ) -> Completion:
-        """Asks for completions of ``value``; ``context`` holds the arguments that are settled already."""
-        params: dict[str, Any] = {
-            "ref": self._negotiated.era.unstructure(ref),
-            "argument": {"name": argument, "value": value},
-        }
-        if context is not None:
-            params["context"] = {"arguments": dict(context)}
-        result: CompleteResult = await self._requests.call("completion/complete", params)
-        return result.completion
+        """What the server wants the model to know; raises as `era` does."""
+        return self._connectivity.negotiated.instructions
 
     # -- the connection --------------------------------------------------------------------------------------------
 
     async def ping(self, *, timeout: float | None = None) -> None:
-        """Asks a legacy server whether it is alive; a modern one has no ping, so its discovery is asked instead."""
-        method = "ping" if self.era == "legacy" else "server/discover"
-        await self.request(method, timeout=timeout)
+        """Asks the server whether it is alive: by ``ping`` in a session, else by ``server/discover``.
+
+        MCP 2025-11-25, Ping; MCP 2026-07-28, Versioning and Discovery.
+
+        Args:
+            timeout: Seconds to wait for the answer; by default the client's.
+
+        Raises:
+            McpError: What `request` raises.
+        """
+        await self.request(self._connectivity.negotiated.era.client.ping_method, timeout=timeout)
 
     async def set_log_level(self, level: LoggingLevel) -> None:
-        """The least severe log message that is wanted, from now on."""
+        """Sets the least severe log message that is wanted, from now on, in later connections too.
+
+        MCP 2025-11-25, Logging, Setting Log Level; a stateless server learns it with each request.
+
+        Args:
+            level: One of `mcp_actors.types.LOGGING_LEVELS`.
+
+        Raises:
+            LocalProtocolError: There is no such level, or the server of a session did not declare logging.
+            McpError: What `request` raises.
+        """
         if level not in LOGGING_LEVELS:
             raise LocalProtocolError(f"no such level: {level!r}; use one of {', '.join(LOGGING_LEVELS)}")
-        self._requests.log_level = level
-        if self.era == "legacy":
-            await self._requests.call("logging/setLevel", {"level": level})
+        era = self._connectivity.negotiated.era
+        self._handshake.log_level = level
+        if era.client.log_level_method is None:
+            self._handshake.introduce(self._connectivity.session, era)
         else:
-            self._requests.describe_us_to(self._supervisor.session)
+            await self._requests.call(era.client.log_level_method, {"level": level})
 
     async def roots_changed(self) -> None:
-        """Tells a legacy server to list the roots anew; a modern one asks when it needs them.
+        """Tells the server of a session to list the roots again; a stateless one asks when it needs them.
 
-        Raises `LocalProtocolError` in a client without roots.
+        MCP 2025-11-25, Roots, Root List Changes.
+
+        Raises:
+            LocalProtocolError: This client was given no roots, or is not connected.
+            ConnectionLost: The connection has ended.
         """
-        if not self._has_roots:
+        if self._options.roots is None:
             raise LocalProtocolError("this client was given no roots, so none of them can change")
-        if self.era == "legacy":
-            await self._supervisor.session.notify("notifications/roots/list_changed")
+        method = "notifications/roots/list_changed"
+        if method in self._connectivity.negotiated.era.client_notifications:
+            await self._connectivity.session.notify(method)
 
     async def request(
         self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
     ) -> dict[str, Any]:
-        """Sends any request and returns its raw result: for methods of your own."""
-        return await self._requests.send(method, dict(params or {}), call_options(self._plain, timeout))
+        """Sends any request and returns its raw result: for methods that are not part of the protocol.
+
+        Cancelled, the server is sent a cancellation.
+
+        Args:
+            method: The method.
+            params: Its parameters, as JSON values; ``_meta`` is added.
+            timeout: Seconds without an answer; by default the client's.
+
+        Raises:
+            LocalProtocolError: The request cannot be sent: it is too long, or its method fits no header.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer is no object.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: There is no connection, or it ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session, and the client does not connect again.
+        """
+        options = call_options(self._requests.options, timeout)
+        return await self._requests.send(method, dict(params or {}), options)
 
     @asynccontextmanager
     async def listen(
@@ -359,9 +296,22 @@ class Client:
         resources: bool = False,
         uris: tuple[str, ...] = (),
     ) -> AsyncIterator[Listener]:
-        """Subscribes to changes for the length of the block; iterate over what it yields. Works in both eras.
+        """Subscribes to changes for the length of the block, in both eras; iterate over what it yields.
 
-        When the block is entered the subscription is in force. Raises what a call raises.
+        MCP 2026-07-28, Subscriptions; MCP 2025-11-25, Resources, Subscriptions. When the block is entered the
+        subscription is in force; leaving it waits at most one second for the server to take it back.
+
+        Args:
+            tools: Whether changes of the list of tools are wanted.
+            prompts: Whether changes of the list of prompts are wanted.
+            resources: Whether changes of the list of resources are wanted.
+            uris: The resources whose updates are wanted.
+
+        Raises:
+            SubscriptionLost: The server refused, or the connection ended; also raised by the iteration, later.
+            CallTimeout: The server did not confirm in time.
+            LocalProtocolError: The client is not connected, or the server did not declare subscriptions.
+            McpError: What else `request` raises.
         """
         listener = Listener(
             SubscriptionFilter(
@@ -377,21 +327,11 @@ class Client:
     # -- watching --------------------------------------------------------------------------------------------------
 
     def tree(self) -> SessionStatistics:
-        """The live actor tree of this client: calls in both directions, the link and its mailbox."""
-        return self._supervisor.session.statistics()
+        """Returns a snapshot of this client: its calls in both directions and its connection.
 
-    # -- inside ----------------------------------------------------------------------------------------------------
-
-    @property
-    def _negotiated(self) -> Negotiated:
-        return self._requests.negotiated
-
-    def _heard(self, event: Event, subscription: Any) -> None:
-        self._requests.cache.invalidate(event.kind, event.uri)
-        if event.kind == "tools":
-            self._outputs.forget()
-            self._requests.mirroring.forget()
-        self._subscriptions.heard(event, subscription)
-
-    async def _list(self, method: str, cursor: str | None) -> Any:
-        return await self._requests.call(method, {} if cursor is None else {"cursor": cursor})
+        Raises:
+            ConnectionLost: There is no connection.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session.
+        """
+        return self._connectivity.session.statistics()

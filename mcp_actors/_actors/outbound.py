@@ -57,6 +57,11 @@ class OutboundCalls:
     def __repr__(self) -> str:
         return f"<OutboundCalls {'open' if self._lost is None else 'ended'} pending={len(self.pending)}>"
 
+    @property
+    def ended(self) -> bool:
+        """Whether the session is over, so that every request raises why."""
+        return self._carrier is None
+
     def next_id(self) -> int:
         """Ids count up and are never used again: the legacy rule, and right for both eras."""
         self._last_id += 1

@@ -1,150 +1,146 @@
-"""A client's connection: one channel, one session, and what the two sides agreed when they met."""
+"""The client's handshake: it finds out which revision the server speaks and introduces the client.
+
+MCP 2026-07-28, Versioning and Discovery: ``server/discover``; the revisions up to 2025-11-25, Lifecycle,
+Initialization: ``initialize``. What the answers to the first mean is a table in `mcp_actors._eras.probe`.
+"""
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
-import attrs
-
-from mcp_actors._actors.inbound_call import DispatchRules
-from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._actors.session import Session
-from mcp_actors._client.request_handlers import RequestHandlers
-from mcp_actors._eras.capabilities import declared_names
+from mcp_actors._client.connectivity import Negotiated
+from mcp_actors._client.options import ClientOptions
 from mcp_actors._eras.client_negotiation import ClientNegotiation, request_meta
-from mcp_actors._eras.era import Era
+from mcp_actors._eras.era import Era, read_result
 from mcp_actors._eras.legacy.eras import LEGACY
 from mcp_actors._eras.modern.eras import MODERN
 from mcp_actors._eras.modern.meta_keys import SERVER_INFO
-from mcp_actors._eras.modern.mirror import VERSION_HEADER, mirrored
+from mcp_actors._eras.modern.mirror import VERSION_HEADER
 from mcp_actors._eras.probe import verdict_on_error, verdict_on_result
-from mcp_actors.abc import FrameChannel
 from mcp_actors.errors import CallTimeout, RemoteProtocolError, RpcError, UnsupportedVersion
 from mcp_actors.logging import log
-from mcp_actors.types import DiscoverResult, Implementation, InitializeResult, ServerCapabilities
+from mcp_actors.types import (
+    ClientCapabilities,
+    DiscoverResult,
+    Implementation,
+    InitializeResult,
+    LoggingLevel,
+)
 
-__all__ = ["ClientConnection", "HandshakeOptions", "Negotiated"]
+__all__ = ["Handshake"]
 
 # A server may refuse the first version that we name, even one that it then says it supports.
 MAX_PROBES = 3
+# What an eager client gets that has a log handler and asks for no level.
+DEFAULT_LOG_LEVEL: LoggingLevel = "info"
 
 
-@attrs.frozen
-class Negotiated:
-    """What the two sides agreed on."""
+class Handshake:
+    """Performs a client's handshakes, and knows what the client says about itself.
 
-    era: Era
-    capabilities: ServerCapabilities
-    info: Implementation | None
-    instructions: str | None
-
-    @functools.cached_property
-    def declared(self) -> frozenset[str]:
-        """The dotted names of what the server declared."""
-        return declared_names(self.capabilities)
-
-
-@attrs.frozen
-class HandshakeOptions:
-    """What the client brings to a meeting. Times are seconds.
-
-    ``log_level`` tells what a session is asked for, ``None`` to leave it to the server.
+    Args:
+        options: The client's options.
+        capabilities: What the client declares.
     """
 
-    versions: Sequence[str]
-    info: Implementation
-    answers: RequestHandlers
-    probe_timeout: float
-    handshake_timeout: float
-    log_level: Callable[[], str | None]
-
-
-class ClientConnection:
-    """One channel with its session; `agree` performs the handshake of the era that the server speaks."""
-
-    def __init__(
-        self,
-        channel: FrameChannel,
-        name: str,
-        limits: Limits,
-        answers: RequestHandlers,
-        on_notification: Callable[[str, dict[str, Any]], None],
-    ) -> None:
-        self.opening = ClientNegotiation()
-        self.session = Session(
-            name,
-            channel,
-            self.opening,
-            answers,
-            DispatchRules(answers_malformed=False),
-            limits=limits,
-            on_notification=on_notification,
-        )
+    def __init__(self, options: ClientOptions, capabilities: ClientCapabilities) -> None:
+        self._info = options.info
+        self._versions = options.versions
+        self._capabilities = capabilities
+        self._probe_timeout = options.probe_timeout
+        self._timeout = options.call.idle
+        self._logs = options.on_log is not None
+        self.log_level: LoggingLevel | None = options.log_level
+        """What servers are asked for; ``None`` leaves a session as its server likes it."""
 
     def __repr__(self) -> str:
-        return f"<ClientConnection {self.opening.era.version if self.opening.era else '-'} {self.session!r}>"
+        return f"<Handshake {', '.join(self._versions)}>"
 
-    async def agree(self, options: HandshakeOptions, hint: Era | None) -> Negotiated:
-        """Finds out the era, trying ``hint`` first, and performs its handshake.
+    @property
+    def speaks_both(self) -> bool:
+        """Whether the client may find a server of either kind."""
+        return any(version in LEGACY for version in self._versions) and any(
+            version in MODERN for version in self._versions
+        )
 
-        Raises `UnsupportedVersion` when no version is common, `CallTimeout` and `ConnectionLost` as calls do.
+    def introduce(self, session: Session, era: Era) -> None:
+        """Sets what each request of ``session`` says about this client, where requests of ``era`` do so."""
+        level = self.log_level or (DEFAULT_LOG_LEVEL if self._logs else None)
+        session.outbound.meta = request_meta(era, self._info, self._capabilities, level)
+
+    async def perform(self, session: Session, negotiation: ClientNegotiation, hint: Era | None) -> Negotiated:
+        """Finds out the era and performs its handshake.
+
+        Cancelled, it leaves a session that is good for nothing: the connection has to be closed.
+
+        Args:
+            session: A session in which nothing was sent yet.
+            negotiation: What ``session`` was made with; it is told the era.
+            hint: The era to try first.
+
+        Raises:
+            UnsupportedVersion: No version is common.
+            CallTimeout: The server did not answer.
+            ConnectionLost: The connection ended.
+            RpcError: The server refused.
+            RemoteProtocolError: The server answered with what cannot be understood.
         """
-        agreed: Negotiated | None
-        if hint is not None and hint.name == "legacy":
+        if hint is not None and hint.client.handshake_method == "initialize":
             try:
-                agreed = await self._initialize(options)
+                negotiated = await self._initialize(session, negotiation)
             except RpcError:
-                agreed = await self._discover(options, None)
-                if agreed is None:
+                discovered = await self._discover(session, None)
+                if discovered is None:
                     raise
+                negotiated = discovered
         else:
-            agreed = await self._discover(options, hint) or await self._initialize(options)
-        self.opening.era = agreed.era
-        return agreed
+            negotiated = await self._discover(session, hint) or await self._initialize(session, negotiation)
+        negotiation.era = negotiated.era
+        self.introduce(session, negotiated.era)
+        return negotiated
 
-    # -- modern ----------------------------------------------------------------------------------------------------
+    # -- server/discover -------------------------------------------------------------------------------------------
 
-    async def _discover(self, options: HandshakeOptions, hint: Era | None) -> Negotiated | None:
-        """``None`` when the server is a legacy one, or we speak nothing else.
+    async def _discover(self, session: Session, hint: Era | None) -> Negotiated | None:
+        """Returns ``None`` when the server wants ``initialize``, or we speak no revision with discovery.
 
-        What a modern server refuses is raised: it would not understand ``initialize`` either.
+        What a stateless server refuses is raised: it would not understand ``initialize`` either.
         """
-        tried = hint or next((MODERN[v] for v in reversed(options.versions) if v in MODERN), None)
+        tried = hint or next((MODERN[v] for v in reversed(self._versions) if v in MODERN), None)
         if tried is None:
             return None
-        result, era = await self._probe(options, tried)
-        if era is None or era.name == "legacy":
+        result, era = await self._probe(session, tried)
+        if era is None or era.client.handshake_method == "initialize":
             return None
-        discovered: DiscoverResult = read(era, result, DiscoverResult)
+        discovered: DiscoverResult = read_result(era, result, DiscoverResult)
         meta = result.get("_meta")
         info = meta.get(SERVER_INFO) if isinstance(meta, dict) else None
         return Negotiated(
             era,
             discovered.capabilities,
-            read(era, info, Implementation) if isinstance(info, dict) else None,
+            read_result(era, info, Implementation) if isinstance(info, dict) else None,
             discovered.instructions,
         )
 
-    async def _probe(self, options: HandshakeOptions, tried: Era) -> tuple[dict[str, Any], Era | None]:
+    async def _probe(self, session: Session, tried: Era) -> tuple[dict[str, Any], Era | None]:
         """Asks until the server and we mean the same version; a server may refuse the first one we name.
 
-        No era means a legacy server; a client that speaks nothing legacy raises what it got instead.
+        Without an era the server is a legacy one; a client that speaks nothing legacy raises what it got instead.
         """
-        speaks_legacy = any(version in LEGACY for version in options.versions)
+        speaks_legacy = any(version in LEGACY for version in self._versions)
         for _ in range(MAX_PROBES):
             try:
-                result = await self._ask(options, "server/discover", tried, options.probe_timeout)
+                result = await self._ask_discovery(session, tried)
             except RpcError as error:
-                era = verdict_on_error(error, options.versions, tried)
+                era = verdict_on_error(error, self._versions, tried)
                 if era is None and speaks_legacy:
                     return {}, None
                 if era is None or not isinstance(error, UnsupportedVersion):
                     raise
-                if era.name == "legacy":
+                if era.client.handshake_method == "initialize":
                     return {}, era
                 tried = era
                 continue
@@ -152,61 +148,53 @@ class ClientConnection:
                 if speaks_legacy:
                     return {}, None
                 raise
-            era = verdict_on_result(result, options.versions)
+            era = verdict_on_result(result, self._versions)
             if era is None and not speaks_legacy:
                 raise RemoteProtocolError("the server's answer to server/discover names no supportedVersions")
             return result, era
         raise RemoteProtocolError("the server refuses each version that it says it supports")
 
-    # -- legacy ----------------------------------------------------------------------------------------------------
+    async def _ask_discovery(self, session: Session, era: Era) -> dict[str, Any]:
+        method, mirrored = era.client.handshake_method, era.client.mirrored
+        meta = request_meta(era, self._info, self._capabilities, None)
+        # A legacy server that never answers must not be confused by a cancellation it cannot know.
+        options = CallOptions(idle=self._probe_timeout, cap=math.inf, meta=meta, cancellable=False)
+        metadata = None
+        if mirrored is not None and session.link.channel.mirrors:
+            metadata = mirrored(era.version, method, {}, ())
+        return await session.request(method, {}, options, metadata=metadata)
 
-    async def _initialize(self, options: HandshakeOptions) -> Negotiated:
-        ours = [version for version in options.versions if version in LEGACY]
+    # -- initialize ------------------------------------------------------------------------------------------------
+
+    async def _initialize(self, session: Session, negotiation: ClientNegotiation) -> Negotiated:
+        ours = [version for version in self._versions if version in LEGACY]
         asked = LEGACY[ours[-1]]
         params = {
             "protocolVersion": asked.version,
-            "capabilities": asked.unstructure(options.answers.capabilities),
-            "clientInfo": asked.unstructure(options.info),
+            "capabilities": asked.unstructure(self._capabilities),
+            "clientInfo": asked.unstructure(self._info),
         }
-        # initialize is never cancelled by message: a client that gives up closes the connection.
-        result = await self.session.request(
-            "initialize", params, CallOptions(idle=options.handshake_timeout, cap=math.inf, cancellable=False)
-        )
+        # MCP 2025-11-25, Cancellation: initialize must not be cancelled. A client that gives up closes the connection.
+        options = CallOptions(idle=self._timeout, cap=math.inf, cancellable=False)
+        result = await session.request("initialize", params, options)
         version = result.get("protocolVersion")
         if version not in ours:
             raise UnsupportedVersion(asked.version, [version] if isinstance(version, str) else [])
         era = LEGACY[version]
-        initialized: InitializeResult = read(era, result, InitializeResult)
-        self.opening.era = era
+        initialized: InitializeResult = read_result(era, result, InitializeResult)
+        negotiation.era = era
         if era.mirrors_version:
-            self.session.link.metadata = {VERSION_HEADER: era.version}
-        await self.session.notify("notifications/initialized")
-        level = options.log_level()
-        if level is not None and initialized.capabilities.logging is not None:
-            await self._set_log_level(level, options.handshake_timeout)
+            session.link.metadata = {VERSION_HEADER: era.version}
+        await session.notify("notifications/initialized")
+        if self.log_level is not None and initialized.capabilities.logging is not None:
+            await self._set_log_level(session, era, self.log_level)
         return Negotiated(era, initialized.capabilities, initialized.server_info, initialized.instructions)
 
-    async def _set_log_level(self, level: str, seconds: float) -> None:
+    async def _set_log_level(self, session: Session, era: Era, level: str) -> None:
+        assert era.client.log_level_method is not None
+        options = CallOptions(idle=self._timeout, cap=math.inf)
         try:
-            await self.session.request(
-                "logging/setLevel", {"level": level}, CallOptions(idle=seconds, cap=math.inf)
-            )
+            await session.request(era.client.log_level_method, {"level": level}, options)
         except RpcError as error:
             # A server that is too loud is a server all the same.
             log.debug("the log level could not be set", error=str(error))
-
-    async def _ask(self, options: HandshakeOptions, method: str, era: Era, seconds: float) -> dict[str, Any]:
-        params = {"_meta": request_meta(era, options.info, options.answers.capabilities, None)}
-        metadata = mirrored(era.version, method, params) if self.session.link.channel.mirrors else None
-        # A legacy server that never answers must not be confused by a cancellation it cannot know.
-        return await self.session.request(
-            method, params, CallOptions(idle=seconds, cap=math.inf, cancellable=False), metadata=metadata
-        )
-
-
-def read(era: Era, value: Any, cls: type) -> Any:
-    """A server's JSON as a typed object; raises `RemoteProtocolError` when it does not fit."""
-    try:
-        return era.structure(value, cls)
-    except Exception as error:  # cattrs raises whatever the member's own conversion raised
-        raise RemoteProtocolError(f"the server sent a malformed {cls.__name__}: {error}") from error

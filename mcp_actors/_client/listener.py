@@ -1,4 +1,4 @@
-"""The client's side of subscriptions: a stream of changes, the same for both eras."""
+"""The user's end of a subscription: a stream of changes, the same for both eras."""
 
 from __future__ import annotations
 
@@ -17,21 +17,26 @@ __all__ = ["Listener"]
 
 
 class Listener:
-    """Changes that were asked for, as an async iterator of `Event` (``kind``, ``uri``).
+    """The changes that were subscribed to, as an async iterator of `Event`; made by `Client.listen`.
 
-    Changes that come while nobody looks are coalesced, so a slow reader sees the newest state and nothing grows. The
-    iteration ends when the server ends the subscription in order; it raises `SubscriptionLost` when it broke off.
+    Changes that arrive while nobody reads are coalesced, so a slow reader sees the newest state and nothing grows. The
+    iteration ends when the subscription ended in order; it raises `SubscriptionLost` when it broke off.
     """
 
     def __init__(self, filter: SubscriptionFilter) -> None:
         self.filter = filter
+        """What was subscribed to."""
         self.acknowledged = trio.Event()
+        """Set when the server says that the subscription is in force, or when it is lost."""
+        self.on_end: Callable[[], None] = lambda: None
         self._bus = EventBus()
         self._subscription = self._bus.subscribe(filter)
         self._ready: deque[Event] = deque()
         self._lost: BaseException | None = None
         self._ended = False
-        self.on_end: Callable[[], None] = lambda: None
+
+    def __repr__(self) -> str:
+        return f"<Listener {'ended' if self._ended else 'open'} ready={len(self._ready)}>"
 
     @property
     def uris(self) -> Sequence[str]:
@@ -39,14 +44,14 @@ class Listener:
         return self.filter.resource_subscriptions or ()
 
     def deliver(self, kind: EventKind, uri: Any) -> None:
-        """Takes one change; those that were not asked for are dropped."""
+        """Takes one change; those that were not subscribed to are dropped."""
         if kind != "resource_updated":
             self._bus.publish(kind)
         elif isinstance(uri, str):
             self._bus.publish(kind, uri)
 
     def end(self, lost: BaseException | None = None) -> None:
-        """No more changes will come; ``lost`` says why, unless the server ended it in order."""
+        """Ends the iteration; ``lost`` says why, unless the subscription ended in order. Only the first call counts."""
         if not self._ended:
             self._ended = True
             self._lost = lost

@@ -1,4 +1,4 @@
-"""What a client does with notifications: the log handler and the change handler are told in order of arrival.
+"""What a client does with notifications: the log handler and the change handler are called in the order of arrival.
 
 A sync handler is called in the read path, so that it has seen all logs of a call when the call returns; it must not
 block. What an async handler returns is awaited by a task of its own, one after the other.
@@ -13,36 +13,35 @@ from typing import Any
 
 import trio
 
+from mcp_actors._client.callbacks import Guard
+from mcp_actors._client.options import ClientOptions
+from mcp_actors._client.requests import Requests
+from mcp_actors._client.subscriptions import Subscriptions
 from mcp_actors._eras.changes import ACKNOWLEDGED, KIND_OF_METHOD, Event
 from mcp_actors._eras.modern.meta_keys import SUBSCRIPTION_ID
 from mcp_actors.logging import log
 
-__all__ = ["ChangeHandler", "LogHandler", "Notifications"]
+__all__ = ["Notifications"]
 
-LogHandler = Callable[[Any, Any, str | None], Awaitable[None] | None]
-ChangeHandler = Callable[[str, str | None], Awaitable[None] | None]
-
-# Notices that wait for a slow handler; beyond it the oldest go. A log is worth less than the connection.
+# Notifications that wait for a slow handler; beyond it the oldest go. A log is worth less than the connection.
 MAX_WAITING = 4096
 
 
 class Notifications:
-    """``put`` is called in the read path and never waits; ``run`` awaits what async handlers return."""
+    """`put` is called in the read path and never waits; `run` awaits what async handlers return.
 
-    def __init__(
-        self,
-        on_log: LogHandler | None,
-        on_change: ChangeHandler | None,
-        on_event: Callable[[Event, Any], None],
-        on_acknowledged: Callable[[Any], None],
-        on_cancelled: Callable[[Any, str | None], None],
-    ) -> None:
-        self.on_log = on_log
-        self.on_change = on_change
-        self._on_event = on_event
-        self._on_acknowledged = on_acknowledged
-        self._on_cancelled = on_cancelled
-        self._waiting: deque[Awaitable[None]] = deque()
+    Args:
+        options: The client's options, with the handlers.
+        requests: Are told of changes, because they may have cached what has changed.
+        subscriptions: Are told of changes and of what the server says about a subscription.
+    """
+
+    def __init__(self, options: ClientOptions, requests: Requests, subscriptions: Subscriptions) -> None:
+        self._on_log = options.on_log
+        self._on_change = options.on_change
+        self._requests = requests
+        self._subscriptions = subscriptions
+        self._waiting: deque[tuple[str, Awaitable[None]]] = deque()
         self._parked = trio.lowlevel.ParkingLot()
 
     def __repr__(self) -> str:
@@ -62,60 +61,62 @@ class Notifications:
         if kind is not None:
             uri = params.get("uri")
             event = Event(kind, uri if isinstance(uri, str) else None)
-            self._on_event(event, subscription)
+            self._requests.changed(event)
+            self._subscriptions.deliver(event, subscription)
             if subscription is None:
                 self.changed(event.kind, event.uri)
         elif method == ACKNOWLEDGED:
-            self._on_acknowledged(subscription)
+            self._subscriptions.acknowledged(subscription)
         elif method == "notifications/cancelled":
-            # Not a call of the server's: those the session has seen to. So it can only be about a subscription.
+            # It is no call of the server's, for those the session has seen to: so it is about a subscription.
             reason = params.get("reason")
-            self._on_cancelled(params.get("requestId"), reason if isinstance(reason, str) else None)
+            self._subscriptions.cancelled(
+                params.get("requestId"), reason if isinstance(reason, str) else None
+            )
         else:
             log.debug("notification ignored", method=method)
 
     def changed(self, kind: str, uri: str | None) -> None:
-        """Has the change handler told."""
-        handler = self.on_change
+        """Calls the change handler."""
+        handler = self._on_change
         if handler is not None:
-            self._later(lambda: handler(kind, uri))
+            self._call("on_change", handler, kind, uri)
 
     def _logged(self, params: dict[str, Any]) -> None:
-        handler, level = self.on_log, params.get("level")
+        handler, level = self._on_log, params.get("level")
         if handler is not None and isinstance(level, str):
             logger = params.get("logger")
-            self._later(
-                lambda: handler(level, params.get("data"), logger if isinstance(logger, str) else None)
+            self._call(
+                "on_log", handler, level, params.get("data"), logger if isinstance(logger, str) else None
             )
 
-    def _later(self, tell: Callable[[], Any]) -> None:
-        try:
-            outcome = tell()
-        except Exception:
-            log.exception("a notification handler failed")
-            return
+    def _call(self, name: str, handler: Callable[..., Any], *args: Any) -> None:
+        outcome: Any = None
+        with Guard(name, contains=True):
+            outcome = handler(*args)
         if inspect.isawaitable(outcome):
             if len(self._waiting) == MAX_WAITING:
-                _discard(self._waiting.popleft())
-            self._waiting.append(outcome)
+                _discard(self._waiting.popleft()[1])
+            self._waiting.append((name, outcome))
             self._parked.unpark()
 
     async def run(self) -> None:
-        """Awaits async handlers for ever. One that raises is logged; the next notice is told all the same."""
-        try:
-            while True:
-                while self._waiting:
-                    try:
-                        await self._waiting.popleft()
-                    except Exception:
-                        log.exception("a notification handler failed")
-                await self._parked.park()
-        finally:
+        """Awaits what async handlers return, for ever. One that fails is logged, and the next one is awaited."""
+        while True:
             while self._waiting:
-                _discard(self._waiting.popleft())
+                name, outcome = self._waiting.popleft()
+                with Guard(name, contains=True):
+                    await outcome
+            await self._parked.park()
+
+    def close(self) -> None:
+        """Drops what was not awaited; nothing is called any more."""
+        self._on_log = self._on_change = None
+        while self._waiting:
+            _discard(self._waiting.popleft()[1])
 
 
 def _discard(outcome: Awaitable[None]) -> None:
-    """A coroutine that will never be awaited says so unless it is closed."""
+    """A coroutine that is never awaited issues a warning unless it is closed."""
     if inspect.iscoroutine(outcome):
         outcome.close()

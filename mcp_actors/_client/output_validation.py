@@ -1,4 +1,7 @@
-"""A client's check of structured content against the output schemas of the tools it has seen listed."""
+"""A client's check of structured content against the output schemas of the tools that it has listed.
+
+MCP 2026-07-28, Tools, Output Schema: clients should validate structured results against the schema.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,16 @@ __all__ = ["OutputValidation"]
 
 
 class OutputValidation:
-    """Schemas by tool name; each is compiled when its tool is first called."""
+    """Output schemas by tool name; each is compiled when its tool is first called."""
 
     def __init__(self) -> None:
         self._schemas: dict[str, dict[str, Any] | Validator] = {}
+
+    def __repr__(self) -> str:
+        return f"<OutputValidation {len(self._schemas)}>"
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._schemas
 
     def learn(self, tools: Iterable[Tool]) -> None:
         """Takes note of listed tools; one without a schema is not checked."""
@@ -27,11 +36,11 @@ class OutputValidation:
                 self._schemas[tool.name] = tool.output_schema
 
     def forget(self) -> None:
-        """The tools changed: until they are listed again nobody knows what they return."""
+        """The tools have changed: until they are listed again nobody knows what they return."""
         self._schemas.clear()
 
     def check(self, name: str, result: CallToolResult) -> None:
-        """Raises `RemoteProtocolError` for content that is missing or does not fit. Errors owe no content."""
+        """Raises `RemoteProtocolError` for content that is missing or does not fit; an error needs no content."""
         schema = self._schemas.get(name)
         if schema is None or result.is_error:
             return

@@ -1,16 +1,23 @@
-"""The client's side of a connection: how it answers what servers ask."""
+"""How a client answers what servers request: sampling, elicitation and roots.
+
+In the revisions with sessions these are requests of the server (MCP 2025-11-25, Client Features); in the stateless ones
+they are part of a result that asks for input (MCP 2026-07-28, Multi Round-Trip Requests).
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
 
 from mcp_actors._actors.continuation import Continuation
 from mcp_actors._actors.inbound_call import InboundCall
+from mcp_actors._client.callbacks import guarded
+from mcp_actors._client.connectivity import Connectivity
+from mcp_actors._client.options import ClientOptions
 from mcp_actors._eras.era import Era, structured
 from mcp_actors.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RemoteProtocolError, RpcError
 from mcp_actors.types import (
@@ -34,45 +41,47 @@ from mcp_actors.types import (
     fill_defaults,
 )
 
-__all__ = ["ElicitationHandler", "RequestHandlers", "Roots", "SamplingHandler"]
-
-SamplingHandler = Callable[[CreateMessageParams], Awaitable[CreateMessageResult]]
-ElicitationHandler = Callable[[ElicitFormParams | ElicitUrlParams], Awaitable[ElicitResult]]
-Roots = Sequence[Root | str] | Callable[[], Awaitable[Sequence[Root | str]]]
+__all__ = ["RequestHandlers"]
 
 
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
-
-
-@attrs.define(eq=False)
 class RequestHandlers:
-    """Answers questions with the handlers that the client was given; what it was not given it did not declare.
+    """Answers with the handlers that the client was given; what it was not given it does not declare.
 
-    ``busy`` is entered while a handler runs: a call of ours during which the server asks us is not idle.
+    Args:
+        options: The client's options, with the handlers.
+        connectivity: The client's calls in its session are not idle while a handler runs.
     """
 
-    sampling: SamplingHandler | None = None
-    sampling_tools: bool = False
-    elicitation: ElicitationHandler | None = None
-    roots: Roots | None = None
-    busy: Callable[[], AbstractContextManager[None]] = _nothing
-    stamp: Mapping[str, Any] = attrs.field(factory=dict)
-
-    @property
-    def capabilities(self) -> ClientCapabilities:
-        """What is declared to servers."""
-        return ClientCapabilities(
-            sampling=SamplingCapability(tools={} if self.sampling_tools else None) if self.sampling else None,
-            elicitation=ElicitationCapability(form={}, url={}) if self.elicitation else None,
-            roots=RootsCapability(list_changed=True) if self.roots is not None else None,
+    def __init__(self, options: ClientOptions, connectivity: Connectivity) -> None:
+        self.stamp: Mapping[str, Any] = {}
+        self._connectivity = connectivity
+        self._sampling = options.sampling and guarded("sampling", options.sampling)
+        self._elicitation = options.elicitation and guarded("elicitation", options.elicitation)
+        self._roots = guarded("roots", options.roots) if callable(options.roots) else options.roots
+        self.capabilities = ClientCapabilities(
+            sampling=SamplingCapability(tools={} if options.sampling_tools else None)
+            if options.sampling
+            else None,
+            elicitation=ElicitationCapability(form={}, url={}) if options.elicitation else None,
+            roots=RootsCapability(list_changed=True) if options.roots is not None else None,
         )
+        """What is declared to servers."""
+        self._has_tools = options.sampling_tools
+
+    def __repr__(self) -> str:
+        names = [
+            name for name in ("sampling", "elicitation", "roots") if getattr(self, f"_{name}") is not None
+        ]
+        return f"<RequestHandlers {', '.join(names) or 'none'}>"
 
     # -- as the responder of a session (legacy) ----------------------------------------------------------------------
 
     def respond(self, call: InboundCall) -> Any:
-        """Answers a legacy server's request: a ping on the spot, everything else in the call's own task."""
+        """Answers a ping at once, and everything else in a task of its own.
+
+        Raises:
+            RpcError: This client did not declare that it can answer.
+        """
         invocation = call.invocation
         if invocation.method.name == "ping":
             return {}
@@ -82,7 +91,7 @@ class RequestHandlers:
     # -- for both eras -----------------------------------------------------------------------------------------------
 
     def read_requests(self, requests: Any, era: Era) -> dict[str, InputRequest]:
-        """The questions of an input-required result. Raises `RemoteProtocolError` for what we cannot be asked."""
+        """Returns the questions of a result that asks for input; raises `RemoteProtocolError` for any not declared."""
         if requests is None:
             return {}
         if not isinstance(requests, dict):
@@ -93,12 +102,12 @@ class RequestHandlers:
             raise RemoteProtocolError(f"the server asks what it must not: {error.message}") from None
 
     async def visit(self, required: Any, era: Era) -> bool:
-        """Asks the person to go through the urls of a -32042, one after the other; whether all were agreed to.
+        """Asks the person to visit the URLs of an error -32042, one after the other; whether all were agreed to.
 
-        The handler returns when the person is done, or has declined.
+        The elicitation handler returns when the person is done, or has declined. Raises what it raises.
         """
         entries = required.get("elicitations") if isinstance(required, dict) else None
-        if self.elicitation is None or not isinstance(entries, list) or not entries:
+        if self._elicitation is None or not isinstance(entries, list) or not entries:
             return False
         for entry in entries:
             if not isinstance(entry, dict) or entry.get("mode") != "url":
@@ -117,47 +126,69 @@ class RequestHandlers:
         return self._question(request["method"], params, era)
 
     def _question(self, method: str, params: dict[str, Any], era: Era) -> InputRequest:
-        if method == "sampling/createMessage" and self.sampling is not None:
+        if method == "sampling/createMessage" and self._sampling is not None:
             question = structured(era, params, CreateMessageParams)
             self._check_sampling(question)
             return question
-        if method == "elicitation/create" and self.elicitation is not None:
+        if method == "elicitation/create" and self._elicitation is not None:
             if params.get("mode", "form") == "form":
                 return structured(era, params, ElicitFormParams)
             if "url" not in era.unstructure(self.capabilities)["elicitation"]:
                 raise RpcError(INVALID_PARAMS, "this client did not declare elicitation.url")
             return structured(era, params, ElicitUrlParams)
-        if method == "roots/list" and self.roots is not None:
+        if method == "roots/list" and self._roots is not None:
             return structured(era, params, ListRootsParams)
         raise RpcError(METHOD_NOT_FOUND, f"this client did not declare that it answers {method}")
 
     async def fulfil(self, question: InputRequest) -> InputResponse:
-        """Runs the handler for one question."""
-        with self.busy():
+        """Returns the handler's answer to one question; an `Exception` of the handler leaves as it is."""
+        with self._peer_waits():
             if isinstance(question, CreateMessageParams):
-                assert self.sampling is not None
-                return await self.sampling(question)
+                assert self._sampling is not None
+                message: CreateMessageResult = await self._sampling(question)
+                return message
             if isinstance(question, ListRootsParams):
-                return ListRootsResult(
-                    [each if isinstance(each, Root) else Root(each) for each in await self._roots()]
-                )
-            assert self.elicitation is not None
-            result = await self.elicitation(question)
+                roots = await self._list_roots()
+                return ListRootsResult([each if isinstance(each, Root) else Root(each) for each in roots])
+            assert self._elicitation is not None
+            result: ElicitResult = await self._elicitation(question)
         if isinstance(question, ElicitFormParams) and result.action == "accept":
             # Defaults fill what the person left out.
             return attrs.evolve(result, content=fill_defaults(question.requested_schema, result.content))
         return result
 
-    async def _roots(self) -> Sequence[Root | str]:
-        assert self.roots is not None
-        if not callable(self.roots):
-            return self.roots
-        roots = self.roots()
-        return await roots if inspect.isawaitable(roots) else roots
+    async def _list_roots(self) -> Sequence[Root | str]:
+        assert self._roots is not None
+        if not callable(self._roots):
+            return self._roots
+        roots: Any = self._roots()
+        if inspect.isawaitable(roots):
+            roots = await roots
+        return list(roots)
+
+    @contextmanager
+    def _peer_waits(self) -> Iterator[None]:
+        """While the server waits for us, our calls to it are not idle."""
+        if not self._connectivity.is_connected:
+            yield
+            return
+        outbound = self._connectivity.session.outbound
+        held = [pending.deadline for pending in outbound.pending.values()]
+        for deadline in held:
+            deadline.hold()
+        try:
+            yield
+        finally:
+            for deadline in held:
+                deadline.release()
+                outbound.clock.watch(deadline)
 
     def _check_sampling(self, params: CreateMessageParams) -> None:
-        """Tools need the sub-capability; tool results stand alone and answer each use before them: else -32602."""
-        if not self.sampling_tools and (params.tools is not None or params.tool_choice is not None):
+        """Raises -32602 for tools that were not declared, and for tool results that do not answer the uses before them.
+
+        MCP 2025-11-25, Sampling, Message Content Constraints.
+        """
+        if not self._has_tools and (params.tools is not None or params.tool_choice is not None):
             raise RpcError(INVALID_PARAMS, "this client did not declare sampling.tools")
         open_uses: set[str] = set()
         for message in params.messages:

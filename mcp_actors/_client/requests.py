@@ -1,22 +1,25 @@
-"""How a client's call of the protocol runs: gate, cache, metadata, answering what the server asks, typed result."""
+"""How a client makes a request: it checks that the server can serve it, looks into the cache, sends it, answers the
+server's requests for input, and returns the typed result.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 import trio
 
 from mcp_actors._actors.outbound_call import CallOptions, ProgressCallback
 from mcp_actors._actors.session import Session
-from mcp_actors._client.handshake import Negotiated, read
+from mcp_actors._client.callbacks import guarded
+from mcp_actors._client.connectivity import Connectivity, Negotiated
 from mcp_actors._client.header_mirroring import HeaderMirroring
+from mcp_actors._client.options import ClientOptions
+from mcp_actors._client.output_validation import OutputValidation
 from mcp_actors._client.request_handlers import RequestHandlers
 from mcp_actors._client.response_cache import ResponseCache
-from mcp_actors._client.supervisor import Supervisor
-from mcp_actors._eras.client_negotiation import request_meta
-from mcp_actors._eras.era import Era, Method
+from mcp_actors._eras.changes import Event
+from mcp_actors._eras.era import Era, Method, read_result
 from mcp_actors.errors import (
     INVALID_PARAMS,
     HeaderMismatch,
@@ -27,67 +30,66 @@ from mcp_actors.errors import (
     RpcError,
     SessionExpired,
 )
-from mcp_actors.types import Implementation, InputRequest, InputResponse
+from mcp_actors.types import InputRequest, InputResponse, ListToolsResult
 
 __all__ = ["Requests", "all_pages", "call_options"]
 
 URL_ELICITATION_REQUIRED = -32042
+# A server that never ends its list of tools must not keep a call that only wants to know one of them.
+MAX_PAGES = 100
 
 T = TypeVar("T")
 
 
 class Requests:
-    """Calls methods of whatever server the supervisor is connected to. Times are seconds."""
+    """Makes requests in whatever session the client has at the moment.
 
-    def __init__(
-        self,
-        info: Implementation,
-        answers: RequestHandlers,
-        log_level: str | None,
-        default_log_level: str | None,
-        *,
-        options: CallOptions,
-        answer_input: bool,
-        max_rounds: int,
-    ) -> None:
-        self.options = options
+    Args:
+        options: The client's options.
+        connectivity: Where a session is waited for when there is none.
+        handlers: Answer what the server asks for on the way.
+    """
+
+    def __init__(self, options: ClientOptions, connectivity: Connectivity, handlers: RequestHandlers) -> None:
+        self.options = options.call
         self.cache = ResponseCache()
-        self.mirroring = HeaderMirroring(self.call, self.cache)
-        self.log_level = log_level
-        self._default_log_level = default_log_level
-        self._info = info
-        self._answers = answers
-        self._answer_input = answer_input
-        self._max_rounds = max_rounds
-        self._supervisor: Supervisor | None = None
-        self._negotiated: Negotiated | None = None
+        self.outputs = OutputValidation()
+        self._answer_input = options.answer_input
+        self._max_rounds = options.max_rounds
+        self._connectivity = connectivity
+        self._handlers = handlers
+        # What the last handshake told; until there was one, no method is available.
+        self._session: Session | None = None
+        self._era: Era | None = None
+        self._methods: Mapping[str, Method] = {}
+        self._mirroring: HeaderMirroring | None = None
 
     def __repr__(self) -> str:
-        return f"<Requests {self._negotiated.era.version if self._negotiated else '-'} {self.cache!r}>"
-
-    def attach(self, supervisor: Supervisor) -> None:
-        """Whose connection to use."""
-        self._supervisor = supervisor
+        return f"<Requests {self._era.version if self._era else '-'} {self.cache!r}>"
 
     def connected(self, session: Session, negotiated: Negotiated) -> None:
-        """A handshake was made: from now on this is how requests look."""
-        if negotiated is not self._negotiated:
-            self.mirroring.forget()
-        self._negotiated = negotiated
-        self.describe_us_to(session)
+        """Makes requests in ``session`` from now on."""
+        era, declared = negotiated.era, negotiated.declared
+        self._session = session
+        self._era = era
+        self._methods = {
+            name: method
+            for name, method in era.server_methods.items()
+            if method.requires is None or method.requires in declared
+        }
+        mirrors = era.client.mirrored is not None and session.link.channel.mirrors
+        self._mirroring = HeaderMirroring(era) if mirrors else None
         self.cache.clear()
 
-    def describe_us_to(self, session: Session) -> None:
-        """Sets what every request of ``session`` carries about this client."""
-        level = self.log_level or self._default_log_level
-        era = self.negotiated.era
-        session.outbound.meta = request_meta(era, self._info, self._answers.capabilities, level)
+    def changed(self, event: Event) -> None:
+        """Forgets what was known of something that has changed on the server."""
+        self.cache.invalidate(event.kind, event.uri)
+        if event.kind == "tools":
+            self.outputs.forget()
+            if self._mirroring is not None:
+                self._mirroring.forget()
 
-    @property
-    def negotiated(self) -> Negotiated:
-        if self._negotiated is None:
-            raise LocalProtocolError("not connected: use 'async with Client(...) as client'")
-        return self._negotiated
+    # -- one request -----------------------------------------------------------------------------------------------
 
     async def call(
         self,
@@ -97,14 +99,34 @@ class Requests:
         answers: Mapping[str, InputResponse] | None = None,
         state: str | None = None,
     ) -> Any:
-        """Sends a request of the protocol, answers what the server asks on the way, and reads the typed result."""
-        era = self.negotiated.era
-        method = self._method(name)
+        """Sends a request of the protocol, answers what the server asks on the way, and returns the typed result.
+
+        Cancelled, the server is sent a cancellation.
+
+        Args:
+            name: The method.
+            params: Its parameters, without ``_meta``; they are not changed.
+            options: How the request is made; by default as the client's options say.
+            answers: The answers to an `InputRequired`, by its keys.
+            state: The state of an `InputRequired`.
+
+        Raises:
+            LocalProtocolError: The revision has no such method, the server did not declare it, or it cannot be sent.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The server's answer cannot be understood, or it asks without an end.
+            InputRequired: The server asks for input, and the client was told not to answer.
+            CallTimeout: A clock of ``options`` ran out.
+            ConnectionLost: There is no connection, or it ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session.
+        """
+        method = self._methods.get(name) or self._not_available(name)
         if method.cacheable and (cached := self.cache.get(name, params, trio.current_time())) is not None:
             await trio.lowlevel.checkpoint()
-            return read(era, cached, method.result)
+            return read_result(self._spoken(), cached, method.result)
         asked = params
         if answers is not None or state is not None:
+            era = self._spoken()
             asked = _retry(
                 params, {key: era.unstructure(each) for key, each in (answers or {}).items()}, state
             )
@@ -113,7 +135,7 @@ class Requests:
             try:
                 result = await self.send(name, asked, options or self.options)
             except RpcError as error:
-                if round < self._max_rounds and await self._went_there(error, era):
+                if round < self._max_rounds and await self._has_visited_urls(error):
                     continue
                 if error.code == INVALID_PARAMS and "cursor" in params:
                     # The pages before it led nowhere: none of them is good any more.
@@ -121,96 +143,124 @@ class Requests:
                 raise
             kind = result.get("resultType", "complete")
             if kind == "complete":
-                # What came of a retry is not cacheable.
+                # MCP 2026-07-28, Caching: the result of a retry with input is not cacheable.
                 if method.cacheable and asked is params:
                     self.cache.put(name, params, result, trio.current_time(), changes)
-                return read(era, result, method.result)
+                return read_result(self._spoken(), result, method.result)
             if kind != "input_required" or not method.may_ask:
                 raise RemoteProtocolError(
                     f"the server answered {name} with a result of the unknown type {kind!r}"
                 )
+            era = self._spoken()
             questions, state = self._questions(result, era)
             if not self._answer_input:
                 raise InputRequired(questions, state)
-            # Nobody is asked when there is no round left in which the answer could be sent.
+            # Nobody is asked in the last round: no answer could be sent.
             if round < self._max_rounds:
                 asked = _retry(params, await self._answered(questions, era), state)
         raise RemoteProtocolError(f"the server still asks for input after {self._max_rounds} rounds")
 
     async def send(self, method: str, params: dict[str, Any], options: CallOptions) -> dict[str, Any]:
-        """Sends any request, with the metadata of the era, and returns its raw result.
+        """Sends any request and returns its result as the server sent it; raises as `call` does.
 
-        A call of a tool that its server refuses for what was mirrored is made once more, after listing the tools.
+        What a forgotten session refused was not run: it is sent once more in the new session, for which all who met
+        the same refusal wait together. A call of a tool that the server refuses for what was mirrored of it is sent
+        once more after the tools were listed.
         """
-        listings = self.mirroring.listings
-        try:
-            return await self._request(method, params, options)
-        except HeaderMismatch as mismatch:
-            if method != "tools/call" or not self.mirroring.active:
-                raise
+        may_wait = may_list = True
+        while True:
+            session, mirroring = self._session, self._mirroring
+            if session is None or session.outbound.ended:
+                session = await self._connectivity.live_session(options.idle)
+                mirroring = self._mirroring
+            listings = 0 if mirroring is None else mirroring.listings
+            metadata = None if mirroring is None else mirroring.metadata_of(method, params)
             try:
-                await self.mirroring.list_anew(listings, options)
-            except (RpcError, ProtocolError):
-                raise mismatch from None
-        return await self._request(method, params, options)
+                return await session.request(method, params, options, metadata=metadata)
+            except HeaderMismatch as mismatch:
+                if mirroring is None or method != "tools/call" or not may_list:
+                    raise
+                may_list = False
+                try:
+                    await self._list_tools_again(mirroring, listings, options)
+                except (RpcError, ProtocolError):
+                    raise mismatch from None
+            except SessionExpired as expired:
+                if not expired.never_run or not self._connectivity.restarts or not may_wait:
+                    raise
+                may_wait = False
+                await self._connectivity.live_session(options.idle, session)
 
-    async def _request(self, method: str, params: dict[str, Any], options: CallOptions) -> dict[str, Any]:
-        assert self._supervisor is not None
-        session = self._supervisor.live() or await self._supervisor.live_session(options.idle)
-        try:
-            return await self._request_in(session, method, params, options)
-        except SessionExpired as expired:
-            # What a forgotten session refused was not done: it is asked once more in the new one, which all who
-            # met the same refusal wait for together.
-            if not expired.never_run or not self._supervisor.restarts:
-                raise
-            session = await self._supervisor.live_session(options.idle, session)
-            return await self._request_in(session, method, params, options)
+    @property
+    def negotiated(self) -> Negotiated:
+        """What was agreed with the server; raises `LocalProtocolError` before the first handshake."""
+        return self._connectivity.negotiated
 
-    def _request_in(
-        self, session: Session, method: str, params: dict[str, Any], options: CallOptions
-    ) -> Awaitable[dict[str, Any]]:
-        metadata = self.mirroring.image(session, self.negotiated.era, method, params)
-        return session.request(method, params, options, metadata=metadata)
+    def metadata_of(self, method: str, params: dict[str, Any]) -> dict[str, str] | None:
+        """Returns what is mirrored of a request outside the body; ``None`` where nothing is."""
+        return None if self._mirroring is None else self._mirroring.metadata_of(method, params)
 
-    def _method(self, name: str) -> Method:
-        negotiated = self.negotiated
+    async def list_tools(self, cursor: str | None, options: CallOptions | None = None) -> ListToolsResult:
+        """Returns one page of the tools, without those that must not be called over this connection."""
+        page: ListToolsResult = await self.call("tools/list", _page(cursor), options)
+        if self._mirroring is not None:
+            page.tools = self._mirroring.learn(page.tools)
+        return page
+
+    async def _list_tools_again(
+        self, mirroring: HeaderMirroring, listings: int, options: CallOptions
+    ) -> None:
+        """Lists the tools to learn what they mirror, unless that was done since there were ``listings``.
+
+        Calls that fail together do it once; the next one takes over from one that failed or was cancelled.
+        """
+        async with mirroring.listing:
+            if mirroring.listings != listings:
+                return
+            self.cache.discard("tools/list")
+            # The progress callback and the metadata belong to the call that failed.
+            options = CallOptions(idle=options.idle, cap=options.cap)
+            cursor: str | None = None
+            for _ in range(MAX_PAGES):
+                cursor = (await self.list_tools(cursor, options)).next_cursor
+                if cursor is None:
+                    break
+            mirroring.listings += 1
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _spoken(self) -> Era:
+        assert self._era is not None
+        return self._era
+
+    def _not_available(self, name: str) -> Method:
+        """Raises why a method cannot be asked for."""
+        negotiated = self._connectivity.negotiated
         method = negotiated.era.server_methods.get(name)
         if method is None:
             raise LocalProtocolError(f"{name} does not exist in protocol version {negotiated.era.version}")
-        if method.requires is not None and method.requires not in negotiated.declared:
-            raise LocalProtocolError(
-                f"the server did not declare {method.requires!r}, so {name} cannot be asked of it"
-            )
-        return method
+        raise LocalProtocolError(
+            f"the server did not declare {method.requires!r}, so {name} cannot be asked of it"
+        )
 
     def _questions(self, result: dict[str, Any], era: Era) -> tuple[dict[str, InputRequest], str | None]:
         state = result.get("requestState")
         if state is not None and not isinstance(state, str):
             raise RemoteProtocolError("requestState must be a string")
-        return self._answers.read_requests(result.get("inputRequests"), era), state
+        return self._handlers.read_requests(result.get("inputRequests"), era), state
 
-    async def _went_there(self, error: RpcError, era: Era) -> bool:
-        """One legacy revision asks for a visit to a url by an error; after the visit the call is made again."""
-        asks = error.code == URL_ELICITATION_REQUIRED and era.name == "legacy" and self._answer_input
-        return asks and await self._answers.visit(error.data, era)
+    async def _has_visited_urls(self, error: RpcError) -> bool:
+        """Whether the server asked for visits to URLs by an error, and they were made: then the call is made again.
+
+        MCP 2025-11-25, Elicitation, URL Elicitation Required Error.
+        """
+        if error.code != URL_ELICITATION_REQUIRED or not self._answer_input:
+            return False
+        era = self._spoken()
+        return era.client.visits_urls_on_error and await self._handlers.visit(error.data, era)
 
     async def _answered(self, questions: Mapping[str, InputRequest], era: Era) -> dict[str, Any]:
-        return {key: era.unstructure(await self._answers.fulfil(each)) for key, each in questions.items()}
-
-    @contextmanager
-    def asked(self) -> Iterator[None]:
-        """While the server waits for us, our calls to it are not idle."""
-        assert self._supervisor is not None
-        held = [pending.deadline for pending in self._supervisor.session.outbound.pending.values()]
-        for deadline in held:
-            deadline.hold()
-        try:
-            yield
-        finally:
-            for deadline in held:
-                deadline.release()
-                self._supervisor.watch(deadline)
+        return {key: era.unstructure(await self._handlers.fulfil(each)) for key, each in questions.items()}
 
 
 def call_options(
@@ -226,14 +276,18 @@ def call_options(
     return CallOptions(
         idle=defaults.idle if timeout is None else timeout,
         cap=defaults.cap if cap is None else cap,
-        on_progress=on_progress,
+        on_progress=None if on_progress is None else guarded("on_progress", on_progress),
         wants_progress=defaults.wants_progress,
         meta=meta,
     )
 
 
+def _page(cursor: str | None) -> dict[str, Any]:
+    return {} if cursor is None else {"cursor": cursor}
+
+
 def _retry(params: dict[str, Any], answers: dict[str, Any], state: str | None) -> dict[str, Any]:
-    """The params of the retry: the same ones, with answers and the untouched state."""
+    """Returns the params of a retry: the same ones, with answers and the untouched state."""
     retry = dict(params)
     if answers:
         retry["inputResponses"] = answers
@@ -245,7 +299,7 @@ def _retry(params: dict[str, Any], answers: dict[str, Any], state: str | None) -
 async def all_pages(
     list_page: Callable[[str | None], Awaitable[Any]], entries: Callable[[Any], list[T]]
 ) -> AsyncIterator[T]:
-    """Every entry of a list, page by page; the next page is asked for when it is needed."""
+    """Yields every entry of a list, page by page; the next page is asked for when it is needed."""
     cursor: str | None = None
     while True:
         page = await list_page(cursor)

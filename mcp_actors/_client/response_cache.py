@@ -1,4 +1,7 @@
-"""The client's response cache: answers of modern servers stay good for as long as the server said."""
+"""The client's response cache: answers stay good for as long as the server said.
+
+MCP 2026-07-28, Caching: ``ttlMs`` of a result, and what invalidates it earlier.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ MAX_ENTRIES = 256
 
 
 class ResponseCache:
-    """Answers by method and params. Times are those of the caller's clock, in seconds."""
+    """Answers by method and params; the oldest are dropped. Times are those of the caller's clock, in seconds."""
 
     def __init__(self) -> None:
         self._entries: dict[tuple[str, bytes], tuple[float, dict[str, Any]]] = {}
@@ -31,7 +34,7 @@ class ResponseCache:
         return f"<ResponseCache {len(self._entries)}/{MAX_ENTRIES}>"
 
     def get(self, method: str, params: dict[str, Any], now: float) -> dict[str, Any] | None:
-        """The answer, if it is still fresh."""
+        """Returns the answer if it is still fresh."""
         if not self._entries:
             return None
         key = (method, encode_value(params))
@@ -59,15 +62,18 @@ class ResponseCache:
         self._entries[method, encode_value(params)] = (now + ttl / 1000, result)
 
     def invalidate(self, kind: str, uri: str | None) -> None:
-        """Something changed on the server. An update may be of something below the uri, so all reads go."""
+        """Drops what a change on the server makes stale.
+
+        An update may be of something below the URI, so all resources that were read are dropped.
+        """
         self.discard(*_STALE[kind])
 
     def discard(self, *methods: str) -> None:
-        """Forgets every answer to these methods, all pages of a list."""
+        """Drops every answer to these methods, all pages of a list."""
         self.changes += 1
         self._entries = {key: entry for key, entry in self._entries.items() if key[0] not in methods}
 
     def clear(self) -> None:
-        """Forgets everything: the server is another one, or was started anew."""
+        """Drops everything: the server is another one, or was started anew."""
         self.changes += 1
         self._entries.clear()

@@ -1,4 +1,7 @@
-"""Subscriptions of a client in either era: a listen request held open, or a session's unsolicited notifications."""
+"""A client's subscriptions: a request that is held open, or in a session what the server sends unasked.
+
+MCP 2026-07-28, Subscriptions; MCP 2025-11-25, Resources, Subscriptions.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,14 @@ from typing import Any
 import trio
 
 from mcp_actors._actors.outbound_call import CallOptions
+from mcp_actors._client.connectivity import Connectivity
 from mcp_actors._client.listener import Listener
 from mcp_actors._client.requests import Requests
-from mcp_actors._client.supervisor import Supervisor
 from mcp_actors._eras.changes import Event, EventKind
 from mcp_actors._wire.messages import JsonRpcError
-from mcp_actors.errors import CallTimeout, McpError, RpcError, SubscriptionLost
+from mcp_actors.errors import CallTimeout, LocalProtocolError, McpError, RpcError, SubscriptionLost
 from mcp_actors.logging import log
+from mcp_actors.supervision import CLIENT_SUBSCRIPTION, start
 from mcp_actors.types import SubscriptionFilter
 
 __all__ = ["Subscriptions"]
@@ -35,19 +39,31 @@ _LISTS: tuple[EventKind, ...] = ("tools", "prompts", "resources")
 
 
 class Subscriptions:
-    """All open listeners of one client, by the id of their listen request (legacy ones have an id of their own)."""
+    """All open listeners of one client, by the id of their listen request; in a session each has an id of its own.
 
-    def __init__(self, supervisor: Supervisor, requests: Requests) -> None:
-        self._supervisor = supervisor
+    Args:
+        connectivity: The client's session of the moment.
+        requests: Make the requests.
+    """
+
+    def __init__(self, connectivity: Connectivity, requests: Requests) -> None:
+        self._connectivity = connectivity
         self._requests = requests
         self._open: dict[int | str, Listener] = {}
         self._kept: set[str] = set()
+        self._nursery: trio.Nursery | None = None
 
     def __repr__(self) -> str:
         return f"<Subscriptions open={len(self._open)}>"
 
-    def heard(self, event: Event, subscription: Any) -> None:
-        """A change notification arrived; one with a subscription id is for that listener only."""
+    def run_in(self, nursery: trio.Nursery) -> None:
+        """Takes the nursery for the tasks of listeners."""
+        self._nursery = nursery
+
+    # -- what the server says --------------------------------------------------------------------------------------
+
+    def deliver(self, event: Event, subscription: Any) -> None:
+        """Hands a change to its listener, or to all when the server names none."""
         if subscription is None:
             for listener in self._open.values():
                 listener.deliver(event.kind, event.uri)
@@ -55,61 +71,102 @@ class Subscriptions:
             addressed.deliver(event.kind, event.uri)
 
     def acknowledged(self, subscription: Any) -> None:
-        """The server says that a subscription is in force."""
+        """Takes note that a subscription is in force."""
         listener = self._open.get(subscription)
         if listener is not None:
             listener.acknowledged.set()
 
     def cancelled(self, subscription: Any, reason: str | None) -> None:
-        """The server takes a subscription back. That is no end in order: only the closing result is."""
+        """Ends a subscription that the server cancels. That is no end in order: only the closing result is."""
         # 1 == True for a dict, but not for JSON.
         known = type(subscription) is int or isinstance(subscription, str)
         listener = self._open.get(subscription) if known else None
         if listener is not None:
             listener.end(SubscriptionLost(f"the server cancelled it: {reason or 'no reason given'}"))
-            # So the request counts as answered, and the server is not told what it knows.
-            self._supervisor.session.outbound.answered(
+            # So the request counts as answered, and the server is sent no cancellation of its own.
+            self._connectivity.session.outbound.answered(
                 JsonRpcError(subscription, 0, "cancelled by the server")
             )
 
-    async def follow(self, tell: Callable[[str, str | None], None]) -> None:
-        """Tells of every change of a modern server's lists, which speaks of them only to who listens.
+    # -- a listener ------------------------------------------------------------------------------------------------
 
-        A subscription that ended is asked for again: at once on a new connection, after a while on one that goes on,
-        as over HTTP, and not at all on one whose server refused it. Then everything counts as changed: what happened
-        in between is unknown. Returns when nothing more will come.
-        """
-        try:
-            missed: tuple[EventKind, ...] = ()
-            times = 0
-            while self._requests.negotiated.era.name == "modern":
-                session = await self._supervisor.live_session(self._requests.options.idle)
-                began = trio.current_time()
-                again = await self._follow_once(tell, missed)
-                if trio.current_time() - began > LISTEN_AGAIN[-1]:
-                    times = 0
-                with trio.move_on_after(
-                    LISTEN_AGAIN[min(times, len(LISTEN_AGAIN) - 1)] if again else math.inf
-                ):
-                    await session.ended.wait()
-                missed, times = _LISTS, times + 1
-        except McpError as error:
-            log.debug("changes are no longer followed", error=str(error))
+    @asynccontextmanager
+    async def opened(self, listener: Listener) -> AsyncIterator[Listener]:
+        """Subscribes for the length of the block; raises as `Client.listen` does."""
+        listen_method = self._connectivity.negotiated.era.client.listen_method
+        async with (
+            self._in_session(listener) if listen_method is None else self._by_request(listener, listen_method)
+        ):
+            yield listener
 
-    async def _follow_once(
-        self, tell: Callable[[str, str | None], None], missed: Sequence[EventKind]
-    ) -> bool:
-        """Returns when the subscription has ended: whether the server may grant another one."""
-        kinds = [kind for kind in _LISTS if kind in self._requests.negotiated.declared]
+    @asynccontextmanager
+    async def _in_session(self, listener: Listener) -> AsyncIterator[None]:
+        key = self._connectivity.session.outbound.next_id()
+        uris = listener.filter.resource_subscriptions or []
+        self._open[key] = listener
+        self._start(listener, self._end_with_session, listener)
         try:
-            async with self.opened(Listener(_filter_of(kinds))) as listener:
-                for kind in missed:
-                    tell(kind, None)
-                async for event in listener:
-                    tell(event.kind, event.uri)
-        except SubscriptionLost as lost:
-            return not isinstance(lost.__cause__, RpcError)
-        return True
+            for uri in uris:
+                await self._requests.call("resources/subscribe", {"uri": uri})
+            yield
+        finally:
+            self._forget(key, listener)
+            with trio.move_on_after(UNSUBSCRIBE_TIMEOUT, shield=True):
+                await self._unsubscribe(set(uris) - self._wanted())
+
+    @asynccontextmanager
+    async def _by_request(self, listener: Listener, method: str) -> AsyncIterator[None]:
+        id = self._connectivity.session.outbound.next_id()
+        self._open[id] = listener
+        self._start(listener, self._hold_open, id, listener, method)
+        seconds = self._requests.options.idle
+        try:
+            with trio.move_on_after(seconds):
+                await listener.acknowledged.wait()
+            listener.raise_if_lost()
+            if not listener.acknowledged.is_set():
+                raise CallTimeout(method, "idle", seconds)
+            yield
+        finally:
+            self._forget(id, listener)
+
+    def _start(self, listener: Listener, fn: Callable[..., Any], *args: Any) -> None:
+        if self._nursery is None:
+            raise LocalProtocolError("not connected: use 'async with Client(...) as client'")
+        start(self._nursery, CLIENT_SUBSCRIPTION, fn, *args, on_crash=listener.end)
+
+    def _forget(self, id: int, listener: Listener) -> None:
+        # Ids begin anew with each connection: another listener may have this one by now.
+        if self._open.get(id) is listener:
+            del self._open[id]
+        listener.end()
+
+    async def _end_with_session(self, listener: Listener) -> None:
+        session = self._connectivity.session
+        with trio.CancelScope() as scope:
+            listener.on_end = lambda: scope.cancel(reason="the listener is closed")
+            await session.ended.wait()
+            listener.end(session.loss)
+
+    async def _hold_open(self, id: int, listener: Listener, method: str) -> None:
+        params = {"notifications": self._connectivity.negotiated.era.unstructure(listener.filter)}
+        lost: BaseException | None = None
+        try:
+            metadata = self._requests.metadata_of(method, params)
+            with trio.CancelScope() as scope:
+                listener.on_end = lambda: scope.cancel(reason="the listener is closed")
+                session = self._connectivity.session
+                await session.request(method, params, UNBOUNDED, id=id, metadata=metadata)
+        except trio.Cancelled:
+            raise
+        except BaseException as error:
+            lost = error
+            if not isinstance(error, McpError):
+                raise
+        finally:
+            listener.end(lost)
+
+    # -- resources of a session ------------------------------------------------------------------------------------
 
     async def keep(self, uri: str) -> None:
         """Subscribes a session to a resource until `give_back`, whatever listeners come and go."""
@@ -125,28 +182,6 @@ class Subscriptions:
     def _wanted(self) -> set[str]:
         return self._kept.union(*(listener.uris for listener in self._open.values()))
 
-    @asynccontextmanager
-    async def opened(self, listener: Listener) -> AsyncIterator[Listener]:
-        """Subscribes for the length of the block."""
-        subscribe = self._legacy if self._requests.negotiated.era.name == "legacy" else self._modern
-        async with subscribe(listener):
-            yield listener
-
-    @asynccontextmanager
-    async def _legacy(self, listener: Listener) -> AsyncIterator[None]:
-        key = self._supervisor.session.outbound.next_id()
-        uris = listener.filter.resource_subscriptions or []
-        self._open[key] = listener
-        self._supervisor.start_soon(lambda: self._end_with_connection(listener))
-        try:
-            for uri in uris:
-                await self._requests.call("resources/subscribe", {"uri": uri})
-            yield
-        finally:
-            self._forget(key, listener)
-            with trio.move_on_after(UNSUBSCRIBE_TIMEOUT, shield=True):
-                await self._unsubscribe(set(uris) - self._wanted())
-
     async def _unsubscribe(self, uris: set[str]) -> None:
         try:
             for uri in sorted(uris):
@@ -154,50 +189,45 @@ class Subscriptions:
         except McpError as error:
             log.debug("could not unsubscribe", error=str(error))
 
-    async def _end_with_connection(self, listener: Listener) -> None:
-        session = self._supervisor.session
-        with trio.CancelScope() as scope:
-            listener.on_end = lambda: scope.cancel(reason="the listener is closed")
-            await session.ended.wait()
-            listener.end(session.loss)
+    # -- the change handler ----------------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def _modern(self, listener: Listener) -> AsyncIterator[None]:
-        id = self._supervisor.session.outbound.next_id()
-        self._open[id] = listener
-        self._supervisor.start_soon(lambda: self._hold_open(id, listener))
+    async def follow(self, changed: Callable[[str, str | None], None]) -> None:
+        """Calls ``changed`` for every change of the lists of a server that only speaks of them to who subscribed.
+
+        A subscription that ended is asked for again: at once on a new connection, after a while on one that goes on,
+        as over HTTP, and not at all on one whose server refused it. Then everything counts as changed: what happened
+        in between is unknown. Returns when nothing more will come.
+        """
         try:
-            with trio.move_on_after(self._requests.options.idle):
-                await listener.acknowledged.wait()
-            listener.raise_if_lost()
-            if not listener.acknowledged.is_set():
-                raise CallTimeout("subscriptions/listen", "idle", self._requests.options.idle)
-            yield
-        finally:
-            self._forget(id, listener)
-
-    def _forget(self, id: int, listener: Listener) -> None:
-        # Ids begin anew with each connection: another listener may have this one by now.
-        if self._open.get(id) is listener:
-            del self._open[id]
-        listener.end()
-
-    async def _hold_open(self, id: int, listener: Listener) -> None:
-        filter = self._requests.negotiated.era.unstructure(listener.filter)
-        method, params = "subscriptions/listen", {"notifications": filter}
-        lost: BaseException | None = None
-        try:
-            with trio.CancelScope() as scope:
-                listener.on_end = lambda: scope.cancel(reason="the listener is closed")
-                session = self._supervisor.session
-                metadata = self._requests.mirroring.image(
-                    session, self._requests.negotiated.era, method, params
-                )
-                await session.request(method, params, UNBOUNDED, id=id, metadata=metadata)
+            missed: tuple[EventKind, ...] = ()
+            times = 0
+            while self._connectivity.negotiated.era.client.listen_method is not None:
+                session = await self._connectivity.live_session(self._requests.options.idle)
+                began = trio.current_time()
+                again = await self._follow_once(changed, missed)
+                if trio.current_time() - began > LISTEN_AGAIN[-1]:
+                    times = 0
+                wait = LISTEN_AGAIN[min(times, len(LISTEN_AGAIN) - 1)] if again else math.inf
+                with trio.move_on_after(wait):
+                    await session.ended.wait()
+                missed, times = _LISTS, times + 1
         except McpError as error:
-            lost = error
-        finally:
-            listener.end(lost)
+            log.debug("changes are no longer followed", error=str(error))
+
+    async def _follow_once(
+        self, changed: Callable[[str, str | None], None], missed: Sequence[EventKind]
+    ) -> bool:
+        """Returns when the subscription has ended: whether the server may grant another one."""
+        kinds = [kind for kind in _LISTS if kind in self._connectivity.negotiated.declared]
+        try:
+            async with self.opened(Listener(_filter_of(kinds))) as listener:
+                for kind in missed:
+                    changed(kind, None)
+                async for event in listener:
+                    changed(event.kind, event.uri)
+        except SubscriptionLost as lost:
+            return not isinstance(lost.__cause__, RpcError)
+        return True
 
 
 def _filter_of(kinds: Collection[EventKind]) -> SubscriptionFilter:

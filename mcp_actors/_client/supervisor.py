@@ -1,328 +1,263 @@
-"""The owner of a client's connection: it connects, agrees, notices the end, and connects again when told to.
+"""The owner of a client's connection: it connects, performs the handshake, notices the end, and connects again.
 
-Everything of a client lives in one nursery that is opened by ``async with Client`` and closed with it. The connection
-is held by one task in there, so that closing is legal from any other.
+All tasks of a client live in one nursery that is opened by ``async with Client`` and closed with it. The connection is
+held by one task of it, so that closing is legal from any other. The table in `lifecycle` says what may happen when.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
 
 import attrs
 import trio
 
-from mcp_actors._actors.deadline import Deadline
-from mcp_actors._actors.limits import Limits
+from mcp_actors._actors.inbound_call import DispatchRules
 from mcp_actors._actors.session import Session
-from mcp_actors._client.handshake import ClientConnection, HandshakeOptions, Negotiated
+from mcp_actors._client.connectivity import Connectivity, Negotiated
+from mcp_actors._client.era_cache import ERA_CACHE
+from mcp_actors._client.handshake import Handshake
+from mcp_actors._client.in_process import CLOSE_TIMEOUT, transport_to
+from mcp_actors._client.lifecycle import ClientEvent
+from mcp_actors._client.options import ClientOptions
+from mcp_actors._client.request_handlers import RequestHandlers
+from mcp_actors._eras.client_negotiation import ClientNegotiation
 from mcp_actors._eras.era import Era
 from mcp_actors._eras.legacy.eras import LATEST_LEGACY
-from mcp_actors._eras.modern.eras import MODERN
 from mcp_actors._eras.server_negotiation import VERSIONS
 from mcp_actors._exception_groups import one_error
-from mcp_actors.abc import ClientTransport, ConnectionHandler, ServerTransport
-from mcp_actors.discovery import client_transport
-from mcp_actors.errors import ConnectFailed, ConnectionLost, LocalProtocolError, McpError, SessionExpired
+from mcp_actors.abc import ClientTransport, FrameChannel
+from mcp_actors.errors import ConnectFailed, ConnectionLost, McpError, SessionExpired
+from mcp_actors.logging import log
+from mcp_actors.supervision import CLIENT_CONNECTION, CLIENT_SUPERVISOR, crash_in, start_and_wait
 
-__all__ = ["Supervisor", "Target"]
-
-
-@runtime_checkable
-class InProcessServer(Protocol):
-    """What a client needs of a `Server` that it serves itself, in memory. Its tools tell it from a transport."""
-
-    @property
-    def tools(self) -> Any: ...
-
-    async def serve(
-        self, *targets: str | ServerTransport, task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED
-    ) -> None: ...
-
-
-Target = InProcessServer | str | ClientTransport
+__all__ = ["Supervisor"]
 
 # Waits between attempts to connect again, seconds; the last one repeats. Each is cut by up to a half, by chance, so
 # that the clients of a server that was away do not come back all at once.
 BACKOFF = (0.1, 0.5, 1.0, 2.0, 5.0)
 # A connection that did not last so long, seconds, counts as another failed attempt.
 STEADY = 1.0
-# How long closing may take: a child process gets its signals and grace periods in this time.
-CLOSE_TIMEOUT = 10.0
-# Which era a URL was found to speak, so that the next client need not probe. The oldest verdict goes.
-MAX_VERDICTS = 1024
 
-_verdicts: dict[str, Era] = {}
+
+class UsesSession(Protocol):
+    """Who is handed each new session."""
+
+    def connected(self, session: Session, negotiated: Negotiated) -> None: ...
 
 
 class Supervisor:
-    """Keeps one connection to ``target`` alive for as long as it is open."""
+    """Keeps one connection alive for as long as its client is open.
+
+    Args:
+        options: The client's options.
+        connectivity: Is told of everything that happens to the connection.
+        handshake: What is performed on each new connection.
+        handlers: Answer what the server requests in a session.
+        on_notification: Gets the server's notifications, in the read path, so it must not wait.
+        users: Who is handed each new session, before ``connectivity`` is.
+    """
 
     def __init__(
         self,
-        target: Target,
-        options: HandshakeOptions,
-        limits: Limits,
-        restart: bool,
-        *,
+        options: ClientOptions,
+        connectivity: Connectivity,
+        handshake: Handshake,
+        handlers: RequestHandlers,
         on_notification: Callable[[str, dict[str, Any]], None],
-        on_connected: Callable[[Session, Negotiated], None],
+        users: Iterable[UsesSession],
     ) -> None:
-        self._target = target
-        self._handshake = options
-        # What we are asked has no use once the connection ends: nobody who leaves waits for it.
-        self._limits = attrs.evolve(limits, drain_grace=0.0)
-        self._restart = restart
+        self._options = options
+        self._connectivity = connectivity
+        self._handshake = handshake
+        self._handlers = handlers
         self._on_notification = on_notification
-        self._on_connected = on_connected
-        self._manager: Any = None
-        self._nursery: trio.Nursery | None = None
-        self._connection: ClientConnection | None = None
-        # A client that was told which versions to speak has found out nothing about the others.
-        self._remembers = isinstance(target, str) and tuple(options.versions) == VERSIONS
-        self._hint: Era | None = _verdicts.get(str(target)) if self._remembers else None
-        self._stopping = False
-        # The attempt to connect that is being made, until it has come about.
+        self._users = (*users, connectivity)
+        # Only the era of a URL means something to the next client, and only one that may speak all versions finds it.
+        self._url = (
+            options.target if isinstance(options.target, str) and options.versions == VERSIONS else None
+        )
+        self._hint: Era | None = None if self._url is None else ERA_CACHE.get(self._url)
+        # The attempt to connect that is being made, or the pause before one.
         self._attempt: trio.CancelScope | None = None
-        self._changed = trio.lowlevel.ParkingLot()
         self._connections = 0
-        self._loss: ConnectionLost | SessionExpired | ConnectFailed | None = None
         self._done = trio.Event()
-        self._served = trio.Event()
-        self.negotiated: Negotiated | None = None
 
     def __repr__(self) -> str:
-        state = "connected" if self._connection is not None else "ended" if self._loss else "not connected"
-        return f"{self._target if isinstance(self._target, str) else type(self._target).__name__!r} {state}"
+        target = self._options.target
+        name = target if isinstance(target, str) else type(target).__name__
+        return f"{name!r} {self._connectivity.state.value}"
 
-    # -- the nursery -----------------------------------------------------------------------------------------------
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[trio.Nursery]:
+        """Connects, and stays connected for the length of the block; yields the nursery for the client's tasks.
 
-    async def open(self) -> None:
-        """Connects and agrees, or raises why that did not work."""
-        if self._manager is not None:
-            raise LocalProtocolError("a Client is good for one 'async with' block; make a new one")
-        self._manager = trio.open_nursery()
-        self._nursery = await self._manager.__aenter__()
-        try:
-            transport = await self._transport(self._nursery)
-            await self._nursery.start(self._supervise, transport)
-        except BaseException:
-            self._done.set()
-            await self._leave()
-            raise
+        Leaving the block closes the connection and ends every task, within a bounded time. What the block raises must
+        not be raised here, or it would leave in a group.
 
-    async def close(self) -> None:
-        """Closes the connection and ends every task of this client; bounded, whatever state it is in."""
-        with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
-            await self.stop()
-            if isinstance(self._target, InProcessServer):
-                await self._served.wait()
-        await self._leave()
-
-    async def _leave(self) -> None:
-        assert self._nursery is not None
-        self._nursery.cancel_scope.cancel(reason="the client is closed")
-        # The body's own exception is not given to the nursery, so it leaves `async with` as it is, never in a group.
+        Raises:
+            LocalProtocolError: The client was opened before.
+            ConnectFailed: The transport could not connect.
+            TransportNotFound: Nothing is registered for the scheme of the URL.
+            McpError: What else `Handshake.perform` raises.
+        """
+        self._connectivity.move(ClientEvent.OPEN)
+        failure: Exception | None = None
         with one_error():
-            await self._manager.__aexit__(None, None, None)
-
-    def start_soon(self, fn: Callable[[], Awaitable[None]]) -> None:
-        """Runs ``fn`` as a task of this client."""
-        assert self._nursery is not None
-        self._nursery.start_soon(fn)
+            async with trio.open_nursery() as nursery:
+                try:
+                    async with transport_to(self._options.target, nursery) as transport:
+                        try:
+                            await self._start(nursery, transport)
+                            yield nursery
+                        finally:
+                            with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
+                                await self.stop()
+                except Exception as error:
+                    # It is raised outside of the nursery, which would make a group of it.
+                    failure = error
+                finally:
+                    self._end()
+                    nursery.cancel_scope.cancel(reason="the client is closed")
+        if failure is not None:
+            raise failure
 
     async def stop(self) -> None:
-        """Ends the connection and waits until all that came with it is gone."""
-        self._stopping = True
-        if self._connection is not None:
-            self._connection.session.stop()
-        elif self._attempt is not None:
+        """Ends the connection and waits until all that came with it is gone. Legal from any task, any time."""
+        connectivity = self._connectivity
+        connectivity.move(ClientEvent.CLOSE)
+        if self._attempt is not None:
             self._attempt.cancel(reason="the client is closed")
-        self._changed.unpark_all()
-        if self._nursery is not None:
+        elif connectivity.is_connected:
+            connectivity.session.stop()
+        if connectivity.is_closing:
             await self._done.wait()
 
-    # -- the connection --------------------------------------------------------------------------------------------
-
-    @property
-    def session(self) -> Session:
-        """The session of the moment; raises `ConnectionLost` when there is none."""
-        if self._connection is None:
-            raise self._why_not()
-        return self._connection.session
-
-    def watch(self, deadline: Deadline) -> None:
-        """A deadline was moved closer."""
-        if self._connection is not None:
-            self._connection.session.outbound.clock.watch(deadline)
-
-    async def live_session(self, seconds: float, lost: Session | None = None) -> Session:
-        """The session, waiting for a new connection when one is on its way, but no longer than for an answer.
-
-        ``lost`` is a session that is of no use any more, though its end may not have been noticed yet.
-        """
-        if self.live(lost) is None:
-            with trio.move_on_after(seconds):
-                while (
-                    self.live(lost) is None
-                    and self._restart
-                    and not self._stopping
-                    and not self._done.is_set()
-                    and self._nursery is not None
-                ):
-                    await self._changed.park()
-        return self.session
-
-    def live(self, lost: Session | None = None) -> Session | None:
-        """The session of the moment if it is of any use, and another one than ``lost``."""
-        session = None if self._connection is None else self._connection.session
-        # One that has ended may not have been noticed yet by the task that holds it.
-        return session if session is not None and session is not lost and session.loss is None else None
-
-    @property
-    def restarts(self) -> bool:
-        """Whether a lost connection is made again."""
-        return self._restart
-
-    def _why_not(self) -> Exception:
-        if self._loss is None:
-            return ConnectionLost("not connected: use 'async with Client(...) as client'")
-        if isinstance(self._loss, ConnectFailed):
-            return ConnectFailed(str(self._loss))
-        if isinstance(self._loss, SessionExpired):
-            return SessionExpired(*self._loss.args)
-        loss = ConnectionLost(self._loss.args[0], exit_code=self._loss.exit_code, stderr=self._loss.stderr)
-        loss.__cause__ = self._loss.__cause__
-        return loss
-
-    async def _transport(self, nursery: trio.Nursery) -> ClientTransport:
-        if isinstance(self._target, str):
-            return client_transport(self._target)
-        if not isinstance(self._target, InProcessServer):
-            return self._target
-        memory: Any = client_transport("memory:")
-        await nursery.start(self._serve, self._target, _Until(memory, self._done))
-        transport: ClientTransport = memory
-        return transport
-
-    async def _serve(
-        self,
-        server: InProcessServer,
-        transport: ServerTransport,
-        *,
-        task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        """Ends with the connection, not by being cancelled: so the server's lifespan ends in peace."""
+    async def _start(self, nursery: trio.Nursery, transport: ClientTransport) -> None:
         try:
-            await server.serve(transport, task_status=task_status)
-        finally:
-            self._served.set()
+            await start_and_wait(
+                nursery, CLIENT_SUPERVISOR, self._supervise, transport, on_crash=self._crashed
+            )
+        except BaseException as error:
+            crash = crash_in(error)
+            if crash is None or isinstance(crash, McpError):
+                raise
+            raise ConnectFailed(f"could not connect: {crash!r}") from crash
+
+    def _crashed(self, crash: BaseException) -> None:
+        lost = ConnectionLost(f"the client has failed: {crash!r}")
+        lost.__cause__ = crash
+        self._connectivity.disconnected(lost)
+        self._end()
+
+    def _end(self) -> None:
+        if not self._done.is_set():
+            self._done.set()
+            self._connectivity.move(ClientEvent.END)
+
+    # -- one connection after the other ----------------------------------------------------------------------------
 
     async def _supervise(
         self, transport: ClientTransport, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        failures = 0
         try:
-            while not self._stopping:
-                began = trio.current_time()
-                try:
-                    await self._connect(transport, task_status)
-                    if trio.current_time() - began >= STEADY:
-                        failures = 0
-                except McpError as error:
-                    if self.negotiated is None:
-                        if self._spare_it_the_probe(error):
-                            continue
-                        raise
-                    # What else a handshake raises is no reason to give up what worked before.
-                    self._loss = (
-                        error
-                        if isinstance(error, ConnectFailed | ConnectionLost | SessionExpired)
-                        else _not_again(error)
-                    )
-                if not self._restart:
-                    break
-                if not self._stopping:
-                    wait = BACKOFF[min(failures, len(BACKOFF) - 1)]
-                    with trio.move_on_after(wait * (1 - random.random() / 2)):
-                        await self._changed.park()
-                    failures += 1
-            if self.negotiated is None:
-                self._loss = ConnectionLost("the client was closed before it was connected")
-                raise self._loss
+            await self._connect_again_and_again(transport, task_status)
+            if not self._connectivity.has_met_server:
+                raise ConnectionLost("the client was closed before it was connected")
         finally:
-            self._done.set()
-            self._changed.unpark_all()
+            self._end()
 
-    def _spare_it_the_probe(self, error: Exception) -> bool:
-        """A server that died of the probe is started once more and greeted in the legacy way, if we speak it."""
-        if (
-            self._hint is None
-            and LATEST_LEGACY.version in self._handshake.versions
-            and any(version in MODERN for version in self._handshake.versions)
-            and isinstance(error, ConnectionLost)
-        ):
-            self._hint = LATEST_LEGACY
-            return True
-        return False
+    async def _connect_again_and_again(
+        self, transport: ClientTransport, task_status: trio.TaskStatus[None]
+    ) -> None:
+        """Returns when no further connection is to be made."""
+        connectivity = self._connectivity
+        failures = 0
+        while not connectivity.is_closing:
+            began = trio.current_time()
+            try:
+                await self._connect(transport, task_status)
+                if trio.current_time() - began >= STEADY:
+                    failures = 0
+            except Exception as error:
+                if not connectivity.has_met_server:
+                    if not self._may_have_died_of_the_probe(error):
+                        raise
+                    # It is started once more, and greeted as a legacy server.
+                    self._hint = LATEST_LEGACY
+                    continue
+                # What else a handshake or a transport raises is no reason to give up what worked before.
+                connectivity.disconnected(_why_not_again(error))
+            if not connectivity.restarts or connectivity.is_closing:
+                return
+            connectivity.move(ClientEvent.LOST)
+            await self._pause(BACKOFF[min(failures, len(BACKOFF) - 1)])
+            failures += 1
+
+    async def _pause(self, seconds: float) -> None:
+        with trio.move_on_after(seconds * (1 - random.random() / 2)) as self._attempt:
+            await trio.sleep_forever()
+        self._attempt = None
+
+    def _may_have_died_of_the_probe(self, error: Exception) -> bool:
+        """Real servers do. They are told from others once, for the next attempt does not probe."""
+        return self._hint is None and self._handshake.speaks_both and isinstance(error, ConnectionLost)
 
     async def _connect(self, transport: ClientTransport, task_status: trio.TaskStatus[None]) -> None:
-        """Returns when a connection that came about has ended."""
+        """Makes a connection, hands its session to those who use it, and returns when it has ended."""
+        failure: Exception | None = None
         with one_error(), trio.CancelScope() as self._attempt:
-            async with transport.connect() as channel:
-                self._connections += 1
-                connection = ClientConnection(
-                    channel,
-                    f"client#{self._connections}",
-                    self._limits,
-                    self._handshake.answers,
-                    self._on_notification,
-                )
-                async with trio.open_nursery() as nursery:
-                    await nursery.start(connection.session.run)
-                    try:
-                        met_before = self.negotiated is not None
-                        await self._agree(connection)
-                        self._connection, self._attempt = connection, None
-                        if not met_before:
-                            task_status.started()
-                        self._changed.unpark_all()
-                        await connection.session.ended.wait()
-                    finally:
-                        self._connection = None
-                        self._loss = connection.session.loss
-                        nursery.cancel_scope.cancel(reason="the connection ended")
+            async with transport.connect() as channel, trio.open_nursery() as nursery:
+                session, negotiation = self._new_session(channel)
+                await start_and_wait(nursery, CLIENT_CONNECTION, session.run, about=session.dispatcher.name)
+                is_first = not self._connectivity.has_met_server
+                try:
+                    negotiated = await self._handshake.perform(session, negotiation, self._hint)
+                    self._attempt = None
+                    self._remember(negotiated.era)
+                    for user in self._users:
+                        user.connected(session, negotiated)
+                    if is_first:
+                        task_status.started()
+                    await session.ended.wait()
+                except Exception as error:
+                    # It is raised outside of the nursery, which would make a group of it.
+                    failure = error
+                finally:
+                    self._connectivity.disconnected(session.loss)
+                    nursery.cancel_scope.cancel(reason="the connection ended")
+        if failure is not None:
+            raise failure
 
-    async def _agree(self, connection: ClientConnection) -> None:
-        negotiated = await connection.agree(self._handshake, self._hint)
-        self._hint = negotiated.era
-        self.negotiated = negotiated
-        if self._remembers:
-            _verdicts.pop(str(self._target), None)
-            _verdicts[str(self._target)] = negotiated.era
-            if len(_verdicts) > MAX_VERDICTS:
-                del _verdicts[next(iter(_verdicts))]
-        self._on_connected(connection.session, negotiated)
+    def _new_session(self, channel: FrameChannel) -> tuple[Session, ClientNegotiation]:
+        self._connections += 1
+        # What we are asked has no use once the connection ends: nobody who leaves waits for it.
+        limits = attrs.evolve(self._options.limits, drain_grace=0.0)
+        negotiation = ClientNegotiation()
+        session = Session(
+            f"client#{self._connections}",
+            channel,
+            negotiation,
+            self._handlers,
+            DispatchRules(answers_malformed=False),
+            limits=limits,
+            on_notification=self._on_notification,
+        )
+        return session, negotiation
+
+    def _remember(self, era: Era) -> None:
+        self._hint = era
+        if self._url is not None:
+            ERA_CACHE.put(self._url, era)
 
 
-def _not_again(error: McpError) -> ConnectFailed:
+def _why_not_again(error: Exception) -> McpError:
+    if isinstance(error, ConnectFailed | ConnectionLost | SessionExpired):
+        return error
+    if not isinstance(error, McpError):
+        log.error("connecting failed", exc_info=error)
     failed = ConnectFailed(f"could not connect again: {error}")
     failed.__cause__ = error
     return failed
-
-
-class _Until:
-    """A server transport that ends when ``done`` is set, as one that has no more connections to come does."""
-
-    def __init__(self, inner: ServerTransport, done: trio.Event) -> None:
-        self._inner = inner
-        self._done = done
-
-    async def serve(
-        self, handler: ConnectionHandler, *, task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED
-    ) -> None:
-        async with trio.open_nursery() as nursery:
-            task_status.started(await nursery.start(self._inner.serve, handler))
-            await self._done.wait()
-            nursery.cancel_scope.cancel(reason="the client is closed")

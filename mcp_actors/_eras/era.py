@@ -9,14 +9,18 @@ import attrs
 import msgspec
 from cattrs import Converter
 
+from mcp_actors._eras.client_rules import ClientRules
 from mcp_actors._eras.convert import structure_error_text
 from mcp_actors._wire.messages import RequestId
-from mcp_actors.errors import INVALID_PARAMS, RpcError
+from mcp_actors.errors import INVALID_PARAMS, RemoteProtocolError, RpcError
 from mcp_actors.types import ClientCapabilities, Implementation
 
-__all__ = ["Era", "Invocation", "Method", "Peer", "progress_token", "structured"]
+__all__ = ["Era", "EraName", "Invocation", "Method", "Peer", "progress_token", "read_result", "structured"]
 
 T = TypeVar("T")
+
+EraName = Literal["legacy", "modern"]
+"""Whether a revision has sessions (legacy) or each request stands for itself (modern)."""
 
 
 @attrs.frozen
@@ -42,10 +46,10 @@ class Era:
 
     ``server_methods`` are the requests that a server answers, ``client_methods`` those that a client answers (in the
     modern era they travel inside input-required results). ``seal`` turns a typed or plain result into the JSON object
-    that goes on the wire of this revision.
+    that goes on the wire of this revision. ``client`` is what clients do differently in the two eras.
     """
 
-    name: Literal["legacy", "modern"]
+    name: EraName
     version: str
     converter: Converter
     server_methods: Mapping[str, Method]
@@ -53,6 +57,7 @@ class Era:
     client_notifications: frozenset[str]
     server_notifications: frozenset[str]
     seal: Callable[[Any, Method, Mapping[str, Any]], dict[str, Any]]
+    client: ClientRules
     resource_not_found: int
     wanted_log_level: Callable[[Invocation], str | None]
     """Returns the least severe level that the client of a call wants to hear, ``None`` when it wants none."""
@@ -122,6 +127,14 @@ def structured(era: Era, value: Any, cls: type[T]) -> T:
         return era.converter.structure(value, cls)
     except Exception as error:  # cattrs raises whatever the member's own conversion raised
         raise RpcError(INVALID_PARAMS, f"invalid params: {structure_error_text(error)}") from None
+
+
+def read_result(era: Era, value: Any, cls: type) -> Any:
+    """Returns what a server sent as an object of ``cls``; raises `RemoteProtocolError` if it does not fit."""
+    try:
+        return era.converter.structure(value, cls)
+    except Exception as error:  # cattrs raises whatever the member's own conversion raised
+        raise RemoteProtocolError(f"the server sent a malformed {cls.__name__}: {error}") from error
 
 
 def progress_token(meta: Mapping[str, Any]) -> RequestId | None:

@@ -135,7 +135,7 @@ async def test_pending_calls_of_a_client() -> None:
         assert (pending.id, pending.method, pending.age) == (asked["id"], "tools/call", 4)
         # One is with the callback.
         assert pending.progress_waiting == 2
-        live = client._supervisor.session.outbound
+        live = client._connectivity.session.outbound
         assert repr(live) == "<OutboundCalls open pending=1>"
         assert repr(live.pending[asked["id"]]) == f"<OutboundCall {asked['id']} tools/call waiting>"
         assert repr(live.clock) == "<DeadlineClock running watching=1>"

@@ -8,6 +8,7 @@ from typing import Any
 
 from mcp_actors._eras.convert import make_converter
 from mcp_actors._eras.era import Era, Invocation, Method
+from mcp_actors._eras.legacy.client_rules import CLIENT_RULES
 from mcp_actors._eras.legacy.methods import (
     client_methods,
     client_notifications,
@@ -57,6 +58,7 @@ def _make_era(revision: str) -> Era:
         client_methods=client_methods(revision),
         client_notifications=client_notifications(revision),
         server_notifications=server_notifications(revision),
+        client=CLIENT_RULES,
         seal=_make_seal(converter.unstructure, structured=revision >= "2025-06-18"),
         resource_not_found=-32002,
         wanted_log_level=_wanted_log_level,

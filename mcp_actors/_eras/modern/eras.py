@@ -9,6 +9,7 @@ from typing import Any
 from mcp_actors import types as t
 from mcp_actors._eras.convert import make_converter
 from mcp_actors._eras.era import Era, Invocation, Method
+from mcp_actors._eras.modern.client_rules import CLIENT_RULES
 from mcp_actors._eras.modern.meta_keys import SERVER_INFO
 from mcp_actors._eras.modern.methods import (
     CLIENT_METHODS,
@@ -71,6 +72,7 @@ def _make_era(revision: str) -> Era:
         client_methods=CLIENT_METHODS,
         client_notifications=CLIENT_NOTIFICATIONS,
         server_notifications=SERVER_NOTIFICATIONS,
+        client=CLIENT_RULES,
         seal=_make_seal(converter.unstructure),
         resource_not_found=-32602,
         wanted_log_level=_wanted_log_level,

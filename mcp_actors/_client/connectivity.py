@@ -1,0 +1,158 @@
+"""Where a client stands: its state, the session of the moment, and what was agreed in it.
+
+The supervisor keeps this up to date; whoever makes a request reads it, and waits here for a session that is on its way.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import attrs
+import trio
+
+from mcp_actors._actors.session import Session
+from mcp_actors._client.lifecycle import NEXT_STATE, ClientEvent, ClientState
+from mcp_actors._eras.capabilities import declared_names
+from mcp_actors._eras.era import Era
+from mcp_actors.errors import ConnectFailed, ConnectionLost, LocalProtocolError, McpError, SessionExpired
+from mcp_actors.types import Implementation, ServerCapabilities
+
+__all__ = ["Connectivity", "Negotiated"]
+
+_NOT_CONNECTED = "not connected: use 'async with Client(...) as client'"
+_NO_SESSION_TO_COME = {ClientState.NEW, ClientState.DISCARDED, ClientState.CLOSING, ClientState.CLOSED}
+
+
+@attrs.frozen
+class Negotiated:
+    """What client and server agreed on in their handshake."""
+
+    era: Era
+    capabilities: ServerCapabilities
+    info: Implementation | None
+    instructions: str | None
+
+    @functools.cached_property
+    def declared(self) -> frozenset[str]:
+        """The dotted names of the capabilities that the server declared."""
+        return declared_names(self.capabilities)
+
+
+class Connectivity:
+    """The connection of one client as those see it who use it.
+
+    Args:
+        restarts: Whether a connection that is lost is made again.
+    """
+
+    def __init__(self, restarts: bool) -> None:
+        self.restarts = restarts
+        self.state = ClientState.NEW
+        self.loss: McpError | None = None
+        """Why there is no session, once one was lost."""
+        self._session: Session | None = None
+        self._negotiated: Negotiated | None = None
+        self._changed = trio.lowlevel.ParkingLot()
+
+    def __repr__(self) -> str:
+        return f"<Connectivity {self.state.value}>"
+
+    # -- for the supervisor ----------------------------------------------------------------------------------------
+
+    def move(self, event: ClientEvent) -> None:
+        """Applies the table of `lifecycle`; raises for what it does not allow, which only a user's ``OPEN`` can be.
+
+        Raises:
+            LocalProtocolError: The client was opened before.
+            ConnectionLost: The client was closed before it was opened.
+        """
+        state = NEXT_STATE.get((self.state, event))
+        if state is None:
+            if self.state is ClientState.DISCARDED:
+                raise ConnectionLost("the client was closed before it was connected")
+            raise LocalProtocolError("a Client is good for one 'async with' block; make a new one")
+        self.state = state
+        self._changed.unpark_all()
+
+    def connected(self, session: Session, negotiated: Negotiated) -> None:
+        """Takes a session whose handshake has succeeded."""
+        self._session, self._negotiated = session, negotiated
+        if not self.is_closing:
+            self.move(ClientEvent.CONNECTED)
+
+    def disconnected(self, loss: McpError | None) -> None:
+        """Takes note that the session, or the attempt to make one, has ended."""
+        self._session = None
+        self.loss = loss
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the client is being closed, so that no connection is made any more."""
+        return self.state is ClientState.CLOSING
+
+    # -- for whoever makes requests --------------------------------------------------------------------------------
+
+    @property
+    def negotiated(self) -> Negotiated:
+        """What was agreed with the server last; raises `LocalProtocolError` before the first handshake."""
+        if self._negotiated is None:
+            raise LocalProtocolError(_NOT_CONNECTED)
+        return self._negotiated
+
+    @property
+    def has_met_server(self) -> bool:
+        """Whether a handshake has ever succeeded."""
+        return self._negotiated is not None
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a session."""
+        return self._session is not None
+
+    @property
+    def session(self) -> Session:
+        """The session of the moment; raises `ConnectionLost`, `ConnectFailed` or `SessionExpired` without one."""
+        if self._session is None:
+            raise self._why_not()
+        return self._session
+
+    async def live_session(self, seconds: float, lost: Session | None = None) -> Session:
+        """Returns a session that has not ended, waiting for one that is on its way.
+
+        Args:
+            seconds: The longest wait.
+            lost: A session that is of no use any more, though the supervisor may not have noticed its end yet.
+
+        Raises:
+            ConnectionLost: There is no session, and none came in time.
+            ConnectFailed: The last attempt to connect again failed.
+            SessionExpired: The server has forgotten the session.
+        """
+        if not self._has_live_session(lost):
+            with trio.move_on_after(seconds):
+                while (
+                    self.restarts
+                    and self.state not in _NO_SESSION_TO_COME
+                    and not self._has_live_session(lost)
+                ):
+                    await self._changed.park()
+        return self.session
+
+    def _has_live_session(self, lost: Session | None) -> bool:
+        session = self._session
+        return session is not None and session is not lost and not session.outbound.ended
+
+    def _why_not(self) -> McpError:
+        """Makes an exception of its own for each caller: one that is raised twice mixes up two tracebacks."""
+        loss = self.loss
+        if isinstance(loss, ConnectFailed):
+            failed = ConnectFailed(str(loss))
+            failed.__cause__ = loss.__cause__
+            return failed
+        if isinstance(loss, SessionExpired):
+            return SessionExpired(*loss.args)
+        if isinstance(loss, ConnectionLost):
+            lost = ConnectionLost(loss.args[0], exit_code=loss.exit_code, stderr=loss.stderr)
+            lost.__cause__ = loss.__cause__
+            return lost
+        return ConnectionLost(_NOT_CONNECTED)

@@ -1,0 +1,87 @@
+"""What a client was given by its user, as one value, and the types of the callbacks among it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import attrs
+import trio
+
+from mcp_actors._actors.limits import Limits
+from mcp_actors._actors.outbound_call import CallOptions
+from mcp_actors.abc import ClientTransport, ServerTransport
+from mcp_actors.types import (
+    CreateMessageParams,
+    CreateMessageResult,
+    ElicitFormParams,
+    ElicitResult,
+    ElicitUrlParams,
+    Implementation,
+    LoggingLevel,
+    Root,
+)
+
+__all__ = [
+    "ChangeHandler",
+    "ClientOptions",
+    "ElicitationHandler",
+    "InProcessServer",
+    "LogHandler",
+    "Roots",
+    "SamplingHandler",
+    "Target",
+]
+
+SamplingHandler = Callable[[CreateMessageParams], Awaitable[CreateMessageResult]]
+"""Answers a server's request to sample a model."""
+ElicitationHandler = Callable[[ElicitFormParams | ElicitUrlParams], Awaitable[ElicitResult]]
+"""Answers a server's request to ask the person in front of the client."""
+Roots = Sequence[Root | str] | Callable[[], Awaitable[Sequence[Root | str]]]
+"""The roots that servers may work in, or a function that returns them."""
+LogHandler = Callable[[Any, Any, str | None], Awaitable[None] | None]
+"""Is called with the level, the data and the logger of each log message of the server."""
+ChangeHandler = Callable[[str, str | None], Awaitable[None] | None]
+"""Is called with the kind of each change on the server (`Event.kind`) and the resource's URI, if it is about one."""
+
+
+@runtime_checkable
+class InProcessServer(Protocol):
+    """What a client needs of a `Server` that it serves itself, in memory. ``tools`` tells it from a transport."""
+
+    @property
+    def tools(self) -> Any: ...
+
+    async def serve(
+        self, *targets: str | ServerTransport, task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED
+    ) -> None: ...
+
+
+Target = InProcessServer | str | ClientTransport
+"""What a client connects to: a `Server` in this process, a URL, or a transport."""
+
+
+@attrs.frozen(kw_only=True)
+class ClientOptions:
+    """The arguments of `Client`, which documents them; ``call`` holds its ``timeout`` and ``cap``.
+
+    It has more than twelve attributes because it is the list of a client's options, and nothing else.
+    """
+
+    target: Target
+    versions: tuple[str, ...]
+    """The protocol versions that may be spoken, oldest first."""
+    info: Implementation
+    sampling: SamplingHandler | None = None
+    sampling_tools: bool = False
+    elicitation: ElicitationHandler | None = None
+    roots: Roots | None = None
+    on_log: LogHandler | None = None
+    on_change: ChangeHandler | None = None
+    log_level: LoggingLevel | None = None
+    call: CallOptions
+    answer_input: bool = True
+    max_rounds: int
+    probe_timeout: float
+    restart: bool = False
+    limits: Limits

@@ -1,0 +1,323 @@
+"""What a client asks of servers' features: tools, resources, prompts and completion, as methods."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import attrs
+
+from mcp_actors._actors.outbound_call import ProgressCallback
+from mcp_actors._client.requests import Requests, all_pages, call_options
+from mcp_actors._client.subscriptions import Subscriptions
+from mcp_actors.errors import INVALID_PARAMS, ResourceNotFound, RpcError
+from mcp_actors.types import (
+    CallToolResult,
+    CompleteResult,
+    Completion,
+    CompletionReference,
+    GetPromptResult,
+    InputResponse,
+    ListPromptsResult,
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    ListToolsResult,
+    Prompt,
+    ReadResourceResult,
+    Resource,
+    ResourceTemplate,
+    Tool,
+)
+
+__all__ = ["ServerMethods"]
+
+
+class ServerMethods:
+    """The part of `Client` that calls methods of the protocol.
+
+    Every method may be cancelled: the server is then sent a cancellation, and nothing more of the call arrives.
+    """
+
+    def __init__(self, requests: Requests, subscriptions: Subscriptions) -> None:
+        self._requests = requests
+        self._subscriptions = subscriptions
+        # The calls during which servers may ask or report.
+        self._long_call = attrs.evolve(requests.options, wants_progress=True)
+
+    # -- tools -----------------------------------------------------------------------------------------------------
+
+    async def list_tools(self, cursor: str | None = None) -> ListToolsResult:
+        """Returns one page of the tools; `tools` iterates over all of them. MCP 2026-07-28, Tools, Listing Tools.
+
+        Over HTTP a stateless server's tool is left out, with a warning, if its parameters are to be sent in headers
+        that cannot be; calling it raises `LocalProtocolError`.
+
+        Args:
+            cursor: The ``next_cursor`` of the page before; by default the first page.
+
+        Raises:
+            LocalProtocolError: The server did not declare tools, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session, and the client does not connect again.
+        """
+        page = await self._requests.list_tools(cursor)
+        self._requests.outputs.learn(page.tools)
+        return page
+
+    def tools(self) -> AsyncIterator[Tool]:
+        """Iterates over all tools; each page is requested when it is needed. Raises as `list_tools` does."""
+        return all_pages(self.list_tools, lambda page: page.tools)
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        cap: float | None = None,
+        on_progress: ProgressCallback | None = None,
+        meta: Mapping[str, Any] | None = None,
+        answers: Mapping[str, InputResponse] | None = None,
+        state: str | None = None,
+    ) -> CallToolResult:
+        """Calls a tool; a failure inside the tool is a result with ``is_error``, not an exception.
+
+        MCP 2026-07-28, Tools, Calling Tools. Structured content is checked against the tool's output schema if the
+        tool was listed before.
+
+        Args:
+            name: The tool.
+            arguments: Its arguments, as JSON values.
+            timeout: Seconds without an answer or a progress report; by default the client's.
+            cap: Seconds in all; by default the client's.
+            on_progress: A function, sync or async, that is called with each report (`Progress`) in the order of
+                arrival, and with all of them before this returns. An exception of it ends the call and is raised here.
+            meta: Further members of the request's ``_meta``.
+            answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
+            state: The state of that `InputRequired`.
+
+        Raises:
+            LocalProtocolError: The server did not declare tools, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session, and the client does not connect again.
+            InputRequired: The server asks for input, and the client has ``answer_input=False``.
+        """
+        params: dict[str, Any] = {"name": name}
+        if arguments is not None:
+            params["arguments"] = dict(arguments)
+        requests = self._requests
+        options = call_options(self._long_call, timeout, cap, on_progress, meta)
+        result: CallToolResult = await requests.call("tools/call", params, options, answers, state)
+        if name in requests.outputs:
+            requests.outputs.check(name, result)
+        return result
+
+    # -- resources -------------------------------------------------------------------------------------------------
+
+    async def list_resources(self, cursor: str | None = None) -> ListResourcesResult:
+        """Returns one page of the resources; `resources` iterates over all of them.
+
+        MCP 2026-07-28, Resources, Listing Resources.
+
+        Args:
+            cursor: The ``next_cursor`` of the page before; by default the first page.
+
+        Raises:
+            LocalProtocolError: The server did not declare resources, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session, and the client does not connect again.
+        """
+        page: ListResourcesResult = await self._list("resources/list", cursor)
+        return page
+
+    def resources(self) -> AsyncIterator[Resource]:
+        """Iterates over all resources; each page is requested when it is needed. Raises as `list_resources` does."""
+        return all_pages(self.list_resources, lambda page: page.resources)
+
+    async def list_resource_templates(self, cursor: str | None = None) -> ListResourceTemplatesResult:
+        """Returns one page of the resource templates; `resource_templates` iterates over all of them.
+
+        MCP 2026-07-28, Resources, Resource Templates. Arguments and errors are those of `list_resources`.
+        """
+        page: ListResourceTemplatesResult = await self._list("resources/templates/list", cursor)
+        return page
+
+    def resource_templates(self) -> AsyncIterator[ResourceTemplate]:
+        """Iterates over all resource templates; each page is requested when it is needed. Raises as the list does."""
+        return all_pages(self.list_resource_templates, lambda page: page.resource_templates)
+
+    async def read_resource(
+        self,
+        uri: str,
+        *,
+        timeout: float | None = None,
+        cap: float | None = None,
+        answers: Mapping[str, InputResponse] | None = None,
+        state: str | None = None,
+    ) -> ReadResourceResult:
+        """Reads a resource. MCP 2026-07-28, Resources, Reading Resources.
+
+        Args:
+            uri: The resource.
+            timeout: Seconds without an answer or a progress report; by default the client's.
+            cap: Seconds in all; by default the client's.
+            answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
+            state: The state of that `InputRequired`.
+
+        Raises:
+            ResourceNotFound: The server has no such resource.
+            LocalProtocolError: The server did not declare resources, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session, and the client does not connect again.
+            InputRequired: The server asks for input, and the client has ``answer_input=False``.
+        """
+        try:
+            options = call_options(self._long_call, timeout, cap)
+            result: ReadResourceResult = await self._requests.call(
+                "resources/read", {"uri": uri}, options, answers, state
+            )
+            return result
+        except RpcError as error:
+            # The revisions have two codes for it; the stateless one is told apart by its data.
+            if error.code == INVALID_PARAMS and isinstance(error.data, dict) and error.data.get("uri") == uri:
+                raise ResourceNotFound(uri) from error
+            raise
+
+    async def subscribe_resource(self, uri: str) -> None:
+        """Subscribes to a resource until its session ends, or `unsubscribe_resource`; `listen` does it in both eras.
+
+        MCP 2025-11-25, Resources, Subscriptions; no stateless server has it. Changes are
+        reported to ``on_change`` and to every `Listener` of the resource.
+
+        Args:
+            uri: The resource.
+
+        Raises:
+            LocalProtocolError: The server did not declare resources.subscribe, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session, and the client does not connect again.
+        """
+        await self._subscriptions.keep(uri)
+
+    async def unsubscribe_resource(self, uri: str) -> None:
+        """Takes `subscribe_resource` back; raises as it does. A `Listener` of the same resource goes on."""
+        await self._subscriptions.give_back(uri)
+
+    # -- prompts and completion ------------------------------------------------------------------------------------
+
+    async def list_prompts(self, cursor: str | None = None) -> ListPromptsResult:
+        """Returns one page of the prompts; `prompts` iterates over all of them.
+
+        MCP 2026-07-28, Prompts, Listing Prompts.
+
+        Args:
+            cursor: The ``next_cursor`` of the page before; by default the first page.
+
+        Raises:
+            LocalProtocolError: The server did not declare prompts, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session, and the client does not connect again.
+        """
+        page: ListPromptsResult = await self._list("prompts/list", cursor)
+        return page
+
+    def prompts(self) -> AsyncIterator[Prompt]:
+        """Iterates over all prompts; each page is requested when it is needed. Raises as `list_prompts` does."""
+        return all_pages(self.list_prompts, lambda page: page.prompts)
+
+    async def get_prompt(
+        self,
+        name: str,
+        arguments: Mapping[str, str] | None = None,
+        *,
+        timeout: float | None = None,
+        cap: float | None = None,
+        answers: Mapping[str, InputResponse] | None = None,
+        state: str | None = None,
+    ) -> GetPromptResult:
+        """Fills in a prompt. MCP 2026-07-28, Prompts, Getting a Prompt.
+
+        Args:
+            name: The prompt.
+            arguments: Its arguments; all are text.
+            timeout: Seconds without an answer or a progress report; by default the client's.
+            cap: Seconds in all; by default the client's.
+            answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
+            state: The state of that `InputRequired`.
+
+        Raises:
+            LocalProtocolError: The server did not declare prompts, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session, and the client does not connect again.
+            InputRequired: The server asks for input, and the client has ``answer_input=False``.
+        """
+        params: dict[str, Any] = {"name": name}
+        if arguments is not None:
+            params["arguments"] = dict(arguments)
+        options = call_options(self._long_call, timeout, cap)
+        result: GetPromptResult = await self._requests.call("prompts/get", params, options, answers, state)
+        return result
+
+    async def complete(
+        self, ref: CompletionReference, argument: str, value: str, context: Mapping[str, str] | None = None
+    ) -> Completion:
+        """Asks for completions of an argument that the user is typing. MCP 2026-07-28, Completion.
+
+        Args:
+            ref: The prompt or resource template.
+            argument: The name of its argument.
+            value: What was typed so far.
+            context: The other arguments that have a value already.
+
+        Returns:
+            At most 100 values, and whether there are more.
+
+        Raises:
+            LocalProtocolError: The server did not declare completions, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session, and the client does not connect again.
+        """
+        requests = self._requests
+        params: dict[str, Any] = {
+            "ref": requests.negotiated.era.unstructure(ref),
+            "argument": {"name": argument, "value": value},
+        }
+        if context is not None:
+            params["context"] = {"arguments": dict(context)}
+        result: CompleteResult = await requests.call("completion/complete", params)
+        return result.completion
+
+    async def _list(self, method: str, cursor: str | None) -> Any:
+        return await self._requests.call(method, {} if cursor is None else {"cursor": cursor})
