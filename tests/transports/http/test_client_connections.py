@@ -1,4 +1,4 @@
-"""Connections of a client's own: what is told on them as a whole HTTP client would, and how they are pool."""
+"""Connections of a client's own: what is told on them as a whole HTTP client would, and how they are kept."""
 
 from __future__ import annotations
 
