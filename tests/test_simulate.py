@@ -21,7 +21,7 @@ from mcp_actors.simulate import (
     Constant,
     Empirical,
     Exponential,
-    Link,
+    LinkProfile,
     LogNormal,
     Uniform,
     User,
@@ -34,7 +34,7 @@ from mcp_actors.simulate.report import latencies
 BUSY = World(
     clients=40,
     servers=3,
-    link=Link(
+    link=LinkProfile(
         latency=LogNormal(0.1, 0.5),
         bandwidth=100_000,
         stall=0.01,
@@ -65,7 +65,7 @@ async def calls_forever(user: User) -> None:
 
 def test_a_link_of_100_ms_gives_round_trips_of_200_ms() -> None:
     # Connecting and the first question are a round trip each; calls are answered at 0.6, 0.8, 1.0.
-    report = simulate(one_user(calls_forever, link=Link(latency=0.1)), seed=1, duration=1.05)
+    report = simulate(one_user(calls_forever, link=LinkProfile(latency=0.1)), seed=1, duration=1.05)
     assert report.latency == attrs.evolve(latencies([0.2]), count=3)
     assert (report.calls, report.answered, report.unfinished, report.failed) == (4, 3, 1, 0)
     assert (report.messages, report.messages_lost, report.handler_runs) == (9, 0, 3)
@@ -88,7 +88,7 @@ def test_bandwidth_makes_frames_wait_for_each_other() -> None:
             nursery.start_soon(user.call, "work", {"seconds": 0.0})
             nursery.start_soon(user.call, "work", {"seconds": 0.0})
 
-    report = simulate(one_user(pair, link=Link(bandwidth=1000)), seed=1, duration=10)
+    report = simulate(one_user(pair, link=LinkProfile(bandwidth=1000)), seed=1, duration=10)
     # Requests of the same length leave one after the other, and their answers overlap with that.
     assert report.latency.count == 2
     assert report.latency.max > 1.2 * report.latency.p50
@@ -101,7 +101,7 @@ def test_a_link_that_breaks_at_a_frame_fails_the_call_and_is_made_again() -> Non
             await user.think(5)
 
     # Frames 1 and 2 open a session, 3 is the call, 4 would be the answer.
-    link = Link(latency=0.1, disconnect_at_frame=4)
+    link = LinkProfile(latency=0.1, disconnect_at_frame=4)
     report = simulate(one_user(two_calls, link=link), seed=1, duration=20)
     assert report.errors == {"ConnectionLost": 2}
     assert (report.calls, report.failed, report.disconnects) == (2, 2, 2)
@@ -119,7 +119,9 @@ def test_what_is_under_way_is_lost_with_the_connection() -> None:
                 nursery.start_soon(user.call, "work", {"seconds": 0.0})
 
     # Frame 3 is the first call, and still on its way when the second one breaks the line.
-    report = simulate(one_user(pair, link=Link(latency=0.1, disconnect_at_frame=4)), seed=1, duration=5)
+    report = simulate(
+        one_user(pair, link=LinkProfile(latency=0.1, disconnect_at_frame=4)), seed=1, duration=5
+    )
     assert (report.failed, report.handler_runs, report.messages_lost) == (2, 0, 2)
 
 
@@ -132,7 +134,7 @@ def test_no_frame_overtakes_another_and_a_full_line_makes_its_sender_wait() -> N
         times.append(trio.current_time())
 
     times: list[float] = []
-    world = one_user(listens, server=_counting, link=Link(latency=Uniform(0.9, 1.0)))
+    world = one_user(listens, server=_counting, link=LinkProfile(latency=Uniform(0.9, 1.0)))
     simulate(world, seed=1, duration=60)
     assert seen == list(range(1000))
     # A second for the call after two round trips, then a second for every 256 frames of a thousand.
@@ -151,7 +153,7 @@ def _counting() -> Server:
 
 
 def test_a_session_that_never_comes_about_is_counted_and_tried_again() -> None:
-    report = simulate(one_user(calls_forever, link=Link(disconnect_at_frame=1)), seed=1, duration=30)
+    report = simulate(one_user(calls_forever, link=LinkProfile(disconnect_at_frame=1)), seed=1, duration=30)
     assert report.connected == report.calls == 0
     assert report.refused == {"ConnectionLost": report.disconnects}
     assert report.disconnects > 10
@@ -162,7 +164,7 @@ def test_cancelled_work_is_counted_and_confirmed_by_its_handler() -> None:
         assert await user.call("work", {"seconds": 10.0}, patience=1.0) is None
         await user.think(1)
 
-    report = simulate(one_user(gives_up, link=Link(latency=0.1)), seed=1, duration=20)
+    report = simulate(one_user(gives_up, link=LinkProfile(latency=0.1)), seed=1, duration=20)
     assert (report.calls, report.cancelled, report.cancels_confirmed) == (1, 1, 1)
     assert report.handlers_stopped == 1
     # Begun at 0.1 and stopped at 1.1, by the cancellation that was sent at 1.0.
@@ -174,7 +176,7 @@ def test_a_cancellation_that_comes_too_late_is_not_confirmed() -> None:
         await user.call("work", {"seconds": 1.0}, patience=1.15)
         await user.think(5)
 
-    report = simulate(one_user(gives_up, link=Link(latency=0.1)), seed=1, duration=20)
+    report = simulate(one_user(gives_up, link=LinkProfile(latency=0.1)), seed=1, duration=20)
     assert (report.cancelled, report.cancels_confirmed, report.handlers_stopped) == (1, 0, 0)
     assert (report.wasted_runs, report.wasted_seconds) == (1, 1.0)
 
@@ -203,7 +205,7 @@ def test_a_break_that_is_noticed_late_leaves_the_handler_at_work() -> None:
         await user.call("work", {"seconds": 3.0})
 
     # The cancellation, frame 4, breaks the line; the server finds out five seconds later and has long been done.
-    link = Link(disconnect_at_frame=4, notice=5)
+    link = LinkProfile(disconnect_at_frame=4, notice=5)
     report = simulate(one_user(waits, link=link, timeout=1.0), seed=1, duration=10)
     assert report.errors == {"CallTimeout": 1}
     assert (report.handlers_stopped, report.wasted_seconds) == (0, 3.0)
@@ -213,7 +215,7 @@ def test_a_line_that_stands_still_holds_what_comes_after() -> None:
     async def one_call(user: User) -> None:
         await user.call("work", {"seconds": 0.0})
 
-    report = simulate(one_user(one_call, link=Link(stall=1, stall_time=2)), seed=1, duration=60)
+    report = simulate(one_user(one_call, link=LinkProfile(stall=1, stall_time=2)), seed=1, duration=60)
     assert report.latency.max == 4.0
     assert report.stalls == report.messages == 4
 
@@ -222,7 +224,7 @@ def test_a_connection_breaks_after_a_time_whether_used_or_not() -> None:
     async def waits(user: User) -> None:
         await user.think(1000)
 
-    report = simulate(one_user(waits, link=Link(disconnect_every=10)), seed=1, duration=999)
+    report = simulate(one_user(waits, link=LinkProfile(disconnect_every=10)), seed=1, duration=999)
     assert 70 < report.disconnects < 130
     assert report.reconnects == report.disconnects
 
@@ -304,7 +306,7 @@ def one_at_a_time() -> str:
         await user.think(1)
         await user.call("work", {"seconds": user.number / 100})
 
-    world = World(clients=30, ramp=0, server=make, behaviour=calls, link=Link(latency=0.1))
+    world = World(clients=30, ramp=0, server=make, behaviour=calls, link=LinkProfile(latency=0.1))
     return simulate(world, seed=3, duration=60).to_json()
 
 
@@ -314,7 +316,7 @@ def test_equal_deadlines_do_not_depend_on_addresses() -> None:
 
     def world(run: int) -> World:
         async def behave(user: User) -> None:
-            ballast = [object() for _ in range(user.dice.randrange(100) * run)]
+            ballast = [object() for _ in range(user.rng.randrange(100) * run)]
             await user.think(1)
             order[run].append(user.number)
             assert len(ballast) >= 0
@@ -336,7 +338,7 @@ def test_nobody_elses_dice_are_touched() -> None:
         random.getstate(),
         gc.get_threshold(),
     )
-    simulate(one_user(calls_forever, link=Link(latency=0.1)), seed=1, duration=1)
+    simulate(one_user(calls_forever, link=LinkProfile(latency=0.1)), seed=1, duration=1)
     after = (
         scheduler._ALLOW_DETERMINISTIC_SCHEDULING,
         scheduler._r.getstate(),
@@ -367,12 +369,12 @@ def test_a_trio_that_cannot_be_made_repeatable_is_refused(monkeypatch: pytest.Mo
         lambda: Empirical([-1.0]),
         lambda: Empirical([1.0], weights=[1, 2]),
         lambda: Empirical([1.0], weights=[0]),
-        lambda: Link(latency=-0.1),
-        lambda: Link(disconnect=1.1),
-        lambda: Link(stall=-1),
-        lambda: Link(bandwidth=0),
-        lambda: Link(disconnect_every=0),
-        lambda: Link(disconnect_at_frame=0),
+        lambda: LinkProfile(latency=-0.1),
+        lambda: LinkProfile(disconnect=1.1),
+        lambda: LinkProfile(stall=-1),
+        lambda: LinkProfile(bandwidth=0),
+        lambda: LinkProfile(disconnect_every=0),
+        lambda: LinkProfile(disconnect_at_frame=0),
         lambda: World(clients=0),
         lambda: World(clients=1, servers=0),
         lambda: World(clients=1, cancel=2),
@@ -433,8 +435,8 @@ def _with_work(server: Server) -> Server:
     ],
 )
 def test_distributions_have_the_mean_that_they_state(distribution: Any, mean: float) -> None:
-    dice = random.Random(1)
-    drawn = [distribution.sample(dice) for _ in range(20_000)]
+    rng = random.Random(1)
+    drawn = [distribution.sample(rng) for _ in range(20_000)]
     assert sum(drawn) / len(drawn) == pytest.approx(mean, rel=0.02)
     assert min(drawn) >= 0
 

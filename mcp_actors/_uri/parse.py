@@ -39,7 +39,6 @@ class Operator:
     first: str
     separator: str
     named: bool = False
-    if_empty: str = ""
     reserved: bool = False
 
 
@@ -50,8 +49,8 @@ OPERATORS = {
     ".": Operator(".", "."),
     "/": Operator("/", "/"),
     ";": Operator(";", ";", named=True),
-    "?": Operator("?", "&", named=True, if_empty="="),
-    "&": Operator("&", "&", named=True, if_empty="="),
+    "?": Operator("?", "&", named=True),
+    "&": Operator("&", "&", named=True),
 }
 
 

@@ -1,4 +1,4 @@
-"""What the demo counts: one `Tally` for each binding and era. Its memory does not grow with the number of calls."""
+"""The figures of the demo: one `Tally` for each binding and era. Its memory does not grow with the number of calls."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from collections.abc import Iterable
 
 import attrs
 
+from mcp_actors.simulate.percentiles import percentile_of_counts
+
 __all__ = ["CallLatencies", "Tally"]
 
-_PER_DOUBLING = 16  # buckets: a percentile is right to about 4 %
-_FLOOR = 1e-6  # seconds; everything below is in the first bucket
-_BUCKETS = 32 * _PER_DOUBLING  # up to more than an hour
+# Buckets from one value to twice the value: a percentile is right to about 4 %.
+_PER_DOUBLING = 16
+# Seconds; everything below is in the first bucket.
+_FLOOR = 1e-6
+# The last bucket begins beyond an hour.
+_BUCKETS = 32 * _PER_DOUBLING
 
 
 @attrs.define
@@ -21,21 +26,19 @@ class CallLatencies:
     counts: list[int] = attrs.field(factory=lambda: [0] * _BUCKETS)
 
     def add(self, seconds: float) -> None:
+        """Counts a value."""
         index = int(math.log2(max(seconds, _FLOOR) / _FLOOR) * _PER_DOUBLING)
         self.counts[min(index, _BUCKETS - 1)] += 1
 
     def merge(self, other: CallLatencies) -> None:
+        """Adds what another histogram has counted."""
         self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
 
     def percentile(self, percent: float) -> float | None:
-        """The value that ``percent`` of 100 stay below, in seconds; ``None`` when nothing was counted."""
-        wanted = sum(self.counts) * percent / 100
-        seen = 0
-        for index, count in enumerate(self.counts):
-            seen += count
-            if count and seen >= wanted:
-                return _FLOOR * math.exp2((index + 0.5) / _PER_DOUBLING)
-        return None
+        """Returns the seconds that ``percent`` of 100 values do not exceed, or ``None`` if nothing was counted."""
+        middles = (_FLOOR * math.exp2((index + 0.5) / _PER_DOUBLING) for index in range(_BUCKETS))
+        counts = zip(middles, self.counts, strict=True)
+        return percentile_of_counts(counts, sum(self.counts), percent)
 
 
 @attrs.define
@@ -46,7 +49,7 @@ class Tally:
     era: str
     planned: int
     """Sessions to open."""
-    lanes: int
+    calls_at_once: int
     """Calls that each session keeps in flight."""
     opened: int = 0
     live: int = 0
@@ -65,13 +68,14 @@ class Tally:
     """Of the calls that were answered."""
 
     def fail(self, what: str) -> None:
+        """Counts an error and keeps its text if it is one of the first three."""
         self.errors += 1
         if len(self.examples) < 3:
             self.examples.append(what)
 
     @classmethod
     def total(cls, tallies: Iterable[Tally]) -> Tally:
-        """The sum of all rows."""
+        """Returns the sum of all rows."""
         total = cls("all", "", 0, 1)
         for tally in tallies:
             for name in ("planned", "opened", "live", "calls", "reports", "cancelled", "confirmed", "errors"):

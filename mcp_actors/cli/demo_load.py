@@ -45,7 +45,7 @@ class Binding:
     name: str
     open: Callable[[], AbstractAsyncContextManager[Callable[[], Target]]]
     sessions: int | None
-    lanes: int
+    calls_at_once: int
 
 
 @asynccontextmanager
@@ -72,13 +72,13 @@ def _listening(address: str) -> Callable[[], AbstractAsyncContextManager[Callabl
 
 
 BINDINGS: tuple[Binding, ...] = (
-    Binding("memory", _memory, sessions=None, lanes=1),
+    Binding("memory", _memory, sessions=None, calls_at_once=1),
     # Client and server share this process, and over HTTP each call is a request of its own: dearer than in memory.
-    Binding("http", _listening("http://127.0.0.1:0/mcp"), sessions=32, lanes=2),
-    Binding("ws", _listening("ws://127.0.0.1:0/ws"), sessions=32, lanes=2),
-    Binding("tcp", _listening("tcp://127.0.0.1:0"), sessions=32, lanes=2),
+    Binding("http", _listening("http://127.0.0.1:0/mcp"), sessions=32, calls_at_once=2),
+    Binding("ws", _listening("ws://127.0.0.1:0/ws"), sessions=32, calls_at_once=2),
+    Binding("tcp", _listening("tcp://127.0.0.1:0"), sessions=32, calls_at_once=2),
     # A session over stdio is a child process: a few of them, busy, instead of hundreds of interpreters.
-    Binding("stdio", _stdio, sessions=4, lanes=16),
+    Binding("stdio", _stdio, sessions=4, calls_at_once=16),
 )
 
 
@@ -109,7 +109,7 @@ class Load:
             for index, era in enumerate(ERAS):
                 planned = (wanted + index) // len(ERAS)
                 if planned:
-                    self.tallies.append((binding, Tally(binding.name, era, planned, binding.lanes)))
+                    self.tallies.append((binding, Tally(binding.name, era, planned, binding.calls_at_once)))
 
     @property
     def rows(self) -> list[Tally]:
@@ -157,17 +157,17 @@ class Load:
                 tally.opened += 1
                 tally.live += 1
                 try:
-                    await self._converse(client, tally, who)
+                    await self._use(client, tally, who)
                 finally:
                     tally.live -= 1
         except Exception as error:
             tally.fail(f"{who}: {type(error).__name__}: {error}")
 
-    async def _converse(self, client: Client, tally: Tally, who: str) -> None:
+    async def _use(self, client: Client, tally: Tally, who: str) -> None:
         session = _DemoSession(client, tally, who)
-        async with trio.open_nursery() as lanes:
-            for _ in range(tally.lanes):
-                lanes.start_soon(session.lane, random.Random(self.random.random()), self.stopping)
+        async with trio.open_nursery() as calls:
+            for _ in range(tally.calls_at_once):
+                calls.start_soon(session.call_repeatedly, random.Random(self.random.random()), self.stopping)
         await session.confirm()
 
 
@@ -179,16 +179,16 @@ class _DemoSession:
     cancelled: int = 0
     confirmed: int = 0
 
-    async def lane(self, chance: random.Random, stopping: trio.Event) -> None:
+    async def call_repeatedly(self, chance: random.Random, stopping: trio.Event) -> None:
         """One call after the other; ends with its first error, which is counted."""
         try:
             while not stopping.is_set():
-                dice = chance.random()
-                if dice < _SHARE_OF_HELD:
+                chosen = chance.random()
+                if chosen < _SHARE_OF_HELD:
                     await self._held_call(chance.random() * _MAX_HOLD)
                     continue
                 started = trio.current_time()
-                if dice < _SHARE_OF_HELD + _SHARE_OF_STEPS:
+                if chosen < _SHARE_OF_HELD + _SHARE_OF_STEPS:
                     await self._call_with_progress(chance.randint(2, 6))
                 else:
                     await self._plain_call(chance.randint(0, 10**6), chance.randint(0, 10**6))
@@ -239,7 +239,7 @@ class _DemoSession:
 
     async def _count_confirmed(self) -> None:
         counted = _value(await self.client.call_tool("cancellations", {"who": self.who}))
-        if counted > self.confirmed:  # answers of two lanes may overtake each other
+        if counted > self.confirmed:  # the answers of two calls may overtake each other
             self.tally.confirmed += counted - self.confirmed
             self.confirmed = counted
 

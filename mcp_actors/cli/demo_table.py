@@ -30,7 +30,7 @@ _COLUMNS: tuple[tuple[str, int, Callable[[Tally, float], str]], ...] = (
 def _sessions(row: Tally) -> str:
     """``2 x 16``: two sessions, each with 16 calls in flight; ``12/148``: not all are open yet."""
     opened = f"{row.opened:,}" if row.opened == row.planned else f"{row.opened:,}/{row.planned:,}"
-    return f"{opened} x {row.lanes}" if row.lanes > 1 else opened
+    return f"{opened} x {row.calls_at_once}" if row.calls_at_once > 1 else opened
 
 
 def _milliseconds(row: Tally, percent: float) -> str:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import sys
 
-from mcp_actors.simulate import Exponential, Link, LogNormal, Report, World, simulate
+from mcp_actors.simulate import Exponential, LinkProfile, LogNormal, Report, World, simulate
 
 
 def experiment(disconnect: float, clients: int = 10_000, seed: int = 1) -> Report:
     """A minute of users who think for 10 s, wait half a second for an answer, and now and then give up."""
     world = World(
         clients=clients,
-        link=Link(latency=LogNormal(median=0.1, sigma=0.3), disconnect=disconnect),  # each way
+        link=LinkProfile(latency=LogNormal(median=0.1, sigma=0.3), disconnect=disconnect),  # each way
         think=Exponential(mean=10.0),
         service=Exponential(mean=0.5),
         cancel=0.1,  # of all calls are given up if they take

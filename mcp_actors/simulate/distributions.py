@@ -1,4 +1,4 @@
-"""How long things take: small values, each of which draws from dice that it is given. All times are seconds."""
+"""How long things take: small values, each of which draws from rng that it is given. All times are seconds."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["Constant", "Distribution", "Empirical", "Exponential", "LogNormal", 
 class Distribution(Protocol):
     """Anything with this method will do."""
 
-    def sample(self, dice: random.Random) -> float:
-        """Draws one value, 0 or more; must use no other source of chance than ``dice``."""
+    def sample(self, rng: random.Random) -> float:
+        """Draws one value, 0 or more; must use no other source of chance than ``rng``."""
 
 
 def _not_negative(instance: Any, attribute: attrs.Attribute[float], value: float) -> None:
@@ -31,7 +31,7 @@ class Constant:
 
     seconds: float = attrs.field(validator=_not_negative)
 
-    def sample(self, dice: random.Random) -> float:
+    def sample(self, rng: random.Random) -> float:
         """Draws nothing."""
         return self.seconds
 
@@ -47,9 +47,9 @@ class Uniform:
         if self.high < self.low:
             raise ValueError("Uniform: high is lower than low")
 
-    def sample(self, dice: random.Random) -> float:
+    def sample(self, rng: random.Random) -> float:
         """One draw."""
-        return self.low + dice.random() * (self.high - self.low)
+        return self.low + rng.random() * (self.high - self.low)
 
 
 @attrs.frozen
@@ -58,9 +58,9 @@ class Exponential:
 
     mean: float = attrs.field(validator=_not_negative)
 
-    def sample(self, dice: random.Random) -> float:
+    def sample(self, rng: random.Random) -> float:
         """One draw."""
-        return -math.log(1.0 - dice.random()) * self.mean
+        return -math.log(1.0 - rng.random()) * self.mean
 
 
 @attrs.frozen
@@ -73,9 +73,9 @@ class LogNormal:
     median: float = attrs.field(validator=_not_negative)
     sigma: float = attrs.field(validator=_not_negative)
 
-    def sample(self, dice: random.Random) -> float:
+    def sample(self, rng: random.Random) -> float:
         """One normal draw."""
-        return self.median * math.exp(dice.gauss(0.0, self.sigma))
+        return self.median * math.exp(rng.gauss(0.0, self.sigma))
 
 
 def _numbers(values: Iterable[float]) -> tuple[float, ...]:
@@ -100,9 +100,9 @@ class Empirical:
             raise ValueError("Empirical: some weight must be more than 0")
         object.__setattr__(self, "_cumulated", tuple(itertools.accumulate(weights)))
 
-    def sample(self, dice: random.Random) -> float:
+    def sample(self, rng: random.Random) -> float:
         """One draw."""
-        return dice.choices(self.values, cum_weights=self._cumulated)[0]
+        return rng.choices(self.values, cum_weights=self._cumulated)[0]
 
 
 def as_distribution(value: float | Distribution) -> Distribution:

@@ -1,8 +1,9 @@
-"""Links between simulated machines: everything that is under way on all of them stands in the clock.
+"""Links between simulated machines. Every frame that is in transit is an entry in the heap of the virtual clock.
 
-`~mcp_actors.testing.FaultyTransport` puts a nursery and tasks of its own round every channel, which is the way to wrap
-a binding that is not ours to change. Here there is no binding underneath, so a frame costs one entry in a heap and no
-task: the same thousand sessions took 1.8 s of processor time and 104 KiB each, against 2.8 s and 128 KiB.
+`~mcp_actors.testing.FaultyTransport` needs a nursery and two tasks for every channel, because it wraps a binding that
+it cannot change. Here there is no binding underneath, so a frame costs one entry in a heap and no task: the same
+thousand sessions took 1.8 s of processor time and 104 KiB each, against 2.8 s and 128 KiB. Both compute the time of
+arrival with `SerialLine`.
 """
 
 from __future__ import annotations
@@ -21,34 +22,46 @@ from mcp_actors.abc import ConnectionHandler, Frame, FrameChannel
 from mcp_actors.errors import ConnectFailed
 from mcp_actors.simulate.distributions import Constant, Distribution, as_distribution
 from mcp_actors.simulate.repeatable import VirtualClock
+from mcp_actors.testing.line import SerialLine
 
-__all__ = ["Link", "LinkEnd", "Site", "Traffic", "Uplink"]
+__all__ = [
+    "LinkProfile",
+    "SimulatedChannel",
+    "SimulatedClientTransport",
+    "SimulatedServerTransport",
+    "TrafficCounts",
+]
 
-# Frames under way in one direction of one connection before `send` waits: what a pipe or a socket holds.
+# Frames in transit in one direction of one connection before `send` waits: what a pipe or a socket holds.
 WINDOW = 256
 
 
 @attrs.frozen(kw_only=True)
-class Link:
-    """What the connection of every client is like; the defaults are a perfect one. Where a time is wanted, a number
-    will do for a `Constant`. Raises `ValueError` for what cannot be.
+class LinkProfile:
+    """The properties of every client's connection. The defaults are a perfect one.
+
+    A number in place of a distribution stands for `Constant`; all times are seconds.
+
+    Raises:
+        ValueError: a probability is not within 0 and 1, a time is negative, the bandwidth or ``disconnect_every`` is
+            not positive, or ``disconnect_at_frame`` is less than 1.
     """
 
     latency: Distribution = attrs.field(default=Constant(0.0), converter=as_distribution)
-    """How long a frame is under way, drawn for each. A frame never overtakes the one before it. Connecting takes a
-    round trip."""
+    """Seconds that a frame is in transit, drawn for each. A frame never overtakes the one before it. Connecting takes
+    a round trip."""
     bandwidth: float = math.inf
-    """Bytes per second each way; frames wait for those before them to be out."""
+    """Bytes per second in each direction; a frame leaves after those before it."""
     stall: float = 0.0
     """The probability, for each frame, that the line stands still before it."""
     stall_time: Distribution = attrs.field(default=Constant(1.0), converter=as_distribution)
-    """For how long it stands still."""
+    """Seconds for which it stands still."""
     disconnect: float = 0.0
     """The probability, for each frame, that the connection breaks in its place."""
     disconnect_every: float = math.inf
-    """The mean time after which a connection breaks, whether it is used or not."""
+    """The mean of the seconds after which a connection breaks, whether it is used or not."""
     notice: Distribution = attrs.field(default=Constant(0.0), converter=as_distribution)
-    """How long after a break a side finds out, drawn for each side; what was under way is gone at once."""
+    """Seconds until a side learns of a break, drawn for each side. What was in transit is lost at once."""
     disconnect_at_frame: int | None = None
     """Every connection breaks in place of its n-th frame, both directions counted together from 1."""
 
@@ -65,8 +78,8 @@ class Link:
 
 
 @attrs.define
-class Traffic:
-    """What went over all links so far."""
+class TrafficCounts:
+    """Counts of what went over all links."""
 
     disconnects: int = 0
     stalls: int = 0
@@ -74,49 +87,52 @@ class Traffic:
     bytes: int = 0
     frames_lost: int = 0
 
+    def count_stall(self) -> None:
+        """Counts one time that a line stood still."""
+        self.stalls += 1
 
-class _Connection:
-    """What the two ends have in common."""
 
-    __slots__ = ("broken", "clock", "dice", "ends", "frames", "link", "traffic")
+class _SimulatedConnection:
+    """The state that the two ends of a connection share."""
 
-    def __init__(self, link: Link, clock: VirtualClock, dice: random.Random, traffic: Traffic) -> None:
+    __slots__ = ("broken", "clock", "ends", "frames", "link", "rng", "traffic")
+
+    def __init__(
+        self, link: LinkProfile, clock: VirtualClock, rng: random.Random, traffic: TrafficCounts
+    ) -> None:
         self.link = link
         self.clock = clock
-        self.dice = dice
+        self.rng = rng
         self.traffic = traffic
         self.frames = 0
         self.broken = False
-        self.ends: tuple[LinkEnd, ...] = ()
+        self.ends: tuple[SimulatedChannel, ...] = ()
         if link.disconnect_every < math.inf:
-            after = -math.log(1.0 - dice.random()) * link.disconnect_every
+            after = -math.log(1.0 - rng.random()) * link.disconnect_every
             clock.at(trio.current_time() + after, self.cut, None)
 
     def cut(self, _: object = None) -> None:
-        """Breaks, unless it is over already."""
+        """Breaks the connection, unless it is over already."""
         if self.broken or any(end.closed for end in self.ends):
             return
         self.broken = True
         self.traffic.disconnects += 1
         now = trio.current_time()
         for end in self.ends:
-            self.clock.at(now + self.link.notice.sample(self.dice), end.end, _lost())
+            self.clock.at(now + self.link.notice.sample(self.rng), end.end, _lost())
 
-    def due(self, size: int, line_free: float) -> tuple[float, float]:
-        """When a frame that is sent now is out, and when it arrives."""
-        link, dice = self.link, self.dice
-        begin = max(trio.current_time(), line_free)
-        if link.stall and dice.random() < link.stall:
-            self.traffic.stalls += 1
-            begin += link.stall_time.sample(dice)
-        out = begin + size / link.bandwidth
-        return out, out + link.latency.sample(dice)
+    def line(self) -> SerialLine:
+        """Returns the line for one direction."""
+        link = self.link
+        return SerialLine(
+            link.bandwidth, link.stall, link.stall_time.sample, link.latency.sample, self.traffic.count_stall
+        )
 
     def is_cut_by_this_frame(self) -> bool:
         self.frames += 1
         link = self.link
         return self.frames == link.disconnect_at_frame or (
-            link.disconnect > 0.0 and self.dice.random() < link.disconnect
+            link.disconnect > 0.0 and self.rng.random() < link.disconnect
         )
 
 
@@ -124,22 +140,25 @@ def _lost() -> trio.BrokenResourceError:
     return trio.BrokenResourceError("the connection was lost (as simulated)")
 
 
-class LinkEnd(FrameChannel):
+class SimulatedChannel(FrameChannel):
     """One end of a simulated connection."""
 
-    def __init__(self, connection: _Connection, name: str) -> None:
+    def __init__(self, connection: _SimulatedConnection, name: str) -> None:
         self._connection = connection
         self._name = name
         self._arrived: deque[Frame] = deque()
         self._ending: Exception | None = None
         self._changed = trio.lowlevel.ParkingLot()
-        self._line_free = self._latest = -math.inf
-        self._under_way = 0
+        self._line = connection.line()
+        self._latest = -math.inf
+        self._in_transit = 0
         self.closed = False
-        self.other: LinkEnd = self
+        self.other: SimulatedChannel = self
 
     def __repr__(self) -> str:
-        return f"<LinkEnd {self._name}: {len(self._arrived)} to receive, {self._under_way} under way>"
+        return (
+            f"<SimulatedChannel {self._name}: {len(self._arrived)} to receive, {self._in_transit} in transit>"
+        )
 
     @property
     def peer(self) -> str:
@@ -148,12 +167,12 @@ class LinkEnd(FrameChannel):
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def send_nowait(self, frame: Frame) -> None:
-        """Sends one frame on its way; raises `trio.WouldBlock` when too much is under way already."""
+        """Sends one frame; raises `trio.WouldBlock` when too much is in transit already."""
         if self.closed:
             raise trio.ClosedResourceError("this end was closed")
         if self._ending is not None:
             raise trio.BrokenResourceError("the connection has ended") from self._ending
-        if self._under_way >= WINDOW:
+        if self._in_transit >= WINDOW:
             raise trio.WouldBlock
         connection = self._connection
         traffic = connection.traffic
@@ -161,13 +180,12 @@ class LinkEnd(FrameChannel):
         traffic.bytes += len(frame.data)
         if connection.is_cut_by_this_frame():
             connection.cut()
-        self._line_free, due = connection.due(len(frame.data), self._line_free)
-        self._latest = max(due, self._latest)
-        self._under_way += 1
+        self._latest = max(self._line.arrival(len(frame.data), connection.rng), self._latest)
+        self._in_transit += 1
         connection.clock.at(self._latest, self.other.arrive, frame)
 
     async def send(self, value: Frame) -> None:
-        """Sends one frame; cancelled while it waits for room, it has sent nothing."""
+        """Sends one frame. Cancelled while it waits for space, it has sent nothing."""
         await trio.lowlevel.checkpoint()
         while True:
             try:
@@ -177,7 +195,7 @@ class LinkEnd(FrameChannel):
                 await self._changed.park()
 
     async def send_many(self, frames: Sequence[Frame]) -> None:
-        """Sends frames in order. Cancelled, those that still waited for room are not sent, none is torn."""
+        """Sends frames in order. Cancelled, those that still waited for space are not sent, and none is torn."""
         for frame in frames:
             await self.send(frame)
 
@@ -209,14 +227,14 @@ class LinkEnd(FrameChannel):
 
     def _take(self, count: int) -> None:
         other = self.other
-        if other._under_way >= WINDOW:
+        if other._in_transit >= WINDOW:
             other._changed.unpark_all()
-        other._under_way -= count
+        other._in_transit -= count
 
-    # -- what the clock brings ----------------------------------------------------------------------------------------
+    # -- called by the clock ------------------------------------------------------------------------------------------
 
     def arrive(self, frame: Frame) -> None:
-        """A frame is there, unless it was lost on the way."""
+        """Receives a frame, unless it was lost on the way."""
         if self._connection.broken or self.closed:
             self._connection.traffic.frames_lost += 1
             return
@@ -224,7 +242,7 @@ class LinkEnd(FrameChannel):
         self._changed.unpark_all()
 
     def end(self, ending: Exception) -> None:
-        """No more will come."""
+        """Receives the end of the connection."""
         if self._ending is None:
             self._ending = ending
             self._changed.unpark_all()
@@ -232,20 +250,20 @@ class LinkEnd(FrameChannel):
     # -- closing -----------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """Closes both directions: the other end gets what was sent, then the end; what it sends is lost."""
+        """Closes both directions. The other end gets what was sent and then the end; what it sends is lost."""
         if not self.closed:
             self.closed = True
             self._arrived.clear()
             self._changed.unpark_all()
             connection = self._connection
             if not connection.broken:
-                due = trio.current_time() + connection.link.latency.sample(connection.dice)
+                due = trio.current_time() + connection.link.latency.sample(connection.rng)
                 connection.clock.at(max(due, self._latest), self.other.end, trio.EndOfChannel())
         await trio.lowlevel.checkpoint()
 
 
-class Site:
-    """Where one simulated server is served: a `ServerTransport` for connections that `Uplink` makes."""
+class SimulatedServerTransport:
+    """The transport of one simulated server, for connections that `SimulatedClientTransport` makes."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -254,7 +272,7 @@ class Site:
 
     def __repr__(self) -> str:
         count = 0 if self._connections is None else len(self._connections.child_tasks)
-        return f"<Site {self._name}: {count} connections>"
+        return f"<SimulatedServerTransport {self._name}: {count} connections>"
 
     async def serve(
         self, handler: ConnectionHandler, *, task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED
@@ -268,46 +286,53 @@ class Site:
         finally:
             self._handler = self._connections = None
 
-    def accept(self, channel: LinkEnd) -> None:
-        """Serves one connection more; raises `ConnectFailed` if nobody does."""
+    def accept(self, channel: SimulatedChannel) -> None:
+        """Serves one more connection; raises `ConnectFailed` if the server is not running."""
         if self._connections is None:
             raise ConnectFailed(f"nobody serves {self._name}")
         self._connections.start_soon(self._handle, channel)
 
-    async def _handle(self, channel: LinkEnd) -> None:
+    async def _handle(self, channel: SimulatedChannel) -> None:
         assert self._handler is not None
         async with channel:
             await self._handler(channel)
 
 
-class Uplink:
-    """How one client reaches its site: a `ClientTransport`. Each of its connections draws from dice of its own."""
+class SimulatedClientTransport:
+    """The transport of one simulated client. Each of its connections has a source of chance of its own."""
 
-    def __init__(self, site: Site, link: Link, clock: VirtualClock, traffic: Traffic, seed: str) -> None:
-        self._site = site
+    def __init__(
+        self,
+        server_transport: SimulatedServerTransport,
+        link: LinkProfile,
+        clock: VirtualClock,
+        traffic: TrafficCounts,
+        seed: str,
+    ) -> None:
+        self._server_transport = server_transport
         self._link = link
         self._clock = clock
         self._traffic = traffic
         self._seed = seed
         self._tried = 0
         self.made = 0
-        """Connections so far."""
+        """How many connections were made."""
 
     def __repr__(self) -> str:
-        return f"<Uplink to {self._site!r}: {self.made} connections made>"
+        return f"<SimulatedClientTransport to {self._server_transport!r}: {self.made} connections made>"
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[FrameChannel]:
-        """Takes a round trip; raises `ConnectFailed` if nobody is there."""
+        """Opens a connection after a round trip; raises `ConnectFailed` if the server is not running."""
         self._tried += 1
         name = f"{self._seed} connection {self._tried}"
-        dice = random.Random(name)
-        await trio.sleep(self._link.latency.sample(dice) + self._link.latency.sample(dice))
+        rng = random.Random(name)
+        await trio.sleep(self._link.latency.sample(rng) + self._link.latency.sample(rng))
         self.made += 1
-        connection = _Connection(self._link, self._clock, dice, self._traffic)
-        ours, theirs = LinkEnd(connection, name), LinkEnd(connection, name)
+        connection = _SimulatedConnection(self._link, self._clock, rng, self._traffic)
+        ours, theirs = SimulatedChannel(connection, name), SimulatedChannel(connection, name)
         ours.other, theirs.other = theirs, ours
         connection.ends = ours, theirs
-        self._site.accept(theirs)
+        self._server_transport.accept(theirs)
         async with ours:
             yield ours

@@ -80,27 +80,27 @@ def run(function: Callable[[VirtualClock], Awaitable[T]], seed: int) -> T:
 
 @contextmanager
 def _repeatable(seed: int) -> Iterator[None]:
-    """Takes chance out of Trio's scheduler, and out of Python's own dice for whoever uses them, for a while.
+    """Takes chance out of Trio's scheduler, and out of Python's own rng for whoever uses them, for a while.
 
     Trio runs the tasks that are ready in a random order, on purpose, and has no public switch for that. It has one for
-    Hypothesis, in a private module: a batch is sorted by the age of its tasks before it is shuffled, and the dice for
+    Hypothesis, in a private module: a batch is sorted by the age of its tasks before it is shuffled, and the rng for
     that are one object that can be seeded. The first half matters as much as the second: tasks whose deadlines are
     equal become ready in the order of their memory addresses. Sorting loses nothing: the order is still random, the
     same for the same seed.
     """
     scheduler: Any = importlib.import_module("trio._core._run")
-    dice = getattr(scheduler, "_r", None)
-    if not isinstance(dice, random.Random) or not hasattr(scheduler, "_ALLOW_DETERMINISTIC_SCHEDULING"):
+    rng = getattr(scheduler, "_r", None)
+    if not isinstance(rng, random.Random) or not hasattr(scheduler, "_ALLOW_DETERMINISTIC_SCHEDULING"):
         raise RuntimeError(f"trio {trio.__version__} has no known way to make its scheduler repeatable")
-    before = scheduler._ALLOW_DETERMINISTIC_SCHEDULING, dice.getstate(), random.getstate()
+    before = scheduler._ALLOW_DETERMINISTIC_SCHEDULING, rng.getstate(), random.getstate()
     scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True
-    dice.seed(seed)
+    rng.seed(seed)
     random.seed(seed)
     try:
         yield
     finally:
         scheduler._ALLOW_DETERMINISTIC_SCHEDULING = before[0]
-        dice.setstate(before[1])
+        rng.setstate(before[1])
         random.setstate(before[2])
 
 

@@ -1,4 +1,4 @@
-"""What an experiment found: figures that are the same for the same seed, as a value, a table or JSON."""
+"""The figures of an experiment, which are the same for the same seed, as a value, a table or JSON."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Sequence
 
 import attrs
 
+from mcp_actors.simulate.percentiles import percentile
+
 __all__ = ["Latencies", "Report", "latencies"]
 
-# Virtual time is a sum of floats: beyond the nanosecond it shows how they were added up, not what was simulated.
+# Virtual time is a sum of floats. Digits beyond the nanosecond depend on the order in which they were added up.
 DIGITS = 9
 
 
@@ -18,7 +20,7 @@ DIGITS = 9
 class Latencies:
     """Seconds from the call to its answer as the caller saw it, waiting for a new connection included.
 
-    Quantiles are exact: the smallest value that so many of all values do not exceed.
+    Percentiles are exact: each is the smallest value that so many of all values do not exceed.
     """
 
     count: int
@@ -90,16 +92,14 @@ class Report:
 
 
 def latencies(values: Sequence[float]) -> Latencies:
-    """Sums up; nothing gives zeros."""
+    """Returns the summary of some values, all zero if there are none."""
     ordered = sorted(values)
     if not ordered:
         return Latencies(0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
-    def quantile(share: float) -> float:
-        return round(ordered[math.ceil(share * len(ordered)) - 1], DIGITS)
-
     mean = round(math.fsum(ordered) / len(ordered), DIGITS)
-    return Latencies(len(ordered), mean, quantile(0.5), quantile(0.9), quantile(0.99), quantile(1.0))
+    percentiles = (round(percentile(ordered, percent), DIGITS) for percent in (50, 90, 99, 100))
+    return Latencies(len(ordered), mean, *percentiles)
 
 
 def _table(report: Report) -> str:

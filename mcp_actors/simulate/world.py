@@ -15,9 +15,14 @@ from mcp_actors._exception_groups import one_error
 from mcp_actors.client import Client
 from mcp_actors.errors import McpError
 from mcp_actors.server import Server
+from mcp_actors.simulate.calls import NUMBER, CallLedger, name_of
 from mcp_actors.simulate.distributions import Constant, Distribution, Exponential, as_distribution
-from mcp_actors.simulate.ledger import NUMBER, Ledger, name_of
-from mcp_actors.simulate.links import Link, Site, Traffic, Uplink
+from mcp_actors.simulate.links import (
+    LinkProfile,
+    SimulatedClientTransport,
+    SimulatedServerTransport,
+    TrafficCounts,
+)
 from mcp_actors.simulate.repeatable import VirtualClock, run
 from mcp_actors.simulate.report import DIGITS, Report, latencies
 from mcp_actors.types import CallToolResult
@@ -32,13 +37,13 @@ class User:
     """Who uses one client: what a behaviour is given."""
 
     def __init__(
-        self, number: int, client: Client, dice: random.Random, ledger: Ledger, world: World
+        self, number: int, client: Client, rng: random.Random, ledger: CallLedger, world: World
     ) -> None:
         self.number = number
         """Counts from 0."""
         self.client = client
         """Its client, connected when the behaviour begins. What is asked of it directly is not counted."""
-        self.dice = dice
+        self.rng = rng
         """The only source of chance that a behaviour may use."""
         self._ledger = ledger
         self._world = world
@@ -48,7 +53,7 @@ class User:
 
     async def think(self, time: Distribution | float | None = None) -> None:
         """Waits: as long as given, or as the world says."""
-        await trio.sleep(as_distribution(self._world.think if time is None else time).sample(self.dice))
+        await trio.sleep(as_distribution(self._world.think if time is None else time).sample(self.rng))
 
     async def call(
         self, tool: str, arguments: Mapping[str, Any] | None = None, *, patience: float = math.inf
@@ -57,21 +62,21 @@ class User:
 
         ``None`` if there was no result, for what reason whatever: that is in the report.
         """
-        errand = self._ledger.begin()
+        call = self._ledger.begin()
         result: CallToolResult | None = None
         try:
             with trio.move_on_after(patience):
-                result = await self.client.call_tool(tool, arguments, meta={NUMBER: errand.number})
+                result = await self.client.call_tool(tool, arguments, meta={NUMBER: call.number})
         except McpError as error:
-            self._ledger.failed(errand, name_of(error))
+            self._ledger.failed(call, name_of(error))
             return None
         if result is None:
-            self._ledger.given_up(errand)
+            self._ledger.given_up(call)
             return None
         if result.is_error:
-            self._ledger.failed(errand, "isError")
+            self._ledger.failed(call, "isError")
         else:
-            self._ledger.answered(errand)
+            self._ledger.answered(call)
         return result
 
 
@@ -83,9 +88,9 @@ async def think_and_call(user: User) -> None:
     world = user._world
     while True:
         await user.think()
-        seconds = as_distribution(world.service).sample(user.dice)
-        impatient = world.cancel > 0 and user.dice.random() < world.cancel
-        patience = as_distribution(world.cancel_after).sample(user.dice) if impatient else math.inf
+        seconds = as_distribution(world.service).sample(user.rng)
+        impatient = world.cancel > 0 and user.rng.random() < world.cancel
+        patience = as_distribution(world.cancel_after).sample(user.rng) if impatient else math.inf
         await user.call("work", {"seconds": seconds}, patience=patience)
 
 
@@ -111,7 +116,7 @@ class World:
 
     clients: int
     """Each with a session of its own, on one of the servers in turn."""
-    link: Link = attrs.field(factory=Link)
+    link: LinkProfile = attrs.field(factory=LinkProfile)
     """What the connection of each client is like."""
     servers: int = 1
     """How many there are."""
@@ -122,7 +127,7 @@ class World:
     think: Distribution = attrs.field(default=Exponential(10.0), converter=as_distribution)
     """Time between an answer and the next call."""
     service: Distribution = attrs.field(default=Constant(0.05), converter=as_distribution)
-    """How long the server works for a call. Drawn from the caller's dice, so that worlds which differ in their links
+    """How long the server works for a call. Drawn from the caller's rng, so that worlds which differ in their links
     only are asked the same."""
     cancel: float = 0.0
     """The share of calls that is cancelled when there is no answer after ``cancel_after``."""
@@ -166,9 +171,9 @@ class _Run:
         self._world = world
         self._seed = seed
         self._duration = duration
-        self._ledger = Ledger()
-        self._traffic = Traffic()
-        self._uplinks: list[Uplink] = []
+        self._ledger = CallLedger()
+        self._traffic = TrafficCounts()
+        self._client_transports: list[SimulatedClientTransport] = []
 
     def __repr__(self) -> str:
         return f"<_Run seed={self._seed} {self._ledger!r}>"
@@ -178,28 +183,32 @@ class _Run:
         world = self._world
         with one_error():
             async with trio.open_nursery() as nursery:
-                sites = [Site(f"server {number}") for number in range(world.servers)]
-                for site in sites:
+                server_transports = [
+                    SimulatedServerTransport(f"server {number}") for number in range(world.servers)
+                ]
+                for server_transport in server_transports:
                     server = world.server()
                     server.middleware(self._ledger.middleware)
-                    await nursery.start(server.serve, site)
+                    await nursery.start(server.serve, server_transport)
                 for number in range(world.clients):
                     name = f"{self._seed} client {number}"
-                    site = sites[number % world.servers]
-                    uplink = Uplink(site, world.link, clock, self._traffic, name)
-                    self._uplinks.append(uplink)
-                    nursery.start_soon(self._use, number, uplink, random.Random(name))
+                    server_transport = server_transports[number % world.servers]
+                    transport = SimulatedClientTransport(
+                        server_transport, world.link, clock, self._traffic, name
+                    )
+                    self._client_transports.append(transport)
+                    nursery.start_soon(self._use, number, transport, random.Random(name))
                 await trio.sleep(self._duration)
                 report = self._report()
                 nursery.cancel_scope.cancel(reason="the time is over")
         return report
 
-    async def _use(self, number: int, uplink: Uplink, dice: random.Random) -> None:
+    async def _use(self, number: int, transport: SimulatedClientTransport, rng: random.Random) -> None:
         world = self._world
-        await trio.sleep(dice.random() * world.ramp)
+        await trio.sleep(rng.random() * world.ramp)
         while True:
             client = Client(
-                uplink, era=world.era, timeout=world.timeout, cap=world.cap, restart=world.restart
+                transport, era=world.era, timeout=world.timeout, cap=world.cap, restart=world.restart
             )
             async with AsyncExitStack() as connected:
                 try:
@@ -208,13 +217,13 @@ class _Run:
                     self._ledger.refused[name_of(error)] += 1
                 else:
                     self._ledger.connected += 1
-                    await world.behaviour(User(number, client, dice, self._ledger, world))
+                    await world.behaviour(User(number, client, rng, self._ledger, world))
                     return
-            await trio.sleep(TRY_AGAIN.sample(dice))
+            await trio.sleep(TRY_AGAIN.sample(rng))
 
     def _report(self) -> Report:
         ledger, traffic = self._ledger, self._traffic
-        worked, wasted, wasted_runs = ledger.times()
+        worked, wasted, wasted_runs = ledger.handlers.times()
         failed = sum(ledger.errors.values())
         return Report(
             seed=self._seed,
@@ -225,16 +234,16 @@ class _Run:
             answered=len(ledger.latencies),
             latency=latencies(ledger.latencies),
             cancelled=ledger.cancelled,
-            cancels_confirmed=ledger.cancels_confirmed,
+            cancels_confirmed=ledger.handlers.cancels_confirmed,
             failed=failed,
             errors=_most_first(ledger.errors),
             unfinished=ledger.unfinished,
             connected=ledger.connected,
             refused=_most_first(ledger.refused),
-            reconnects=sum(max(0, uplink.made - 1) for uplink in self._uplinks),
+            reconnects=sum(max(0, transport.made - 1) for transport in self._client_transports),
             disconnects=traffic.disconnects,
-            handler_runs=ledger.runs,
-            handlers_stopped=ledger.stopped,
+            handler_runs=ledger.handlers.runs,
+            handlers_stopped=ledger.handlers.stopped,
             handler_seconds=round(math.fsum(worked), DIGITS),
             wasted_seconds=round(math.fsum(wasted), DIGITS),
             wasted_runs=wasted_runs,

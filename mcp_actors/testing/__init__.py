@@ -17,17 +17,17 @@ from mcp_actors.testing.conformance import (
     TransportReport,
     check_transport,
 )
+from mcp_actors.testing.faults import Faults, FaultStatistics
 from mcp_actors.testing.faulty import FaultyTransport
-from mcp_actors.testing.lanes import Faults, LinkTally
 from mcp_actors.testing.playback import PlaybackReport, RecordedServer, play_to_server
 from mcp_actors.testing.recording import RecordedEvent, Recording, RecordingTransport
 from mcp_actors.testing.scripted import RawServer, ScriptedPeer, connected_pair, raw_client, raw_server
 
 __all__ = [
     "ChannelAction",
+    "FaultStatistics",
     "Faults",
     "FaultyTransport",
-    "LinkTally",
     "PlaybackReport",
     "RawServer",
     "RecordedEvent",

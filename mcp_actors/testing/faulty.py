@@ -13,8 +13,9 @@ import trio
 
 from mcp_actors.abc import ClientTransport, Frame, FrameChannel, RequestId, ServerHandler, ServerTransport
 from mcp_actors.errors import LocalProtocolError
-from mcp_actors.testing.conformance.rig import ChannelAction
-from mcp_actors.testing.lanes import Faults, Lane, LinkTally, check_frames
+from mcp_actors.supervision import reraised
+from mcp_actors.testing.conformance.subject import ChannelAction
+from mcp_actors.testing.faults import Faults, FaultStatistics, FaultyDirection, check_frames
 
 __all__ = ["FaultyChannel", "FaultyTransport"]
 
@@ -54,15 +55,15 @@ class FaultyTransport:
         self._back = back or self._faults
         self._seed = seed
         self._break_off = break_off
-        self._tally = LinkTally()
+        self._statistics = FaultStatistics()
 
     def __repr__(self) -> str:
-        tally = self._tally
-        return f"<FaultyTransport round {self._inner!r}: {tally.connections} connections, {tally.lost} lost>"
+        statistics = self._statistics
+        return f"<FaultyTransport round {self._inner!r}: {statistics.connections} connections, {statistics.lost} lost>"
 
-    def statistics(self) -> LinkTally:
+    def statistics(self) -> FaultStatistics:
         """A snapshot of what has happened so far."""
-        return attrs.evolve(self._tally)
+        return attrs.evolve(self._statistics)
 
     async def serve(
         self, handler: ServerHandler, *, task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED
@@ -89,27 +90,23 @@ class FaultyTransport:
     @asynccontextmanager
     async def faulty(self, inner: FrameChannel) -> AsyncIterator[FaultyChannel]:
         """Makes one channel faulty for the length of the block; for channels that no transport made."""
-        self._tally.connections += 1
-        name = f"{self._seed} {self._tally.connections}"
+        self._statistics.connections += 1
+        name = f"{self._seed} {self._statistics.connections}"
         channel = FaultyChannel(
             inner,
-            Lane(self._faults, random.Random(f"{name} out"), self._tally),
-            Lane(self._back, random.Random(f"{name} in"), self._tally),
+            FaultyDirection(self._faults, random.Random(f"{name} out"), self._statistics),
+            FaultyDirection(self._back, random.Random(f"{name} in"), self._statistics),
             self._break_off,
         )
-        raised: BaseException | None = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(channel.run)
-            try:
-                yield channel
-            except BaseException as error:
-                raised = error  # raised again outside the nursery, which would put it into a group
-            channel.shut()
-            if not isinstance(raised, trio.Cancelled):
+        with reraised() as body:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(channel.run)
+                with body:
+                    yield channel
+                channel.shut()
+                # If the block was cancelled, this is cancelled as well.
                 await channel.flushed.wait()
-            nursery.cancel_scope.cancel(reason="the connection is closed")
-        if raised is not None:
-            raise raised
+                nursery.cancel_scope.cancel(reason="the connection is closed")
 
 
 class _FaultyHandler:
@@ -139,7 +136,11 @@ class FaultyChannel(FrameChannel):
     """
 
     def __init__(
-        self, inner: FrameChannel, out: Lane, incoming: Lane, break_off: ChannelAction | None
+        self,
+        inner: FrameChannel,
+        out: FaultyDirection,
+        incoming: FaultyDirection,
+        break_off: ChannelAction | None,
     ) -> None:
         self._inner = inner
         self._out = out

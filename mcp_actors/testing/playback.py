@@ -15,6 +15,7 @@ from mcp_actors.abc import ClientTransport, Frame, FrameChannel, NoAnswer
 from mcp_actors.discovery import client_transport
 from mcp_actors.errors import ConnectFailed
 from mcp_actors.server import Server
+from mcp_actors.supervision import reraised
 from mcp_actors.testing.recording import Recording, Side
 
 __all__ = ["PlaybackReport", "RecordedServer", "play_to_server"]
@@ -36,7 +37,7 @@ class PlaybackReport:
     unexpected: tuple[bytes, ...]
     """What it sent beyond it."""
     misplaced: tuple[int, ...]
-    """Places in ``received`` at which something else was due; only looked for in the exact form."""
+    """Places in ``received`` at which something else was due; only looked for in the exact comparison."""
     unsent: int
     """Frames of ours that could not be sent, because the peer had ended or took nothing."""
 
@@ -80,7 +81,7 @@ async def play_to_server(
     script = recording.script(connection)
     if not isinstance(target, Server):
         async with target.connect() as channel:
-            return await _play(channel, script, "client", _Form(exact, normal), patience, quiet)
+            return await _play(channel, script, "client", _Comparison(exact, normal), patience, quiet)
     # Both sides are the same object, which `connect` alone does not say.
     transport: Any = client_transport("memory:")
     async with trio.open_nursery() as nursery:
@@ -121,7 +122,7 @@ class RecordedServer:
         patience: float = 5.0,
     ) -> None:
         self._scripts = [recording.script(number) for number in recording.connections]
-        self._form = _Form(exact, normal)
+        self._comparison = _Comparison(exact, normal)
         self._patience = patience
         self._connected = 0
         self.reports: list[PlaybackReport] = []
@@ -140,28 +141,26 @@ class RecordedServer:
         played = trio.Event()
 
         async def handle(channel: FrameChannel) -> None:
-            self.reports.append(await _play(channel, script, "server", self._form, self._patience, None))
+            self.reports.append(
+                await _play(channel, script, "server", self._comparison, self._patience, None)
+            )
             played.set()
 
         transport: Any = client_transport("memory:")
-        raised: BaseException | None = None
-        async with trio.open_nursery() as nursery:
-            await nursery.start(transport.serve, handle)
-            try:
-                async with transport.connect() as channel:
-                    yield channel
-            except BaseException as error:
-                raised = error  # raised again outside the nursery, which would put it into a group
-            # The player finds the channel closed, so this takes no time.
-            with trio.move_on_after(self._patience, shield=True):
-                await played.wait()
-            nursery.cancel_scope.cancel(reason="the connection is closed")
-        if raised is not None:
-            raise raised
+        with reraised() as body:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(transport.serve, handle)
+                with body:
+                    async with transport.connect() as channel:
+                        yield channel
+                # The player finds the channel closed, so this takes no time.
+                with trio.move_on_after(self._patience, shield=True):
+                    await played.wait()
+                nursery.cancel_scope.cancel(reason="the connection is closed")
 
 
 @attrs.frozen
-class _Form:
+class _Comparison:
     """How two frames are compared."""
 
     exact: bool
@@ -210,7 +209,7 @@ async def _play(
     channel: FrameChannel,
     script: Sequence[tuple[Side, Frame]],
     side: Side,
-    form: _Form,
+    comparison: _Comparison,
     patience: float,
     quiet: float | None,
 ) -> PlaybackReport:
@@ -261,7 +260,7 @@ async def _play(
             with trio.move_on_after(quiet):
                 await ended.wait()
         nursery.cancel_scope.cancel(reason="the recording is played")
-    return form.compare(expected, received, unsent)
+    return comparison.compare(expected, received, unsent)
 
 
 def _take(channel: FrameChannel, frame: Frame) -> bytes:

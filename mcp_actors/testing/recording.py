@@ -113,10 +113,10 @@ class RecordingTransport:
 
     def __init__(self, inner: ClientTransport | ServerTransport, path: str | Path) -> None:
         self._inner = inner
-        self._tape = _Tape(Path(path))
+        self._file_of_all = _RecordingFile(Path(path))
 
     def __repr__(self) -> str:
-        return f"<RecordingTransport of {self._inner!r}: {self._tape.connections} connections>"
+        return f"<RecordingTransport of {self._inner!r}: {self._file_of_all.connections} connections>"
 
     async def serve(
         self, handler: ServerHandler, *, task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED
@@ -138,12 +138,12 @@ class RecordingTransport:
     @asynccontextmanager
     async def recorded(self, inner: FrameChannel, side: Side) -> AsyncIterator[RecordingChannel]:
         """Records one channel for the length of the block; ``side`` is the end that it is."""
-        number = self._tape.open(side)
-        channel = RecordingChannel(inner, self._tape, number)
+        number = self._file_of_all.open(side)
+        channel = RecordingChannel(inner, self._file_of_all, number)
         try:
             yield channel
         finally:
-            self._tape.close(number)
+            self._file_of_all.close(number)
 
 
 class _RecordingHandler:
@@ -162,7 +162,7 @@ class _RecordingHandler:
             await (self._handler(channel) if principal is None else self._handler(channel, principal))
 
 
-class _Tape:
+class _RecordingFile:
     """The file, open while a connection is."""
 
     def __init__(self, path: Path) -> None:
@@ -204,9 +204,9 @@ class _Tape:
 class RecordingChannel(PassingChannel):
     """A channel that passes everything on and writes it down; made by `RecordingTransport`."""
 
-    def __init__(self, inner: FrameChannel, tape: _Tape, number: int) -> None:
+    def __init__(self, inner: FrameChannel, file: _RecordingFile, number: int) -> None:
         super().__init__(inner)
-        self._tape = tape
+        self._file_of_all = file
         self._number = number
         self._over = False
 
@@ -258,14 +258,18 @@ class RecordingChannel(PassingChannel):
     def _write(self, event: str, frames: Iterable[Frame]) -> None:
         for frame in frames:
             if isinstance(frame, NoAnswer):
-                self._tape.write(self._number, "no_answer", about=frame.about, reason=str(frame.reason))
+                self._file_of_all.write(
+                    self._number, "no_answer", about=frame.about, reason=str(frame.reason)
+                )
             else:
-                self._tape.write(self._number, event, **_line(frame))
+                self._file_of_all.write(self._number, event, **_line(frame))
 
     def _end(self, ending: Exception) -> None:
         if not self._over:
             self._over = True
-            self._tape.write(self._number, "ended" if isinstance(ending, trio.EndOfChannel) else "broken")
+            self._file_of_all.write(
+                self._number, "ended" if isinstance(ending, trio.EndOfChannel) else "broken"
+            )
 
 
 def _line(frame: Frame) -> dict[str, Any]:

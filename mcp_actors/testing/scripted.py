@@ -24,7 +24,7 @@ async def connected_pair(server: Server, **client_options: Any) -> AsyncIterator
         yield client
 
 
-# Connections that a raw server lets wait until the test accepts them.
+# ChannelHandler that a raw server lets wait until the test accepts them.
 MAX_WAITING_PEERS = 64
 
 

@@ -89,8 +89,11 @@ def terminal(environment: dict[str, str], tmp_path: Path) -> Iterator[Callable[.
         os.close(each.master)
 
 
+# SIGINT may be ignored by whoever runs the tests, as in the background of a shell, and a program inherits that. On a
+# terminal of its own it has its default action.
 AS_SESSION_LEADER = """
-import fcntl, os, sys, termios
+import fcntl, os, signal, sys, termios
+signal.signal(signal.SIGINT, signal.SIG_DFL)
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.argv[1], sys.argv[1:])
 """

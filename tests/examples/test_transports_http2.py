@@ -204,7 +204,7 @@ async def test_a_stop_lets_calls_end_and_grants_no_more(kitchen: Kitchen) -> Non
         calls.start_soon(pour)
         await kitchen.until(sent=1)
         kitchen.server.stop()
-        await trio.testing.wait_all_tasks_blocked(0.01)
+        await trio.testing.wait_all_tasks_blocked()
         with pytest.raises(ConnectionLost):
             await client.call_tool("add", {"a": 1, "b": 1})
     assert answers == ["poured"]
@@ -340,7 +340,7 @@ async def test_a_slow_reader_holds_up_its_own_handler_only(kitchen: Kitchen, raw
     raw.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 5000})
     await raw.flush()
     await raw.until(events.ResponseReceived)
-    await trio.testing.wait_all_tasks_blocked(0.02)
+    await trio.testing.wait_all_tasks_blocked()
     assert kitchen.sent < 200
     raw.ask("add", a=2, b=3)
     await raw.flush()

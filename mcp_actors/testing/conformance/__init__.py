@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from mcp_actors.testing.conformance.checking import check_transport
 from mcp_actors.testing.conformance.report import TransportBreach, TransportReport
-from mcp_actors.testing.conformance.rig import ChannelAction, TransportMaker
+from mcp_actors.testing.conformance.subject import ChannelAction, TransportMaker
 
 __all__ = ["ChannelAction", "TransportBreach", "TransportMaker", "TransportReport", "check_transport"]

@@ -8,8 +8,8 @@ import trio
 
 from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.testing.conformance.report import Check, RuleBroken, expect
-from mcp_actors.testing.conformance.rig import Rig
 from mcp_actors.testing.conformance.rules import CANCELLED_RECEIVE, CANCELLED_SEND, ENDINGS, NO_LOSS
+from mcp_actors.testing.conformance.subject import TransportUnderTest
 from mcp_actors.testing.conformance.traffic import compare, make_frame, make_frames, receive_all
 
 __all__ = ["CANCELLING", "cancelled_at_step"]
@@ -54,16 +54,18 @@ async def cancelled_at_step(step: int, act: Callable[[], Awaitable[None]]) -> bo
     return scope.cancelled_caught
 
 
-async def cancelled_receives_lose_nothing(rig: Rig) -> None:
+async def cancelled_receives_lose_nothing(tested: TransportUnderTest) -> None:
     """``receive`` and ``receive_many`` are cancelled at each of their checkpoints in turn, while frames arrive."""
     for to_server in (True, False):
         for burst in (False, True):
-            async with rig.pair() as (client, server):
+            async with tested.pair() as (client, server):
                 sender, receiver = (client, server) if to_server else (server, client)
-                await _receive_with_cancels(rig, sender, receiver, burst)
+                await _receive_with_cancels(tested, sender, receiver, burst)
 
 
-async def _receive_with_cancels(rig: Rig, sender: FrameChannel, receiver: FrameChannel, burst: bool) -> None:
+async def _receive_with_cancels(
+    tested: TransportUnderTest, sender: FrameChannel, receiver: FrameChannel, burst: bool
+) -> None:
     size = min(sender.max_message_bytes or 150_000, 150_000)
     frames = make_frames(60, sizes=(0, 300, size, 20))
     got: list[bytes] = []
@@ -85,7 +87,7 @@ async def _receive_with_cancels(rig: Rig, sender: FrameChannel, receiver: FrameC
     async with trio.open_nursery() as nursery:
         nursery.start_soon(send)
         step = 0
-        with trio.move_on_after(rig.patience) as waiting:
+        with trio.move_on_after(tested.patience) as waiting:
             while len(got) < len(frames):
                 if step < STEPS_OF_RECEIVING:
                     await cancelled_at_step(step, receive)
@@ -103,23 +105,23 @@ async def _receive_with_cancels(rig: Rig, sender: FrameChannel, receiver: FrameC
         raise RuleBroken(rule, breach.seen) from breach
 
 
-async def cancelled_sends_tear_nothing(rig: Rig) -> None:
+async def cancelled_sends_tear_nothing(tested: TransportUnderTest) -> None:
     """``send`` and ``send_many`` are cancelled at each of their checkpoints in turn, while the peer reads."""
     for count in (1, 3):
         for step in STEPS_OF_SENDING:
-            if not await _cancel_one_send(rig, count, step):
+            if not await _cancel_one_send(tested, count, step):
                 break
 
 
-async def sends_cancelled_while_waiting_tear_nothing(rig: Rig) -> None:
+async def sends_cancelled_while_waiting_tear_nothing(tested: TransportUnderTest) -> None:
     """``send`` is cancelled while it waits for a peer that does not read."""
-    async with rig.pair() as (client, server):
+    async with tested.pair() as (client, server):
         sent: list[bytes] = []
         got: list[bytes] = []
         size = min(client.max_message_bytes or 16 * 1024, 16 * 1024)
-        for number in range(rig.max_buffered // size):
+        for number in range(tested.max_buffered // size):
             victim = make_frame(number, size)
-            with trio.move_on_after(rig.quiet) as waiting:
+            with trio.move_on_after(tested.quiet) as waiting:
                 await client.send(victim)
             if waiting.cancelled_caught:
                 break
@@ -129,7 +131,7 @@ async def sends_cancelled_while_waiting_tear_nothing(rig: Rig) -> None:
             got.extend((await receive_all(server))[0])
 
         what = "send, cancelled while it waited"
-        with rig.soon(CANCELLED_SEND, f"{what}: the connection neither goes on nor ends"):
+        with tested.soon(CANCELLED_SEND, f"{what}: the connection neither goes on nor ends"):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(receive)
                 accepted = await _send_next(client)
@@ -148,10 +150,10 @@ async def _send_next(channel: FrameChannel) -> Frame | None:
     return after
 
 
-async def _cancel_one_send(rig: Rig, count: int, step: int) -> bool:
+async def _cancel_one_send(tested: TransportUnderTest, count: int, step: int) -> bool:
     """True if there was a checkpoint to cancel at."""
-    async with rig.pair() as (client, server):
-        size = min(client.max_message_bytes or rig.largest, rig.largest, 512 * 1024)
+    async with tested.pair() as (client, server):
+        size = min(client.max_message_bytes or tested.largest, tested.largest, 512 * 1024)
         first = make_frame(0, tag="first")
         victims = [make_frame(number, size, "victim") for number in range(count)]
         await client.send(first)
@@ -166,7 +168,7 @@ async def _cancel_one_send(rig: Rig, count: int, step: int) -> bool:
             got.extend((await receive_all(server))[0])
 
         what = f"{'send_many' if count > 1 else 'send'}, cancelled at checkpoint {step}"
-        with rig.soon(CANCELLED_SEND, f"{what}: the connection neither goes on nor ends"):
+        with tested.soon(CANCELLED_SEND, f"{what}: the connection neither goes on nor ends"):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(receive)
                 cancelled = await cancelled_at_step(step, send)

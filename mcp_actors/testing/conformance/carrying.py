@@ -9,7 +9,6 @@ import trio
 from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.testing.conformance.report import Check, RuleBroken, expect
-from mcp_actors.testing.conformance.rig import Rig
 from mcp_actors.testing.conformance.rules import (
     DELIVER,
     ENDINGS,
@@ -21,6 +20,7 @@ from mcp_actors.testing.conformance.rules import (
     WHOLE,
     WRITE_NOW,
 )
+from mcp_actors.testing.conformance.subject import TransportUnderTest
 from mcp_actors.testing.conformance.traffic import (
     ENDED,
     compare,
@@ -42,13 +42,15 @@ ODD_TEXTS = ("é", "漢字", "\U0001f9ed", "\\u0000", "\\n\\r\\n", "\u2028\u2029
 MANY = 4096
 
 
-async def _exchange(rig: Rig, pair: tuple[FrameChannel, FrameChannel], frames: Sequence[Frame]) -> None:
+async def _exchange(
+    tested: TransportUnderTest, pair: tuple[FrameChannel, FrameChannel], frames: Sequence[Frame]
+) -> None:
     """Sends the frames both ways at the same time and compares what arrives."""
 
     async def one_way(sender: FrameChannel, receiver: FrameChannel, who: str) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(send_in_ways, sender, frames)
-            got = await receive_count(receiver, len(frames), rig.patience, who)
+            got = await receive_count(receiver, len(frames), tested.patience, who)
         compare(got, frames, who)
 
     client, server = pair
@@ -57,10 +59,10 @@ async def _exchange(rig: Rig, pair: tuple[FrameChannel, FrameChannel], frames: S
         nursery.start_soon(one_way, server, client, "server to client")
 
 
-async def frames_arrive_in_order(rig: Rig) -> None:
+async def frames_arrive_in_order(tested: TransportUnderTest) -> None:
     """Both ways at the same time, one by one and in bursts, received one by one and in bursts."""
-    async with rig.pair() as (client, server):
-        await _exchange(rig, (client, server), make_frames(FRAMES))
+    async with tested.pair() as (client, server):
+        await _exchange(tested, (client, server), make_frames(FRAMES))
         last = make_frame(FRAMES, tag="last")
         for sender, receiver, who in (
             (client, server, "client to server"),
@@ -68,45 +70,47 @@ async def frames_arrive_in_order(rig: Rig) -> None:
         ):
             # What was made twice, or comes late, would show before this one.
             await sender.send(last)
-            compare(await receive_count(receiver, 1, rig.patience, who), [last], who)
+            compare(await receive_count(receiver, 1, tested.patience, who), [last], who)
 
 
-async def frames_arrive_unchanged(rig: Rig) -> None:
+async def frames_arrive_unchanged(tested: TransportUnderTest) -> None:
     """Text of every kind, and lengths at which length fields and buffers turn."""
     frames = [Frame(f'{{"jsonrpc":"2.0","method":"kit/{text}"}}'.encode()) for text in ODD_TEXTS]
-    async with rig.pair() as (client, server):
-        limit = _limit(rig, client, server)
+    async with tested.pair() as (client, server):
+        limit = _limit(tested, client, server)
         frames += [make_frame(number, size) for number, size in enumerate(EDGES) if size <= limit]
-        await _exchange(rig, (client, server), frames)
+        await _exchange(tested, (client, server), frames)
 
 
-async def large_frames_arrive(rig: Rig) -> None:
+async def large_frames_arrive(tested: TransportUnderTest) -> None:
     """One frame of ``max_message_bytes``, or of ``largest`` if that is less, each way."""
-    async with rig.pair() as (client, server):
-        size = min(_limit(rig, client, server), rig.largest)
-        await _exchange(rig, (client, server), [make_frame(0, size), make_frame(1)])
+    async with tested.pair() as (client, server):
+        size = min(_limit(tested, client, server), tested.largest)
+        await _exchange(tested, (client, server), [make_frame(0, size), make_frame(1)])
 
 
-async def longer_frames_are_refused(rig: Rig) -> None:
+async def longer_frames_are_refused(tested: TransportUnderTest) -> None:
     """One byte over ``max_message_bytes``: refused where it is made, or the end of the connection; never a piece."""
     for to_server in (True, False):
-        async with rig.pair() as (client, server):
+        async with tested.pair() as (client, server):
             sender, receiver = (client, server) if to_server else (server, client)
             limits = [
                 each for each in (client.max_message_bytes, server.max_message_bytes) if each is not None
             ]
-            if not limits or min(limits) > rig.largest:
+            if not limits or min(limits) > tested.largest:
                 return
-            await _send_too_long(rig, sender, receiver, make_frame(0, min(limits) + 1))
+            await _send_too_long(tested, sender, receiver, make_frame(0, min(limits) + 1))
 
 
-async def _send_too_long(rig: Rig, sender: FrameChannel, receiver: FrameChannel, long: Frame) -> None:
+async def _send_too_long(
+    tested: TransportUnderTest, sender: FrameChannel, receiver: FrameChannel, long: Frame
+) -> None:
     after = make_frame(1, tag="after")
     refused = False
     got: list[bytes] = []
 
     async def receive() -> None:
-        with trio.move_on_after(rig.patience):
+        with trio.move_on_after(tested.patience):
             try:
                 while after.data not in got:
                     got.extend(frame.data for frame in await receiver.receive_many())
@@ -134,19 +138,19 @@ async def _send_too_long(rig: Rig, sender: FrameChannel, receiver: FrameChannel,
     )
 
 
-def _limit(rig: Rig, *channels: FrameChannel) -> int:
+def _limit(tested: TransportUnderTest, *channels: FrameChannel) -> int:
     limits = [each.max_message_bytes for each in channels if each.max_message_bytes is not None]
-    return min(limits) if limits else rig.largest
+    return min(limits) if limits else tested.largest
 
 
-async def senders_take_turns(rig: Rig) -> None:
+async def senders_take_turns(tested: TransportUnderTest) -> None:
     """Several tasks send, one after the other, in all four ways, as a link's writer and its callers do."""
-    async with rig.pair() as (client, server):
+    async with tested.pair() as (client, server):
         frames = make_frames(FRAMES, sizes=(0, 200, 3000))
         sent: list[Frame] = []
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_take_turns, client, frames, sent)
-            got = await receive_count(server, len(frames), rig.patience, "client to server")
+            got = await receive_count(server, len(frames), tested.patience, "client to server")
         compare(got, sent, "client to server, four tasks in turns")
 
 
@@ -170,9 +174,9 @@ async def _take_turns(sender: FrameChannel, frames: Sequence[Frame], sent: list[
             nursery.start_soon(send_some, way)
 
 
-async def deliveries_keep_the_order(rig: Rig) -> None:
+async def deliveries_keep_the_order(tested: TransportUnderTest) -> None:
     """What a channel delivers past ``receive_many``, if it does, comes in order with the rest, and only in between."""
-    async with rig.pair() as (client, server):
+    async with tested.pair() as (client, server):
         frames, last = make_frames(FRAMES, sizes=(0, 200, 3000)), make_frame(0, tag="last")
         sent: list[Frame] = []
         got: list[bytes] = []
@@ -196,7 +200,7 @@ async def deliveries_keep_the_order(rig: Rig) -> None:
         client.deliver_to(take)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(send_all)
-            with trio.move_on_after(rig.patience) as reading:
+            with trio.move_on_after(tested.patience) as reading:
                 while last.data not in got[-1:]:
                     waiting = True
                     received = await client.receive_many()
@@ -215,14 +219,14 @@ def _hand_over(channel: FrameChannel, frame: Frame) -> bool:
     return True
 
 
-async def senders_at_once(rig: Rig) -> None:
+async def senders_at_once(tested: TransportUnderTest) -> None:
     """Several tasks send at the same time: frames stay whole, and each task's own stay in order."""
-    async with rig.pair() as (client, server):
+    async with tested.pair() as (client, server):
         streams = [make_frames(40, f"task-{number}") for number in range(6)]
         async with trio.open_nursery() as nursery:
             for frames in streams:
                 nursery.start_soon(send_in_ways, client, frames)
-            got = await receive_count(server, 6 * 40, rig.patience, "client to server")
+            got = await receive_count(server, 6 * 40, tested.patience, "client to server")
         known = {frame.data for frames in streams for frame in frames}
         for data in got:
             expect(data in known, WHOLE, f"what arrived was never sent: {data[:60]!r}…")
@@ -231,9 +235,9 @@ async def senders_at_once(rig: Rig) -> None:
             compare([data for data in got if data in own], frames, f"client to server, task {number} of six")
 
 
-async def handing_over_keeps_its_promise(rig: Rig) -> None:
+async def handing_over_keeps_its_promise(tested: TransportUnderTest) -> None:
     """``send_nowait``, where it is overridden: whole and in order, bounded, an ending when the channel is closed."""
-    async with rig.pair() as (client, server):
+    async with tested.pair() as (client, server):
         for sender, receiver in ((client, server), (server, client)):
             if type(sender).send_nowait is FrameChannel.send_nowait:
                 continue
@@ -247,10 +251,10 @@ async def handing_over_keeps_its_promise(rig: Rig) -> None:
                 taken.append(frame)
             else:
                 raise RuleBroken(HAND_OVER, f"{MANY} frames were taken while nobody read: there is no bound")
-            got = await receive_count(receiver, len(taken), rig.patience, "handed over")
+            got = await receive_count(receiver, len(taken), tested.patience, "handed over")
             last = make_frame(0, tag="last")
             await sender.send(last)
-            got += await receive_count(receiver, 1, rig.patience, "after handing over")
+            got += await receive_count(receiver, 1, tested.patience, "after handing over")
             compare(got, [*taken, last], "handed over without waiting")
         await client.aclose()
         try:
@@ -260,9 +264,9 @@ async def handing_over_keeps_its_promise(rig: Rig) -> None:
         raise RuleBroken(HAND_OVER, "a closed channel took a frame")
 
 
-async def writing_at_once_keeps_its_promise(rig: Rig) -> None:
+async def writing_at_once_keeps_its_promise(tested: TransportUnderTest) -> None:
     """``write_now``, where it is overridden: what it took arrives whole, what it refused does not arrive."""
-    async with rig.pair() as (client, server):
+    async with tested.pair() as (client, server):
         for sender, receiver in ((client, server), (server, client)):
             taken, refused = [], 0
             for number in range(MANY):
@@ -273,18 +277,18 @@ async def writing_at_once_keeps_its_promise(rig: Rig) -> None:
                     refused += 1
                     if refused > 8:
                         break
-            got = await receive_count(receiver, len(taken), rig.patience, "written at once")
+            got = await receive_count(receiver, len(taken), tested.patience, "written at once")
             last = make_frame(0, tag="last")
             await sender.send(last)
-            got += await receive_count(receiver, 1, rig.patience, "after writing at once")
+            got += await receive_count(receiver, 1, tested.patience, "after writing at once")
             compare(got, [*taken, last], "written at once")
         await client.aclose()
         expect(not client.write_now(make_frame(0)), WRITE_NOW, "a closed channel said that it had written")
 
 
-async def channels_describe_themselves(rig: Rig) -> None:
+async def channels_describe_themselves(tested: TransportUnderTest) -> None:
     """Properties have the types that the engine counts on, and ``settled`` takes any id."""
-    async with rig.pair() as pair:
+    async with tested.pair() as pair:
         for channel in pair:
             limit = channel.max_message_bytes
             expect(
@@ -297,7 +301,7 @@ async def channels_describe_themselves(rig: Rig) -> None:
             expect(isinstance(channel.loss_report(), Mapping), PROPERTIES, "loss_report() is no mapping")
             for unknown in (7, "kit-unknown"):
                 channel.settled(unknown)
-        await _exchange(rig, pair, make_frames(3))
+        await _exchange(tested, pair, make_frames(3))
         client, _ = pair
         await client.aclose()
         expect(isinstance(client.peer, str), PROPERTIES, f"peer is {client.peer!r} after aclose")

@@ -12,9 +12,9 @@ from mcp_actors.testing.conformance.carrying import CARRYING
 from mcp_actors.testing.conformance.ending import ENDING
 from mcp_actors.testing.conformance.eras import checks_of_era
 from mcp_actors.testing.conformance.report import Check, RuleBroken, TransportBreach, TransportReport
-from mcp_actors.testing.conformance.rig import ChannelAction, Rig, TransportMaker
 from mcp_actors.testing.conformance.rules import ENDINGS
 from mcp_actors.testing.conformance.serving import SERVING
+from mcp_actors.testing.conformance.subject import ChannelAction, TransportMaker, TransportUnderTest
 
 __all__ = ["check_transport"]
 
@@ -74,7 +74,7 @@ async def check_transport(
     is broken, and `ValueError` for a name in ``only`` that there is not. Works under the real clock and, for media
     that live in memory, under `trio.testing.MockClock` with autojump. No two checks share anything.
     """
-    rig = Rig(
+    tested = TransportUnderTest(
         maker=maker,
         half_close=half_close,
         break_off=break_off,
@@ -94,29 +94,29 @@ async def check_transport(
     for check in checks:
         if only and check.name not in only:
             skipped.append((check.name, "not asked for"))
-        elif reason := _why_not(check, rig, exchange):
+        elif reason := _why_not(check, tested, exchange):
             skipped.append((check.name, reason))
         else:
-            await _run(check, rig, timeout)
+            await _run(check, tested, timeout)
             passed.append(check.name)
     return TransportReport(tuple(passed), tuple(skipped), trio.current_time() - begin)
 
 
-def _why_not(check: Check, rig: Rig, exchange: bool) -> str | None:
+def _why_not(check: Check, tested: TransportUnderTest, exchange: bool) -> str | None:
     if exchange and check.tier == "link":
         return "an exchange binding has no channel on its server's side"
-    if check.needs == "connections" and rig.connections < 2:
+    if check.needs == "connections" and tested.connections < 2:
         return "connections=1"
-    if check.needs is not None and not getattr(rig, check.needs):
+    if check.needs is not None and not getattr(tested, check.needs):
         return f"{check.needs} was not given"
     return None
 
 
-async def _run(check: Check, rig: Rig, timeout: float) -> None:
+async def _run(check: Check, tested: TransportUnderTest, timeout: float) -> None:
     arguments = () if check.era is None else (check.era,)
     try:
         with trio.fail_after(timeout):
-            await check.run(rig, *arguments)
+            await check.run(tested, *arguments)
     except Exception as error:
         rule, seen = _breach(check, error, timeout)
         raise TransportBreach(check.name, rule, seen) from error

@@ -9,7 +9,6 @@ import trio
 
 from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.testing.conformance.report import Check, RuleBroken, expect
-from mcp_actors.testing.conformance.rig import Rig
 from mcp_actors.testing.conformance.rules import (
     BLOCK,
     BREAKAGE,
@@ -19,6 +18,7 @@ from mcp_actors.testing.conformance.rules import (
     ENDINGS,
     HALF_CLOSE,
 )
+from mcp_actors.testing.conformance.subject import TransportUnderTest
 from mcp_actors.testing.conformance.traffic import (
     compare,
     make_frame,
@@ -39,18 +39,18 @@ def _sides(pair: _Pair, closer: int) -> tuple[FrameChannel, FrameChannel, str]:
     return pair[closer], pair[1 - closer], f"{SIDES[closer]} closed"
 
 
-async def what_was_sent_arrives_before_the_end(rig: Rig) -> None:
+async def what_was_sent_arrives_before_the_end(tested: TransportUnderTest) -> None:
     """One side sends and closes at once; the other receives everything, then `trio.EndOfChannel`, again and again."""
     for closer in (0, 1):
-        async with rig.pair() as pair:
+        async with tested.pair() as pair:
             closing, other, who = _sides(pair, closer)
             frames = make_frames(60)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_send_and_close, closing, frames)
-                with rig.soon(CLEAN_END, f"{who}, and the other side was not told"):
+                with tested.soon(CLEAN_END, f"{who}, and the other side was not told"):
                     got, ending = await receive_all(other)
             compare_delivered(got, frames, who)
-            await _is_clean(rig, other, ending, who)
+            await _is_clean(tested, other, ending, who)
 
 
 def compare_delivered(got: list[bytes], frames: list[Frame], who: str) -> None:
@@ -68,14 +68,14 @@ async def _send_and_close(channel: FrameChannel, frames: list[Frame]) -> None:
     await channel.aclose()
 
 
-async def _is_clean(rig: Rig, channel: FrameChannel, ending: Exception, who: str) -> None:
+async def _is_clean(tested: TransportUnderTest, channel: FrameChannel, ending: Exception, who: str) -> None:
     expect(
         isinstance(ending, trio.EndOfChannel),
         CLEAN_END,
         f"{who} in order, and the other side's receive raised {ending!r}",
     )
     for receive in (channel.receive, channel.receive_many):
-        with rig.soon(CLEAN_END, f"{who}: receiving after EndOfChannel waits"):
+        with tested.soon(CLEAN_END, f"{who}: receiving after EndOfChannel waits"):
             try:
                 await receive()
             except trio.EndOfChannel:
@@ -83,14 +83,14 @@ async def _is_clean(rig: Rig, channel: FrameChannel, ending: Exception, who: str
         raise RuleBroken(CLEAN_END, f"{who}: after EndOfChannel something was received")
 
 
-async def sending_to_a_closed_peer_breaks(rig: Rig) -> None:
+async def sending_to_a_closed_peer_breaks(tested: TransportUnderTest) -> None:
     """After the peer closed, sending raises `trio.BrokenResourceError`, if not at once then soon, and again."""
     for closer in (0, 1):
-        async with rig.pair() as pair:
+        async with tested.pair() as pair:
             closing, other, who = _sides(pair, closer)
             await closing.aclose()
-            with rig.soon(BREAKAGE, f"{who}, and sending to it neither ends nor fails"):
-                await _send_until_broken(rig, other, who)
+            with tested.soon(BREAKAGE, f"{who}, and sending to it neither ends nor fails"):
+                await _send_until_broken(tested, other, who)
             await _raises(trio.BrokenResourceError, partial(other.send, make_frame(0)), BREAKAGE, who)
             await _raises(trio.BrokenResourceError, partial(other.send_many, [make_frame(0)]), BREAKAGE, who)
             expect(
@@ -98,14 +98,14 @@ async def sending_to_a_closed_peer_breaks(rig: Rig) -> None:
             )
 
 
-async def _send_until_broken(rig: Rig, channel: FrameChannel, who: str) -> None:
+async def _send_until_broken(tested: TransportUnderTest, channel: FrameChannel, who: str) -> None:
     frame = make_frame(0, 16 * 1024)
-    for _ in range(rig.max_buffered // len(frame.data)):
+    for _ in range(tested.max_buffered // len(frame.data)):
         try:
             await channel.send(frame)
         except trio.BrokenResourceError:
             return
-    raise RuleBroken(BREAKAGE, f"{who}, and {rig.max_buffered} bytes could be sent to it")
+    raise RuleBroken(BREAKAGE, f"{who}, and {tested.max_buffered} bytes could be sent to it")
 
 
 async def _raises(kind: type[Exception], act: Callable[[], Awaitable[object]], rule: str, who: str) -> None:
@@ -118,27 +118,27 @@ async def _raises(kind: type[Exception], act: Callable[[], Awaitable[object]], r
     raise RuleBroken(rule, f"{who}: nothing was raised, due was {kind.__name__}")
 
 
-async def a_closed_channel_says_so(rig: Rig) -> None:
+async def a_closed_channel_says_so(tested: TransportUnderTest) -> None:
     """After ``aclose``: every use raises `trio.ClosedResourceError`, and closing again is nothing."""
     for closer in (0, 1):
-        async with rig.pair() as pair:
+        async with tested.pair() as pair:
             closing, other, who = _sides(pair, closer)
             await other.send(make_frame(0))
-            await receive_count(closing, 1, rig.patience, who)
-            await _close_repeatedly(rig, closing, who)
-            await _is_closed(rig, closing, who)
+            await receive_count(closing, 1, tested.patience, who)
+            await _close_repeatedly(tested, closing, who)
+            await _is_closed(tested, closing, who)
 
 
-async def _close_repeatedly(rig: Rig, channel: FrameChannel, who: str) -> None:
+async def _close_repeatedly(tested: TransportUnderTest, channel: FrameChannel, who: str) -> None:
     for time in ("", " a second time", " a third time"):
-        with rig.soon(CLOSING, f"aclose{time} did not return"):
+        with tested.soon(CLOSING, f"aclose{time} did not return"):
             try:
                 await channel.aclose()
             except Exception as error:
                 raise RuleBroken(CLOSING, f"aclose{time} raised {error!r}") from error
 
 
-async def _is_closed(rig: Rig, channel: FrameChannel, who: str) -> None:
+async def _is_closed(tested: TransportUnderTest, channel: FrameChannel, who: str) -> None:
     frame = make_frame(0)
     for act in (
         channel.receive,
@@ -146,28 +146,28 @@ async def _is_closed(rig: Rig, channel: FrameChannel, who: str) -> None:
         partial(channel.send, frame),
         partial(channel.send_many, [frame, frame]),
     ):
-        with rig.soon(CLOSING, f"{who}, and a later use of its channel waits"):
+        with tested.soon(CLOSING, f"{who}, and a later use of its channel waits"):
             await _raises(trio.ClosedResourceError, act, CLOSING, f"{who}, then used its channel")
 
 
-async def a_closed_client_channel_says_so(rig: Rig) -> None:
+async def a_closed_client_channel_says_so(tested: TransportUnderTest) -> None:
     """The client's channel alone: closed under a task that waits, closed again, its block left."""
 
     async def nothing(channel: FrameChannel) -> None:
         await trio.sleep_forever()
 
-    async with rig.serving(nothing) as transport, rig.connected(transport) as client:
+    async with tested.serving(nothing) as transport, tested.connected(transport) as client:
         caught: list[BaseException] = []
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_catch, client.receive_many, caught)
-            await _let_wait(rig)
-            nursery.start_soon(_close_repeatedly, rig, client, SIDES[0])
+            await _let_wait(tested)
+            nursery.start_soon(_close_repeatedly, tested, client, SIDES[0])
         expect_closed(caught, "receive_many")
-        await _close_repeatedly(rig, client, SIDES[0])
-        await _is_closed(rig, client, "the client closed")
-        async with rig.connected(transport) as left:
+        await _close_repeatedly(tested, client, SIDES[0])
+        await _is_closed(tested, client, "the client closed")
+        async with tested.connected(transport) as left:
             pass
-        await _is_closed(rig, left, "the block was left")
+        await _is_closed(tested, left, "the block was left")
 
 
 def expect_closed(caught: list[BaseException], what: str) -> None:
@@ -188,14 +188,14 @@ async def _catch(act: Callable[[], Awaitable[object]], caught: list[BaseExceptio
         caught.append(error)
 
 
-async def _let_wait(rig: Rig) -> None:
-    await trio.sleep(rig.quiet)
+async def _let_wait(tested: TransportUnderTest) -> None:
+    await trio.sleep(tested.quiet)
 
 
-async def closing_wakes_who_waits(rig: Rig) -> None:
+async def closing_wakes_who_waits(tested: TransportUnderTest) -> None:
     """``aclose`` from two other tasks at once, while one task waits in receive and one in send."""
     for closer in (0, 1):
-        async with rig.pair() as pair:
+        async with tested.pair() as pair:
             closing, _, who = _sides(pair, closer)
             receiving: list[BaseException] = []
             sending: list[BaseException] = []
@@ -203,34 +203,34 @@ async def closing_wakes_who_waits(rig: Rig) -> None:
             async def send_for_ever(channel: FrameChannel = closing) -> None:
                 # Over what the medium may take, so that it comes to wait.
                 frame = make_frame(0, 16 * 1024)
-                for _ in range(rig.max_buffered // len(frame.data) + 1):
+                for _ in range(tested.max_buffered // len(frame.data) + 1):
                     await channel.send(frame)
 
-            with rig.soon(CLOSING, f"{who} while tasks waited in it: not all of them were woken"):
+            with tested.soon(CLOSING, f"{who} while tasks waited in it: not all of them were woken"):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(_catch, closing.receive, receiving)
                     nursery.start_soon(_catch, send_for_ever, sending)
-                    await _let_wait(rig)
+                    await _let_wait(tested)
                     nursery.start_soon(closing.aclose)
                     nursery.start_soon(closing.aclose)
             expect_closed(receiving, "receive")
             expect_closed(sending, "send")
 
 
-async def closing_works_when_cancelled(rig: Rig) -> None:
+async def closing_works_when_cancelled(tested: TransportUnderTest) -> None:
     """``aclose`` in a cancelled scope closes all the same; the other side is told."""
     for closer in (0, 1):
-        async with rig.pair() as pair:
+        async with tested.pair() as pair:
             closing, other, who = _sides(pair, closer)
             with trio.CancelScope() as scope:
                 scope.cancel()
                 await closing.aclose()
-            await _is_closed(rig, closing, f"{who} in a cancelled scope")
-            with rig.soon(CLOSING, f"{who} in a cancelled scope, and the other side was not told"):
+            await _is_closed(tested, closing, f"{who} in a cancelled scope")
+            with tested.soon(CLOSING, f"{who} in a cancelled scope, and the other side was not told"):
                 await receive_all(other)
 
 
-async def leaving_the_block_closes(rig: Rig) -> None:
+async def leaving_the_block_closes(tested: TransportUnderTest) -> None:
     """When the block of ``connect()`` is left, the channel is closed and the server's end has ended."""
     ended = trio.Event()
 
@@ -239,53 +239,53 @@ async def leaving_the_block_closes(rig: Rig) -> None:
         compare(got, [make_frame(0)], "client to server")
         ended.set()
 
-    async with rig.serving(handle) as transport:
-        async with rig.connected(transport) as client:
+    async with tested.serving(handle) as transport:
+        async with tested.connected(transport) as client:
             await client.send(make_frame(0))
-        await _is_closed(rig, client, "the block was left")
-        with rig.soon(BLOCK, "the block was left, and the server's end does not know"):
+        await _is_closed(tested, client, "the block was left")
+        with tested.soon(BLOCK, "the block was left, and the server's end does not know"):
             await ended.wait()
 
 
-async def a_half_closed_peer_still_reads(rig: Rig) -> None:
+async def a_half_closed_peer_still_reads(tested: TransportUnderTest) -> None:
     """One side ends what it sends; the other gets all of it, then the end, and can still send to it."""
-    assert rig.half_close is not None
+    assert tested.half_close is not None
     for closer in (0, 1):
-        async with rig.pair() as pair:
+        async with tested.pair() as pair:
             closing, other, who = _sides(pair, closer)
             frames = make_frames(30)
             await send_in_ways(closing, frames)
-            await rig.half_close(closing)
-            with rig.soon(HALF_CLOSE, f"{who} one direction, and the other side was not told"):
+            await tested.half_close(closing)
+            with tested.soon(HALF_CLOSE, f"{who} one direction, and the other side was not told"):
                 got, ending = await receive_all(other)
             compare(got, frames, who)
-            await _is_clean(rig, other, ending, who)
+            await _is_clean(tested, other, ending, who)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(send_in_ways, other, frames)
-                got = await receive_count(closing, len(frames), rig.patience, f"{who} one direction")
+                got = await receive_count(closing, len(frames), tested.patience, f"{who} one direction")
             compare(got, frames, f"{who} one direction")
             await other.aclose()
-            with rig.soon(HALF_CLOSE, "both directions are closed, and receive waits"):
+            with tested.soon(HALF_CLOSE, "both directions are closed, and receive waits"):
                 await receive_all(closing)
 
 
-async def breakage_is_no_clean_end(rig: Rig) -> None:
+async def breakage_is_no_clean_end(tested: TransportUnderTest) -> None:
     """The connection is broken off: the other side gets `trio.BrokenResourceError`, receiving and sending."""
-    assert rig.break_off is not None
+    assert tested.break_off is not None
     for breaker in (0, 1):
-        async with rig.pair() as pair:
+        async with tested.pair() as pair:
             breaking, other, _ = _sides(pair, breaker)
             who = f"the connection was broken off by {SIDES[breaker]}"
-            await rig.break_off(breaking)
-            with rig.soon(BREAKAGE, f"{who}, and receive waits"):
+            await tested.break_off(breaking)
+            with tested.soon(BREAKAGE, f"{who}, and receive waits"):
                 _, ending = await receive_all(other)
             expect(
                 isinstance(ending, trio.BrokenResourceError),
                 BREAKAGE,
                 f"{who}, and receive raised {ending!r}",
             )
-            with rig.soon(BREAKAGE, f"{who}, and sending neither ends nor fails"):
-                await _send_until_broken(rig, other, who)
+            with tested.soon(BREAKAGE, f"{who}, and sending neither ends nor fails"):
+                await _send_until_broken(tested, other, who)
 
 
 ENDING = (

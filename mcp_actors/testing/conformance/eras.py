@@ -16,7 +16,6 @@ from mcp_actors.context import Context
 from mcp_actors.server import Server
 from mcp_actors.testing.conformance.interrupting import InterruptingTransport
 from mcp_actors.testing.conformance.report import Check, expect
-from mcp_actors.testing.conformance.rig import Rig
 from mcp_actors.testing.conformance.rules import (
     CALLS,
     CANCELLED_CALL,
@@ -27,6 +26,7 @@ from mcp_actors.testing.conformance.rules import (
     QUESTIONS,
 )
 from mcp_actors.testing.conformance.serving import no_task_is_left, system_tasks
+from mcp_actors.testing.conformance.subject import TransportUnderTest
 from mcp_actors.types import ElicitResult, TextContent
 
 __all__ = ["checks_of_era"]
@@ -94,10 +94,10 @@ async def _answer(question: Any) -> ElicitResult:
 
 
 @asynccontextmanager
-async def _client(rig: Rig, era: str) -> AsyncIterator[tuple[Client, Server, _Witness]]:
+async def _client(tested: TransportUnderTest, era: str) -> AsyncIterator[tuple[Client, Server, _Witness]]:
     witness = _Witness()
     server = _make_server(witness)
-    async with rig.served(server.serve, place=lambda places: places[0]) as transport:
+    async with tested.served(server.serve, place=lambda places: places[0]) as transport:
         async with Client(transport, era=era, elicitation=_answer) as client:
             yield client, server, witness
 
@@ -121,10 +121,10 @@ def _note(seen: list[float], report: Any) -> None:
     seen.append(report.progress)
 
 
-async def calls_are_answered(rig: Rig, era: str) -> None:
+async def calls_are_answered(tested: TransportUnderTest, era: str) -> None:
     """Lists, calls and reads, with small and large arguments and answers."""
-    async with _client(rig, era) as (client, _, _):
-        with rig.soon(CALLS, "a call was not answered"):
+    async with _client(tested, era) as (client, _, _):
+        with tested.soon(CALLS, "a call was not answered"):
             names = {tool.name async for tool in client.tools()}
             expect("echo" in names, CALLS, f"the tools are {sorted(names)}")
             for text in ("", "é漢\U0001f9ed", "line\nline", "x" * 100_000, "é" * 50_000):
@@ -133,18 +133,18 @@ async def calls_are_answered(rig: Rig, era: str) -> None:
             expect(len(contents) == 1, CALLS, f"a resource came with {len(contents)} contents")
 
 
-async def progress_comes_before_the_answer(rig: Rig, era: str) -> None:
+async def progress_comes_before_the_answer(tested: TransportUnderTest, era: str) -> None:
     """A call that reports its progress thirty times, as fast as it can."""
-    async with _client(rig, era) as (client, _, _):
+    async with _client(tested, era) as (client, _, _):
         seen: list[float] = []
-        with rig.soon(PROGRESS, "a call with progress was not answered"):
+        with tested.soon(PROGRESS, "a call with progress was not answered"):
             await client.call_tool("count", {"upto": 30}, on_progress=partial(_note, seen))
         expect(seen == list(range(1, 31)), PROGRESS, f"when the answer came, there had been {seen}")
 
 
-async def cancellation_reaches_the_handler(rig: Rig, era: str) -> None:
+async def cancellation_reaches_the_handler(tested: TransportUnderTest, era: str) -> None:
     """Two calls wait; one is cancelled. Its handler ends, the other goes on, and so does the connection."""
-    async with _client(rig, era) as (client, _, witness), trio.open_nursery() as nursery:
+    async with _client(tested, era) as (client, _, witness), trio.open_nursery() as nursery:
         doomed = trio.CancelScope()
 
         async def call(scope: trio.CancelScope) -> None:
@@ -153,21 +153,21 @@ async def cancellation_reaches_the_handler(rig: Rig, era: str) -> None:
 
         nursery.start_soon(call, trio.CancelScope())
         nursery.start_soon(call, doomed)
-        with rig.soon(CALLS, "two calls at once did not both begin"):
+        with tested.soon(CALLS, "two calls at once did not both begin"):
             await witness.saw(waiting=2)
         doomed.cancel()
-        with rig.soon(CANCELLED_CALL, "the handler of a cancelled call goes on"):
+        with tested.soon(CANCELLED_CALL, "the handler of a cancelled call goes on"):
             await witness.saw(cancelled=1)
             await _echo(client, "still here")
         expect(witness.cancelled == 1, CANCELLED_CALL, "the other call was cancelled too")
         nursery.cancel_scope.cancel()
 
 
-async def calls_do_not_wait_for_each_other(rig: Rig, era: str) -> None:
+async def calls_do_not_wait_for_each_other(tested: TransportUnderTest, era: str) -> None:
     """Twenty calls are answered while one waits."""
-    async with _client(rig, era) as (client, _, witness), trio.open_nursery() as nursery:
+    async with _client(tested, era) as (client, _, witness), trio.open_nursery() as nursery:
         nursery.start_soon(client.call_tool, "wait")
-        with rig.soon(CALLS, "calls were not answered while another one waits"):
+        with tested.soon(CALLS, "calls were not answered while another one waits"):
             await witness.saw(waiting=1)
             async with trio.open_nursery() as calls:
                 for number in range(20):
@@ -175,65 +175,65 @@ async def calls_do_not_wait_for_each_other(rig: Rig, era: str) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def changes_arrive(rig: Rig, era: str) -> None:
+async def changes_arrive(tested: TransportUnderTest, era: str) -> None:
     """A client listens to a resource and to the tools; both change, and it is told."""
-    async with _client(rig, era) as (client, server, _):
-        with rig.soon(CHANGES, "a client that listens was not told"):
+    async with _client(tested, era) as (client, server, _):
+        with tested.soon(CHANGES, "a client that listens was not told"):
             async with client.listen(tools=True, uris=(CHANGING,)) as events:
                 server.resource_updated(CHANGING)
                 server.remove_tool("count")
                 kinds = {(await anext(events)).kind, (await anext(events)).kind}
         expect(kinds == {"resource_updated", "tools"}, CHANGES, f"the client was told of {sorted(kinds)}")
-        with rig.soon(CHANGES, "a call after listening was not answered"):
+        with tested.soon(CHANGES, "a call after listening was not answered"):
             await _echo(client, "still here")
 
 
-async def questions_reach_the_client(rig: Rig, era: str) -> None:
+async def questions_reach_the_client(tested: TransportUnderTest, era: str) -> None:
     """Handlers ask the person at the client; several at once, while other calls go on."""
 
     async def ask(client: Client, number: int) -> None:
         answer = _text(await client.call_tool("ask", {"greeting": f"hello {number},"}))
         expect(answer == f"hello {number}, kit", QUESTIONS, f"the answer became {answer!r}")
 
-    async with _client(rig, era) as (client, _, _):
-        with rig.soon(QUESTIONS, "a call that asks the client was not answered"):
+    async with _client(tested, era) as (client, _, _):
+        with tested.soon(QUESTIONS, "a call that asks the client was not answered"):
             async with trio.open_nursery() as nursery:
                 for number in range(5):
                     nursery.start_soon(ask, client, number)
                     nursery.start_soon(_echo, client, f"beside {number}")
 
 
-async def load_changes_nothing(rig: Rig, era: str) -> None:
+async def load_changes_nothing(tested: TransportUnderTest, era: str) -> None:
     """Several clients with many calls each: small and large, with progress, some of them cancelled."""
     witness = _Witness()
     server = _make_server(witness)
-    dice = random.Random(20_260_728)
+    rng = random.Random(20_260_728)
 
     async def work(client: Client, name: str) -> None:
         for number in range(LOAD_CALLS):
-            kind = dice.random()
+            kind = rng.random()
             if kind < 0.15:
-                with trio.move_on_after(dice.random() * 0.02):
+                with trio.move_on_after(rng.random() * 0.02):
                     await client.call_tool("wait")
             elif kind < 0.3:
                 seen: list[float] = []
                 await client.call_tool("count", {"upto": 9}, on_progress=partial(_note, seen))
                 expect(seen == list(range(1, 10)), PROGRESS, f"{name}: when the answer came there was {seen}")
             else:
-                await _echo(client, f"{name}.{number} " * dice.choice((1, 1, 1, 300, 5000)))
+                await _echo(client, f"{name}.{number} " * rng.choice((1, 1, 1, 300, 5000)))
 
     async def run(transport: Any, number: int) -> None:
         async with Client(transport, era=era) as client, trio.open_nursery() as nursery:
             for task in range(LOAD_TASKS):
                 nursery.start_soon(work, client, f"client {number} task {task}")
 
-    async with rig.served(server.serve, place=lambda places: places[0]) as transport:
+    async with tested.served(server.serve, place=lambda places: places[0]) as transport:
         async with trio.open_nursery() as nursery:
-            for number in range(min(4, rig.connections)):
+            for number in range(min(4, tested.connections)):
                 nursery.start_soon(run, transport, number)
 
 
-async def calls_survive_cancelled_receives(rig: Rig, era: str) -> None:
+async def calls_survive_cancelled_receives(tested: TransportUnderTest, era: str) -> None:
     """A whole client whose every receive is cancelled again and again, at each checkpoint in turn."""
     server = _make_server(_Witness())
     seen: list[float] = []
@@ -242,8 +242,8 @@ async def calls_survive_cancelled_receives(rig: Rig, era: str) -> None:
         for number in range(10):
             await _echo(client, f"{name} {number}" * (1 + 2000 * (number % 2)))
 
-    async with rig.served(server.serve, place=lambda places: places[0]) as transport:
-        with rig.soon(CANCELLED_RECEIVE, "a call was not answered"):
+    async with tested.served(server.serve, place=lambda places: places[0]) as transport:
+        with tested.soon(CANCELLED_RECEIVE, "a call was not answered"):
             async with Client(InterruptingTransport(transport), era=era) as client:
                 async with trio.open_nursery() as nursery:
                     for number in range(5):
@@ -252,18 +252,18 @@ async def calls_survive_cancelled_receives(rig: Rig, era: str) -> None:
     expect(seen == list(range(1, 31)), CANCELLED_RECEIVE, f"of the progress from 1 to 30 arrived {seen}")
 
 
-async def clients_leave_nothing(rig: Rig, era: str) -> None:
+async def clients_leave_nothing(tested: TransportUnderTest, era: str) -> None:
     """A client leaves in order, another one while a call waits; afterwards no task of theirs is left."""
     before = set(system_tasks())
     witness = _Witness()
     server = _make_server(witness)
-    async with rig.served(server.serve, place=lambda places: places[0]) as transport:
+    async with tested.served(server.serve, place=lambda places: places[0]) as transport:
         async with Client(transport, era=era) as client:
             await _echo(client, "hello")
         async with trio.open_nursery() as nursery:
             async with Client(transport, era=era) as client:
                 nursery.start_soon(client.call_tool, "wait")
-                with rig.soon(CALLS, "a call did not begin"):
+                with tested.soon(CALLS, "a call did not begin"):
                     await witness.saw(waiting=1)
                 nursery.cancel_scope.cancel()
     await no_task_is_left(before)

@@ -46,7 +46,7 @@ def expect(holds: bool, rule: str, seen: str) -> None:
 
 @attrs.frozen
 class Check:
-    """One check: an async function of the rig (and the era), and the rule that it is about."""
+    """One check: an async function of the tested (and the era), and the rule that it is about."""
 
     run: Callable[..., Awaitable[None]]
     rule: str

@@ -9,7 +9,6 @@ import trio
 
 from mcp_actors.abc import ClientTransport, FrameChannel
 from mcp_actors.testing.conformance.report import Check, RuleBroken, expect
-from mcp_actors.testing.conformance.rig import Connections, Rig
 from mcp_actors.testing.conformance.rules import (
     ACCEPTING,
     ISOLATION,
@@ -17,6 +16,7 @@ from mcp_actors.testing.conformance.rules import (
     PRESSURE,
     SERVE_CANCELLED,
 )
+from mcp_actors.testing.conformance.subject import ChannelHandler, TransportUnderTest
 from mcp_actors.testing.conformance.traffic import (
     ENDED,
     compare,
@@ -39,60 +39,60 @@ async def echo(channel: FrameChannel) -> None:
         pass  # the peer is done
 
 
-async def connections_are_accepted_once_started(rig: Rig) -> None:
+async def connections_are_accepted_once_started(tested: TransportUnderTest) -> None:
     """The first connection is made without giving way after ``started``, and used at once."""
-    async with rig.serving(echo) as transport, rig.connected(transport) as client:
+    async with tested.serving(echo) as transport, tested.connected(transport) as client:
         frames = make_frames(3)
         await client.send_many(frames)
-        got = await receive_count(client, 3, rig.patience, "echoed on the first connection")
+        got = await receive_count(client, 3, tested.patience, "echoed on the first connection")
         compare(got, frames, "echoed on the first connection")
 
 
-async def many_connections_stand_alone(rig: Rig) -> None:
+async def many_connections_stand_alone(tested: TransportUnderTest) -> None:
     """Many connections at once; one does not read, one is closed half-way; the others get all that is theirs."""
 
     async def talk(number: int, client: FrameChannel) -> None:
         frames = make_frames(40, f"connection-{number}", sizes=(0, 300))
-        who = f"echoed on connection {number} of {rig.connections}"
+        who = f"echoed on connection {number} of {tested.connections}"
         async with trio.open_nursery() as nursery:
             nursery.start_soon(send_in_ways, client, frames)
-            got = await receive_count(client, len(frames), rig.patience, who)
+            got = await receive_count(client, len(frames), tested.patience, who)
         compare(got, frames, who)
 
     async def connect(number: int, transport: ClientTransport) -> None:
-        async with rig.connected(transport) as client:
+        async with tested.connected(transport) as client:
             if number == 1:
                 await client.send(make_frame(0))
                 return
             await talk(number, client)
 
-    async with rig.serving(echo) as transport, rig.connected(transport) as stalled:
+    async with tested.serving(echo) as transport, tested.connected(transport) as stalled:
         async with trio.open_nursery() as stalling:
-            stalling.start_soon(_flood, rig, stalled)
+            stalling.start_soon(_flood, tested, stalled)
             async with trio.open_nursery() as nursery:
-                for number in range(max(1, rig.connections - 1)):
+                for number in range(max(1, tested.connections - 1)):
                     nursery.start_soon(connect, number, transport)
             stalling.cancel_scope.cancel(reason="the others are done")
 
 
-async def _flood(rig: Rig, channel: FrameChannel) -> None:
+async def _flood(tested: TransportUnderTest, channel: FrameChannel) -> None:
     """Sends to somebody who answers as much, and reads nothing: neither side can go on in the end."""
     frame = make_frame(0, 16 * 1024)
-    for _ in range(rig.max_buffered // len(frame.data)):
+    for _ in range(tested.max_buffered // len(frame.data)):
         await channel.send(frame)
 
 
-async def a_peer_that_does_not_read_is_waited_for(rig: Rig) -> None:
+async def a_peer_that_does_not_read_is_waited_for(tested: TransportUnderTest) -> None:
     """Each side sends to one that does not read: it must come to wait, and nothing is lost when the peer reads."""
     for to_server in (True, False):
-        async with rig.pair() as (client, server):
+        async with tested.pair() as (client, server):
             sender, receiver = (client, server) if to_server else (server, client)
-            await _press(rig, sender, receiver, "client to server" if to_server else "server to client")
+            await _press(tested, sender, receiver, "client to server" if to_server else "server to client")
 
 
-async def _press(rig: Rig, sender: FrameChannel, receiver: FrameChannel, who: str) -> None:
+async def _press(tested: TransportUnderTest, sender: FrameChannel, receiver: FrameChannel, who: str) -> None:
     size = min(16 * 1024, sender.max_message_bytes or 16 * 1024)
-    count = rig.max_buffered // size
+    count = tested.max_buffered // size
     sent = 0
 
     async def send() -> None:
@@ -107,15 +107,15 @@ async def _press(rig: Rig, sender: FrameChannel, receiver: FrameChannel, who: st
         before = -1
         while sent != before:
             before = sent
-            await trio.sleep(rig.quiet)
+            await trio.sleep(tested.quiet)
         # Only so many more than were taken, so that the sender is still at it while they are read.
         want = sent
-        got = await receive_count(receiver, want, rig.patience, f"{who}, after a long wait")
+        got = await receive_count(receiver, want, tested.patience, f"{who}, after a long wait")
         nursery.cancel_scope.cancel(reason="the sender was seen to wait")
     compare(got[:want], [make_frame(number, size) for number in range(want)], f"{who}, after a long wait")
 
 
-async def cancelled_serve_closes_everything(rig: Rig) -> None:
+async def cancelled_serve_closes_everything(tested: TransportUnderTest) -> None:
     """``serve`` is cancelled while connections are open: handlers end, the clients are told, it returns."""
     running = 0
 
@@ -127,25 +127,25 @@ async def cancelled_serve_closes_everything(rig: Rig) -> None:
         finally:
             running -= 1
 
-    count = min(3, rig.connections)
-    async with rig.maker() as (server, client_for), trio.open_nursery() as outer:
+    count = min(3, tested.connections)
+    async with tested.maker() as (server, client_for), trio.open_nursery() as outer:
         serving, stopped = trio.CancelScope(), trio.Event()
 
         async def serve(*, task_status: trio.TaskStatus[object]) -> None:
             with serving:
-                await server.serve(Connections(handle), task_status=task_status)
+                await server.serve(ChannelHandler(handle), task_status=task_status)
             stopped.set()
 
         transport = client_for(await outer.start(serve))
         clients = [trio.Event() for _ in range(count)]
 
         async def connect(ready: trio.Event) -> None:
-            async with rig.connected(transport) as client:
+            async with tested.connected(transport) as client:
                 await client.send(make_frame(0))
-                await receive_count(client, 1, rig.patience, "echoed before serve was cancelled")
+                await receive_count(client, 1, tested.patience, "echoed before serve was cancelled")
                 ready.set()
                 await stopped.wait()
-                with rig.soon(SERVE_CANCELLED, "a client was not told that serve was cancelled"):
+                with tested.soon(SERVE_CANCELLED, "a client was not told that serve was cancelled"):
                     await receive_all(client)
 
         for ready in clients:
@@ -153,21 +153,21 @@ async def cancelled_serve_closes_everything(rig: Rig) -> None:
         for ready in clients:
             await ready.wait()
         serving.cancel(reason="the kit ends serve")
-        with rig.soon(SERVE_CANCELLED, "serve did not return"):
+        with tested.soon(SERVE_CANCELLED, "serve did not return"):
             await stopped.wait()
         expect(not running, SERVE_CANCELLED, f"{running} of {count} handlers still ran when serve returned")
 
 
-async def nothing_is_left_behind(rig: Rig) -> None:
-    """Connections are used, left and cancelled; afterwards no task is left of them."""
+async def nothing_is_left_behind(tested: TransportUnderTest) -> None:
+    """ChannelHandler are used, left and cancelled; afterwards no task is left of them."""
     before = set(system_tasks())
-    async with rig.serving(echo) as transport:
+    async with tested.serving(echo) as transport:
         for _ in range(2):
-            async with rig.connected(transport) as client:
+            async with tested.connected(transport) as client:
                 await client.send(make_frame(0))
-                await receive_count(client, 1, rig.patience, "echoed")
-        with trio.move_on_after(rig.quiet):
-            async with rig.connected(transport) as client:
+                await receive_count(client, 1, tested.patience, "echoed")
+        with trio.move_on_after(tested.quiet):
+            async with tested.connected(transport) as client:
                 await client.receive_many()
     await no_task_is_left(before)
 

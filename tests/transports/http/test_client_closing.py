@@ -5,6 +5,7 @@ from __future__ import annotations
 import httpx2
 import pytest
 import trio
+from structlog.testing import capture_logs
 
 from mcp_actors.abc import Frame, NoAnswer
 from mcp_actors.errors import ConnectFailed, RemoteProtocolError
@@ -178,20 +179,18 @@ async def test_messages_on_their_way_are_not_cut_off_by_closing(autojump_clock: 
     assert trio.current_time() - began == 2
 
 
-async def test_what_nobody_expected_fails_its_request_only(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_nobody_expected_fails_its_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
     async def handler(asked: Asked) -> httpx2.Response:
         return json_answer(2)
 
     async with connected(handler) as (channel, _):
-        with monkeypatch.context() as patch:
+        with monkeypatch.context() as patch, capture_logs() as logs:
             patch.setattr(httpx2.AsyncClient, "build_request", None)
             await channel.send(request(1))
             assert "NoneType" in str(refused(await channel.receive()))
         await channel.send(request(2))
         assert b'"id":2' in (await channel.receive()).data
-    assert "could not be asked" in caplog.text
+    assert [(each["event"], each["task"]) for each in logs] == [("POST failed", "POST tools/call 1")]
 
 
 async def test_closing_from_another_task_wakes_the_reader(
@@ -281,48 +280,48 @@ async def test_many_requests_are_under_way_at_once_but_not_too_many(autojump_clo
     assert trio.current_time() < 6
 
 
-# -- the inbox ---------------------------------------------------------------------------------------------------------
+# -- the queue ---------------------------------------------------------------------------------------------------------
 
 
 async def test_a_full_inbox_makes_streams_wait(autojump_clock: trio.abc.Clock, nursery: trio.Nursery) -> None:
-    inbox = ReceiveQueue(max_bytes=10)
+    queue = ReceiveQueue(max_bytes=10)
     for _ in range(MAX_FRAMES):
-        await inbox.put(Frame(b""))
+        await queue.put(Frame(b""))
     with trio.move_on_after(1) as scope:
-        await inbox.put(Frame(b"late"))
+        await queue.put(Frame(b"late"))
     assert scope.cancelled_caught
-    assert len(await inbox.take()) == MAX_FRAMES
-    await inbox.put(Frame(b"x" * 100))
+    assert len(await queue.take()) == MAX_FRAMES
+    await queue.put(Frame(b"x" * 100))
     # One that is too large for the rest is always taken, what follows waits for its room.
-    nursery.start_soon(inbox.put, Frame(b"next"))
+    nursery.start_soon(queue.put, Frame(b"next"))
     await trio.testing.wait_all_tasks_blocked()
-    assert [len(frame.data) for frame in await inbox.take()] == [100]
-    assert [frame.data for frame in await inbox.take()] == [b"next"]
-    assert "0/256" in repr(inbox)
+    assert [len(frame.data) for frame in await queue.take()] == [100]
+    assert [frame.data for frame in await queue.take()] == [b"next"]
+    assert "0/256" in repr(queue)
 
 
 async def test_a_frame_is_digested_when_its_reader_comes_back() -> None:
-    inbox = ReceiveQueue(max_bytes=10)
+    queue = ReceiveQueue(max_bytes=10)
     first, second, late = trio.Event(), trio.Event(), trio.Event()
-    numbers = [inbox.post(Frame(b"a")), inbox.post(Frame(b"b")), inbox.post(Frame(b"c"))]
-    inbox.tell(numbers[1], second)
-    inbox.tell(numbers[0], first)
-    await inbox.take(1)
+    numbers = [queue.put_at_once(Frame(b"a")), queue.put_at_once(Frame(b"b")), queue.put_at_once(Frame(b"c"))]
+    queue.set_when_processed(numbers[1], second)
+    queue.set_when_processed(numbers[0], first)
+    await queue.take(1)
     assert not first.is_set()
-    await inbox.take(1)
+    await queue.take(1)
     assert first.is_set()
     assert not second.is_set()
-    await inbox.take(1)
+    await queue.take(1)
     assert second.is_set()
-    inbox.tell(numbers[1], late)
+    queue.set_when_processed(numbers[1], late)
     assert late.is_set()
 
 
 async def test_what_arrived_before_the_end_can_be_taken() -> None:
-    inbox = ReceiveQueue(max_bytes=10)
-    inbox.post(Frame(b"a"))
-    inbox.end(ConnectFailed("gone"))
-    inbox.post(Frame(b"too late"))
-    assert [frame.data for frame in await inbox.take()] == [b"a"]
+    queue = ReceiveQueue(max_bytes=10)
+    queue.put_at_once(Frame(b"a"))
+    queue.end(ConnectFailed("gone"))
+    queue.put_at_once(Frame(b"too late"))
+    assert [frame.data for frame in await queue.take()] == [b"a"]
     with pytest.raises(trio.BrokenResourceError, match="gone"):
-        await inbox.take()
+        await queue.take()

@@ -105,7 +105,7 @@ async def test_certificates_that_are_trusted(nursery: trio.Nursery, monkeypatch:
     ours, theirs = ssl.create_default_context(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.configure_trust(ours)
     authority.issue_cert("localhost").configure_cert(theirs)
-    monkeypatch.setattr("mcp_transports.http.client.transport._trust", lambda: ours)
+    monkeypatch.setattr("mcp_transports.http.client.transport._trusted_authorities", lambda: ours)
     tcp = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
     server = RawServer(echo)
     listener = trio.SSLListener(tcp, theirs, https_compatible=True)
@@ -164,7 +164,7 @@ async def test_an_answer_that_came_before_the_hang_up_is_read() -> None:
         await ours.read(100)
 
 
-# -- the kept ones ----------------------------------------------------------------------------------------------------
+# -- the pool ones ----------------------------------------------------------------------------------------------------
 
 
 @attrs.frozen(kw_only=True)
@@ -176,9 +176,9 @@ class Pairs(HttpAddress):
     hello: bytes = b""
     host: str = "x"
     port: int = 80
-    path: str | None = None
+    unix_path: str | None = None
     tls: ssl.SSLContext | None = None
-    timeout: float = 5.0
+    connect_timeout: float = 5.0
 
     async def connect(self) -> HttpStream:
         ours, theirs = await line()
@@ -199,93 +199,93 @@ async def exchanged(connection: httpcore2.AsyncHTTP11Connection, far: trio.Socke
 
 
 async def test_the_connection_that_was_used_last_is_used_first() -> None:
-    place = Pairs(far=[])
-    kept = ConnectionPool(place, most=4, expiry=4)
-    first, second = await kept.take(), await kept.take()
-    for connection, far in zip((first, second), place.far, strict=True):
+    address = Pairs(far=[])
+    pool = ConnectionPool(address, max_connections=4, keepalive_expiry=4)
+    first, second = await pool.acquire(), await pool.acquire()
+    for connection, far in zip((first, second), address.far, strict=True):
         await exchanged(connection, far)
-        await kept.give_back(connection)
-    assert await kept.take() is second
-    assert await kept.take() is first
-    assert "2 open, 0 idle" in repr(kept)
+        await pool.release(connection)
+    assert await pool.acquire() is second
+    assert await pool.acquire() is first
+    assert "2 open, 0 idle" in repr(pool)
     for connection in (first, second):
         await connection.aclose()
-    for far in place.far:
+    for far in address.far:
         await far.aclose()
 
 
 async def test_one_that_was_idle_for_long_and_one_that_ended_are_not_used(
     autojump_clock: trio.abc.Clock,
 ) -> None:
-    place = Pairs(far=[])
-    kept = ConnectionPool(place, most=4, expiry=4)
-    connections = [await kept.take() for _ in range(3)]
-    for connection, far in zip(connections, place.far, strict=True):
+    address = Pairs(far=[])
+    pool = ConnectionPool(address, max_connections=4, keepalive_expiry=4)
+    connections = [await pool.acquire() for _ in range(3)]
+    for connection, far in zip(connections, address.far, strict=True):
         await exchanged(connection, far)
-    await kept.give_back(connections[0])
+    await pool.release(connections[0])
     await trio.sleep(3)
-    await kept.give_back(connections[1])
+    await pool.release(connections[1])
     await trio.sleep(2)
     # Who gives back closes what has been there for too long.
-    await kept.give_back(connections[2])
+    await pool.release(connections[2])
     assert connections[0].is_closed()
-    await place.far[2].aclose()
-    assert await kept.take() is connections[1]
+    await address.far[2].aclose()
+    assert await pool.acquire() is connections[1]
     assert connections[2].is_closed()
-    assert "1 open, 0 idle" in repr(kept)
-    await exchanged(connections[1], place.far[1])
-    await kept.give_back(connections[1])
+    assert "1 open, 0 idle" in repr(pool)
+    await exchanged(connections[1], address.far[1])
+    await pool.release(connections[1])
     await trio.sleep(4)
-    fresh = await kept.take()
+    fresh = await pool.acquire()
     assert fresh not in connections
     assert connections[1].is_closed()
-    await kept.give_back(fresh)
-    assert "0 open" in repr(kept)
-    for far in place.far:
+    await pool.release(fresh)
+    assert "0 open" in repr(pool)
+    for far in address.far:
         await far.aclose()
 
 
 async def test_no_more_than_there_may_be(autojump_clock: trio.abc.Clock, nursery: trio.Nursery) -> None:
-    place = Pairs(far=[])
-    kept = ConnectionPool(place, most=1, expiry=4)
-    taken = await kept.take()
+    address = Pairs(far=[])
+    pool = ConnectionPool(address, max_connections=1, keepalive_expiry=4)
+    taken = await pool.acquire()
     with trio.move_on_after(1) as impatient:
-        await kept.take()
+        await pool.acquire()
     assert impatient.cancelled_caught
     got = []
 
     async def take() -> None:
-        got.append(await kept.take())
+        got.append(await pool.acquire())
 
     nursery.start_soon(take)
     nursery.start_soon(take)
     await trio.testing.wait_all_tasks_blocked()
     assert got == []
-    await exchanged(taken, place.far[0])
-    await kept.give_back(taken)
+    await exchanged(taken, address.far[0])
+    await pool.release(taken)
     await trio.testing.wait_all_tasks_blocked()
     assert got == [taken]
-    await kept.give_back(taken)  # not idle to its end this time: nothing was asked on it
+    await pool.release(taken)  # not idle to its end this time: nothing was asked on it
     await trio.testing.wait_all_tasks_blocked()
     assert len(got) == 2
-    await kept.aclose()
+    await pool.aclose()
     for connection in got:
         await connection.aclose()
-    for far in place.far:
+    for far in address.far:
         await far.aclose()
 
 
 async def test_an_answer_that_was_read_leaves_its_connection_to_others() -> None:
-    place = Pairs(far=[], hello=OK)
-    kept = ConnectionPool(place, most=1, expiry=4)
-    wire = HttpRequester(PooledSender(kept, httpx2.URL("http://x/"), []), max_message_bytes=10, peer="x")
-    async with wire.ask("GET", []) as answer:
-        assert await answer.body() == b""
-        assert "1 open, 1 idle" in repr(kept)
-    assert "1 open, 1 idle" in repr(kept)
-    await kept.aclose()
-    assert await place.far[0].receive_some() != b""
-    await place.far[0].aclose()
+    address = Pairs(far=[], hello=OK)
+    pool = ConnectionPool(address, max_connections=1, keepalive_expiry=4)
+    requester = HttpRequester(PooledSender(pool, httpx2.URL("http://x/"), []), max_message_bytes=10, peer="x")
+    async with requester.request("GET", []) as response:
+        assert await response.read_body() == b""
+        assert "1 open, 1 idle" in repr(pool)
+    assert "1 open, 1 idle" in repr(pool)
+    await pool.aclose()
+    assert await address.far[0].receive_some() != b""
+    await address.far[0].aclose()
 
 
 async def test_requests_that_failed_leave_their_room_to_others() -> None:
@@ -306,20 +306,22 @@ async def test_a_server_that_lets_nobody_in_is_not_waited_for(
         await trio.sleep_forever()
 
     monkeypatch.setattr(trio, "open_tcp_stream", never)
-    place = HttpAddress(host="x", port=80, path=None, tls=None, timeout=7)
-    kept = ConnectionPool(place, most=1, expiry=4)
+    address = HttpAddress(host="x", port=80, unix_path=None, tls=None, connect_timeout=7)
+    pool = ConnectionPool(address, max_connections=1, keepalive_expiry=4)
     for _ in range(2):
         with pytest.raises(httpcore2.ConnectTimeout):
-            await kept.take()
+            await pool.acquire()
     assert trio.current_time() == 14
-    assert "0 open" in repr(kept)
+    assert "0 open" in repr(pool)
 
 
 async def test_a_handshake_that_is_given_up_leaves_no_socket(autojump_clock: trio.abc.Clock) -> None:
     near, far = trio.socket.socketpair()
-    place = HttpAddress(host="x", port=80, path=None, tls=ssl.create_default_context(), timeout=7)
+    address = HttpAddress(
+        host="x", port=80, unix_path=None, tls=ssl.create_default_context(), connect_timeout=7
+    )
     with trio.move_on_after(1) as scope:
-        await place._secured(trio.SocketStream(near), ssl.create_default_context())
+        await address._start_tls(trio.SocketStream(near), ssl.create_default_context())
     assert scope.cancelled_caught
     assert near.fileno() == -1
     far.close()

@@ -1,4 +1,4 @@
-"""The client side: one channel for every kind of MCP over HTTP."""
+"""The client side of MCP over HTTP: one channel for Streamable HTTP in every revision, and for HTTP+SSE."""
 
 from mcp_transports.http.client.channel import HttpChannel
 from mcp_transports.http.client.errors import AccessRefused, HttpRefused

@@ -1,4 +1,4 @@
-"""The channel of a client: each frame becomes an HTTP request, whatever comes back becomes frames."""
+"""The channel of a client: each frame becomes an HTTP request, and what comes back becomes frames."""
 
 from __future__ import annotations
 
@@ -6,42 +6,59 @@ import trio
 
 from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.errors import McpError, RemoteProtocolError, SessionExpired
-from mcp_transports.http.client.http import Body
+from mcp_actors.logging import log
+from mcp_actors.supervision import (
+    HTTP_MESSAGE,
+    HTTP_POST,
+    HTTP_STREAM,
+    Containment,
+    start,
+    start_and_wait,
+)
+from mcp_transports.http.client.http import RequestBody
 from mcp_transports.http.client.post import Post
-from mcp_transports.http.client.server_streams import ENDPOINT_TIMEOUT, follow_older_binding, follow_session
-from mcp_transports.http.client.session_state import SessionState, Waiting, is_modern, log
+from mcp_transports.http.client.server_streams import (
+    ENDPOINT_TIMEOUT,
+    read_http_sse_stream,
+    read_session_stream,
+)
+from mcp_transports.http.client.session_state import RequestInFlight, SessionState, is_stateless
 
 __all__ = ["HttpChannel"]
 
-# Seconds, when the channel is closed, for messages that are on their way, a cancellation for example, and the DELETE of
+# Seconds, when the channel is closed, for messages that are being posted, such as a cancellation, and for the DELETE of
 # the session.
-FAREWELL_TIMEOUT = 2.0
+CLOSE_TIMEOUT = 2.0
 
 
 class HttpChannel(FrameChannel):
-    """Frames by HTTP, in both eras and by HTTP+SSE; made by `HttpClientTransport.connect`.
+    """Frames by HTTP, with or without sessions and by HTTP+SSE; made by `HttpClientTransport.connect`.
 
-    Every request of ours is a POST in a task of its own. What goes wrong with one is received as `NoAnswer`; only the
-    end of the session and the end of the stream of HTTP+SSE end the channel.
+    Every request is a POST in a task of its own, and its failure is received as a `~mcp_actors.abc.NoAnswer`. Only the
+    end of the session, the end of the stream of HTTP+SSE and a crash of the task that reads a stream of the server end
+    the channel.
     """
 
-    def __init__(self, talk: SessionState) -> None:
-        self._talk = talk
+    def __init__(self, state: SessionState) -> None:
+        self._state = state
         self._closing = False
-        # Messages whose POST was started and has not ended.
+        # Messages that get no response and whose POST has not ended yet.
         self._messages = 0
-        self._told = trio.lowlevel.ParkingLot()
+        self._no_messages = trio.lowlevel.ParkingLot()
         self._stopped = trio.Event()
         self._closed = trio.Event()
 
     def __repr__(self) -> str:
-        talk = self._talk
-        state = "closed" if self._closing else "broken" if talk.broken else "open"
-        return f"<HttpChannel {talk.wire.peer} {state}: {len(talk.waiting)} requests, {len(talk.inbox)} to receive>"
+        state = self._state
+        name = "closed" if self._closing else "broken" if state.broken else "open"
+        return (
+            f"<HttpChannel {state.peer} {name}:"
+            f" {len(state.requests)} requests, {len(state.receive_queue)} to receive>"
+        )
 
     @property
     def max_message_bytes(self) -> int:
-        return self._talk.wire.max_message_bytes
+        return self._state.requester.max_message_bytes
 
     @property
     def mirrors(self) -> bool:
@@ -49,127 +66,159 @@ class HttpChannel(FrameChannel):
 
     @property
     def peer(self) -> str:
-        """The URL, without the places in which secrets are kept."""
-        return self._talk.wire.peer
+        """The URL, without its parts that may hold secrets."""
+        return self._state.peer
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """The parent of all tasks of this channel; returns when it was closed or broke."""
+        """Is the parent of all tasks of this channel; returns when it was closed or broke."""
         try:
             async with trio.open_nursery() as nursery:
-                self._talk.tasks = nursery
+                self._state.nursery = nursery
                 task_status.started()
                 await trio.sleep_forever()
         finally:
             self._stopped.set()
+        if not self._closing and self._state.broken is None:
+            # A nursery absorbs a stray `trio.Cancelled`, and with it the failure that ended all of its tasks.
+            raise RuntimeError("the tasks of the channel were cancelled, and nobody had closed it")
 
     # -- outgoing --------------------------------------------------------------------------------------------------
 
     async def send(self, value: Frame) -> None:
-        """Starts the POST of a frame and does not wait for its end, but for that of ``notifications/initialized``:
-        servers may refuse what overtakes it. A request waits for room in its own task.
+        """Starts the POST of a frame in a task of its own and returns. A request waits for a free slot there.
+
+        Only for ``notifications/initialized`` it waits for the response, because servers may refuse requests that
+        arrive before it.
         """
         await trio.lowlevel.checkpoint()
-        tasks = self._tasks()
-        if self._talk.forgotten:
-            self._refuse(value)
+        nursery, state = self._nursery(), self._state
+        if state.session.has_expired:
+            # The server would refuse it: it no longer knows the session.
+            if value.request is not None:
+                state.fail_request(value.request, state.session_expired(never_run=True))
         elif value.request is not None:
-            exchange = Post(value, self._talk, self._fall_back)
-            self._talk.modern = exchange.modern
-            self._talk.waiting[value.request] = exchange
-            tasks.start_soon(exchange.run, name=f"POST {value.method} {value.request!r}")
+            post = Post(value, state, self._fall_back_to_http_sse)
+            state.last_was_stateless = post.stateless
+            state.requests[value.request] = post
+            about = f"{value.method} {value.request!r}"
+            start(nursery, HTTP_POST, post.run, about=about, on_crash=post.fail_after_crash)
         elif value.cancels is not None:
-            self._cancel(value, tasks)
+            self._cancel(value, nursery)
         elif value.method == "notifications/initialized":
             done = trio.Event()
             self._messages += 1
-            tasks.start_soon(self._initialized, value, done)
+            start(nursery, HTTP_MESSAGE, self._post_initialized, value, nursery, done, about=value.method)
             await done.wait()
         else:
             self._messages += 1
-            tasks.start_soon(self._post, value)
+            start(nursery, HTTP_MESSAGE, self._post_message, value, about=value.method or "")
 
-    def _tasks(self) -> trio.Nursery:
+    def _nursery(self) -> trio.Nursery:
         if self._closing:
             raise trio.ClosedResourceError("the channel is closed")
-        if self._talk.broken is not None or self._talk.tasks is None:
-            raise trio.BrokenResourceError(str(self._talk.broken)) from self._talk.broken
-        return self._talk.tasks
-
-    def _refuse(self, frame: Frame) -> None:
-        """The server would: it no longer knows the session."""
-        if frame.request is not None:
-            self._talk.no_answer(frame.request, self._talk.expired(never_run=True))
+        if self._state.broken is not None or self._state.nursery is None:
+            raise trio.BrokenResourceError(str(self._state.broken)) from self._state.broken
+        return self._state.nursery
 
     def settled(self, request: int | str) -> None:
-        """Nobody waits for that answer: its stream is not resumed, and closed if it does not end soon."""
-        exchange = self._talk.waiting.get(request)
-        if exchange is not None:
-            exchange.settle()
+        """Does not resume the stream of that request any more, and closes it if it does not end soon."""
+        post = self._state.requests.get(request)
+        if post is not None:
+            post.response_no_longer_awaited()
 
-    def _cancel(self, frame: Frame, tasks: trio.Nursery) -> None:
-        """Modern: closing the stream is the message (protocol §5.7). Legacy: a message that follows its request."""
+    def _cancel(self, frame: Frame, nursery: trio.Nursery) -> None:
+        """Cancels a request: without a session by closing its stream, in a session by a message that follows it.
+
+        MCP 2026-07-28, Cancellation; MCP 2025-11-25, Cancellation.
+        """
         assert frame.cancels is not None
-        exchange = self._talk.waiting.get(frame.cancels)
-        if exchange is not None and (exchange.modern or not exchange.begun):
-            exchange.cancel()
-        elif not self._talk.modern:
+        post = self._state.requests.get(frame.cancels)
+        if post is not None and (post.stateless or not post.started):
+            post.cancel()
+        elif not self._state.last_was_stateless:
             self._messages += 1
-            tasks.start_soon(self._take_back, frame, exchange)
+            start(nursery, HTTP_MESSAGE, self._post_cancellation, frame, post, about=frame.method or "")
 
-    async def _take_back(self, frame: Frame, exchange: Waiting | None) -> None:
-        """The message is not to overtake its request. Once it is told, nothing that the stream brings is of use."""
-        await self._post(frame, None if exchange is None else exchange.sent)
-        if exchange is not None:
-            exchange.cancel()
-
-    async def _initialized(self, frame: Frame, done: trio.Event) -> None:
+    async def _post_cancellation(self, frame: Frame, post: RequestInFlight | None) -> None:
+        """Posts a cancellation after its request, then closes the stream of that, which brings nothing of use now."""
         try:
-            accepted = await self._post(frame)
+            await self._post_message(frame, None if post is None else post.body_sent)
+        finally:
+            if post is not None:
+                post.cancel()
+
+    async def _post_initialized(self, frame: Frame, nursery: trio.Nursery, done: trio.Event) -> None:
+        try:
+            accepted = await self._post_message(frame)
         finally:
             done.set()
-        talk = self._talk
-        if accepted and talk.options.listen and talk.endpoint is None and not is_modern(frame):
-            await follow_session(talk)
+        state = self._state
+        if accepted and state.options.listen and state.sse_endpoint is None and not is_stateless(frame):
+            start(
+                nursery,
+                HTTP_STREAM,
+                read_session_stream,
+                state,
+                about="of the session",
+                on_crash=state.end_after_crash,
+            )
 
-    async def _post(self, frame: Frame, after: trio.Event | None = None) -> bool:
-        """Posts what gets no answer; says whether it was accepted. What becomes of it is not the channel's ending."""
+    async def _post_message(self, frame: Frame, after: trio.Event | None = None) -> bool:
+        """Posts a message that gets no response and returns whether it was accepted. Its failure is logged only."""
         try:
-            return await self._post_in_time(frame, after)
+            return await self._post_message_in_time(frame, after)
         finally:
             self._messages -= 1
             if not self._messages:
-                self._told.unpark_all()
+                self._no_messages.unpark_all()
 
-    async def _post_in_time(self, frame: Frame, after: trio.Event | None) -> bool:
-        talk = self._talk
-        what = frame.method or "an answer"
-        with trio.move_on_after(talk.options.message_timeout):
+    async def _post_message_in_time(self, frame: Frame, after: trio.Event | None) -> bool:
+        state = self._state
+        message = frame.method or "an answer"
+        with trio.move_on_after(state.options.message_timeout):
             if after is not None:
                 await after.wait()
             try:
-                headers = talk.post_headers(frame)
-                wire = talk.endpoint or talk.wire
-                async with wire.ask("POST", headers, Body(frame.data, trio.Event())) as answer:
-                    if answer.status == 404 and talk.session is not None and not is_modern(frame):
-                        raise talk.expired()
-                    if not answer.ok:
-                        raise await answer.refused()
-                    # Read to its end, or the connection cannot be used again.
-                    await answer.body()
+                headers = state.session.post_headers(frame)
+                requester = state.sse_endpoint or state.requester
+                body = RequestBody(frame.data, trio.Event())
+                async with requester.request("POST", headers, body) as response:
+                    if response.status == 404 and state.session.id is not None and not is_stateless(frame):
+                        raise state.session_expired()
+                    if not response.ok:
+                        raise await response.read_error()
+                    # The connection can be used again only if the body is read to its end.
+                    await response.read_body()
                     return True
             except SessionExpired:
-                talk.expire()
+                state.expire_session()
                 return False
             except McpError as error:
-                log.warning("%s did not get through: %s", what, error)
+                log.warning("a message was not accepted", peer=self.peer, message=message, error=str(error))
                 return False
-        log.warning("%s did not get through in %g s", what, talk.options.message_timeout)
+        log.warning(
+            "a message was not accepted in time",
+            peer=self.peer,
+            message=message,
+            seconds=state.options.message_timeout,
+        )
         return False
 
-    async def _fall_back(self) -> None:
-        """The server may speak the oldest binding only (protocol §1.4, §6.5)."""
+    async def _fall_back_to_http_sse(self) -> None:
+        """Changes the channel to HTTP+SSE (MCP 2025-11-25, Transports, Backwards Compatibility).
+
+        Raises:
+            McpError: the server does not speak that either.
+        """
         with trio.move_on_after(ENDPOINT_TIMEOUT):
-            await self._tasks().start(follow_older_binding, self._talk)
+            await start_and_wait(
+                self._nursery(),
+                HTTP_STREAM,
+                read_http_sse_stream,
+                self._state,
+                about="of HTTP+SSE",
+                on_crash=self._state.end_after_crash,
+            )
             return
         raise RemoteProtocolError(f"{self.peer} opened an event stream and did not say where to post")
 
@@ -177,45 +226,49 @@ class HttpChannel(FrameChannel):
 
     async def receive(self) -> Frame:
         """Waits for one frame. Cancelling loses nothing."""
-        return (await self._talk.inbox.take(1))[0]
+        return (await self._state.receive_queue.take(1))[0]
 
     async def receive_many(self) -> list[Frame]:
         """Waits for one frame and returns it with all that are there already. Cancelling loses nothing."""
-        return await self._talk.inbox.take()
+        return await self._state.receive_queue.take()
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
         """Closes all streams and ends the session with a DELETE.
 
-        The server has two seconds for that and for the messages that are on their way.
+        The server has two seconds for that and for the messages that are being posted. Cancelled, it still does all of
+        this.
         """
         if self._closing:
             await self._closed.wait()
             return
         self._closing = True
-        self._talk.inbox.close()
-        deadline = trio.current_time() + FAREWELL_TIMEOUT
+        self._state.receive_queue.close()
+        deadline = trio.current_time() + CLOSE_TIMEOUT
         try:
             with trio.move_on_at(deadline, shield=True):
                 while self._messages:
-                    await self._told.park()
+                    await self._no_messages.park()
             with trio.CancelScope(shield=True):
-                if self._talk.tasks is not None:
-                    self._talk.tasks.cancel_scope.cancel(reason="the channel is closed")
-                    # Bounded: cancelled tasks only close their sockets.
+                if self._state.nursery is not None:
+                    self._state.nursery.cancel_scope.cancel(reason="the channel is closed")
+                    # This is bounded, because cancelled tasks only close their sockets.
                     await self._stopped.wait()
-            with trio.move_on_at(deadline, shield=True):
-                await self._say_farewell()
+            with (
+                Containment(HTTP_MESSAGE, details={"task": "DELETE of the session"}),
+                trio.move_on_at(deadline, shield=True),
+            ):
+                await self._delete_session()
         finally:
             self._closed.set()
 
-    async def _say_farewell(self) -> None:
-        talk = self._talk
-        if talk.session is None:
+    async def _delete_session(self) -> None:
+        state = self._state
+        if state.session.id is None:
             return
         try:
-            async with talk.wire.ask("DELETE", talk.session_headers()) as answer:
-                log.debug("%s answered the end of the session with HTTP %d", self.peer, answer.status)
+            async with state.requester.request("DELETE", state.session.delete_headers()) as response:
+                log.debug("the session was ended", peer=self.peer, status=response.status)
         except McpError as error:
-            log.debug("the end of the session could not be told: %s", error)
+            log.debug("the session could not be ended", peer=self.peer, error=str(error))

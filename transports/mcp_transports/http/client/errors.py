@@ -1,12 +1,12 @@
-"""What an HTTP server refuses, as typed errors that say what to do next."""
+"""HTTP statuses that are no answer, as typed errors whose text says what to do next."""
 
 from __future__ import annotations
 
 from mcp_actors.errors import ConnectFailed, RemoteProtocolError
 
-__all__ = ["AccessRefused", "HttpRefused", "refusal"]
+__all__ = ["AccessRefused", "HttpRefused", "error_for_status"]
 
-# Longer pages say nothing more to a person.
+# Characters of a body that are shown: longer pages say nothing more to a person.
 MAX_TEXT = 200
 
 _ADVICE = {
@@ -25,52 +25,64 @@ _ADVICE = {
 
 
 class HttpRefused(RemoteProtocolError):
-    """A request was answered with an HTTP status that is no answer to it: ``status``, and ``text``, its first words."""
+    """A request got an HTTP status that is no answer to it."""
 
     def __init__(self, message: str, *, status: int, text: str = "") -> None:
         super().__init__(message)
         self.status = status
+        """The HTTP status."""
         self.text = text
+        """The first words of the body."""
 
     @property
-    def suggests_older_binding(self) -> bool:
-        """Whether a server that speaks HTTP+SSE only may answer ``initialize`` so (protocol §6.5)."""
+    def suggests_http_sse(self) -> bool:
+        """Whether a server that speaks HTTP+SSE only may answer ``initialize`` with this status.
+
+        MCP 2025-11-25, Transports, Backwards Compatibility, names 400, 404 and 405; servers also send 406 and 415.
+        """
         return self.status in (400, 404, 405, 406, 415)
 
 
 class AccessRefused(ConnectFailed):
-    """The server wants to know who asks, or does not let them in.
-
-    ``status`` is 401 or 403, ``www_authenticate`` the challenge that came with it, ``text`` the body's first words.
-    """
+    """The server demands authorization, or denies access."""
 
     def __init__(self, message: str, *, status: int, www_authenticate: str | None, text: str = "") -> None:
         super().__init__(message)
         self.status = status
+        """The HTTP status, 401 or 403."""
         self.www_authenticate = www_authenticate
+        """The challenge that came with it, if any."""
         self.text = text
+        """The first words of the body."""
 
 
-def refusal(
+def error_for_status(
     peer: str, status: int, body: bytes, *, location: str | None = None, challenge: str | None = None
 ) -> HttpRefused | AccessRefused:
-    """Why ``peer`` answered with ``status``, in words for the one who has to do something about it.
+    """Returns the error for a response of ``peer`` that is no answer.
 
-    ``location`` is where a redirection leads. None is followed: the body and the headers may hold secrets, and a
-    server that was given as http might lead to anywhere.
+    Args:
+        peer: the server's URL, as it may be shown.
+        status: the HTTP status.
+        body: the beginning of the body.
+        location: where a redirection leads. Redirections are not followed, because the body and the headers may hold
+            secrets, and an answer that was not encrypted might lead anywhere.
+        challenge: the ``WWW-Authenticate`` header.
     """
     text = "".join(c if c.isprintable() else " " for c in body.decode("utf-8", "replace"))
     text = " ".join(text.split())[:MAX_TEXT]
-    said = f": {text}" if text and not text.startswith("<") else ""
+    quoted = f": {text}" if text and not text.startswith("<") else ""
     if status == 401:
-        what = f"{peer} asks for authorization (HTTP 401{said}); give the transport headers or a client with auth"
-        return AccessRefused(what, status=status, www_authenticate=challenge, text=text)
+        message = f"{peer} asks for authorization (HTTP 401{quoted}); give the transport headers or a client with auth"
+        return AccessRefused(message, status=status, www_authenticate=challenge, text=text)
     if status == 403:
-        what = f"{peer} does not let us in (HTTP 403{said})"
-        return AccessRefused(what, status=status, www_authenticate=challenge, text=text)
+        message = f"{peer} does not let us in (HTTP 403{quoted})"
+        return AccessRefused(message, status=status, www_authenticate=challenge, text=text)
     if location is not None:
-        what = f"{peer} redirects (HTTP {status}) to {location}; redirections are not followed, use that URL"
-        return HttpRefused(what, status=status, text=text)
+        message = (
+            f"{peer} redirects (HTTP {status}) to {location}; redirections are not followed, use that URL"
+        )
+        return HttpRefused(message, status=status, text=text)
     advice = _ADVICE.get(status) or ("it failed; its log may say why" if status >= 500 else None)
-    what = f"{peer} answered with HTTP {status}{said}" + (f" ({advice})" if advice else "")
-    return HttpRefused(what, status=status, text=text)
+    message = f"{peer} answered with HTTP {status}{quoted}" + (f" ({advice})" if advice else "")
+    return HttpRefused(message, status=status, text=text)

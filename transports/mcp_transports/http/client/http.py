@@ -1,4 +1,4 @@
-"""HTTP as the channel needs it: one request, one streamed answer, and typed errors for what goes wrong below."""
+"""HTTP as the channel needs it: one request, one streamed response, and typed errors for what goes wrong below."""
 
 from __future__ import annotations
 
@@ -11,18 +11,24 @@ import httpcore2
 import httpx2
 
 from mcp_actors.errors import ConnectFailed, ConnectionLost, LocalProtocolError, McpError, RemoteProtocolError
-from mcp_transports.http.client.errors import AccessRefused, HttpRefused, refusal
-from mcp_transports.http.client.senders import Body, Headers, PostReply, RequestSender, shown
+from mcp_transports.http.client.errors import AccessRefused, HttpRefused, error_for_status
+from mcp_transports.http.client.senders import (
+    Headers,
+    RawResponse,
+    RequestBody,
+    RequestSender,
+    without_secrets,
+)
 
-__all__ = ["Answer", "Body", "Headers", "HttpRequester"]
+__all__ = ["Headers", "HttpRequester", "HttpResponse", "RequestBody"]
 
-# What is read of a body that is no JSON-RPC message.
-MAX_REFUSAL_BYTES = 4096
-# A dead peer behind a silent stream is noticed by TCP alone: servers need not send comments. After 45 s of silence
-# three probes, 15 s apart; the names differ between systems, and what one does not know stays at its default.
+# Bytes that are read of a body that is no JSON-RPC message.
+MAX_ERROR_BYTES = 4096
+# Servers need not send comments on a silent stream, so only TCP can notice that its peer is dead: by three probes, 15 s
+# apart, after 45 s of silence. The names differ between systems; what a system does not know stays at its default.
 KEEPALIVE = {"TCP_KEEPIDLE": 45, "TCP_KEEPALIVE": 45, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 3}
 
-# The same things go wrong in both of the libraries, each of which has classes of its own for them.
+# Both libraries have classes of their own for the same failures.
 _FAILURES = (
     httpx2.HTTPError,
     httpcore2.NetworkError,
@@ -36,8 +42,8 @@ _NEVER_SENT = (
 )
 
 
-def _words(error: BaseException) -> str:
-    """The first words about an error: a certificate that is refused is two causes down."""
+def _message_of(error: BaseException) -> str:
+    """Returns the first text in a chain of causes: that of a refused certificate is two causes down."""
     cause: BaseException | None = error
     while cause is not None:
         if str(cause):
@@ -46,99 +52,109 @@ def _words(error: BaseException) -> str:
     return type(error).__name__
 
 
-class Answer:
-    """An answer whose body has not been read yet; only good inside `HttpRequester.ask`."""
+class HttpResponse:
+    """A response whose body has not been read yet. It is valid inside the block of `HttpRequester.request` only."""
 
-    def __init__(self, reply: PostReply, wire: HttpRequester) -> None:
-        self._reply = reply
-        self._wire = wire
-        self.max_bytes = wire.max_message_bytes
-        self.status = reply.status
+    def __init__(self, raw: RawResponse, requester: HttpRequester) -> None:
+        self._raw = raw
+        self._requester = requester
+        self.max_bytes = requester.max_message_bytes
+        self.status = raw.status
         self.media_type = (self.header("content-type") or "").partition(";")[0].strip().lower()
 
     @property
     def ok(self) -> bool:
+        """Whether the status is 2xx."""
         return 200 <= self.status < 300
 
     @property
-    def streams(self) -> bool:
-        """Whether it is an event stream."""
+    def is_event_stream(self) -> bool:
+        """Whether the body is a stream of server-sent events."""
         return self.ok and self.media_type == "text/event-stream"
 
     @property
-    def temporary(self) -> bool:
-        """Whether the same question may be answered later."""
+    def is_temporary_failure(self) -> bool:
+        """Whether the same request may succeed later."""
         return self.status in (408, 409, 425, 429) or self.status >= 500
 
     @property
-    def json(self) -> bool:
+    def is_json(self) -> bool:
+        """Whether the body is JSON, according to its media type."""
         return self.media_type == "application/json"
 
     def header(self, name: str) -> str | None:
-        """The value of a header, of all that have this name if there are several; ``name`` is in lower case."""
+        """Returns the value of a header, joined with commas if it came several times; ``name`` is in lower case."""
         wanted = name.encode()
         values = [
-            value.decode("utf-8", "replace") for each, value in self._reply.headers if each.lower() == wanted
+            value.decode("utf-8", "replace") for each, value in self._raw.headers if each.lower() == wanted
         ]
         return ", ".join(values) if values else None
 
-    async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """The body as it comes. Close it with `contextlib.aclosing`."""
-        try:
-            async with aclosing(self._reply.pieces()) as pieces:
-                async for piece in pieces:
-                    yield piece
-        except _FAILURES as error:
-            raise self._wire.typed(error) from error
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """Yields the body as it arrives. Close it with `contextlib.aclosing`.
 
-    async def body(self) -> bytes:
-        """All of the body, which leaves the connection to others; raises `RemoteProtocolError` if it is longer than a
-        message may be.
+        Raises:
+            ConnectionLost: the connection broke.
+            RemoteProtocolError: the body cannot be decoded.
+        """
+        try:
+            async with aclosing(self._raw.chunks()) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        except _FAILURES as error:
+            raise self._requester.to_mcp_error(error) from error
+
+    async def read_body(self) -> bytes:
+        """Reads the whole body and releases the connection for other requests.
+
+        Raises:
+            ConnectionLost: the connection broke.
+            RemoteProtocolError: the body is longer than a message may be, or cannot be decoded.
         """
         length = self.header("content-length")
         if length is None or not (length.isdecimal() and len(length) < 20) or int(length) <= self.max_bytes:
             data = await self._read(self.max_bytes + 1)
             if len(data) <= self.max_bytes:
-                await self._reply.aclose()
+                await self._raw.aclose()
                 return data
-        raise RemoteProtocolError(f"{self._wire.peer} sent an answer longer than {self.max_bytes} bytes")
+        raise RemoteProtocolError(f"{self._requester.peer} sent an answer longer than {self.max_bytes} bytes")
 
-    async def _read(self, most: int) -> bytes:
-        read, length = [], 0
+    async def _read(self, max_bytes: int) -> bytes:
+        parts, length = [], 0
         try:
-            async with aclosing(self._reply.pieces()) as pieces:
-                async for piece in pieces:
-                    read.append(piece)
-                    length += len(piece)
-                    if length >= most:
+            async with aclosing(self._raw.chunks()) as chunks:
+                async for chunk in chunks:
+                    parts.append(chunk)
+                    length += len(chunk)
+                    if length >= max_bytes:
                         break
         except _FAILURES as error:
-            raise self._wire.typed(error) from error
-        return b"".join(read)
+            raise self._requester.to_mcp_error(error) from error
+        return b"".join(parts)
 
-    async def refused(self) -> HttpRefused | AccessRefused:
-        """What its status says, with the beginning of its body."""
-        return self.refused_with(await self._read(MAX_REFUSAL_BYTES))
+    async def read_error(self) -> HttpRefused | AccessRefused:
+        """Reads the beginning of the body and returns the error that the response is. Raises as `chunks` does."""
+        return self.error(await self._read(MAX_ERROR_BYTES))
 
-    def refused_with(self, body: bytes) -> HttpRefused | AccessRefused:
-        """The same for a body that has been read."""
+    def error(self, body: bytes) -> HttpRefused | AccessRefused:
+        """Returns the error that the response is, for a body that has been read."""
         location = None
-        if 300 <= self.status < 400 and (named := self.header("location")) is not None:
+        if 300 <= self.status < 400 and (reference := self.header("location")) is not None:
             try:
-                location = shown(self._wire.url.join(named))
+                location = without_secrets(self._requester.url.join(reference))
             except httpx2.InvalidURL:
                 pass
-        return refusal(
-            self._wire.peer,
+        return error_for_status(
+            self._requester.peer,
             self.status,
-            body[:MAX_REFUSAL_BYTES],
+            body[:MAX_ERROR_BYTES],
             location=location,
             challenge=self.header("www-authenticate"),
         )
 
-    def keep_alive(self) -> None:
-        """Has the operating system probe the peer of a stream that may be silent for long."""
-        stream = self._reply.extensions.get("network_stream")
+    def enable_tcp_keepalive(self) -> None:
+        """Makes the operating system probe the peer of a stream that may be silent for long."""
+        stream = self._raw.extensions.get("network_stream")
         connection = None if stream is None else stream.get_extra_info("socket")
         if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
             return
@@ -149,59 +165,71 @@ class Answer:
 
 
 class HttpRequester:
-    """Asks one server by HTTP; the URL is that of ``way``."""
+    """Makes requests to one URL of one server, which is that of ``sender``.
 
-    def __init__(self, way: RequestSender, *, max_message_bytes: int, peer: str) -> None:
+    Args:
+        sender: what carries the requests.
+        max_message_bytes: the longest body, and the longest event, that is accepted.
+        peer: the URL as it may be shown.
+    """
+
+    def __init__(self, sender: RequestSender, *, max_message_bytes: int, peer: str) -> None:
         self.peer = peer
         self.max_message_bytes = max_message_bytes
-        self._way = way
-        self._contacted = False
+        self._sender = sender
+        self._was_reached = False
 
     @property
     def url(self) -> httpx2.URL:
-        return self._way.url
+        """Where the requests go."""
+        return self._sender.url
 
-    def at(self, url: httpx2.URL) -> HttpRequester:
-        """The same for another URL of the same server."""
-        wire = copy.copy(self)
-        wire._way = self._way.at(url)
-        return wire
+    def with_url(self, url: httpx2.URL) -> HttpRequester:
+        """Returns a requester for another URL of the same server."""
+        requester = copy.copy(self)
+        requester._sender = self._sender.with_url(url)
+        return requester
 
     @asynccontextmanager
-    async def ask(self, method: str, headers: Headers, body: Body | None = None) -> AsyncIterator[Answer]:
-        """Sends a request and yields its answer, which is closed at the end of the block, its connection with it if
-        it was not read to its end.
+    async def request(
+        self, method: str, headers: Headers, body: RequestBody | None = None
+    ) -> AsyncIterator[HttpResponse]:
+        """Sends a request and yields its response, which is closed at the end of the block.
 
-        Raises `ConnectFailed` when nobody was reached at first contact, `ConnectionLost` when the network failed later,
-        `LocalProtocolError` for headers that cannot be sent; reading the answer raises `ConnectionLost` and
-        `RemoteProtocolError`, the latter for an encoding that is broken.
+        The connection is closed with it unless the body was read to its end.
+
+        Raises:
+            ConnectFailed: no connection could be made, and none was before; or the user's HTTP client failed.
+            ConnectionLost: no connection could be made any more, or it broke.
+            LocalProtocolError: the headers cannot be sent, or the user's HTTP client is closed.
+            RemoteProtocolError: the body cannot be decoded.
         """
-        reply = await self._send(method, headers, body)
+        raw = await self._send(method, headers, body)
         try:
-            yield Answer(reply, self)
+            yield HttpResponse(raw, self)
         finally:
-            await reply.aclose()
+            await raw.aclose()
 
-    async def _send(self, method: str, headers: Headers, body: Body | None) -> PostReply:
+    async def _send(self, method: str, headers: Headers, body: RequestBody | None) -> RawResponse:
         if body is not None:
             headers = [*headers, (b"content-length", b"%d" % len(body.data))]
         try:
-            reply = await self._way.send(method, headers, body)
+            raw = await self._sender.send(method, headers, body)
         except _FAILURES as error:
-            raise self.typed(error) from error
-        self._contacted = True
-        return reply
+            raise self.to_mcp_error(error) from error
+        self._was_reached = True
+        return raw
 
-    def typed(self, error: Exception) -> McpError:
-        """What went wrong, as one of this package's errors."""
-        said = _words(error)
+    def to_mcp_error(self, error: Exception) -> McpError:
+        """Returns an error of httpx2 or httpcore2 as one of this project."""
+        text = _message_of(error)
         if isinstance(error, (httpx2.LocalProtocolError, httpcore2.LocalProtocolError)):
-            return LocalProtocolError(f"the request cannot be sent by HTTP: {said}")
+            return LocalProtocolError(f"the request cannot be sent by HTTP: {text}")
         if isinstance(error, httpx2.DecodingError):
-            return RemoteProtocolError(f"{self.peer} sent a body that cannot be decoded: {said}")
+            return RemoteProtocolError(f"{self.peer} sent a body that cannot be decoded: {text}")
         if isinstance(error, _NEVER_SENT):
-            if not self._contacted:
-                advice = "" if "certificate" in said else "; is the server running there?"
-                return ConnectFailed(f"cannot connect to {self.peer}: {said}{advice}")
-            return ConnectionLost(f"{self.peer} cannot be reached any more: {said}")
-        return ConnectionLost(f"the connection to {self.peer} broke: {said}")
+            if not self._was_reached:
+                advice = "" if "certificate" in text else "; is the server running there?"
+                return ConnectFailed(f"cannot connect to {self.peer}: {text}{advice}")
+            return ConnectionLost(f"{self.peer} cannot be reached any more: {text}")
+        return ConnectionLost(f"the connection to {self.peer} broke: {text}")

@@ -1,4 +1,4 @@
-"""One request of ours: its POST, the stream that answers it, and coming back to that stream when it ends early."""
+"""One request: its POST, the stream that brings its response, and resuming that stream when it ends early."""
 
 from __future__ import annotations
 
@@ -10,200 +10,223 @@ import trio
 from mcp_actors.abc import Frame
 from mcp_actors.errors import ConnectFailed, ConnectionLost, McpError, RemoteProtocolError, SessionExpired
 from mcp_transports.http.client.errors import AccessRefused, HttpRefused
-from mcp_transports.http.client.http import Answer, Body
-from mcp_transports.http.client.session_state import SessionState, is_modern, log
-from mcp_transports.http.client.sse_reader import Cursor, events
+from mcp_transports.http.client.http import HttpResponse, RequestBody
+from mcp_transports.http.client.session_state import SessionState, is_stateless
+from mcp_transports.http.client.sse_reader import StreamPosition, read_events
 
 __all__ = ["Post"]
 
-# How long a stream may stay open once its request is settled. An answer and the end of its stream come together, and a
-# connection that was read to its end is used again.
+# Seconds that a stream may stay open after its response. Servers end it right after, and a connection that was read to
+# its end can be used again.
 LINGER = 1.0
-CALLERS_TURNS = 2
+# Checkpoints after which the caller, woken by the engine's reader, has told the channel that its response has arrived.
+CALLER_CHECKPOINTS = 2
 
 
 class Post:
-    """One request on its way. `run` is its task and ends when nothing more can come of it."""
+    """One request in flight. `run` is its task, which ends when nothing more can arrive for the request.
 
-    def __init__(self, frame: Frame, talk: SessionState, fall_back: Callable[[], Awaitable[None]]) -> None:
+    Args:
+        frame: the request.
+        state: the state of its channel.
+        fall_back: changes the channel to HTTP+SSE, for a server that refuses ``initialize``.
+    """
+
+    def __init__(self, frame: Frame, state: SessionState, fall_back: Callable[[], Awaitable[None]]) -> None:
         assert frame.request is not None
         self.id = frame.request
-        self.modern = is_modern(frame)
-        # Set when the server has, or never will have, all of the request.
-        self.sent = trio.Event()
-        self.begun = False
+        self.stateless = is_stateless(frame)
+        self.body_sent = trio.Event()
+        self.started = False
         self._frame = frame
-        self._talk = talk
+        self._state = state
         self._fall_back = fall_back
         self._scope = trio.CancelScope()
-        self._settled = False
-        # Set when it is time to see whether it is settled.
-        self._judged = trio.Event()
-        # The number of the last frame that was put into the inbox for it.
-        self._last = 0
+        self._is_awaited = True
+        # Set when the engine has processed the last frame, or waits for the response no more.
+        self._processed = trio.Event()
+        # The number of the last frame of this request in the receive queue.
+        self._last_frame = 0
 
     def __repr__(self) -> str:
-        state = "settled" if self._settled else "sent" if self.sent.is_set() else "new"
+        state = "done" if not self._is_awaited else "sent" if self.body_sent.is_set() else "new"
         return f"<Post {self.id!r} {self._frame.method} {state}>"
 
-    def settle(self) -> None:
-        """Nobody waits for the answer any more."""
-        self._settled = True
-        self._judged.set()
+    def response_no_longer_awaited(self) -> None:
+        """Stops resuming the stream, and closes it if it does not end within `LINGER` seconds."""
+        self._is_awaited = False
+        self._processed.set()
         self._scope.deadline = min(self._scope.deadline, trio.current_time() + LINGER)
 
     def cancel(self) -> None:
-        """Closes the stream, and the connection with it."""
-        self._settled = True
+        """Closes the stream at once, and the connection with it."""
+        self._is_awaited = False
         self._scope.cancel(reason="the request was given up")
 
     async def run(self) -> None:
-        """Waits for room, sends the request and passes on what comes back, or why nothing does."""
-        talk = self._talk
+        """Waits for a free slot, sends the request and puts into the receive queue what comes back.
+
+        An error that the request ends with is put there as a `~mcp_actors.abc.NoAnswer`.
+        """
+        state = self._state
         try:
             with self._scope:
-                async with talk.room:
-                    self.begun = True
-                    await self._converse()
+                async with state.post_limiter:
+                    self.started = True
+                    await self._send_and_receive()
         except SessionExpired as expired:
-            talk.no_answer(self.id, expired)
-            talk.expire()
+            state.fail_request(self.id, expired)
+            state.expire_session()
         except McpError as error:
-            talk.no_answer(self.id, error)
-        except Exception as error:
-            # A bug of ours, or of what HTTP is spoken with, must not end the other requests.
-            log.exception("%s could not be asked", self._frame.method)
-            talk.no_answer(
-                self.id, RemoteProtocolError(f"{self._frame.method} could not be asked: {error!r}")
-            )
+            state.fail_request(self.id, error)
         finally:
-            self.sent.set()
-            talk.left(self.id)
+            self.body_sent.set()
+            state.remove_request(self.id)
 
-    async def _converse(self) -> None:
+    def fail_after_crash(self, crash: BaseException) -> None:
+        """Reports that the request ended because its task failed."""
+        error = ConnectionLost(
+            f"{self._frame.method} failed on this side: {crash!r}; it may have been carried out"
+        )
+        error.__cause__ = crash
+        self._state.fail_request(self.id, error)
+
+    async def _send_and_receive(self) -> None:
         try:
             await self._post_and_read()
         except HttpRefused as refused:
-            if self._frame.method != "initialize" or not refused.suggests_older_binding:
+            if self._frame.method != "initialize" or not refused.suggests_http_sse:
                 raise
             try:
                 await self._fall_back()
             except RemoteProtocolError as error:
-                # What the first attempt said is what the user should hear.
+                # The user should see what the server said to the first attempt.
                 raise refused from error
-            await self._post_only()
+            await self._post_to_sse_endpoint()
 
     async def _post_and_read(self) -> None:
-        talk, cursor = self._talk, Cursor()
-        if talk.endpoint is not None:
-            await self._post_only()
+        state, position = self._state, StreamPosition()
+        if state.sse_endpoint is not None:
+            await self._post_to_sse_endpoint()
             return
-        headers = talk.post_headers(self._frame)
-        async with talk.wire.ask("POST", headers, Body(self._frame.data, self.sent)) as answer:
-            self.sent.set()
-            if self._frame.method == "initialize" and answer.ok:
-                talk.begin(answer)
-            elif answer.status == 404 and not self.modern and talk.in_session:
-                raise talk.expired(never_run=True)
-            if answer.streams:
-                why = await self._read(answer, cursor)
+        headers = state.session.post_headers(self._frame)
+        body = RequestBody(self._frame.data, self.body_sent)
+        async with state.requester.request("POST", headers, body) as response:
+            self.body_sent.set()
+            if self._frame.method == "initialize" and response.ok:
+                state.session.begin(response, state.peer)
+            elif response.status == 404 and not self.stateless and state.session.was_begun:
+                raise state.session_expired(never_run=True)
+            if response.is_event_stream:
+                failure = await self._read_stream(response, position)
             else:
-                why = await self._take_body(answer)
+                failure = await self._read_body(response)
         ended = trio.current_time()
-        while not await self._answered():
-            if self.modern or cursor.last_event_id is None:
-                raise why
-            why = await self._resume(cursor, ended)
+        while await self._is_still_awaited():
+            if self.stateless or position.last_event_id is None:
+                raise failure
+            failure = await self._resume(position, ended)
             ended = trio.current_time()
 
-    async def _post_only(self) -> None:
-        """The answer comes on the one stream of the older binding."""
-        talk = self._talk
-        assert talk.endpoint is not None
-        headers = talk.post_headers(self._frame)
-        async with talk.endpoint.ask("POST", headers, Body(self._frame.data, self.sent)) as answer:
-            if not answer.ok:
-                raise await answer.refused()
-            # Read to its end, or the connection cannot be used again.
-            await answer.body()
+    async def _post_to_sse_endpoint(self) -> None:
+        """Posts the request only: with HTTP+SSE its response comes on the one stream of the channel."""
+        state = self._state
+        assert state.sse_endpoint is not None
+        headers = state.session.post_headers(self._frame)
+        body = RequestBody(self._frame.data, self.body_sent)
+        async with state.sse_endpoint.request("POST", headers, body) as response:
+            if not response.ok:
+                raise await response.read_error()
+            # The connection can be used again only if the body is read to its end.
+            await response.read_body()
 
     # -- what comes back -------------------------------------------------------------------------------------------
 
-    async def _answered(self) -> bool:
-        """Whether what was passed on settled the request, once the engine is done with it."""
-        if self._last and not self._settled:
-            self._judged = trio.Event()
-            self._talk.inbox.tell(self._last, self._judged)
-            await self._judged.wait()
-            # Its reader is; so is, after these turns, the caller whom it has woken.
-            for _ in range(CALLERS_TURNS):
-                if self._settled:
+    async def _is_still_awaited(self) -> bool:
+        """Waits until the engine has processed what was received and returns whether it still waits for a response."""
+        if self._last_frame and self._is_awaited:
+            self._processed = trio.Event()
+            self._state.receive_queue.set_when_processed(self._last_frame, self._processed)
+            await self._processed.wait()
+            for _ in range(CALLER_CHECKPOINTS):
+                if not self._is_awaited:
                     break
                 await trio.lowlevel.checkpoint()
-        return self._settled
+        return self._is_awaited
 
     async def _put(self, data: bytes) -> None:
-        self._last = await self._talk.inbox.put(Frame(data, about=self.id))
+        self._last_frame = await self._state.receive_queue.put(Frame(data, about=self.id))
 
-    async def _take_body(self, answer: Answer) -> McpError:
-        """Passes on a body that is one message; returns the error it is if that does not settle the request."""
-        peer, method = self._talk.wire.peer, self._frame.method
-        if not answer.json:
-            if not answer.ok:
-                raise await answer.refused()
-            if answer.status in (202, 204) or not await answer.body():
-                raise RemoteProtocolError(f"{peer} took {method} (HTTP {answer.status}) and gave no answer")
-            raise RemoteProtocolError(
-                f"{peer} answered {method} with {answer.media_type or 'a body of no type'}, neither JSON nor events"
-            )
-        data = await answer.body()
-        # An error response is one at whatever status; a web framework's own error page may be JSON too.
-        if not answer.ok and not (data.lstrip().startswith(b"{") and b'"jsonrpc"' in data):
-            raise answer.refused_with(data)
+    async def _read_body(self, response: HttpResponse) -> McpError:
+        """Receives a body that is one message, and returns the error to raise if that is no response to the request.
+
+        Raises:
+            McpError: the body is no message.
+        """
+        peer, method = self._state.peer, self._frame.method
+        if not response.is_json:
+            if not response.ok:
+                raise await response.read_error()
+            if response.status in (202, 204) or not await response.read_body():
+                raise RemoteProtocolError(f"{peer} took {method} (HTTP {response.status}) and gave no answer")
+            kind = response.media_type or "a body of no type"
+            raise RemoteProtocolError(f"{peer} answered {method} with {kind}, neither JSON nor events")
+        data = await response.read_body()
+        # A JSON-RPC error may come with any status. The error page of a web framework may be JSON too.
+        if not response.ok and not (data.lstrip().startswith(b"{") and b'"jsonrpc"' in data):
+            raise response.error(data)
         if not data:
-            raise RemoteProtocolError(f"{peer} took {method} (HTTP {answer.status}) and gave no answer")
+            raise RemoteProtocolError(f"{peer} took {method} (HTTP {response.status}) and gave no answer")
         await self._put(data)
         return RemoteProtocolError(f"{peer} answered {method} with something that is no answer to it")
 
-    async def _read(self, answer: Answer, cursor: Cursor) -> McpError:
-        """Passes on a stream to its end; returns what it means if that did not settle the request."""
+    async def _read_stream(self, response: HttpResponse, position: StreamPosition) -> McpError:
+        """Receives a stream to its end, and returns the error to raise if it brought no response to the request."""
         method = self._frame.method
         try:
-            async with aclosing(events(answer, cursor)) as stream:
-                async for event in stream:
+            async with aclosing(read_events(response, position)) as events:
+                async for event in events:
                     if event.is_message:
                         await self._put(event.data)
         except ConnectionLost as error:
             return error
         return ConnectionLost(
-            f"{self._talk.wire.peer} ended the stream of {method}: the answer was lost; it may have been carried out"
+            f"{self._state.peer} ended the stream of {method}: the answer was lost; it may have been carried out"
         )
 
-    # -- coming back -----------------------------------------------------------------------------------------------
+    # -- resumption ------------------------------------------------------------------------------------------------
 
-    async def _resume(self, cursor: Cursor, ended: float) -> McpError:
-        """Comes back to the stream at its time (protocol §6.4, SEP-1699) and reads on."""
-        talk = self._talk
-        with ExitStack() as pause:
-            pause.enter_context(talk.pausing())
-            await trio.sleep_until(ended + cursor.delay)
-            if self._settled:
+    async def _resume(self, position: StreamPosition, ended: float) -> McpError:
+        """Opens the stream again when it is time and reads on; returns the error to raise if that fails too.
+
+        MCP 2025-11-25, Transports, Resumability and Redelivery; SEP-1699.
+
+        Raises:
+            ConnectionLost: too many attempts in a row have failed.
+            SessionExpired: the server no longer knows the session.
+        """
+        state = self._state
+        with ExitStack() as waiting:
+            waiting.enter_context(state.resumptions.waiting())
+            await trio.sleep_until(ended + position.delay)
+            if not self._is_awaited:
                 return ConnectionLost("nobody waits for the answer any more")
-            cursor.failures += 1
+            position.failures += 1
+            headers = state.session.get_headers(position.last_event_id)
             try:
-                async with talk.wire.ask("GET", talk.stream_headers(cursor.last_event_id)) as answer:
-                    pause.close()
-                    if answer.status == 404 and talk.session is not None:
-                        raise talk.expired()
-                    if answer.streams:
-                        return await self._read(answer, cursor)
-                    again = answer.temporary
-                    why: McpError = await answer.refused()
+                async with state.requester.request("GET", headers) as response:
+                    waiting.close()
+                    if response.status == 404 and state.session.id is not None:
+                        raise state.session_expired()
+                    if response.is_event_stream:
+                        return await self._read_stream(response, position)
+                    may_try_again = response.is_temporary_failure
+                    failure: McpError = await response.read_error()
             except (ConnectionLost, ConnectFailed) as error:
-                why, again = error, not isinstance(error, AccessRefused)
-        if not again or cursor.failures >= talk.options.resume_attempts:
+                failure, may_try_again = error, not isinstance(error, AccessRefused)
+        if not may_try_again or position.failures >= state.options.resume_attempts:
             raise ConnectionLost(
-                f"the stream of {self._frame.method} broke off and could not be resumed: {why}; "
+                f"the stream of {self._frame.method} broke off and could not be resumed: {failure}; "
                 "the answer was lost, it may have been carried out"
-            ) from why
-        return why
+            ) from failure
+        return failure

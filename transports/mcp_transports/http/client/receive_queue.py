@@ -1,4 +1,4 @@
-"""Where everything that arrives for a channel meets: many streams put, the engine's reader takes."""
+"""The queue of everything that a channel has received: many streams put frames, the engine's reader takes them."""
 
 from __future__ import annotations
 
@@ -10,29 +10,32 @@ from mcp_actors.abc import Frame
 
 __all__ = ["ReceiveQueue"]
 
-# Frames that wait for the engine before the streams they come from wait too. It takes all there are at a time.
+# Frames that wait for the engine before the streams they come from have to wait. It takes all there are at a time.
 MAX_FRAMES = 256
 
 
 class ReceiveQueue:
-    """A bounded queue of frames that knows which of them the reader is done with.
+    """A bounded queue of frames that knows which of them its reader has processed.
 
-    ``max_bytes`` bounds what waits, but one frame is always taken.
+    Args:
+        max_bytes: the bound for the bytes of all frames that wait. A single longer frame is accepted.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._frames: deque[Frame] = deque()
         self._bytes = 0
+        # Frames are numbered from 1 in the order in which they were put. These are the numbers of the last one that was
+        # put, taken, and processed.
         self._put = 0
         self._taken = 0
-        self._digested = 0
+        self._processed = 0
         self._closed = False
         self._ended = False
         self._cause: BaseException | None = None
         self._arrival = trio.lowlevel.ParkingLot()
-        self._room = trio.lowlevel.ParkingLot()
-        self._awaited: list[tuple[int, trio.Event]] = []
+        self._space = trio.lowlevel.ParkingLot()
+        self._processed_events: list[tuple[int, trio.Event]] = []
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "ended" if self._ended else "open"
@@ -41,8 +44,8 @@ class ReceiveQueue:
     def __len__(self) -> int:
         return len(self._frames)
 
-    def post(self, frame: Frame) -> int:
-        """Puts a frame, room or not, and returns its number."""
+    def put_at_once(self, frame: Frame) -> int:
+        """Puts a frame even when the queue is full, and returns its number."""
         self._put += 1
         if not self._closed and not self._ended:
             self._frames.append(frame)
@@ -51,18 +54,26 @@ class ReceiveQueue:
         return self._put
 
     async def put(self, frame: Frame) -> int:
-        """Puts a frame when there is room, and returns its number. Cancelled while it waits, it has put nothing."""
+        """Waits for space, puts a frame and returns its number. Cancelled while it waits, it has put nothing."""
         while self._frames and (len(self._frames) >= MAX_FRAMES or self._bytes >= self._max_bytes):
-            await self._room.park()
-        return self.post(frame)
+            await self._space.park()
+        return self.put_at_once(frame)
 
-    async def take(self, most: int = MAX_FRAMES) -> list[Frame]:
-        """Waits for at least one frame; raises the ending when there is none left. Cancelled, it has taken nothing."""
-        if self._digested != self._taken:
-            self._digested = self._taken
-            awaited, self._awaited = self._awaited, []
-            for number, event in awaited:
-                self.tell(number, event)
+    async def take(self, max_frames: int = MAX_FRAMES) -> list[Frame]:
+        """Waits for at least one frame. Cancelled, it has taken nothing.
+
+        The caller has processed what it took before.
+
+        Raises:
+            trio.ClosedResourceError: the queue was closed.
+            trio.EndOfChannel: no frame is left, and the server ended the channel.
+            trio.BrokenResourceError: no frame is left, and the channel failed.
+        """
+        if self._processed != self._taken:
+            self._processed = self._taken
+            events, self._processed_events = self._processed_events, []
+            for number, event in events:
+                self.set_when_processed(number, event)
         await trio.lowlevel.checkpoint()
         while not self._frames or self._closed:
             if self._closed:
@@ -72,28 +83,28 @@ class ReceiveQueue:
                     raise trio.EndOfChannel
                 raise trio.BrokenResourceError(str(self._cause)) from self._cause
             await self._arrival.park()
-        frames = [self._frames.popleft() for _ in range(min(most, len(self._frames)))]
+        frames = [self._frames.popleft() for _ in range(min(max_frames, len(self._frames)))]
         self._taken = self._put - len(self._frames)
         self._bytes -= sum(len(frame.data) for frame in frames)
-        self._room.unpark_all()
+        self._space.unpark_all()
         return frames
 
-    def tell(self, number: int, event: trio.Event) -> None:
-        """Sets an event once the reader, done with the frame of that number, has come back for more."""
-        if number <= self._digested:
+    def set_when_processed(self, number: int, event: trio.Event) -> None:
+        """Sets ``event`` once the reader has processed the frame with that number and asks for more."""
+        if number <= self._processed:
             event.set()
         else:
-            self._awaited.append((number, event))
+            self._processed_events.append((number, event))
 
     def end(self, cause: BaseException | None) -> None:
-        """Nothing more comes: what is there can still be taken, then it is over, broken if there is a cause."""
+        """Accepts no more frames. What is in the queue can still be taken; then ``cause`` is what broke the channel."""
         if not self._ended:
             self._ended, self._cause = True, cause
             self._arrival.unpark_all()
 
     def close(self) -> None:
-        """Drops what is there; whoever waits gets `trio.ClosedResourceError`."""
+        """Drops all frames; a reader that waits gets `trio.ClosedResourceError`."""
         self._closed = True
         self._frames.clear()
         self._arrival.unpark_all()
-        self._room.unpark_all()
+        self._space.unpark_all()

@@ -13,20 +13,28 @@ import trio
 from mcp_actors.errors import ConnectFailed, LocalProtocolError, McpError
 from mcp_transports.http.client.pool import ConnectionPool
 
-__all__ = ["Body", "ClientSender", "Headers", "PooledSender", "PostReply", "RequestSender", "shown"]
+__all__ = [
+    "ClientSender",
+    "Headers",
+    "PooledSender",
+    "RawResponse",
+    "RequestBody",
+    "RequestSender",
+    "without_secrets",
+]
 
 Headers = Sequence[tuple[bytes, bytes]]
 
 USER_AGENT = (b"user-agent", f"python-httpx2/{httpx2.__version__}".encode())
 
 
-def shown(url: httpx2.URL) -> str:
-    """A URL for logs and messages: without the places in which secrets are kept."""
+def without_secrets(url: httpx2.URL) -> str:
+    """Returns a URL for logs and messages: without user, password, query and fragment, which may hold secrets."""
     return str(url.copy_with(userinfo=b"", query=None, fragment=None))
 
 
-class Body(httpx2.AsyncByteStream):
-    """What is sent; ``sent`` is set when all of it was written."""
+class RequestBody(httpx2.AsyncByteStream):
+    """The body of a request. ``sent`` is set when all of it was written."""
 
     def __init__(self, data: bytes, sent: trio.Event) -> None:
         self.data = data
@@ -37,8 +45,8 @@ class Body(httpx2.AsyncByteStream):
         self._sent.set()
 
 
-class PostReply(Protocol):
-    """An answer whose body is still to come; ``extensions`` are those of httpcore2."""
+class RawResponse(Protocol):
+    """A response as the library beneath gives it, whose body is still to come."""
 
     @property
     def status(self) -> int: ...
@@ -47,33 +55,42 @@ class PostReply(Protocol):
     def headers(self) -> Headers: ...
 
     @property
-    def extensions(self) -> Mapping[str, Any]: ...
+    def extensions(self) -> Mapping[str, Any]:
+        """Those of httpcore2."""
+        ...
 
-    def pieces(self) -> AsyncGenerator[bytes, None]:
-        """The body as it comes, decoded. Close it with `contextlib.aclosing`."""
+    def chunks(self) -> AsyncGenerator[bytes, None]:
+        """Yields the body as it arrives, decoded. Close it with `contextlib.aclosing`."""
         ...
 
     async def aclose(self) -> None:
-        """Closes its connection if it was not read to its end. Doing so twice is no error."""
+        """Closes the response, and its connection unless the body was read to its end. May be called twice."""
         ...
 
 
 class RequestSender(Protocol):
-    """Sends requests to ``url``, each with what its server is always told."""
+    """Sends requests to ``url``, each with the headers that all requests to this server have."""
 
     url: httpx2.URL
 
-    def at(self, url: httpx2.URL) -> Self:
-        """The same for another URL of the same server."""
+    def with_url(self, url: httpx2.URL) -> Self:
+        """Returns a sender for another URL of the same server."""
         ...
 
-    async def send(self, method: str, headers: Headers, body: Body | None) -> PostReply:
-        """Returns when the head of the answer is there. Raises what httpx2 or httpcore2 raise."""
+    async def send(self, method: str, headers: Headers, body: RequestBody | None) -> RawResponse:
+        """Sends a request and waits for the head of its response. Raises what httpx2 or httpcore2 raise."""
         ...
 
 
 class ClientSender:
-    """Through a whole `httpx2.AsyncClient`: what it knows of proxies, authorization and hooks is heeded."""
+    """Sends through an `httpx2.AsyncClient`, with its proxies, authorization and event hooks.
+
+    Args:
+        client: the client; it is not closed.
+        url: where to.
+        headers: come with every request.
+        connect_timeout: seconds for a connection to be made.
+    """
 
     def __init__(
         self, client: httpx2.AsyncClient, url: httpx2.URL, headers: Headers, *, connect_timeout: float
@@ -81,30 +98,32 @@ class ClientSender:
         self.url = url
         self._client = client
         self._headers = headers
-        # Waiting for an answer is timed by the engine's own two clocks, waiting for room in the pool as well.
+        # The engine's deadlines bound the wait for a response and for a free connection.
         self._timeout = httpx2.Timeout(connect=connect_timeout, read=None, write=None, pool=None)
 
-    def at(self, url: httpx2.URL) -> Self:
-        way = copy.copy(self)
-        way.url = url
-        return way
+    def with_url(self, url: httpx2.URL) -> Self:
+        sender = copy.copy(self)
+        sender.url = url
+        return sender
 
-    async def send(self, method: str, headers: Headers, body: Body | None) -> PostReply:
+    async def send(self, method: str, headers: Headers, body: RequestBody | None) -> RawResponse:
         if self._client.is_closed:
             raise LocalProtocolError("the HTTP client that this transport was given is closed")
         request = self._client.build_request(
             method, self.url, headers=[*self._headers, *headers], content=body, timeout=self._timeout
         )
         try:
-            return _ClientPostReply(await self._client.send(request, stream=True, follow_redirects=False))
+            return _ClientResponse(await self._client.send(request, stream=True, follow_redirects=False))
         except (httpx2.HTTPError, McpError):
             raise
         except Exception as error:
-            # An auth flow or an event hook of the user's own client; the other requests must not suffer from it.
-            raise ConnectFailed(f"the HTTP client could not ask {shown(self.url)}: {error!r}") from error
+            # It came from an authorization flow or an event hook of the user's client.
+            raise ConnectFailed(
+                f"the HTTP client could not ask {without_secrets(self.url)}: {error!r}"
+            ) from error
 
 
-class _ClientPostReply:
+class _ClientResponse:
     def __init__(self, response: httpx2.Response) -> None:
         self.status = response.status_code
         self.headers = response.headers.raw
@@ -112,27 +131,33 @@ class _ClientPostReply:
         self.aclose = response.aclose
         self._response = response
 
-    def pieces(self) -> AsyncGenerator[bytes, None]:
+    def chunks(self) -> AsyncGenerator[bytes, None]:
         return self._response.aiter_bytes()
 
 
 class PooledSender:
-    """On connections of our own, for servers that need nothing of what a whole client does but these: the user and
-    password of the URL, and cookies, by which load balancers know whom they sent where.
+    """Sends on connections of our own, for servers that need little of what a whole HTTP client does.
+
+    It knows the user and password of the URL, and cookies, by which load balancers find the right server again.
+
+    Args:
+        pool: the connections.
+        url: where to.
+        headers: come with every request.
     """
 
-    def __init__(self, connections: ConnectionPool, url: httpx2.URL, headers: Headers) -> None:
-        self._connections = connections
-        self._given = headers
+    def __init__(self, pool: ConnectionPool, url: httpx2.URL, headers: Headers) -> None:
+        self._pool = pool
+        self._given_headers = headers
         self._cookies = httpx2.Cookies()
-        self._lead_to(url)
+        self._set_url(url)
 
-    def _lead_to(self, url: httpx2.URL) -> None:
+    def _set_url(self, url: httpx2.URL) -> None:
         self.url = url
         self._target = httpcore2.URL(
             scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
         )
-        given = self._given
+        given = self._given_headers
         if url.userinfo:
             request = httpx2.Request("POST", url)
             next(httpx2.BasicAuth(url.username, url.password).auth_flow(request))
@@ -143,62 +168,62 @@ class PooledSender:
         self._headers = [*(each for each in own if each[0] not in names), *given]
         self._may_add_cookies = b"cookie" not in names
 
-    def at(self, url: httpx2.URL) -> Self:
-        way = copy.copy(self)
-        way._lead_to(url)
-        return way
+    def with_url(self, url: httpx2.URL) -> Self:
+        sender = copy.copy(self)
+        sender._set_url(url)
+        return sender
 
-    async def send(self, method: str, headers: Headers, body: Body | None) -> PostReply:
+    async def send(self, method: str, headers: Headers, body: RequestBody | None) -> RawResponse:
         all_headers = [*self._headers, *headers]
         if self._cookies and self._may_add_cookies:
             all_headers += self._cookie_headers(method)
         request = httpcore2.Request(method, self._target, headers=all_headers, content=body)
-        connection = await self._connections.take()
+        connection = await self._pool.acquire()
         try:
             response = await connection.handle_async_request(request)
         except BaseException:
-            await self._connections.give_back(connection)
+            await self._pool.release(connection)
             raise
         names = {name.lower() for name, _ in response.headers}
         if b"set-cookie" in names:
-            self._keep_cookies(method, response)
-        return _PooledPostReply(response, connection, self._connections, encoded=b"content-encoding" in names)
+            self._store_cookies(method, response)
+        return _PooledResponse(response, connection, self._pool, is_encoded=b"content-encoding" in names)
 
     def _cookie_headers(self, method: str) -> list[tuple[bytes, bytes]]:
         request = httpx2.Request(method, self.url)
         self._cookies.set_cookie_header(request)
         return [each for each in request.headers.raw if each[0].lower() == b"cookie"]
 
-    def _keep_cookies(self, method: str, response: httpcore2.Response) -> None:
-        asked = httpx2.Request(method, self.url)
+    def _store_cookies(self, method: str, response: httpcore2.Response) -> None:
+        request = httpx2.Request(method, self.url)
         self._cookies.extract_cookies(
-            httpx2.Response(response.status, headers=response.headers, request=asked)
+            httpx2.Response(response.status, headers=response.headers, request=request)
         )
 
 
-class _PooledPostReply:
+class _PooledResponse:
     def __init__(
         self,
         response: httpcore2.Response,
         connection: httpcore2.AsyncHTTP11Connection,
-        connections: ConnectionPool,
+        pool: ConnectionPool,
         *,
-        encoded: bool,
+        is_encoded: bool,
     ) -> None:
         self.status = response.status
         self.headers = response.headers
         self.extensions = response.extensions
         self._response = response
         self._connection = connection
-        self._connections = connections
-        self._encoded = encoded
+        self._pool = pool
+        self._is_encoded = is_encoded
         self._closed = False
 
-    def pieces(self) -> AsyncGenerator[bytes, None]:
-        if not self._encoded:
+    def chunks(self) -> AsyncGenerator[bytes, None]:
+        if not self._is_encoded:
             return self._response.aiter_stream()
-        # Compressed though nobody asked for that: decoding is what a whole client knows.
-        stream = _Undecoded(self._response)
+        # A server may compress although we asked for identity. Decoding is what a whole client knows.
+        stream = _EncodedStream(self._response)
         return httpx2.Response(self.status, headers=self.headers, stream=stream).aiter_bytes()
 
     async def aclose(self) -> None:
@@ -206,16 +231,16 @@ class _PooledPostReply:
             return
         self._closed = True
         try:
-            # Cancelled, it may not have come to its end: then the connection is not idle and is closed below.
+            # If this is cancelled, the connection is not idle and the pool closes it.
             await self._response.aclose()
         finally:
-            await self._connections.give_back(self._connection)
+            await self._pool.release(self._connection)
 
 
-class _Undecoded(httpx2.AsyncByteStream):
+class _EncodedStream(httpx2.AsyncByteStream):
     def __init__(self, response: httpcore2.Response) -> None:
         self._response = response
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._response.aiter_stream():
-            yield piece
+        async for chunk in self._response.aiter_stream():
+            yield chunk

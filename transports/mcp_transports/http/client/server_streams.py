@@ -1,4 +1,4 @@
-"""The streams that belong to no request of ours: the GET stream of a session, and the only one of HTTP+SSE."""
+"""The streams that belong to no request: the GET stream of a session, and the only stream of HTTP+SSE."""
 
 from __future__ import annotations
 
@@ -9,94 +9,107 @@ import trio
 
 from mcp_actors.abc import Frame
 from mcp_actors.errors import ConnectFailed, ConnectionLost, McpError, RemoteProtocolError
-from mcp_transports.http.client.http import Answer
-from mcp_transports.http.client.senders import shown
-from mcp_transports.http.client.session_state import SessionState, log
-from mcp_transports.http.client.sse_reader import Cursor, events
+from mcp_actors.logging import log
+from mcp_transports.http.client.http import HttpResponse
+from mcp_transports.http.client.senders import without_secrets
+from mcp_transports.http.client.session_state import SessionState
+from mcp_transports.http.client.sse_reader import StreamPosition, read_events
 
-__all__ = ["ENDPOINT_TIMEOUT", "follow_older_binding", "follow_session"]
+__all__ = ["ENDPOINT_TIMEOUT", "read_http_sse_stream", "read_session_stream"]
 
-# Seconds that a server of the older binding has to say where to post: it is the first thing it does.
+# Seconds in which an HTTP+SSE server has to name its endpoint: its first event does.
 ENDPOINT_TIMEOUT = 10.0
-# A GET that has never worked is not tried for ever.
+# Attempts for a GET that has never worked.
 MAX_FIRST_ATTEMPTS = 5
 
 
-async def follow_session(talk: SessionState) -> None:
-    """Keeps the GET stream of a legacy session open (protocol §6.4), until the server says that there is none.
+async def read_session_stream(state: SessionState) -> None:
+    """Keeps the GET stream of a session open, until the server says that it has none.
 
-    A server need not offer one: nothing that goes wrong here is an error of the channel, save the end of the session.
+    MCP 2025-11-25, Transports, Listening for Messages from the Server. A server need not have such a stream, so nothing
+    that goes wrong here ends the channel, except the end of the session.
     """
-    cursor, opened = Cursor(), False
-    while opened or cursor.failures < MAX_FIRST_ATTEMPTS:
-        await talk.quiet()
-        cursor.failures += 1
+    position, opened = StreamPosition(), False
+    while opened or position.failures < MAX_FIRST_ATTEMPTS:
+        await state.resumptions.wait_until_none()
+        position.failures += 1
+        headers = state.session.get_headers(position.last_event_id)
         try:
-            async with talk.wire.ask("GET", talk.stream_headers(cursor.last_event_id)) as answer:
-                if answer.streams:
+            async with state.requester.request("GET", headers) as response:
+                if response.is_event_stream:
                     opened = True
-                    await _pass_on(talk, answer, cursor)
-                elif answer.status == 404 and opened and talk.session is not None:
-                    talk.expire()
+                    await _receive_messages(state, response, position)
+                elif response.status == 404 and opened and state.session.id is not None:
+                    state.expire_session()
                     return
-                elif not answer.temporary:
-                    log.debug("%s offers no stream (HTTP %d)", talk.wire.peer, answer.status)
+                elif not response.is_temporary_failure:
+                    log.debug(
+                        "the server has no stream for its session", peer=state.peer, status=response.status
+                    )
                     return
         except (ConnectionLost, ConnectFailed) as error:
-            log.debug("the session's stream broke off: %s", error)
+            log.debug("the stream of the session broke", peer=state.peer, error=str(error))
         except McpError as error:
-            log.warning("the session's stream is given up: %s", error)
+            log.warning("the stream of the session is given up", peer=state.peer, error=str(error))
             return
-        # A stream that was open and ended is no failure, unless it brought nothing: then it is not asked for in haste.
-        await trio.sleep(cursor.delay)
+        # A stream that was open and ended has not failed, unless it brought nothing: then the delay grows.
+        await trio.sleep(position.delay)
 
 
-async def _pass_on(talk: SessionState, answer: Answer, cursor: Cursor) -> None:
-    async with aclosing(events(answer, cursor)) as stream:
-        async for event in stream:
+async def _receive_messages(state: SessionState, response: HttpResponse, position: StreamPosition) -> None:
+    async with aclosing(read_events(response, position)) as events:
+        async for event in events:
             if event.is_message:
-                await talk.inbox.put(Frame(event.data))
+                await state.receive_queue.put(Frame(event.data))
 
 
-async def follow_older_binding(
-    talk: SessionState, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+async def read_http_sse_stream(
+    state: SessionState, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Opens the stream of HTTP+SSE (protocol §6.5) and reads it to its end, which is the end of the channel.
+    """Opens the stream of HTTP+SSE and reads it to its end, which ends the channel.
 
-    Started when ``talk.endpoint`` is known. Raises `HttpRefused` and the like until then, nothing afterwards.
+    MCP 2024-11-05, Transports, HTTP with SSE. The task has started when ``state.sse_endpoint`` is known.
+
+    Raises:
+        McpError: the stream could not be opened or named no endpoint. After the start nothing is raised.
     """
     try:
-        async with talk.wire.ask("GET", talk.stream_headers()) as answer:
-            if not answer.streams:
-                raise await answer.refused()
-            async with aclosing(events(answer, Cursor())) as stream:
-                async for event in stream:
-                    if event.event == "endpoint" and talk.endpoint is None:
-                        talk.endpoint = talk.wire.at(_endpoint(talk, event.data.decode("utf-8", "replace")))
+        async with state.requester.request("GET", state.session.get_headers()) as response:
+            if not response.is_event_stream:
+                raise await response.read_error()
+            async with aclosing(read_events(response, StreamPosition())) as events:
+                async for event in events:
+                    if event.event == "endpoint" and state.sse_endpoint is None:
+                        url = _endpoint_url(state, event.data.decode("utf-8", "replace"))
+                        state.sse_endpoint = state.requester.with_url(url)
                         task_status.started()
                     elif event.is_message:
-                        await talk.inbox.put(Frame(event.data))
-            if talk.endpoint is None:
+                        await state.receive_queue.put(Frame(event.data))
+            if state.sse_endpoint is None:
                 raise RemoteProtocolError(
-                    f"the event stream of {talk.wire.peer} ended without naming an endpoint"
+                    f"the event stream of {state.peer} ended without naming an endpoint"
                 )
     except McpError as error:
-        if talk.endpoint is None:
+        if state.sse_endpoint is None:
             raise
-        talk.end(error)
+        state.end(error)
     else:
-        talk.end(None)
+        state.end(None)
 
 
-def _endpoint(talk: SessionState, named: str) -> httpx2.URL:
-    """Where to post: on the server that named it, or our messages and credentials would go to whom it likes."""
-    base = talk.wire.url
+def _endpoint_url(state: SessionState, reference: str) -> httpx2.URL:
+    """Resolves the endpoint, which must have the origin of the stream: another would get our messages and credentials.
+
+    Raises:
+        RemoteProtocolError: it is no URL, or of another origin.
+    """
+    base = state.requester.url
     try:
-        url = base.join(named.strip())
+        url = base.join(reference.strip())
     except httpx2.InvalidURL as error:
-        raise RemoteProtocolError(f"{talk.wire.peer} named an endpoint that is no URL: {error}") from error
+        raise RemoteProtocolError(f"{state.peer} named an endpoint that is no URL: {error}") from error
     if (url.scheme, url.host, url.port) != (base.scheme, base.host, base.port):
         raise RemoteProtocolError(
-            f"{talk.wire.peer} named an endpoint on another server, {shown(url)}; nothing is sent there"
+            f"{state.peer} named an endpoint on another server, {without_secrets(url)}; nothing is sent there"
         )
     return url.copy_with(userinfo=base.userinfo)

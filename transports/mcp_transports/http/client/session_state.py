@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -18,23 +17,29 @@ from mcp_actors.errors import (
     RemoteProtocolError,
     SessionExpired,
 )
-from mcp_transports.http.client.http import Answer, Headers, HttpRequester
+from mcp_actors.supervision import HTTP_SESSION_END, start
+from mcp_transports.http.client.http import Headers, HttpRequester, HttpResponse
 from mcp_transports.http.client.receive_queue import ReceiveQueue
 
-__all__ = ["Options", "SessionState", "Waiting", "is_modern", "log"]
-
-log = logging.getLogger("mcp_transports.http")
+__all__ = [
+    "HttpClientOptions",
+    "HttpSession",
+    "RequestInFlight",
+    "Resumptions",
+    "SessionState",
+    "is_stateless",
+]
 
 ACCEPT_BOTH = (b"accept", b"application/json, text/event-stream")
 ACCEPT_STREAM = (b"accept", b"text/event-stream")
 CONTENT_TYPE = (b"content-type", b"application/json")
 
-# Seconds in which requests under way may learn by themselves that their session is forgotten.
+# Seconds for which requests in flight may still be answered by the server after their session has expired.
 EXPIRY_GRACE = 1.0
 
 
 @attrs.frozen(kw_only=True)
-class Options:
+class HttpClientOptions:
     """How a channel behaves; times are seconds. `HttpClientTransport` documents them."""
 
     listen: bool
@@ -43,153 +48,205 @@ class Options:
     resume_attempts: int
 
 
-class Waiting(Protocol):
-    """A request of ours that is under way."""
+class RequestInFlight(Protocol):
+    """A request that the channel sends, as its `SessionState` sees it."""
 
-    modern: bool
-    begun: bool
-    sent: trio.Event
+    stateless: bool
+    """Whether the request belongs to no session."""
+    started: bool
+    """Whether the request has left the queue for a connection."""
+    body_sent: trio.Event
+    """Set when the server has the whole request, or never will."""
 
-    def settle(self) -> None: ...
+    def response_no_longer_awaited(self) -> None:
+        """Notes that the engine waits for no response any more."""
 
-    def cancel(self) -> None: ...
+    def cancel(self) -> None:
+        """Closes the response stream, and the connection with it."""
 
 
-class SessionState:
-    """One channel's talk with its server: where it goes, in which session, and who waits for what."""
+class HttpSession:
+    """The session of a revision that has sessions: its id, its version and the headers that name them.
 
-    def __init__(self, wire: HttpRequester, inbox: ReceiveQueue, options: Options) -> None:
-        self.wire = wire
-        self.inbox = inbox
-        self.options = options
-        self.room = trio.CapacityLimiter(options.max_posts)
-        self.tasks: trio.Nursery | None = None
-        # The server's id for us, and the version that was agreed on: legacy only.
-        self.session: str | None = None
+    MCP 2025-11-25, Transports, Session Management.
+    """
+
+    def __init__(self) -> None:
+        self.id: str | None = None
+        """The id that the server gave, ``None`` without a session or after it has expired."""
+        self.has_expired = False
+        """Whether the server said that it no longer knows the session."""
         self._version: str | None = None
-        # Where to post once the server turned out to speak HTTP+SSE.
-        self.endpoint: HttpRequester | None = None
-        self.broken: McpError | None = None
-        self.waiting: dict[int | str, Waiting] = {}
-        # The era of the last request: the era of a connection changes while it is found out, never afterwards.
-        self.modern = False
-        # Whether the server no longer knows our session.
-        self.forgotten = False
-        self._fewer = trio.lowlevel.ParkingLot()
-        self._pauses = 0
-        self._quiet = trio.lowlevel.ParkingLot()
 
-    # -- headers ---------------------------------------------------------------------------------------------------
+    @property
+    def was_begun(self) -> bool:
+        """Whether what is in flight was sent as part of a session, even if that has expired meanwhile."""
+        return self.id is not None or self.has_expired
+
+    def begin(self, response: HttpResponse, peer: str) -> None:
+        """Takes the session id of the response to ``initialize``, if there is one.
+
+        Raises:
+            RemoteProtocolError: the id has characters other than visible ASCII.
+        """
+        id = response.header("mcp-session-id")
+        if id is not None and not (id and all("!" <= c <= "~" for c in id)):
+            raise RemoteProtocolError(f"{peer} gave a session id of characters that are not allowed")
+        self.id = id
+
+    def expire(self) -> None:
+        """Forgets the id, because a new session begins without one."""
+        self.has_expired, self.id = True, None
 
     def post_headers(self, frame: Frame) -> Headers:
-        """For the POST of a frame: what the protocol mirrors, and the session, which exists in the legacy era only."""
+        """Returns the headers for the POST of a frame: the mirrored ones, and the session's unless it is stateless.
+
+        Raises:
+            LocalProtocolError: a header has characters other than ASCII.
+        """
+        metadata = frame.metadata or {}
         headers = [ACCEPT_BOTH, CONTENT_TYPE]
-        for name, value in (frame.metadata or {}).items():
-            headers.append(_field(name, value))
-        if not is_modern(frame):
-            self._version = (frame.metadata or {}).get("mcp-protocol-version", self._version)
-            headers += self._session_header()
+        for name, value in metadata.items():
+            headers.append(_header(name, value))
+        if not is_stateless(frame):
+            self._version = metadata.get("mcp-protocol-version", self._version)
+            headers += self._id_header()
         return headers
 
-    def stream_headers(self, last_event_id: str | None = None) -> Headers:
-        """For a GET, which only the legacy era has."""
-        headers = [ACCEPT_STREAM, *self.session_headers()]
+    def get_headers(self, last_event_id: str | None = None) -> Headers:
+        """Returns the headers for the GET of a stream, which is resumed after the event with ``last_event_id``."""
+        headers = [ACCEPT_STREAM, *self.delete_headers()]
         if last_event_id is not None:
             headers.append((b"last-event-id", last_event_id.encode()))
         return headers
 
-    def session_headers(self) -> Headers:
-        """What places a request in our session: enough for its DELETE."""
-        version = [] if self._version is None else [_field("mcp-protocol-version", self._version)]
-        return [*version, *self._session_header()]
+    def delete_headers(self) -> Headers:
+        """Returns the headers that name the session and nothing else."""
+        version = [] if self._version is None else [_header("mcp-protocol-version", self._version)]
+        return [*version, *self._id_header()]
 
-    def _session_header(self) -> list[tuple[bytes, bytes]]:
-        return [] if self.session is None else [_field("mcp-session-id", self.session)]
+    def _id_header(self) -> list[tuple[bytes, bytes]]:
+        return [] if self.id is None else [_header("mcp-session-id", self.id)]
 
-    # -- the session -----------------------------------------------------------------------------------------------
 
-    def begin(self, answer: Answer) -> None:
-        """``initialize`` was answered: from now on its session id comes with everything (protocol §6.4)."""
-        session = answer.header("mcp-session-id")
-        if session is not None and not (session and all("!" <= c <= "~" for c in session)):
-            raise RemoteProtocolError(
-                f"{self.wire.peer} gave a session id of characters that are not allowed"
-            )
-        self.session = session
+class Resumptions:
+    """Counts the streams that have ended and wait until it is time to resume them.
 
-    def expire(self) -> None:
-        """The server no longer knows our session. What is under way may still be told so itself: then it was never
-        run, which matters to whoever wants to ask it again.
-        """
-        if self.forgotten or self.broken is not None or self.tasks is None:
-            return
-        self.forgotten, self.session = True, None
-        for id, each in list(self.waiting.items()):
-            if not each.begun:
-                each.cancel()
-                self.no_answer(id, self.expired(never_run=True))
-        self.tasks.start_soon(self._end_expired, name="end an expired session")
+    Some servers recognise the GET that resumes a stream by its time only, so no other GET may be sent meanwhile.
+    """
 
-    async def _end_expired(self) -> None:
-        with trio.move_on_after(EXPIRY_GRACE):
-            while any(each.begun for each in self.waiting.values()):
-                await self._fewer.park()
-        for id in list(self.waiting):
-            self.no_answer(id, self.expired())
-        self.end(self.expired())
-
-    def expired(self, *, never_run: bool = False) -> SessionExpired:
-        """What everybody is told then: one each, since an exception remembers where it was raised."""
-        text = f"{self.wire.peer} no longer knows our session; connect again to go on"
-        return SessionExpired(text, never_run=never_run)
-
-    def left(self, id: int | str) -> None:
-        """A request is no longer under way."""
-        self.waiting.pop(id, None)
-        self._fewer.unpark_all()
-
-    @property
-    def in_session(self) -> bool:
-        """Whether what is under way was sent as part of a session, be it forgotten by now."""
-        return self.session is not None or self.forgotten
-
-    def end(self, cause: McpError | None) -> None:
-        """Ends the channel; what arrived can still be received. Without a cause the server ended it cleanly."""
-        self.broken = cause or ConnectionLost(f"{self.wire.peer} ended the stream that answers come on")
-        self.inbox.end(cause)
-        if self.tasks is not None:
-            self.tasks.cancel_scope.cancel(reason="the conversation is over")
-
-    def no_answer(self, id: int | str, error: McpError) -> None:
-        """Tells the engine that a request gets no answer."""
-        self.inbox.post(NoAnswer(b"", about=id, reason=error))
-
-    # -- resumption ------------------------------------------------------------------------------------------------
+    def __init__(self) -> None:
+        self._waiting = 0
+        self._none_waiting = trio.lowlevel.ParkingLot()
 
     @contextmanager
-    def pausing(self) -> Iterator[None]:
-        """While an ended stream waits for its time to come back."""
-        self._pauses += 1
+    def waiting(self) -> Iterator[None]:
+        """Counts one for the length of the block."""
+        self._waiting += 1
         try:
             yield
         finally:
-            self._pauses -= 1
-            if not self._pauses:
-                self._quiet.unpark_all()
+            self._waiting -= 1
+            if not self._waiting:
+                self._none_waiting.unpark_all()
 
-    async def quiet(self) -> None:
-        """Waits until no stream is about to come back. Servers tell the GET that resumes from others by its time."""
-        while self._pauses:
-            await self._quiet.park()
+    async def wait_until_none(self) -> None:
+        """Waits until no stream is about to be resumed."""
+        while self._waiting:
+            await self._none_waiting.park()
 
 
-def _field(name: str, value: str) -> tuple[bytes, bytes]:
+class SessionState:
+    """The state of one channel: its server, its session, the requests in flight and how it ended."""
+
+    def __init__(
+        self, requester: HttpRequester, receive_queue: ReceiveQueue, options: HttpClientOptions
+    ) -> None:
+        self.requester = requester
+        self.receive_queue = receive_queue
+        self.options = options
+        self.session = HttpSession()
+        self.resumptions = Resumptions()
+        self.post_limiter = trio.CapacityLimiter(options.max_posts)
+        self.nursery: trio.Nursery | None = None
+        # Where to post once the server turned out to speak HTTP+SSE only.
+        self.sse_endpoint: HttpRequester | None = None
+        self.broken: McpError | None = None
+        self.requests: dict[int | str, RequestInFlight] = {}
+        # It may change while the client finds out which revisions the server speaks, and never afterwards.
+        self.last_was_stateless = False
+        self._request_ended = trio.lowlevel.ParkingLot()
+
+    @property
+    def peer(self) -> str:
+        """The server's URL, for messages."""
+        return self.requester.peer
+
+    def expire_session(self) -> None:
+        """Ends the channel, because the server no longer knows the session.
+
+        Requests that were not started are told at once that they never ran. Those in flight have `EXPIRY_GRACE` seconds
+        in which the server may say the same of them, because a caller may repeat a request that never ran.
+        """
+        if self.session.has_expired or self.broken is not None or self.nursery is None:
+            return
+        self.session.expire()
+        for id, request in list(self.requests.items()):
+            if not request.started:
+                request.cancel()
+                self.fail_request(id, self.session_expired(never_run=True))
+        start(self.nursery, HTTP_SESSION_END, self._end_after_grace, on_crash=self._end_expired)
+
+    async def _end_after_grace(self) -> None:
+        with trio.move_on_after(EXPIRY_GRACE):
+            while any(request.started for request in self.requests.values()):
+                await self._request_ended.park()
+        self._end_expired()
+
+    def _end_expired(self, crash: BaseException | None = None) -> None:
+        for id in list(self.requests):
+            self.fail_request(id, self.session_expired())
+        self.end(self.session_expired())
+
+    def session_expired(self, *, never_run: bool = False) -> SessionExpired:
+        """Returns a new error for each caller, because an exception keeps the traceback of where it was raised."""
+        text = f"{self.peer} no longer knows our session; connect again to go on"
+        return SessionExpired(text, never_run=never_run)
+
+    def remove_request(self, id: int | str) -> None:
+        """Notes that a request is no longer in flight."""
+        self.requests.pop(id, None)
+        self._request_ended.unpark_all()
+
+    def end(self, cause: McpError | None) -> None:
+        """Ends the channel. What arrived before can still be received. ``None`` is a clean end by the server."""
+        if self.broken is None:
+            self.broken = cause or ConnectionLost(f"{self.peer} ended the stream that answers come on")
+        self.receive_queue.end(cause)
+        if self.nursery is not None:
+            self.nursery.cancel_scope.cancel(reason="the connection has ended")
+
+    def end_after_crash(self, crash: BaseException) -> None:
+        """Ends the channel, because one of the tasks that all of it depends on has failed."""
+        error = ConnectionLost(f"the connection to {self.peer} failed on this side: {crash!r}")
+        error.__cause__ = crash
+        self.end(error)
+
+    def fail_request(self, id: int | str, error: McpError) -> None:
+        """Reports to the engine that a request gets no answer."""
+        self.receive_queue.put_at_once(NoAnswer(b"", about=id, reason=error))
+
+
+def _header(name: str, value: str) -> tuple[bytes, bytes]:
     try:
         return name.encode("ascii"), value.encode("ascii")
     except UnicodeEncodeError:
         raise LocalProtocolError(f"the header {name} can only have ASCII characters") from None
 
 
-def is_modern(frame: Frame) -> bool:
-    """Whether a frame belongs to the era without sessions: only there are methods mirrored."""
+def is_stateless(frame: Frame) -> bool:
+    """Whether a frame is sent outside of any session.
+
+    Only revisions without sessions mirror the method in a header (MCP 2026-07-28, Streamable HTTP).
+    """
     return frame.metadata is not None and "mcp-method" in frame.metadata

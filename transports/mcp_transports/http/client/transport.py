@@ -1,4 +1,4 @@
-"""Opening HTTP channels: URLs, the connection pool, options."""
+"""Opens HTTP channels: the URL, the options, and what the requests are sent with."""
 
 from __future__ import annotations
 
@@ -16,22 +16,28 @@ import trio
 
 from mcp_actors.abc import FrameChannel
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
+from mcp_actors.supervision import HTTP_CHANNEL, reraised, start_and_wait
 from mcp_transports.http.client.channel import HttpChannel
 from mcp_transports.http.client.http import HttpRequester
 from mcp_transports.http.client.pool import ConnectionPool, HttpAddress
 from mcp_transports.http.client.receive_queue import ReceiveQueue
-from mcp_transports.http.client.senders import ClientSender, PooledSender, RequestSender, shown
-from mcp_transports.http.client.session_state import Options, SessionState
+from mcp_transports.http.client.senders import (
+    ClientSender,
+    PooledSender,
+    RequestSender,
+    without_secrets,
+)
+from mcp_transports.http.client.session_state import HttpClientOptions, SessionState
 
 __all__ = ["HttpClientTransport", "from_url"]
 
-# Connections beside those of requests: for the session's stream, for answers to the server and notifications.
+# Connections in addition to those for requests: for the stream of the session, answers to the server, notifications.
 SPARE_CONNECTIONS = 32
-# Servers close idle connections after 5 s and more. A POST on a connection that is being closed is lost, and cannot be
-# sent again without knowing whether it was carried out, so we let go first.
+# Seconds. Servers close idle connections after 5 s or more. A POST on a connection that is being closed is lost, and
+# must not be repeated, because it may have been carried out. So we close idle connections before the server does.
 KEEPALIVE_EXPIRY = 4.0
 
-# What the protocol says by headers; nobody else may.
+# The headers that the protocol sets. Nobody else may.
 RESERVED = frozenset(
     {"accept", "content-type", "content-length", "transfer-encoding", "last-event-id", "mcp-session-id"}
     | {"mcp-protocol-version", "mcp-method", "mcp-name"}
@@ -39,28 +45,33 @@ RESERVED = frozenset(
 
 
 class HttpClientTransport:
-    """Speaks MCP by HTTP, a `ClientTransport`: Streamable HTTP in both eras, HTTP+SSE if the server knows no other.
+    """Speaks MCP by HTTP: Streamable HTTP in every revision, and HTTP+SSE if the server knows nothing else.
+
+    It is a `~mcp_actors.abc.ClientTransport`. Redirections are not followed.
 
     Args:
         url: the server's MCP endpoint: ``http://…``, ``https://…``, or ``http+unix://%2Fpath%2Fto.sock/mcp`` for a Unix
             socket, whose path is percent-encoded. User and password in it become basic authorization.
-        client: an `httpx2.AsyncClient` of yours, for proxies, certificates and authorization. It is used as it is, but
-            for its timeouts, and not closed. Its pool must have room for ``max_posts`` connections and a few more, or
-            answers to the server may wait for calls that wait for them. None, the default, asks on connections of its
-            own, at less than half the cost; where the environment names a proxy for the URL, and the server is not on
-            this machine, it makes a client that honours it. Either ends with the connection.
+        client: an `httpx2.AsyncClient`, for proxies, certificates and authorization. It is used with its own settings,
+            except for its timeouts, and is not closed. Its pool must allow ``max_posts`` connections and a few more,
+            because an answer to the server must not wait for the call that needs it. ``None``, the default, uses
+            connections of its own, at less than half the cost. If the environment names a proxy for the URL, and the
+            server is not on this machine, it makes a client that uses the proxy. Both end with the channel.
         headers: come with every request. Those that the protocol sets are not allowed.
-        max_message_bytes: the longest message in either direction; a longer answer is refused and its stream closed.
-        listen: open the stream of a legacy session that brings what belongs to no request (protocol §6.4).
-        max_posts: requests that may be under way at once, 128 by default; more wait their turn. A modern listen counts
-            for as long as it lasts.
-        connect_timeout: seconds for a connection to come about, 10 by default. Waiting for answers is timed by the
-            client's own clocks, so there is no other timeout on a request.
+        max_message_bytes: the longest message in either direction, 16 MiB by default; a longer answer is refused and
+            its stream closed.
+        listen: opens the stream of a session for messages that belong to no request (MCP 2025-11-25, Transports,
+            Listening for Messages from the Server). The default is true.
+        max_posts: requests in flight at once, 128 by default; more wait. A ``subscriptions/listen`` counts for as long
+            as it lasts.
+        connect_timeout: seconds for a connection to be made, 10 by default. The deadlines of the client's calls bound
+            the wait for a response, so a request has no other timeout.
         message_timeout: seconds for a notification, or an answer to the server, to be accepted, 30 by default.
-        resume_attempts: attempts in a row that may fail before a stream that can be resumed is given up, 3 by default:
-            about seven seconds.
+        resume_attempts: failures in a row after which a stream is not resumed any more, 3 by default: about seven
+            seconds.
 
-    Redirections are not followed. Raises `ValueError` for a URL or header that cannot be used.
+    Raises:
+        ValueError: the URL or a header cannot be used, or ``client`` was given with the URL of a Unix socket.
     """
 
     def __init__(
@@ -85,7 +96,7 @@ class HttpClientTransport:
         self._headers = _checked(headers or {})
         self._max_message_bytes = max_message_bytes
         self._connect_timeout = connect_timeout
-        self._options = Options(
+        self._options = HttpClientOptions(
             listen=listen,
             max_posts=max_posts,
             message_timeout=message_timeout,
@@ -97,53 +108,54 @@ class HttpClientTransport:
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[FrameChannel]:
-        """Yields a channel. Nothing is sent before the first frame is: what goes wrong then is received as `NoAnswer`.
+        """Yields a channel. Nothing is sent before the first frame, whose failure is received as a `NoAnswer`.
 
         Leaving the block, also by cancellation, closes every stream and ends the session within two seconds.
         """
-        raised: BaseException | None = None
-        async with AsyncExitStack() as stack:
-            way = await self._way(stack)
-            wire = HttpRequester(way, max_message_bytes=self._max_message_bytes, peer=self._peer)
-            talk = SessionState(wire, ReceiveQueue(self._max_message_bytes), self._options)
-            channel = HttpChannel(talk)
-            async with trio.open_nursery() as nursery:
-                await nursery.start(channel.run)
-                try:
-                    yield channel
-                except BaseException as error:
-                    raised = error  # raised again outside the nursery, which would put it into a group
-                finally:
+        with reraised() as body:
+            async with AsyncExitStack() as stack:
+                sender = await self._sender(stack)
+                requester = HttpRequester(sender, max_message_bytes=self._max_message_bytes, peer=self._peer)
+                state = SessionState(requester, ReceiveQueue(self._max_message_bytes), self._options)
+                channel = HttpChannel(state)
+                async with trio.open_nursery() as nursery:
+                    await start_and_wait(
+                        nursery, HTTP_CHANNEL, channel.run, about=self._peer, on_crash=state.end_after_crash
+                    )
+                    with body:
+                        yield channel
                     await channel.aclose()
-        if raised is not None:
-            raise raised
 
-    async def _way(self, stack: AsyncExitStack) -> RequestSender:
-        """How the requests go, with what they need put on the stack; a whole client only where it is of use."""
-        most = self._options.max_posts + SPARE_CONNECTIONS
+    async def _sender(self, stack: AsyncExitStack) -> RequestSender:
+        """Returns what sends the requests, and puts on the stack what has to be closed after it."""
+        max_connections = self._options.max_posts + SPARE_CONNECTIONS
         client = self._client
         if client is None and self._socket is None and _has_proxy(self._url):
             limits = httpx2.Limits(
-                max_connections=most, max_keepalive_connections=most, keepalive_expiry=KEEPALIVE_EXPIRY
+                max_connections=max_connections,
+                max_keepalive_connections=max_connections,
+                keepalive_expiry=KEEPALIVE_EXPIRY,
             )
-            client = await stack.enter_async_context(httpx2.AsyncClient(limits=limits, verify=_trust()))
+            client = await stack.enter_async_context(
+                httpx2.AsyncClient(limits=limits, verify=_trusted_authorities())
+            )
         if client is not None:
             return ClientSender(client, self._url, self._headers, connect_timeout=self._connect_timeout)
         secure = self._url.scheme == "https"
-        place = HttpAddress(
+        address = HttpAddress(
             host=self._url.raw_host.decode("ascii"),
             port=self._url.port or (443 if secure else 80),
-            path=self._socket,
-            tls=_trust() if secure else None,
-            timeout=self._connect_timeout,
+            unix_path=self._socket,
+            tls=_trusted_authorities() if secure else None,
+            connect_timeout=self._connect_timeout,
         )
-        connections = ConnectionPool(place, most=most, expiry=KEEPALIVE_EXPIRY)
-        stack.push_async_callback(connections.aclose)
-        return PooledSender(connections, self._url, self._headers)
+        pool = ConnectionPool(address, max_connections=max_connections, keepalive_expiry=KEEPALIVE_EXPIRY)
+        stack.push_async_callback(pool.aclose)
+        return PooledSender(pool, self._url, self._headers)
 
 
 def _has_proxy(url: httpx2.URL) -> bool:
-    """Whether the environment may want it asked through a proxy, which would look for this machine on its own."""
+    """Whether the environment names a proxy for the URL, which is never used for servers on this machine."""
     try:
         local = ip_address(url.host).is_loopback
     except ValueError:
@@ -152,13 +164,13 @@ def _has_proxy(url: httpx2.URL) -> bool:
 
 
 @functools.cache
-def _trust() -> ssl.SSLContext:
-    """The trusted authorities: reading them takes many milliseconds, so that is done once."""
+def _trusted_authorities() -> ssl.SSLContext:
+    """Returns the context with the trusted authorities. Reading them takes many milliseconds, so it is done once."""
     return httpx2.create_ssl_context()
 
 
 def _parse(url: str) -> tuple[httpx2.URL, str | None, str]:
-    """(where to, the Unix socket if there is one, what to show)"""
+    """Returns the URL to request, the path of the Unix socket if there is one, and the URL to show."""
     parts = urlsplit(url)
     try:
         if parts.scheme == "http+unix":
@@ -173,19 +185,22 @@ def _parse(url: str) -> tuple[httpx2.URL, str | None, str]:
     except httpx2.InvalidURL as error:
         raise ValueError(f"not a URL: {error}") from error
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ValueError(f"not the URL of an HTTP server: {shown(parsed)}")
-    return parsed, None, shown(parsed)
+        raise ValueError(f"not the URL of an HTTP server: {without_secrets(parsed)}")
+    return parsed, None, without_secrets(parsed)
 
 
 def _checked(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     names = {name.lower() for name in headers}
     if reserved := sorted(names & RESERVED):
         raise ValueError(f"the protocol sets these headers itself: {', '.join(reserved)}")
-    # Compressed events would come late, and a small compressed message can grow without bounds.
+    # Compressed events would arrive late, and a small compressed message can grow without bounds.
     encoding = {} if "accept-encoding" in names else {"accept-encoding": "identity"}
     return [(name.encode("ascii"), value.encode("utf-8")) for name, value in {**encoding, **headers}.items()]
 
 
 def from_url(url: str, **options: Any) -> HttpClientTransport:
-    """The transport for ``http:``, ``https:`` and ``http+unix:`` URLs; options are those of `HttpClientTransport`."""
+    """Returns the transport for ``http:``, ``https:`` and ``http+unix:`` URLs.
+
+    Options and errors are those of `HttpClientTransport`. The entry points of this project name this function.
+    """
     return HttpClientTransport(url, **options)

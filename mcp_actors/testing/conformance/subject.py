@@ -24,7 +24,7 @@ from mcp_actors.errors import ConnectFailed, LocalProtocolError
 from mcp_actors.testing.conformance.report import RuleBroken
 from mcp_actors.testing.conformance.rules import ACCEPTING, BLOCK
 
-__all__ = ["ChannelAction", "Connections", "Rig", "TransportMaker"]
+__all__ = ["ChannelAction", "ChannelHandler", "TransportMaker", "TransportUnderTest"]
 
 _NOT_RUN = "the handler was not run for a new connection; if this is an exchange binding, say exchange=True"
 
@@ -36,7 +36,7 @@ TransportMaker = Callable[
 ChannelAction = Callable[[FrameChannel], Awaitable[object]]
 
 
-class Connections:
+class ChannelHandler:
     """A `ServerHandler` of a connection binding that runs a function for each connection, then closes its channel."""
 
     def __init__(self, handle: ChannelAction) -> None:
@@ -72,7 +72,7 @@ class Connections:
 
 
 @attrs.frozen(kw_only=True)
-class Rig:
+class TransportUnderTest:
     """The transport under test and what was said about its medium; see `check_transport` for the flags."""
 
     maker: TransportMaker
@@ -107,7 +107,7 @@ class Rig:
 
     def serving(self, handle: ChannelAction) -> AbstractAsyncContextManager[ClientTransport]:
         """Serves every connection with ``handle(channel)``."""
-        handler: ServerHandler = Connections(handle)
+        handler: ServerHandler = ChannelHandler(handle)
 
         async def serve(transport: ServerTransport, *, task_status: trio.TaskStatus[Any]) -> None:
             await transport.serve(handler, task_status=task_status)
