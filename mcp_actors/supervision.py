@@ -12,7 +12,8 @@ not: being cancelled, `KeyboardInterrupt`, which belongs to the program, and the
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any, Literal
 
@@ -21,7 +22,7 @@ import trio
 
 from mcp_actors.logging import log
 
-__all__ = ["TASKS", "Containment", "Cost", "TaskKind", "start", "start_again", "start_and_wait"]
+__all__ = ["TASKS", "Containment", "Cost", "TaskKind", "reraised", "start", "start_again", "start_and_wait"]
 
 Cost = Literal["nothing", "member", "call", "session", "connection", "transport", "server"]
 """What ends when a task of a kind crashes; ``member`` is one of those that the task serves."""
@@ -197,6 +198,40 @@ async def _again(
         await trio.sleep(RESTART_PAUSE)
 
 
+@contextmanager
+def reraised() -> Iterator[AbstractContextManager[None]]:
+    """Raises what leaves an inner block again where the outer one ends, so that a nursery between them makes no group.
+
+    ::
+
+        with reraised() as body:
+            async with trio.open_nursery() as nursery:
+                with body:
+                    yield channel
+                nursery.cancel_scope.cancel()
+    """
+    kept = _Kept()
+    yield kept
+    if kept.error is not None:
+        raise kept.error
+
+
+class _Kept:
+    """The inner block of `reraised`."""
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, cls: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        self.error = error
+        return True
+
+
 # -- the engine ----------------------------------------------------------------------------------------------
 TRANSPORT = TaskKind("transport", "server", "transport", "who awaits serve(), once no transport is left")
 DRAIN = TaskKind("drain", "server", "nothing", "nobody: the server is stopping")
@@ -240,7 +275,9 @@ WEBSOCKET_CONTROL = TaskKind(
 # -- clients' bindings ---------------------------------------------------------------------------------------
 HTTP_CHANNEL = TaskKind("HTTP channel", "client connection", "connection", "whoever called: ConnectionLost")
 HTTP_POST = TaskKind("POST", "HTTP channel", "call", "whoever called: ConnectionLost")
+HTTP_MESSAGE = TaskKind("POST message", "HTTP channel", "nothing", "nobody: a message has no answer")
 HTTP_STREAM = TaskKind("GET", "HTTP channel", "connection", "whoever called: ConnectionLost")
+HTTP_SESSION_END = TaskKind("end session", "HTTP channel", "connection", "whoever called: SessionExpired")
 CHILD_WATCH = TaskKind("child process", "client connection", "connection", "whoever called: ConnectionLost")
 CHILD_OUTPUT = TaskKind("child output", "child process", "nothing", "nobody")
 

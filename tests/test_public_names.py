@@ -94,7 +94,13 @@ PUBLIC: dict[str, list[str]] = {
         "TransportNotFound",
         "UnsupportedVersion",
     ],
-    "mcp_actors.framing": ["DEFAULT_MAX_MESSAGE_BYTES", "Delivers", "LineChannel", "SendsAtOnce"],
+    "mcp_actors.framing": [
+        "BufferedChannel",
+        "DEFAULT_MAX_MESSAGE_BYTES",
+        "LineChannel",
+        "SupportsDeliver",
+        "SupportsSendAtOnce",
+    ],
     "mcp_actors.logging": ["log", "logger"],
     "mcp_actors.server": ["Server", "ServerStatistics"],
     "mcp_actors.simulate": [
@@ -116,6 +122,7 @@ PUBLIC: dict[str, list[str]] = {
         "Cost",
         "TASKS",
         "TaskKind",
+        "reraised",
         "start",
         "start_again",
         "start_and_wait",

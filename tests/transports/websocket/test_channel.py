@@ -28,9 +28,7 @@ async def pair(
     ours, theirs = make()
     keeper = KeepAlive(times or KeepAliveTimes())
     async with trio.open_nursery() as nursery:
-        channel = WebSocketChannel(
-            ours, client=client, spawn=nursery.start_soon, max_message_bytes=LIMIT, peer="raw"
-        )
+        channel = WebSocketChannel(ours, client=client, nursery=nursery, max_message_bytes=LIMIT, peer="raw")
         keeper.add(channel)
         nursery.start_soon(keeper.run)
         yield channel, RawPeer(theirs)
@@ -176,7 +174,7 @@ async def test_a_peer_that_leaves_for_a_reason_breaks_the_channel() -> None:
 async def test_a_close_without_a_handshake() -> None:
     async with pair() as (channel, peer):
         await peer.stream.aclose()
-        with pytest.raises(trio.BrokenResourceError, match="without a goodbye"):
+        with pytest.raises(trio.BrokenResourceError, match="without a Close frame"):
             await channel.receive()
         await channel.aclose()
 
@@ -271,7 +269,7 @@ async def test_a_torn_frame_is_never_continued(autojump_clock: object) -> None:
 
 async def test_its_repr_tells_how_it_is(autojump_clock: object) -> None:
     async with pair() as (channel, peer):
-        assert repr(channel) == "<WebSocketChannel to raw: 0 ready, 0 bytes partial>"
+        assert repr(channel) == "<WebSocketChannel to raw: 0 ready>"
         await peer.send(closing(1011, "oops"))
         with pytest.raises(trio.BrokenResourceError):
             await channel.receive()
