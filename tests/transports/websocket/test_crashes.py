@@ -14,9 +14,9 @@ from mcp_transports.websocket.channel import WebSocketChannel
 from mcp_transports.websocket.client import WebSocketClientTransport
 from mcp_transports.websocket.server import WebSocketServerTransport
 from mcp_transports.websocket.writer import FrameWriter
+from tests.transports.crashes import CRASHES, CrashingOnce, captured_logs, loud
+from tests.transports.lines import PATIENCE, until
 
-from ..crashes import CRASHES, CrashingOnce, captured_logs, loud
-from ..lines import PATIENCE, until
 from .raw import PING, TEXT, RawPeer, frame, path_of, raw_peer
 
 ENDINGS = trio.EndOfChannel, trio.BrokenResourceError

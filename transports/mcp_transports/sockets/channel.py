@@ -11,8 +11,8 @@ from mcp_transports.sockets.stream import ConnectedSocket
 
 __all__ = ["SocketChannel"]
 
-# Seconds that closing may take: TLS sends a closing alert, which a peer that reads nothing does not take, and the end of
-# what the peer still sends is waited for.
+# Seconds that closing may take: TLS sends a closing alert, which a peer that reads nothing does not take, and the end
+# of what the peer still sends is waited for.
 _CLOSE_TIMEOUT = 2.0
 
 Secured = trio.SSLStream[ConnectedSocket]

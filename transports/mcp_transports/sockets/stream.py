@@ -21,8 +21,8 @@ from mcp_transports._poller import Poller, Waiter
 __all__ = ["ConnectedSocket"]
 
 _RECEIVE_BYTES = 64 * 1024
-# How many sends may go through without another task having had its turn.
-_SENDS_PER_TURN = 16
+# How many sends may go through before other tasks run.
+_SENDS_PER_CHECKPOINT = 16
 # Linux puts so little into one buffer of a Unix socket, so that it is taken as a whole or not at all (its smallest
 # sending buffer is a little longer than this). On TCP it has room for as little whenever nothing else is under way.
 _AT_ONCE_BYTES = 2048
@@ -47,7 +47,7 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
         self._sending_broke = self._receiving_broke = False
         self._sending_ended = self._receiving_ended = False
         self._more_expected = False
-        self._turn = 0
+        self._sends = 0
         self._waiter = None if poller is None else Waiter(poller, connected.fileno())
         if not self._is_unix:
             # Some systems refuse that when the peer is gone already, which receiving finds out.
@@ -77,7 +77,7 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
     async def deliver(self, take: Callable[[bytes], bool]) -> None:
         """Gives ``take`` what arrives, and ``b""`` at the end, until it returns false; raises like `receive_some`.
 
-        With a poller ``take`` is called in the poller's turn, and this task sleeps all the while.
+        With a poller ``take`` is called in the poller's task, and this task sleeps all the while.
         """
         self._require_open()
         if self._waiter is None:
@@ -129,8 +129,8 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Sends everything. Cancelled, a part may have been sent."""
         connected = self._require_open()
-        self._turn = (self._turn + 1) % _SENDS_PER_TURN
-        if self._turn:
+        self._sends = (self._sends + 1) % _SENDS_PER_CHECKPOINT
+        if self._sends:
             await trio.lowlevel.checkpoint_if_cancelled()
         else:
             await trio.lowlevel.checkpoint()

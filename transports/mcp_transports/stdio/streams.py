@@ -19,9 +19,9 @@ import trio
 __all__ = ["DescriptorReceiveStream", "DescriptorSendStream", "EndHook"]
 
 _RECEIVE_BYTES = 64 * 1024
-# How many sends may go through without another task having had its turn: a reader that is always fast enough would
-# otherwise keep a sending loop from ever giving way.
-_SENDS_PER_TURN = 16
+# How many sends may go through before other tasks run: a reader that is always fast enough would otherwise keep a
+# sending loop from ever reaching a checkpoint.
+_SENDS_PER_CHECKPOINT = 16
 
 EndHook = Callable[[], Awaitable[object]]
 
@@ -31,7 +31,7 @@ async def _nothing() -> None:
 
 
 def is_pollable(fd: int) -> bool:
-    """Whether the kernel can say that ``fd`` is ready. What it cannot (files, /dev/null) never keeps one waiting."""
+    """Whether the kernel can say that ``fd`` is ready. Reading what it cannot (files, /dev/null) never waits."""
     mode = os.fstat(fd).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(fd)
 
@@ -50,7 +50,7 @@ class _Descriptor:
         return self._fd
 
     def release(self) -> int | None:
-        """Gives the descriptor up, open: for whoever used this stream it is closed. None if it was closed before."""
+        """Gives the descriptor up without closing it; this stream counts as closed. None if it was closed before."""
         if self._fd < 0:
             return None
         fd, self._fd = self._fd, -1
@@ -101,7 +101,7 @@ class DescriptorReceiveStream(_Descriptor, trio.abc.ReceiveStream):
                 try:
                     await trio.lowlevel.wait_readable(fd)
                 except trio.ClosedResourceError:
-                    continue  # closed or finished: the next turn tells which
+                    continue  # closed or finished: the next round finds out which
             try:
                 data = os.read(fd, max_bytes if self._left is None else min(max_bytes, self._left))
             except BlockingIOError:
@@ -124,7 +124,7 @@ class DescriptorSendStream(_Descriptor, trio.abc.SendStream):
     def __init__(self, fd: int, *, before_end: EndHook = _nothing) -> None:
         super().__init__(fd, before_end)
         self._broken = False
-        self._turn = 0
+        self._sends = 0
         self._is_pipe = stat.S_ISFIFO(os.fstat(fd).st_mode)
 
     def finish(self) -> None:
@@ -144,8 +144,8 @@ class DescriptorSendStream(_Descriptor, trio.abc.SendStream):
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Sends everything. Cancelled, a part may have been sent."""
-        self._turn = (self._turn + 1) % _SENDS_PER_TURN
-        if self._turn:
+        self._sends = (self._sends + 1) % _SENDS_PER_CHECKPOINT
+        if self._sends:
             await trio.lowlevel.checkpoint_if_cancelled()
         else:
             await trio.lowlevel.checkpoint()
