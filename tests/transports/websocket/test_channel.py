@@ -179,7 +179,7 @@ async def test_a_close_without_a_handshake() -> None:
         await channel.aclose()
 
 
-async def test_goodbye_is_said_and_waited_for(autojump_clock: object) -> None:
+async def test_a_close_frame_is_sent_and_answered(autojump_clock: object) -> None:
     async with pair() as (channel, peer), trio.open_nursery() as nursery:
         nursery.start_soon(channel.aclose)
         assert await peer.closed_with() == (1000, "")
@@ -188,7 +188,7 @@ async def test_goodbye_is_said_and_waited_for(autojump_clock: object) -> None:
     assert trio.current_time() == pytest.approx(0, abs=0.01)
 
 
-async def test_a_peer_that_says_no_goodbye_is_not_waited_for(autojump_clock: object) -> None:
+async def test_a_peer_that_sends_no_close_frame_is_not_waited_for_long(autojump_clock: object) -> None:
     async with pair() as (channel, peer):
         began = trio.current_time()
         await channel.aclose()
@@ -283,7 +283,7 @@ def test_times_are_positive() -> None:
         KeepAliveTimes(ping_timeout=0)
 
 
-async def test_a_frame_that_comes_alone_is_delivered_and_a_burst_received() -> None:
+async def test_a_frame_that_comes_alone_is_delivered_and_a_burst_received(autojump_clock: object) -> None:
     async with pair() as (channel, peer):
         delivered: list[bytes] = []
 
