@@ -47,7 +47,7 @@ class SupportsDeliver(Protocol):
     async def deliver(self, take: Callable[[bytes], bool]) -> None:
         """Gives ``take`` what arrives, and ``b""`` at the end, until it returns false; raises like `receive_some`.
 
-        ``take`` never waits. It may be called in another task's turn, never after this one was cancelled.
+        ``take`` never waits. It may be called by another task, but never after this one was cancelled.
         """
 
 
@@ -133,7 +133,7 @@ class BufferedChannel(FrameChannel):
 
     @abstractmethod
     async def _read(self) -> None:
-        """Reads until frames came that nobody took, or the end did."""
+        """Reads until there are frames to receive, or the end."""
 
     def _received(self, frames: list[Frame]) -> bool:
         """Takes what one read brought; returns whether the reader may sleep on, since nothing is left for it."""

@@ -24,8 +24,8 @@ from mcp_transports.sockets.stream import ConnectedSocket
 
 __all__ = ["DEFAULT_MAX_CONNECTIONS", "TcpTransport", "UnixTransport"]
 
-# A connection costs a descriptor, and a process may usually have 1024 of them without being told otherwise; it needs
-# some for itself.
+# A connection costs a descriptor, and a process may usually have 1024 of them; it needs some for
+# itself.
 DEFAULT_MAX_CONNECTIONS = 1000
 # Seconds. Longer than any handshake over a working network; a peer that takes longer is most likely no client.
 DEFAULT_CONNECT_TIMEOUT = 10.0

@@ -1,7 +1,7 @@
 """Trio streams on file descriptors.
 
-`trio.lowlevel.FdStream` would do for pipes. These are here because they wait first and read then (one system call
-and one exception less for each message), read what cannot be polled, and can be told that no more comes.
+`trio.lowlevel.FdStream` would work for pipes. These streams wait first and read then (one system call
+and one exception less for each message), read what cannot be polled, and can be ended from outside (`finish`).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class DescriptorReceiveStream(_Descriptor, trio.abc.ReceiveStream):
         self._left: int | None = None
 
     def finish(self) -> None:
-        """Ends the stream after what the kernel holds now, though somebody may still have the other end open."""
+        """Ends the stream after what the kernel holds now, though another process may still have the other end open."""
         if self._fd >= 0 and self._left is None:
             held = array.array("i", [0])
             fcntl.ioctl(self._fd, termios.FIONREAD, held)
@@ -107,7 +107,7 @@ class DescriptorReceiveStream(_Descriptor, trio.abc.ReceiveStream):
             except BlockingIOError:
                 if self._left is None:
                     continue
-                data = b""  # somebody else took what was left
+                data = b""  # another process took what was left
             except OSError as error:
                 await self._before_end()
                 raise trio.BrokenResourceError(f"reading failed: {error}") from error
@@ -128,7 +128,7 @@ class DescriptorSendStream(_Descriptor, trio.abc.SendStream):
         self._is_pipe = stat.S_ISFIFO(os.fstat(fd).st_mode)
 
     def finish(self) -> None:
-        """Breaks the stream: nobody reads at the other end, though somebody may still have it open."""
+        """Breaks the stream, because the peer reads no more, though another process may still have its end open."""
         self._broken = True
         if self._fd >= 0:
             trio.lowlevel.notify_closing(self._fd)
@@ -140,7 +140,7 @@ class DescriptorSendStream(_Descriptor, trio.abc.SendStream):
         try:
             return os.write(self._fd, data) == len(data)
         except OSError:
-            return False  # full, or broken: `send_all` waits, or tells why
+            return False  # full, or broken: `send_all` waits, or raises the reason
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Sends everything. Cancelled, a part may have been sent."""

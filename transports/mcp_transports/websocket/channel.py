@@ -17,7 +17,7 @@ import trio
 from mcp_actors.abc import Frame
 from mcp_actors.errors import RemoteProtocolError
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES, BufferedChannel, SupportsDeliver
-from mcp_transports.websocket.keepalive import KeepAliveTimes, PeerActivity, Verdict
+from mcp_transports.websocket.keepalive import KeepAliveAction, KeepAliveTimes, PeerActivity
 from mcp_transports.websocket.protocol import (
     GOING_AWAY,
     NO_STATUS,
@@ -38,8 +38,8 @@ class WebSocketChannel(BufferedChannel):
     """One side of an open WebSocket over any stream of bytes.
 
     Endings: a peer that closes with 1000, 1001 or no code is `trio.EndOfChannel`. Any other code, and a connection
-    that ends without one, is `trio.BrokenResourceError`, and so is a peer that breaks a rule: it is told by the close
-    code (1002, 1003, 1007 or 1009), and the error has a `RemoteProtocolError` as its cause. Nothing can be sent
+    that ends without one, is `trio.BrokenResourceError`, and so is a peer that breaks a rule: our Close frame says
+    which (1002, 1003, 1007 or 1009), and the error has a `RemoteProtocolError` as its cause. Nothing can be sent
     after any of these: a WebSocket has no half that stays open.
 
     Args:
@@ -211,14 +211,14 @@ class WebSocketChannel(BufferedChannel):
         if self._closed:
             return
         writer = self._writer
-        verdict = self._activity.look(now, times, progress=writer.progress, sending=writer.busy)
-        if verdict is Verdict.PING:
+        action = self._activity.look(now, times, progress=writer.progress, sending=writer.busy)
+        if action is KeepAliveAction.PING:
             self._protocol.queue_ping()
             if self._protocol.has_control_to_send:
                 writer.flush_soon()
-        elif verdict is Verdict.SILENT:
+        elif action is KeepAliveAction.SILENT:
             self.abort(f"it was silent and did not answer a ping within {times.ping_timeout:g} s")
-        elif verdict is Verdict.STUCK:
+        elif action is KeepAliveAction.STUCK:
             self.abort(f"it took nothing of what was sent for {times.write_timeout:g} s")
 
     def abort(self, why: str) -> None:

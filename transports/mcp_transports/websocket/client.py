@@ -206,7 +206,7 @@ class WebSocketClientTransport:
         return stream
 
     def _explain(self, error: BaseException) -> NoReturn:
-        """Raises what went wrong in words for the person who has to do something about it."""
+        """Raises what went wrong in words for the person that has to do something about it."""
         if isinstance(error, OpeningRefused):
             text = _text(error.body)
             said = f": {text}" if text and not text.startswith("<") else ""

@@ -14,7 +14,7 @@ import trio
 
 from mcp_actors.supervision import TICKER, Containment
 
-__all__ = ["KeepAlive", "KeepAliveTimes", "PeerActivity", "Ticked", "Verdict"]
+__all__ = ["KeepAlive", "KeepAliveAction", "KeepAliveTimes", "PeerActivity", "Ticked"]
 
 # The ticker's longest and shortest sleep, seconds.
 _LONGEST_TICK = 5.0
@@ -47,7 +47,7 @@ class KeepAliveTimes:
     """How long closing waits for the peer's Close frame; shorter than what the engine allows for closing."""
 
 
-class Verdict(Enum):
+class KeepAliveAction(Enum):
     """What is to be done about a peer."""
 
     FINE = "nothing"
@@ -72,7 +72,7 @@ class PeerActivity:
         self.is_dropped = False
         """Whether a look found it gone; from then on every look finds nothing to do."""
 
-    def look(self, now: float, times: KeepAliveTimes, *, progress: int, sending: bool) -> Verdict:
+    def look(self, now: float, times: KeepAliveTimes, *, progress: int, sending: bool) -> KeepAliveAction:
         """Decides what is to be done at the time ``now``.
 
         Args:
@@ -82,27 +82,27 @@ class PeerActivity:
             sending: whether a write is under way.
         """
         if self.is_dropped:
-            return Verdict.FINE
+            return KeepAliveAction.FINE
         if progress != self._progress or not sending:
             self._progress = progress
             self._stuck_since = now
         elif now - self._stuck_since >= times.write_timeout:
             self.is_dropped = True
-            return Verdict.STUCK
+            return KeepAliveAction.STUCK
         if self.heard or not self.listening:
             self.heard = self._pinged = False
             self._silent_since = now
-            return Verdict.FINE
+            return KeepAliveAction.FINE
         silence = now - self._silent_since
         if silence >= times.ping_interval and not self._pinged:
             self._pinged = True
             # However late this look is, the peer has the whole timeout for its answer.
             self._silent_since = now - times.ping_interval
-            return Verdict.PING
+            return KeepAliveAction.PING
         if self._pinged and silence >= times.ping_interval + times.ping_timeout:
             self.is_dropped = True
-            return Verdict.SILENT
-        return Verdict.FINE
+            return KeepAliveAction.SILENT
+        return KeepAliveAction.FINE
 
 
 class Ticked(Protocol):

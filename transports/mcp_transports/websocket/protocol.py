@@ -89,7 +89,7 @@ NEXT_STATE: dict[tuple[WebSocketState, WebSocketEvent], WebSocketState] = {
     (_State.OPEN, _Event.RECEIVE): _State.OPEN,
     # Section 5.5.1: a Close frame is answered with one of ours, which completes the closing handshake.
     (_State.OPEN, _Event.RECEIVE_CLOSE): _State.CLOSED,
-    # Section 7.1.7, "Fail the WebSocket Connection": the peer is told which rule, and nothing more is read.
+    # Section 7.1.7, "Fail the WebSocket Connection": our Close frame says which rule, and nothing more is read.
     (_State.OPEN, _Event.RECEIVE_INVALID): _State.CLOSED,
     (_State.OPEN, _Event.STREAM_ENDED): _State.CLOSED,
     (_State.CLOSING, _Event.RECEIVE): _State.CLOSING,
@@ -166,7 +166,7 @@ class WebSocketProtocol:
         self.peer_close: CloseFrame | None = None
         """The peer's Close frame, once it has come; the reason is cut to 120 characters."""
         self.violation: str | None = None
-        """The rule that the peer broke, once it has; ``our_close`` has the code if the peer is told."""
+        """The rule that the peer broke, once it has; ``our_close`` has the code, if none was sent before."""
 
     def __repr__(self) -> str:
         return f"<WebSocketProtocol {'client' if self._client else 'server'} {self.state.value}>"

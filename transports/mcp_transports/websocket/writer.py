@@ -26,7 +26,7 @@ _BARE = trio.SocketStream, ConnectedSocket
 
 
 class FrameWriter:
-    """Writes to one stream what ``protocol`` wants sent, in tasks of ``nursery`` where nobody waits for it.
+    """Writes to one stream what ``protocol`` wants sent, in tasks of ``nursery`` where no task waits for it.
 
     ``on_crash(error)`` is called when such a task fails in a way that is not the peer's doing.
     """
@@ -118,7 +118,7 @@ class FrameWriter:
         try:
             await self.flush()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            return  # the task that reads or sends next is told
+            return  # the next receive or send raises it
         finally:
             self._flushing = False
 
