@@ -1,11 +1,13 @@
 """Newline frames over any pair of Trio streams: pipes, sockets, TLS, whatever sends and receives bytes.
 
-One message is one line that ends in ``\\n``. Received leniently (``\\r\\n``, blank lines, a last line without its
-newline), sent strictly. A binding for a byte stream is this class and a way to open the stream.
+One message is one line that ends in ``\\n`` (MCP 2026-07-28, Transports, stdio). Received leniently (``\\r\\n``, blank
+lines, a last line without its newline), sent strictly. A binding for a byte stream is `LineChannel` and code that opens
+the stream; `BufferedChannel` is what a channel over a byte stream with another framing can build on.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
@@ -14,83 +16,73 @@ import trio
 from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.errors import LocalProtocolError, RemoteProtocolError
 
-__all__ = ["DEFAULT_MAX_MESSAGE_BYTES", "Delivers", "LineChannel", "SendsAtOnce"]
+__all__ = [
+    "DEFAULT_MAX_MESSAGE_BYTES",
+    "BufferedChannel",
+    "LineChannel",
+    "SupportsDeliver",
+    "SupportsSendAtOnce",
+]
 
-# Base64 makes a 12 MB file one message; whoever needs more says so.
+# Base64 makes a 12 MB file one message; a program that needs more says so.
 DEFAULT_MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 # What a Linux pipe holds: a larger buffer costs an allocation and brings no more bytes.
 _RECEIVE_BYTES = 64 * 1024
-# JSON's own whitespace: may stand round a message, and alone it is a blank line.
+# JSON's own whitespace: it may stand round a message, and alone it is a blank line.
 _WHITESPACE = b" \t\r"
 
 
 @runtime_checkable
-class SendsAtOnce(Protocol):
+class SupportsSendAtOnce(Protocol):
     """A stream that can send a few bytes without waiting and without ever sending a part of them."""
 
     def send_at_once(self, data: bytes) -> bool:
-        """Sends all of ``data`` now or nothing, and says whether it did."""
+        """Sends all of ``data`` now or nothing, and returns whether it did."""
 
 
 @runtime_checkable
-class Delivers(Protocol):
-    """A stream that can bring what arrives without the task that waits for it having to wake up."""
+class SupportsDeliver(Protocol):
+    """A stream that can call back with what arrives, so that the task that waits for it need not wake up."""
 
     async def deliver(self, take: Callable[[bytes], bool]) -> None:
         """Gives ``take`` what arrives, and ``b""`` at the end, until it returns false; raises like `receive_some`.
 
-        ``take`` never waits. It may be called in another task's turn, never after this one was cancelled.
+        ``take`` never waits. It may be called by another task, but never after this one was cancelled.
         """
 
 
-class LineChannel(FrameChannel):
-    """A `FrameChannel` over a stream to receive from and a stream to send to (the same object for a socket).
+class BufferedChannel(FrameChannel):
+    """The receiving half of a channel over a byte stream: frames that one read brought wait here to be received.
 
-    ``max_message_bytes`` (default 16 MiB) bounds one message in either direction, without its newline. A longer one
-    that arrives ends the connection with `trio.BrokenResourceError`, whose ``__cause__`` is a
-    `~mcp_actors.errors.RemoteProtocolError`, after everything that came before it was delivered; no more than
-    the limit is ever held. The other direction still works then, so a last error can be sent. A longer one to send
-    is the caller's mistake: `~mcp_actors.errors.LocalProtocolError` before any byte is written.
+    A subclass implements `_read`, which reads once, gives the frames to `_received` and sets ``_end`` when no more
+    come, and it sets ``_closed`` when it is closed.
 
-    ``peer`` names the other end in logs. Receiving and sending may go on at the same time in two tasks, but neither
-    in two tasks at once.
+    Args:
+        max_message_bytes: the longest message in bytes, either way.
+        peer: names the other end in logs.
+
+    Raises:
+        ValueError: if ``max_message_bytes`` is less than 1.
     """
 
-    def __init__(
-        self,
-        stream_in: trio.abc.ReceiveStream,
-        stream_out: trio.abc.SendStream,
-        *,
-        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
-        peer: str = "byte stream",
-    ) -> None:
+    def __init__(self, *, max_message_bytes: int, peer: str) -> None:
         if max_message_bytes < 1:
             raise ValueError("max_message_bytes must be at least 1")
-        self._in = stream_in
-        self._out = stream_out
-        self._send_at_once = stream_out.send_at_once if isinstance(stream_out, SendsAtOnce) else None
-        self._deliver = stream_in.deliver if isinstance(stream_in, Delivers) else self._read_on
-        self._deliver_to: Callable[[Frame], bool] = _nobody
         self._limit = max_message_bytes
         self._peer = peer
         self._ready: list[Frame] = []
-        # The beginning of a message whose newline is still to come. A bytearray, since a list of pieces costs forty
-        # bytes for each one-byte piece that a slow or hostile peer sends.
-        self._partial = bytearray()
-        self._ended = False
-        self._over_limit = False
-        self._torn = False
+        self._take: Callable[[Frame], bool] = _take_nothing
+        # Makes the error that receiving raises, once no more frames come.
+        self._end: Callable[[], BaseException] | None = None
         self._closed = False
 
     def __repr__(self) -> str:
         if self._closed:
             state = "closed"
-        elif self._over_limit:
-            state = "over the limit"
-        elif self._ended:
-            state = "peer ended"
+        elif self._end is not None:
+            state = f"ended: {self._end()!r}"
         else:
-            state = f"{len(self._ready)} ready, {len(self._partial)} bytes partial"
+            state = f"{len(self._ready)} ready"
         return f"<{type(self).__name__} to {self._peer}: {state}>"
 
     @property
@@ -103,18 +95,96 @@ class LineChannel(FrameChannel):
         return self._limit
 
     async def receive(self) -> Frame:
-        """Waits for one frame; the others that came with it are kept. Cancelling loses nothing."""
+        """Waits for one frame; the others that came with it are kept. Cancelling loses nothing.
+
+        Raises:
+            trio.EndOfChannel: the peer ended the connection in an orderly way.
+            trio.BrokenResourceError: the connection broke, or the peer broke a rule: ``__cause__`` is a
+                `~mcp_actors.errors.RemoteProtocolError` then.
+            trio.ClosedResourceError: this channel was closed.
+            trio.BusyResourceError: another task is receiving, over a stream that notices.
+        """
         await self._wait_for_frames()
         return self._ready.pop(0)
 
     async def receive_many(self) -> list[Frame]:
-        """Waits for at least one frame and returns all that one read of the stream brought.
+        """Waits for at least one frame and returns all that one read of the stream brought; raises as `receive` does.
 
         Cancelling loses nothing: bytes are taken from the stream and cut without a checkpoint between.
         """
         await self._wait_for_frames()
         frames, self._ready = self._ready, []
         return frames
+
+    def deliver_to(self, take: Callable[[Frame], bool]) -> None:
+        """Frames that come alone go to ``take``; over a stream with a ``deliver``, without waking the reader."""
+        self._take = take
+
+    async def _wait_for_frames(self) -> None:
+        if self._ready and not self._closed:
+            await trio.lowlevel.checkpoint()
+            return
+        while not self._ready or self._closed:
+            if self._closed:
+                raise trio.ClosedResourceError("this channel was closed")
+            if self._end is not None:
+                raise self._end()
+            await self._read()
+
+    @abstractmethod
+    async def _read(self) -> None:
+        """Reads until there are frames to receive, or the end."""
+
+    def _received(self, frames: list[Frame]) -> bool:
+        """Takes what one read brought; returns whether the reader may sleep on, since nothing is left for it."""
+        if len(frames) == 1 and self._take(frames[0]):
+            return self._end is None
+        self._ready += frames
+        return not frames and self._end is None
+
+    def _require_limit(self, frames: Sequence[Frame]) -> None:
+        """Raises `LocalProtocolError` if one of ``frames`` must not be sent, being empty or too long."""
+        for frame in frames:
+            size = len(frame.data)
+            if not 0 < size <= self._limit:
+                raise LocalProtocolError(f"a message of {size} bytes; allowed are 1 to {self._limit}")
+
+
+class LineChannel(BufferedChannel):
+    """A `FrameChannel` over a stream to receive from and a stream to send to (the same object for a socket).
+
+    Receiving and sending may go on at the same time in two tasks, but neither in two tasks at once.
+
+    Args:
+        stream_in: where lines come from.
+        stream_out: where lines go to.
+        max_message_bytes: the longest message in either direction, without its newline; 16 MiB by default. A longer
+            one that arrives ends the connection with `trio.BrokenResourceError`, whose ``__cause__`` is a
+            `~mcp_actors.errors.RemoteProtocolError`, after everything before it was delivered; no more than the limit
+            is ever held. The other direction still works then, so a last error can be sent.
+        peer: names the other end in logs.
+
+    Raises:
+        ValueError: if ``max_message_bytes`` is less than 1.
+    """
+
+    def __init__(
+        self,
+        stream_in: trio.abc.ReceiveStream,
+        stream_out: trio.abc.SendStream,
+        *,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        peer: str = "byte stream",
+    ) -> None:
+        super().__init__(max_message_bytes=max_message_bytes, peer=peer)
+        self._in = stream_in
+        self._out = stream_out
+        self._send_at_once = stream_out.send_at_once if isinstance(stream_out, SupportsSendAtOnce) else None
+        self._deliver = stream_in.deliver if isinstance(stream_in, SupportsDeliver) else self._read_once
+        # The beginning of a message whose newline is still to come. A bytearray, since a list of pieces costs forty
+        # bytes for each one-byte piece that a slow or hostile peer sends.
+        self._partial = bytearray()
+        self._torn = False
 
     async def send(self, value: Frame) -> None:
         """Sends one frame; see `send_many`."""
@@ -123,9 +193,13 @@ class LineChannel(FrameChannel):
     async def send_many(self, frames: Sequence[Frame]) -> None:
         """Sends frames in order with one ``send_all``.
 
-        Raises `~mcp_actors.errors.LocalProtocolError`, with nothing sent, if one of them is empty, longer than the
-        limit or holds a newline. Cancelled half-way the stream may be torn inside a frame, so every later send
-        raises `trio.BrokenResourceError`.
+        Cancelled half-way the stream may be torn inside a frame, so every later send raises
+        `trio.BrokenResourceError`.
+
+        Raises:
+            LocalProtocolError: with nothing sent, if a frame is empty, longer than the limit or holds a newline.
+            trio.BrokenResourceError: the connection is broken, or an earlier send was cancelled half-way.
+            trio.ClosedResourceError: this channel was closed.
         """
         if self._closed:
             raise trio.ClosedResourceError("this channel was closed")
@@ -151,45 +225,22 @@ class LineChannel(FrameChannel):
             await self._in.aclose()
 
     def _join(self, frames: Sequence[Frame]) -> bytes:
-        for frame in frames:
-            size = len(frame.data)
-            if not 0 < size <= self._limit:
-                raise LocalProtocolError(f"a message of {size} bytes; allowed are 1 to {self._limit}")
+        self._require_limit(frames)
         burst = b"\n".join([*[frame.data for frame in frames], b""])
         if burst.count(b"\n") != len(frames):
             raise LocalProtocolError("a message holds a newline")
         return burst
 
-    def deliver_to(self, take: Callable[[Frame], bool]) -> None:
-        """A frame that comes alone goes to ``take``; over a stream that `Delivers`, without waking its reader."""
-        self._deliver_to = take
+    async def _read(self) -> None:
+        await self._deliver(self._arrived)
 
-    async def _wait_for_frames(self) -> None:
-        if self._ready and not self._closed:
-            await trio.lowlevel.checkpoint()
-            return
-        while not self._ready or self._closed:
-            if self._closed:
-                raise trio.ClosedResourceError("this channel was closed")
-            if self._over_limit:
-                raise trio.BrokenResourceError("the peer broke the framing") from RemoteProtocolError(
-                    f"message longer than {self._limit} bytes"
-                )
-            if self._ended:
-                raise trio.EndOfChannel
-            await self._deliver(self._arrived)
-
-    async def _read_on(self, take: Callable[[bytes], bool]) -> None:
+    async def _read_once(self, take: Callable[[bytes], bool]) -> None:
         take(bytes(await self._in.receive_some(_RECEIVE_BYTES)))
 
     def _arrived(self, data: bytes) -> bool:
-        """Takes what was read; false when the reader has something to do."""
+        """Takes what was read; returns whether the reader may sleep on."""
         lines = self._cut(data) if data else self._cut_last()
-        frames = [Frame(line) for each in lines if (line := each.strip(_WHITESPACE))]
-        if len(frames) == 1 and self._deliver_to(frames[0]):
-            frames = []
-        self._ready += frames
-        return not (frames or self._ended or self._over_limit)
+        return self._received([Frame(line) for each in lines if (line := each.strip(_WHITESPACE))])
 
     def _cut(self, data: bytes) -> list[bytes]:
         lines = data.split(b"\n")
@@ -211,17 +262,22 @@ class LineChannel(FrameChannel):
         return lines
 
     def _stop_at_limit(self, before: list[bytes]) -> list[bytes]:
-        self._over_limit = True
+        self._end = self._too_long
         self._partial = bytearray()
         return before
 
+    def _too_long(self) -> BaseException:
+        error = trio.BrokenResourceError("the peer broke the framing")
+        error.__cause__ = RemoteProtocolError(f"message longer than {self._limit} bytes")
+        return error
+
     def _cut_last(self) -> list[bytes]:
         """The stream is at its end; ``printf '{…}' | server`` sends a message without the newline."""
-        self._ended = True
+        self._end = trio.EndOfChannel
         last = bytes(self._partial)
         self._partial = bytearray()
         return [last]
 
 
-def _nobody(frame: Frame) -> bool:
+def _take_nothing(frame: Frame) -> bool:
     return False

@@ -281,7 +281,7 @@ HTTP_MESSAGE = TaskKind("message", "HTTP channel", "nothing", "nobody: a message
 HTTP_STREAM = TaskKind("GET", "HTTP channel", "connection", "whoever called: ConnectionLost")
 HTTP_SESSION_END = TaskKind("end session", "HTTP channel", "connection", "whoever called: SessionExpired")
 CHILD_WATCH = TaskKind("child process", "client connection", "connection", "whoever called: ConnectionLost")
-CHILD_OUTPUT = TaskKind("child output", "child process", "nothing", "nobody")
+CHILD_OUTPUT = TaskKind("child output", "child process", "nothing", "nobody", restarted=True)
 
 TASKS: tuple[TaskKind, ...] = tuple(each for each in list(globals().values()) if isinstance(each, TaskKind))
 """Every kind of task there is; the tests hold the engine and the bindings to it."""

@@ -112,7 +112,13 @@ PUBLIC: dict[str, list[str]] = {
         "TransportNotFound",
         "UnsupportedVersion",
     ],
-    "mcp_actors.framing": ["DEFAULT_MAX_MESSAGE_BYTES", "Delivers", "LineChannel", "SendsAtOnce"],
+    "mcp_actors.framing": [
+        "BufferedChannel",
+        "DEFAULT_MAX_MESSAGE_BYTES",
+        "LineChannel",
+        "SupportsDeliver",
+        "SupportsSendAtOnce",
+    ],
     "mcp_actors.logging": ["log", "logger"],
     "mcp_actors.server": ["Server", "ServerStatistics"],
     "mcp_actors.simulate": [

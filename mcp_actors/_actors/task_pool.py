@@ -201,8 +201,8 @@ class _Isolated:
         self._coroutine = coroutine
         self._call = call
         self._task = task
-        # The coroutine's own methods, without a frame of ours between: Trio sends what is raised as a value, and a frame
-        # that has it as a local would stand in its traceback.
+        # The coroutine's own methods, without a frame of ours between: Trio sends an exception as a value, and a
+        # frame that has it as a local would stand in its traceback.
         self.send = coroutine.send
         self.throw = coroutine.throw
         self.close = coroutine.close

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
@@ -11,6 +12,8 @@ import trio.testing
 from mcp_actors.abc import ClientTransport, Frame, FrameChannel, ServerTransport
 from mcp_actors.errors import ConnectFailed, LocalProtocolError
 from mcp_transports.memory import MemoryTransport, from_url, memory_channel_pair
+
+from .crashes import CRASHES, CrashingOnce, captured_logs
 
 
 async def echo(channel: FrameChannel) -> None:
@@ -242,4 +245,24 @@ async def test_a_reader_that_refuses_gets_it_all_from_the_buffer(nursery: trio.N
     await here.send_many([Frame(b"1"), Frame(b"2")])
     await trio.testing.wait_all_tasks_blocked()
     assert (reader.received, reader.delivered) == ([b"1", b"2"], [])
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("crash", CRASHES.values(), ids=CRASHES.keys())
+async def test_a_handler_that_crashes_costs_its_own_connection(
+    crash: Callable[[], Awaitable[None]], nursery: trio.Nursery
+) -> None:
+    transport = MemoryTransport("crashing")
+    with captured_logs() as logs:
+        await nursery.start(transport.serve, CrashingOnce(crash))
+        async with transport.connect() as sibling, transport.connect() as victim:
+            await victim.send(Frame(b'"crash"'))
+            with pytest.raises(trio.EndOfChannel):
+                await victim.receive()
+            await sibling.send(Frame(b"{}"))
+            assert (await sibling.receive()).data == b"{}"
+        async with transport.connect() as late:
+            await late.send(Frame(b"1"))
+            assert (await late.receive()).data == b"1"
+    assert [each["event"] for each in logs if each["log_level"] == "error"] == ["memory connection failed"]
     nursery.cancel_scope.cancel()

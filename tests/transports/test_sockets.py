@@ -133,18 +133,19 @@ async def test_more_connections_than_allowed_are_closed_and_the_others_go_on() -
         [url] = await service.start(server.serve, transport)
         async with trio.open_nursery() as clients:
             opened: list[Client] = []
-            enough = trio.Event()
+            all_open, enough = trio.Event(), trio.Event()
 
             async def connect() -> None:
                 async with Client(url, era="legacy") as client:
                     opened.append(client)
+                    if len(opened) == 100:
+                        all_open.set()
                     await enough.wait()
 
             for _ in range(100):
                 clients.start_soon(connect)
             with trio.fail_after(20):
-                while len(opened) < 100:
-                    await trio.testing.wait_all_tasks_blocked(0.01)
+                await all_open.wait()
                 late = await trio.open_tcp_stream("127.0.0.1", int(url.rpartition(":")[2]))
                 assert await late.receive_some() == b""
                 await late.aclose()

@@ -31,7 +31,7 @@ def transport_of(kind: str, tmp_path: Path, **options: Any) -> TcpTransport | Un
 
 
 def reset(peer: LinePeer) -> None:
-    """Leaves without a goodbye."""
+    """Leaves with a reset."""
     connected = peer.stream.socket  # type: ignore[attr-defined]
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connected.close()
@@ -83,8 +83,8 @@ async def test_who_goes_on_sending_too_much_is_heard_out(kind: str, tmp_path: Pa
     async with Served().at(transport) as place:
         peer = await LinePeer.to(place)
         await peer.stream.send_all(b"x" * 3000)
-        await trio.testing.wait_all_tasks_blocked(0.02)
-        # All of it was read, the error is on its way, and closing now would be the wrong time.
+        await trio.lowlevel.wait_readable(peer.stream.socket)  # type: ignore[attr-defined]
+        # All of it was read, the error has arrived, and closing now would be the wrong time.
         for _ in range(20):
             await peer.stream.send_all(b"x" * 1000)
             await trio.testing.wait_all_tasks_blocked()
@@ -103,7 +103,7 @@ async def test_an_answer_over_the_limit_is_told_to_who_asked(kind: str, tmp_path
 
 async def test_what_was_sent_last_arrives_although_not_all_was_read(kind: str, tmp_path: Path) -> None:
     transport = transport_of(kind, tmp_path)
-    received = trio.Event()
+    has_read, more_was_sent = trio.Event(), trio.Event()
 
     class Handler:
         """Answers the first thing it reads, and is gone."""
@@ -112,7 +112,8 @@ async def test_what_was_sent_last_arrives_although_not_all_was_read(kind: str, t
 
         async def __call__(self, channel: Any, principal: str | None = None) -> None:
             first = await channel.receive()
-            await received.wait()
+            has_read.set()
+            await more_was_sent.wait()
             await channel.send(first)
             await channel.aclose()
 
@@ -120,9 +121,9 @@ async def test_what_was_sent_last_arrives_although_not_all_was_read(kind: str, t
         where = await service.start(transport.serve, Handler())
         peer = await LinePeer.to(where)
         await peer.stream.send_all(b'{"first":1}\n')
-        await trio.testing.wait_all_tasks_blocked(0.01)
+        await has_read.wait()
         await peer.stream.send_all(b'{"never":"read"}\n' * 1000)
-        received.set()
+        more_was_sent.set()
         assert await peer.answers() == [{"first": 1}]
         await peer.stream.aclose()
         service.cancel_scope.cancel()

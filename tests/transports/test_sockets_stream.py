@@ -212,7 +212,7 @@ async def test_closing_wakes_who_is_delivered_to(
         raised.set()
 
     nursery.start_soon(wait)
-    await trio.testing.wait_all_tasks_blocked(0.01)
+    await trio.testing.wait_all_tasks_blocked()
     assert not raised.is_set()
     await stream.aclose()
     with trio.fail_after(20):

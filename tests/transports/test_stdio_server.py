@@ -78,6 +78,14 @@ finally:
 TIMEOUT = 30
 
 
+@pytest.fixture(autouse=True)
+def sigint_is_not_ignored() -> Iterator[None]:
+    """A run in the background ignores SIGINT, which child processes inherit; they do not inherit that it is caught."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def closing_all() -> Iterator[ExitStack]:
     with ExitStack() as stack:

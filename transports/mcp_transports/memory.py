@@ -1,7 +1,7 @@
 """The binding inside one process: frames are handed over as objects, nothing is copied, nothing waits for a clock.
 
-URLs: ``memory:NAME`` is one meeting point for everybody in this process who asks for that name while somebody holds
-it; ``memory:`` is a new meeting point of its own each time.
+URLs: ``memory:NAME`` is one and the same `MemoryTransport` for all of this process that ask for that name while one of
+them holds it; ``memory:`` is a new one each time.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import trio
 
 from mcp_actors.abc import ConnectionHandler, Frame, FrameChannel
 from mcp_actors.errors import ConnectFailed, LocalProtocolError
+from mcp_actors.supervision import MEMORY_CONNECTION, start
 
 __all__ = ["DEFAULT_MAX_BUFFER", "MemoryChannel", "MemoryTransport", "from_url", "memory_channel_pair"]
 
@@ -23,12 +24,12 @@ __all__ = ["DEFAULT_MAX_BUFFER", "MemoryChannel", "MemoryTransport", "from_url",
 # a slow reader here as it will there.
 DEFAULT_MAX_BUFFER = 256
 
-_meeting_points: weakref.WeakValueDictionary[str, MemoryTransport] = weakref.WeakValueDictionary()
+_named: weakref.WeakValueDictionary[str, MemoryTransport] = weakref.WeakValueDictionary()
 _serial = itertools.count(1)
 
 
-class _Rendezvous:
-    """Past the buffer of one direction: open while its reader waits and nothing is ahead in the buffer."""
+class _DirectDelivery:
+    """The way past the buffer of one direction: open while its reader waits and the buffer is empty."""
 
     __slots__ = ("is_open", "take")
 
@@ -36,8 +37,8 @@ class _Rendezvous:
         self.is_open = False
         self.take: Callable[[Frame], bool] | None = None
 
-    def passed(self, frame: Frame) -> bool:
-        """Whether the reader took the frame. What it did not take goes into the buffer, and all after it."""
+    def deliver(self, frame: Frame) -> bool:
+        """Returns whether the reader took the frame. What it did not take goes into the buffer, and all after it."""
         if not self.is_open or self.take is None:
             return False
         if self.take(frame):
@@ -47,20 +48,20 @@ class _Rendezvous:
 
 
 class MemoryChannel(FrameChannel):
-    """One end of `memory_channel_pair`. ``door`` is that of the frames that come in, ``far_door`` the peer's."""
+    """One end of `memory_channel_pair`. ``inward`` is for the frames that come in, ``outward`` is the peer's."""
 
     def __init__(
         self,
         send: trio.MemorySendChannel[Frame],
         receive: trio.MemoryReceiveChannel[Frame],
-        door: _Rendezvous,
-        far_door: _Rendezvous,
+        inward: _DirectDelivery,
+        outward: _DirectDelivery,
         name: str,
     ) -> None:
         self._send = send
         self._receive = receive
-        self._door = door
-        self._far_door = far_door
+        self._inward = inward
+        self._outward = outward
         self._name = name
 
     def __repr__(self) -> str:
@@ -76,7 +77,7 @@ class MemoryChannel(FrameChannel):
 
     async def send(self, value: Frame) -> None:
         """Sends one frame; while the buffer is full, waits. Cancelled while waiting, the frame is not sent."""
-        self._far_door.is_open = False
+        self._outward.is_open = False
         await self._send.send(value)
 
     async def send_many(self, frames: Sequence[Frame]) -> None:
@@ -90,16 +91,16 @@ class MemoryChannel(FrameChannel):
 
     def send_nowait(self, frame: Frame) -> None:
         """Hands one frame over if there is room, else raises `trio.WouldBlock`."""
-        self._far_door.is_open = False
+        self._outward.is_open = False
         self._send.send_nowait(frame)
 
     def write_now(self, frame: Frame) -> bool:
-        """Has the peer's reader take one frame in this very turn; says whether it did."""
-        return self._far_door.passed(frame)
+        """Has the peer's reader take one frame in this very call; returns whether it did."""
+        return self._outward.deliver(frame)
 
     def deliver_to(self, take: Callable[[Frame], bool]) -> None:
-        """The peer's sends call ``take`` while we wait in `receive_many`: what wakes nobody costs next to nothing."""
-        self._door.take = take
+        """Has the peer's `write_now` call ``take`` while a task waits in `receive_many`, and need not wake up."""
+        self._inward.take = take
 
     async def receive(self) -> Frame:
         """Waits for one frame. Cancelling loses nothing."""
@@ -107,11 +108,11 @@ class MemoryChannel(FrameChannel):
 
     async def receive_many(self) -> list[Frame]:
         """Waits for one frame and returns it with all that are there already. Cancelling loses nothing."""
-        self._door.is_open = not self._receive.statistics().current_buffer_used
+        self._inward.is_open = not self._receive.statistics().current_buffer_used
         try:
             frames = [await self._receive.receive()]
         finally:
-            self._door.is_open = False
+            self._inward.is_open = False
         take = self._receive.receive_nowait
         try:
             while True:
@@ -121,7 +122,7 @@ class MemoryChannel(FrameChannel):
 
     async def aclose(self) -> None:
         """Closes both directions: the other end receives what was sent, then the end; its sends break."""
-        self._door.is_open = self._far_door.is_open = False
+        self._inward.is_open = self._outward.is_open = False
         self._send.close()
         self._receive.close()
         await trio.lowlevel.checkpoint()
@@ -136,7 +137,7 @@ def memory_channel_pair(
     """
     there_send, there_receive = trio.open_memory_channel[Frame](max_buffer)
     back_send, back_receive = trio.open_memory_channel[Frame](max_buffer)
-    there, back = _Rendezvous(), _Rendezvous()
+    there, back = _DirectDelivery(), _DirectDelivery()
     return (
         MemoryChannel(there_send, back_receive, back, there, name),
         MemoryChannel(back_send, there_receive, there, back, name),
@@ -144,10 +145,13 @@ def memory_channel_pair(
 
 
 class MemoryTransport:
-    """A meeting point inside one process, both a `ServerTransport` and a `ClientTransport`.
+    """A server's address inside one process, both a `ServerTransport` and a `ClientTransport`.
 
-    One task serves it, any number connect to it. ``max_buffer`` is the number of frames that may wait in each
-    direction of each connection.
+    One task serves it, any number connect to it.
+
+    Args:
+        name: what stands in its URL behind ``memory:``.
+        max_buffer: how many frames may wait in each direction of each connection; 256 by default.
     """
 
     def __init__(self, name: str = "", *, max_buffer: int = DEFAULT_MAX_BUFFER) -> None:
@@ -169,8 +173,10 @@ class MemoryTransport:
     ) -> None:
         """Runs ``handler(channel)`` in a task for every connection, until cancelled; reports its URL when ready.
 
-        Raises `LocalProtocolError` if another task serves this object already. What a handler raises ends it all,
-        as with `trio.serve_listeners`.
+        What leaves a handler ends its connection alone.
+
+        Raises:
+            LocalProtocolError: another task serves this object already.
         """
         if self._connections is not None:
             raise LocalProtocolError(f"{self._url} is served already")
@@ -184,31 +190,35 @@ class MemoryTransport:
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[FrameChannel]:
-        """Opens one connection; raises `ConnectFailed` if nobody serves this object."""
+        """Opens one connection and yields its channel; leaving the block closes it.
+
+        Raises:
+            ConnectFailed: no task serves this object.
+        """
         if self._connections is None or self._handler is None:
             raise ConnectFailed(f"nobody serves {self._url} in this process")
         name = f"{self._url}#{next(_serial)}"
         ours, theirs = memory_channel_pair(self._max_buffer, name=name)
-        self._connections.start_soon(_handle, self._handler, theirs, name=name)
+        start(self._connections, MEMORY_CONNECTION, _serve, self._handler, theirs, about=name)
         async with ours:
             yield ours
 
 
-async def _handle(handler: ConnectionHandler, channel: FrameChannel) -> None:
+async def _serve(handler: ConnectionHandler, channel: FrameChannel) -> None:
     async with channel:
         await handler(channel)
 
 
 def from_url(url: str, **options: Any) -> MemoryTransport:
-    """The meeting point that ``memory:NAME`` names, or a new one for ``memory:``.
+    """Returns the transport that ``memory:NAME`` names, or a new one for ``memory:``.
 
-    A named one lives as long as somebody holds it or serves it; options are those of `MemoryTransport` and count
-    only for the one who comes first.
+    A named one lives as long as it is referred to or served. ``options`` are those of `MemoryTransport`; for a name
+    they count in the call that makes the transport, and in no later one.
     """
     name = url.partition(":")[2]
     if not name:
         return MemoryTransport(**options)
-    found = _meeting_points.get(name)
+    found = _named.get(name)
     if found is None:
-        found = _meeting_points[name] = MemoryTransport(name, **options)
+        found = _named[name] = MemoryTransport(name, **options)
     return found

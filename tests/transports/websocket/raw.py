@@ -157,6 +157,6 @@ class Listening:
         try:
             await self._serve(channel)
         finally:
-            # As the engine does: a goodbye needs a moment even when everything is cancelled.
+            # As the engine does: the closing handshake needs a moment even when everything is cancelled.
             with trio.move_on_after(1, shield=True):
                 await channel.aclose()

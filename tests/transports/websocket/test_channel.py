@@ -28,9 +28,7 @@ async def pair(
     ours, theirs = make()
     keeper = KeepAlive(times or KeepAliveTimes())
     async with trio.open_nursery() as nursery:
-        channel = WebSocketChannel(
-            ours, client=client, spawn=nursery.start_soon, max_message_bytes=LIMIT, peer="raw"
-        )
+        channel = WebSocketChannel(ours, client=client, nursery=nursery, max_message_bytes=LIMIT, peer="raw")
         keeper.add(channel)
         nursery.start_soon(keeper.run)
         yield channel, RawPeer(theirs)
@@ -176,12 +174,12 @@ async def test_a_peer_that_leaves_for_a_reason_breaks_the_channel() -> None:
 async def test_a_close_without_a_handshake() -> None:
     async with pair() as (channel, peer):
         await peer.stream.aclose()
-        with pytest.raises(trio.BrokenResourceError, match="without a goodbye"):
+        with pytest.raises(trio.BrokenResourceError, match="without a Close frame"):
             await channel.receive()
         await channel.aclose()
 
 
-async def test_goodbye_is_said_and_waited_for(autojump_clock: object) -> None:
+async def test_a_close_frame_is_sent_and_answered(autojump_clock: object) -> None:
     async with pair() as (channel, peer), trio.open_nursery() as nursery:
         nursery.start_soon(channel.aclose)
         assert await peer.closed_with() == (1000, "")
@@ -190,7 +188,7 @@ async def test_goodbye_is_said_and_waited_for(autojump_clock: object) -> None:
     assert trio.current_time() == pytest.approx(0, abs=0.01)
 
 
-async def test_a_peer_that_says_no_goodbye_is_not_waited_for(autojump_clock: object) -> None:
+async def test_a_peer_that_sends_no_close_frame_is_not_waited_for_long(autojump_clock: object) -> None:
     async with pair() as (channel, peer):
         began = trio.current_time()
         await channel.aclose()
@@ -271,7 +269,7 @@ async def test_a_torn_frame_is_never_continued(autojump_clock: object) -> None:
 
 async def test_its_repr_tells_how_it_is(autojump_clock: object) -> None:
     async with pair() as (channel, peer):
-        assert repr(channel) == "<WebSocketChannel to raw: 0 ready, 0 bytes partial>"
+        assert repr(channel) == "<WebSocketChannel to raw: 0 ready>"
         await peer.send(closing(1011, "oops"))
         with pytest.raises(trio.BrokenResourceError):
             await channel.receive()
@@ -285,7 +283,7 @@ def test_times_are_positive() -> None:
         KeepAliveTimes(ping_timeout=0)
 
 
-async def test_a_frame_that_comes_alone_is_delivered_and_a_burst_received() -> None:
+async def test_a_frame_that_comes_alone_is_delivered_and_a_burst_received(autojump_clock: object) -> None:
     async with pair() as (channel, peer):
         delivered: list[bytes] = []
 

@@ -16,6 +16,7 @@ from mcp_actors.errors import ConnectFailed, LocalProtocolError
 from mcp_transports.http.server import HttpServerTransport, Refusal
 from mcp_transports.websocket.client import WebSocketClientTransport
 from mcp_transports.websocket.server import WebSocketServerTransport
+from tests.transports.lines import until
 
 from .raw import BINARY, TEXT, Listening, connected, frame, path_of, raw_peer
 
@@ -157,13 +158,7 @@ async def test_siblings_notice_nothing_of_who_breaks_the_rules() -> None:
                 await peer.send(frame(TEXT, b"half", length=100))
             await sibling.send(Frame(b"{}"))
             assert (await sibling.receive()).data == b"{}"
-        await only_one_is_left(transport)
-
-
-async def only_one_is_left(transport: WebSocketServerTransport) -> None:
-    with trio.fail_after(5):
-        while transport.statistics().connections > 1:  # noqa: ASYNC110  # nothing tells when a peer is gone
-            await trio.sleep(0.01)
+        await until(lambda: transport.statistics().connections == 1)
 
 
 async def test_more_connections_than_allowed_are_turned_away() -> None:
@@ -176,20 +171,20 @@ async def test_more_connections_than_allowed_are_turned_away() -> None:
         assert await first.frame() == (TEXT, b"{}")
 
 
-async def test_a_cancelled_server_says_goodbye_and_leaves_nothing() -> None:
+async def test_a_cancelled_server_sends_close_frames_and_leaves_nothing() -> None:
     transport = WebSocketServerTransport("ws://127.0.0.1:0/")
     before = len(os.listdir("/proc/self/fd"))
     async with trio.open_nursery() as clients:
         async with trio.open_nursery() as nursery:
             url = await nursery.start(transport.serve, Listening(echo))
             for _ in range(3):
-                await clients.start(hears_a_goodbye, url)
+                await clients.start(receives_a_close_frame, url)
             nursery.cancel_scope.cancel()
     assert transport.statistics().connections == 0
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-async def hears_a_goodbye(url: str, task_status: trio.TaskStatus[None]) -> None:
+async def receives_a_close_frame(url: str, task_status: trio.TaskStatus[None]) -> None:
     async with WebSocketClientTransport(url).connect() as channel:
         await channel.send(Frame(b"{}"))
         await channel.receive()

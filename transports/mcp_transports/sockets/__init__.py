@@ -1,9 +1,11 @@
-"""MCP over stream sockets: one connection is one peer, one line is one message, as on stdio (protocol §6.1, §6.2).
+"""MCP over stream sockets: one connection is one peer, one line is one message.
+
+The framing is that of "MCP 2026-07-28, Transports, stdio"; sockets are a custom transport in the words of that page.
 
 URLs: ``tcp://HOST:PORT``, and ``unix:///path``, ``unix:relative/path`` or ``unix:@abstract``, served or connected to.
-What a URL cannot say is said to `TcpTransport` and `UnixTransport`.
+Everything else is an argument of `TcpTransport` and `UnixTransport`.
 
-Calls are cancelled by message. A peer that shuts down only its sending side still gets the answers it is owed, so
+Calls are cancelled by message. A peer that shuts down only its sending side still gets the answers to its calls, so
 ``printf '…' | nc -N HOST PORT`` works. A lost connection is lost for good: legacy sessions end with it.
 """
 
@@ -26,7 +28,10 @@ __all__ = [
 
 
 def from_url(url: str, **options: Any) -> TcpTransport | UnixTransport:
-    """The transport of a ``tcp:`` or ``unix:`` URL; nothing is opened yet. Options are those of its constructor."""
+    """Returns the transport of a ``tcp:`` or ``unix:`` URL; nothing is opened yet.
+
+    ``options`` are those of the transport's constructor, which also says what it raises.
+    """
     if url.partition(":")[0].lower() == "unix":
         return UnixTransport(url, **options)
     return TcpTransport(url, **options)

@@ -1,4 +1,4 @@
-"""What ``tcp:`` and ``unix:`` URLs say."""
+"""Reads and writes ``tcp:`` and ``unix:`` URLs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both ends of a socket connection are: lines over a socket, or over TLS on one."""
+"""Lines over a socket, or over TLS on one: the channel of both ends of a connection."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from mcp_transports.sockets.stream import ConnectedSocket
 
 __all__ = ["SocketChannel"]
 
-# How long closing may take: TLS sends a goodbye, which a peer that reads nothing does not take, and what a peer still
-# sends is waited for.
-_GOODBYE_TIME = 2.0
+# Seconds that closing may take: TLS sends a closing alert, which a peer that reads nothing does not take, and the end
+# of what the peer still sends is waited for.
+_CLOSE_TIMEOUT = 2.0
 
 Secured = trio.SSLStream[ConnectedSocket]
 
@@ -27,28 +27,32 @@ class SocketChannel(LineChannel):
         self._plain = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
 
     async def receive(self) -> Frame:
-        """Waits for one frame."""
+        """Waits for one frame; see `LineChannel.receive`."""
         try:
             return await super().receive()
         except trio.BrokenResourceError as error:
-            self._note(error)
+            self._note_violation(error)
             raise
 
     async def receive_many(self) -> list[Frame]:
-        """Waits for at least one frame and returns all that one read of the socket brought."""
+        """Waits for at least one frame and returns all that one read brought; see `LineChannel.receive_many`."""
         try:
             return await super().receive_many()
         except trio.BrokenResourceError as error:
-            self._note(error)
+            self._note_violation(error)
             raise
 
-    def _note(self, error: trio.BrokenResourceError) -> None:
-        # Who sends too long a message is still sending it, and would not see the last error if we just closed.
+    def _note_violation(self, error: trio.BrokenResourceError) -> None:
+        # A peer that sends too long a message is still sending it, and would not see the last error if we just closed.
         if isinstance(error.__cause__, RemoteProtocolError):
             self._plain.expect_more()
 
     async def send_eof(self) -> None:
-        """Ends what is sent and goes on receiving. Over TLS that cannot be: raises `trio.ClosedResourceError` there."""
+        """Ends what is sent and goes on receiving.
+
+        Raises:
+            trio.ClosedResourceError: this channel was closed, or is one over TLS, which has no half-closed connections.
+        """
         if isinstance(self._stream, trio.SSLStream):
             raise trio.ClosedResourceError("TLS has no half-closed connections here")
         await self._stream.send_eof()
@@ -56,7 +60,7 @@ class SocketChannel(LineChannel):
     async def aclose(self) -> None:
         """Closes within two seconds, whatever the peer does; at once if cancelled."""
         try:
-            with trio.move_on_after(_GOODBYE_TIME):
+            with trio.move_on_after(_CLOSE_TIMEOUT):
                 await super().aclose()
         except trio.ClosedResourceError:
             pass  # another task closes too and was faster

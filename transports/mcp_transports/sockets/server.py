@@ -1,8 +1,7 @@
-"""Accepting connections and running them, each in a task of its own."""
+"""Accepts connections and serves each of them in a task of its own."""
 
 from __future__ import annotations
 
-import logging
 import socket
 import ssl
 from collections.abc import Sequence
@@ -11,14 +10,14 @@ import attrs
 import trio
 
 from mcp_actors.abc import ServerHandler
+from mcp_actors.logging import log
+from mcp_actors.supervision import ACCEPT, POLLER, SOCKET_CONNECTION, start, start_again
 from mcp_transports._poller import Poller
 from mcp_transports._sockets import ListeningSocket
 from mcp_transports.sockets.channel import SocketChannel
 from mcp_transports.sockets.stream import ConnectedSocket
 
 __all__ = ["SocketServer", "SocketStatistics"]
-
-_logger = logging.getLogger("mcp_transports.sockets")
 
 
 @attrs.frozen
@@ -30,13 +29,13 @@ class SocketStatistics:
     accepted: int
     """Handed to the server since it began."""
     turned_away: int
-    """Closed at once, for there were ``max_connections`` already."""
+    """Closed at once, because there were ``max_connections`` already."""
     handshakes_failed: int
-    """Closed before their first frame, since TLS did not come about."""
+    """Closed before their first frame, because the TLS handshake failed."""
 
 
 class SocketServer:
-    """Serves what comes to some listeners."""
+    """Serves the connections that come to some listeners, each in a task that nothing else depends on."""
 
     def __init__(
         self,
@@ -56,26 +55,25 @@ class SocketServer:
         self._open = self._accepted = self._turned_away = self._failed = 0
 
     def statistics(self) -> SocketStatistics:
-        """What is going on now, and what was."""
+        """Returns what is open now, and what was counted so far."""
         return SocketStatistics(self._open, self._accepted, self._turned_away, self._failed)
 
     async def serve(self, listeners: Sequence[ListeningSocket]) -> None:
-        """Accepts until the server stops, then lets what is open end; cancelled, closes everything."""
+        """Accepts until the server stops, then lets open connections end; cancelled, closes everything."""
         try:
             async with trio.open_nursery() as service:
-                service.start_soon(self._poller.run, name="read what arrives")
-                await self._attend_all(listeners)
+                start_again(service, POLLER, self._poller.run, about="of sockets")
+                await self._serve_all(listeners)
                 service.cancel_scope.cancel(reason="every connection has ended")
         finally:
             self._poller.close()
 
-    async def _attend_all(self, listeners: Sequence[ListeningSocket]) -> None:
+    async def _serve_all(self, listeners: Sequence[ListeningSocket]) -> None:
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
-                    accepting.start_soon(
-                        self._accept, listener, connections, name=f"accept at {listener.where('tcp')}"
-                    )
+                    where = f"at {listener.where('tcp')}"
+                    start_again(accepting, ACCEPT, self._accept, listener, connections, about=where)
                 await self._handler.stopping.wait()
                 accepting.cancel_scope.cancel(reason="the server stops")
             for listener in listeners:
@@ -90,11 +88,11 @@ class SocketServer:
                 else:
                     self._open += 1
                     peer = listener.describe(address)
-                    connections.start_soon(self._attend, accepted, peer, name=f"connection of {peer}")
+                    start(connections, SOCKET_CONNECTION, self._serve_one, accepted, peer, about=f"of {peer}")
 
-    async def _attend(self, accepted: socket.socket, peer: str) -> None:
+    async def _serve_one(self, accepted: socket.socket, peer: str) -> None:
         try:
-            channel = await self._opened(ConnectedSocket(accepted, self._poller), peer)
+            channel = await self._open_channel(ConnectedSocket(accepted, self._poller), peer)
             if channel is not None:
                 self._accepted += 1
                 async with channel:
@@ -102,7 +100,7 @@ class SocketServer:
         finally:
             self._open -= 1
 
-    async def _opened(self, stream: ConnectedSocket, peer: str) -> SocketChannel | None:
+    async def _open_channel(self, stream: ConnectedSocket, peer: str) -> SocketChannel | None:
         if self._ssl_context is None:
             return SocketChannel(stream, max_message_bytes=self._max_message_bytes, peer=peer)
         secured = trio.SSLStream(stream, self._ssl_context, server_side=True)
@@ -111,7 +109,7 @@ class SocketServer:
                 await secured.do_handshake()
         except (trio.BrokenResourceError, trio.TooSlowError) as error:
             self._failed += 1
-            _logger.debug("no TLS with %s: %s", peer, error.__cause__ or error)
+            log.debug("no TLS handshake", peer=peer, reason=str(error.__cause__ or error))
             await trio.aclose_forcefully(stream)
             return None
         except BaseException:

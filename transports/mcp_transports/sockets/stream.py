@@ -1,8 +1,8 @@
 """A stream on a connected socket of the system.
 
-`trio.SocketStream` would do. This one waits first and reads then, which saves a system call and an exception for each
-message, lets a listener's poller do that for all its connections, sends what is small without a task switch, and closes
-without taking back what it has sent.
+`trio.SocketStream` would work too. This one waits first and reads then, which saves a system call and an exception for
+each message. It lets a listener's poller wait for all connections, sends what is small without a task switch, and
+closes without taking back what it has sent.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from mcp_transports._poller import Poller, Waiter
 __all__ = ["ConnectedSocket"]
 
 _RECEIVE_BYTES = 64 * 1024
-# How many sends may go through without another task having had its turn.
-_SENDS_PER_TURN = 16
+# How many sends may go through before other tasks run.
+_SENDS_PER_CHECKPOINT = 16
 # Linux puts so little into one buffer of a Unix socket, so that it is taken as a whole or not at all (its smallest
 # sending buffer is a little longer than this). On TCP it has room for as little whenever nothing else is under way.
 _AT_ONCE_BYTES = 2048
@@ -36,7 +36,9 @@ _ZERO = struct.pack("i", 0)
 class ConnectedSocket(trio.abc.HalfCloseableStream):
     """Owns ``connected``, a stream socket. One task may send and one may receive, at the same time.
 
-    With ``poller``, `deliver` waits there, and nothing of Trio has to be told of each wait.
+    Args:
+        connected: the socket; it is made non-blocking, and on TCP gets TCP_NODELAY and keep-alive probes.
+        poller: where `deliver` waits, which costs less than one wait of Trio for each read.
     """
 
     def __init__(self, connected: socket.socket, poller: Poller | None = None) -> None:
@@ -47,7 +49,7 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
         self._sending_broke = self._receiving_broke = False
         self._sending_ended = self._receiving_ended = False
         self._more_expected = False
-        self._turn = 0
+        self._sends = 0
         self._waiter = None if poller is None else Waiter(poller, connected.fileno())
         if not self._is_unix:
             # Some systems refuse that when the peer is gone already, which receiving finds out.
@@ -65,7 +67,12 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """Waits for bytes; ``b""`` is the peer's end, if it took what was sent to it before.
 
-        Cancelling loses nothing: after the read is no checkpoint.
+        Cancelling loses nothing: after the read there is no checkpoint.
+
+        Raises:
+            trio.BrokenResourceError: the connection is broken.
+            trio.ClosedResourceError: this stream was closed.
+            trio.BusyResourceError: another task is receiving.
         """
         connected = self._require_open()
         while True:
@@ -77,7 +84,7 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
     async def deliver(self, take: Callable[[bytes], bool]) -> None:
         """Gives ``take`` what arrives, and ``b""`` at the end, until it returns false; raises like `receive_some`.
 
-        With a poller ``take`` is called in the poller's turn, and this task sleeps all the while.
+        With a poller ``take`` is called in the poller's task, and this task sleeps all the while.
         """
         self._require_open()
         if self._waiter is None:
@@ -118,7 +125,7 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
                 return False
             sent = connected.send(data)
         except OSError:
-            return False  # full, broken or closed: `send_all` waits, or tells why
+            return False  # full, broken or closed: `send_all` waits, or raises the reason
         if sent == len(data):
             return True
         # Only a system that has run out of memory does this. A torn frame must not be taken for a whole one.
@@ -127,10 +134,15 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
         return False
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Sends everything. Cancelled, a part may have been sent."""
+        """Sends everything. Cancelled, a part may have been sent.
+
+        Raises:
+            trio.BrokenResourceError: the connection is broken.
+            trio.ClosedResourceError: this stream, or its sending side, was closed.
+        """
         connected = self._require_open()
-        self._turn = (self._turn + 1) % _SENDS_PER_TURN
-        if self._turn:
+        self._sends = (self._sends + 1) % _SENDS_PER_CHECKPOINT
+        if self._sends:
             await trio.lowlevel.checkpoint_if_cancelled()
         else:
             await trio.lowlevel.checkpoint()
@@ -164,15 +176,16 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
             self._shut_down(socket.SHUT_WR)
 
     def expect_more(self) -> None:
-        """Says that the peer is in the middle of something that nobody will read: closing waits for its end."""
+        """Says that the peer is still sending what will not be read: closing waits for the end of that."""
         self._more_expected = True
 
     async def aclose(self) -> None:
         """Closes. Legal from any task, any number of times.
 
-        A socket that is closed while bytes of the peer wait in it, or before they come, tells the peer to forget what
-        we have sent before. So if there are some, or `expect_more` was said, and nobody cancels, they are thrown away
-        until the peer ends too, for at most a second. A second call ends that.
+        A socket that is closed while bytes of the peer wait in it, or before they come, resets the connection, and the
+        peer may lose what was sent to it before (RFC 9112 section 9.6). So if there are some, or `expect_more` was
+        called, they are read and dropped until the peer ends too, for at most a second. A second call, or
+        cancellation, ends that.
         """
         lingers = not (self._closing or self._receiving_broke or self._receiving_ended) and (
             self._more_expected or _holds_bytes(self.socket)
@@ -216,5 +229,5 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
 
 
 def _holds_bytes(connected: socket.socket) -> bool:
-    """Whether the kernel holds bytes of the peer that nobody has read."""
+    """Whether the kernel holds bytes of the peer that were not read."""
     return connected.fileno() >= 0 and fcntl.ioctl(connected, termios.FIONREAD, _ZERO) != _ZERO

@@ -1,4 +1,4 @@
-"""Both sides of the two kinds of addresses."""
+"""TCP and Unix sockets, the server's and the client's side of each."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from mcp_transports.sockets.stream import ConnectedSocket
 
 __all__ = ["DEFAULT_MAX_CONNECTIONS", "TcpTransport", "UnixTransport"]
 
-# A connection costs a descriptor, and a process may usually have 1024 of them without being told otherwise; it needs
-# some for itself.
+# A connection costs a descriptor, and a process may usually have 1024 of them; it needs some for
+# itself.
 DEFAULT_MAX_CONNECTIONS = 1000
-# Longer than any handshake over a working network; what waits longer is most likely no client.
+# Seconds. Longer than any handshake over a working network; a peer that takes longer is most likely no client.
 DEFAULT_CONNECT_TIMEOUT = 10.0
-# A server that listens, but whose queue of connections is full: how soon to ask again.
+# Seconds until a server that listens, but whose queue of connections is full, is tried again.
 _ASK_AGAIN = 0.01
 
 
 class _SocketTransport(ABC):
-    """What TCP and Unix sockets have in common."""
+    """The part of both transports that does not depend on the kind of address."""
 
     def __init__(
         self,
@@ -46,13 +46,15 @@ class _SocketTransport(ABC):
         max_message_bytes: int,
     ) -> None:
         if max_connections < 1 or max_message_bytes < 1 or connect_timeout <= 0:
-            raise ValueError("max_connections, max_message_bytes and connect_timeout are more than nothing")
+            raise ValueError(
+                "max_connections, max_message_bytes and connect_timeout must be greater than zero"
+            )
         self.url = url
         self._ssl_context = ssl_context
         self._connect_timeout = connect_timeout
         self._max_connections = max_connections
         self._max_message_bytes = max_message_bytes
-        self._reception: SocketServer | None = None
+        self._server: SocketServer | None = None
 
     def __repr__(self) -> str:
         state = self.statistics()
@@ -60,8 +62,8 @@ class _SocketTransport(ABC):
         return f"<{type(self).__name__} {self.url}: {shown}>"
 
     def statistics(self) -> SocketStatistics | None:
-        """Of the server's side; ``None`` while it is not served."""
-        return None if self._reception is None else self._reception.statistics()
+        """Returns the statistics of the server's side; ``None`` while it is not served."""
+        return None if self._server is None else self._server.statistics()
 
     async def serve(
         self, handler: ServerHandler, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED
@@ -69,13 +71,16 @@ class _SocketTransport(ABC):
         """Runs ``handler(channel)`` in a task for every connection.
 
         Reports its URL, with the real port, once connections are accepted. When ``handler.stopping`` is set it
-        accepts no more and returns when the last connection has ended; cancelled, it closes everything at once. What a
-        connection does to itself ends that one; what a handler raises ends them all, as with `trio.serve_listeners`.
-        Raises `ConnectFailed` when it cannot listen there, `LocalProtocolError` if this object is served already.
+        accepts no more and returns when the last connection has ended; cancelled, it closes everything at once. What
+        happens in a connection, or leaves its handler, ends that connection alone.
+
+        Raises:
+            ConnectFailed: it cannot listen there.
+            LocalProtocolError: this object is served already.
         """
-        if self._reception is not None:
+        if self._server is not None:
             raise LocalProtocolError(f"{self.url} is served already")
-        self._reception = reception = SocketServer(
+        self._server = server = SocketServer(
             handler,
             ssl_context=self._ssl_context,
             handshake_timeout=self._connect_timeout,
@@ -85,18 +90,22 @@ class _SocketTransport(ABC):
         listeners: list[ListeningSocket] = []
         try:
             listeners = await self._listen()
-            task_status.started(self._place(listeners[0]))
-            await reception.serve(listeners)
+            task_status.started(self._url_of(listeners[0]))
+            await server.serve(listeners)
         finally:
-            self._reception = None
+            self._server = None
             for listener in listeners:
                 listener.close()
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[FrameChannel]:
-        """Opens one connection; raises `ConnectFailed` with the address and the reason if it cannot.
+        """Opens one connection and yields its channel.
 
         Leaving the block, also by cancellation, closes it within two seconds.
+
+        Raises:
+            ConnectFailed: with the address and the reason, among them ``connect_timeout``.
+            LocalProtocolError: the ``ssl_context`` is not for clients.
         """
         try:
             with trio.fail_after(self._connect_timeout):
@@ -112,7 +121,7 @@ class _SocketTransport(ABC):
     async def _listen(self) -> list[ListeningSocket]: ...
 
     @abstractmethod
-    def _place(self, first: ListeningSocket) -> str: ...
+    def _url_of(self, first: ListeningSocket) -> str: ...
 
     @abstractmethod
     async def _open(self) -> SocketChannel: ...
@@ -125,21 +134,23 @@ class TcpTransport(_SocketTransport):
     """Newline frames over TCP at ``tcp://HOST:PORT``: a `ServerTransport` and a `ClientTransport`.
 
     A host of ``localhost``, or none, is the loopback of IPv4 and IPv6; ``0.0.0.0`` and ``[::]`` are every interface of
-    their family, and to be chosen only with TLS or a trusted network: nobody is asked who they are. Port 0 listens at
-    any free one. Clients try all addresses of a host, the next one when an earlier takes long.
+    their family, and to be chosen only with TLS or in a trusted network, because no peer has to say who it is. Port 0
+    listens at any free one. Clients try all addresses of a host, the next one when an earlier takes long.
 
     Args:
         url: ``tcp://HOST:PORT``.
         ssl_context: speaks TLS with it, on either side; make it for the side that is used. A peer that ends without
-            saying goodbye is taken for a broken connection.
+            the closing alert of TLS is taken for a broken connection.
         server_hostname: (clients) whose certificate is expected; the URL's host if absent.
         connect_timeout: (clients) seconds for a connection to come about, TLS included; (servers) for a peer's TLS
             handshake. 10 by default.
-        max_connections: (servers) more are closed as soon as they were accepted, 1000 by default: a process may
-            usually have 1024 descriptors.
-        max_message_bytes: as in `LineChannel`.
+        max_connections: (servers) more are closed as soon as they were accepted; 1000 by default, because a process
+            may usually have 1024 descriptors.
+        max_message_bytes: the longest message in either direction, 16 MiB by default; see `LineChannel`.
 
-    Raises `LocalProtocolError` for a URL that says something else.
+    Raises:
+        LocalProtocolError: for a URL that says something else.
+        ValueError: for limits and times that are not greater than zero.
     """
 
     def __init__(
@@ -165,7 +176,7 @@ class TcpTransport(_SocketTransport):
     async def _listen(self) -> list[ListeningSocket]:
         return await bind_tcp(self._address.host, self._address.port)
 
-    def _place(self, first: ListeningSocket) -> str:
+    def _url_of(self, first: ListeningSocket) -> str:
         return self._address.url(first.port)
 
     async def _open(self) -> SocketChannel:
@@ -193,16 +204,20 @@ class TcpTransport(_SocketTransport):
 class UnixTransport(_SocketTransport):
     """Newline frames over a Unix socket: a `ServerTransport` and a `ClientTransport`.
 
+    A socket that a dead server left is replaced; a live server's, or anything that is not a socket, never. It is
+    removed when serving ends, unless another one stands in its place by then.
+
     Args:
         url: ``unix:///absolute/path``, ``unix:relative/path``, percent-encoded where need be, or ``unix:@name`` for
             Linux's abstract names, to which everybody on the machine may connect.
         mode: (servers) the socket's permissions, 0o600 by default: only this user connects.
-        connect_timeout: (clients) seconds that a busy server has to accept, 10 by default.
-        max_connections, max_message_bytes: as in `TcpTransport`.
+        connect_timeout: (clients) seconds that a busy server has to accept; 10 by default.
+        max_connections: (servers) more are closed as soon as they were accepted; 1000 by default.
+        max_message_bytes: the longest message in either direction, 16 MiB by default; see `LineChannel`.
 
-    A socket that a dead server left is replaced; a live server's, or what is no socket, never. It is removed when
-    serving ends, unless somebody has put another one in its place. Raises `LocalProtocolError` for a URL that is none
-    of these and a path that is too long.
+    Raises:
+        LocalProtocolError: for a URL that is none of these, and for a path that is too long for the system.
+        ValueError: for limits and times that are not greater than zero.
     """
 
     def __init__(
@@ -228,7 +243,7 @@ class UnixTransport(_SocketTransport):
     async def _listen(self) -> list[ListeningSocket]:
         return [await bind_unix(self._path, mode=self._mode)]
 
-    def _place(self, first: ListeningSocket) -> str:
+    def _url_of(self, first: ListeningSocket) -> str:
         return self.url
 
     async def _open(self) -> SocketChannel:

@@ -1,4 +1,4 @@
-"""The stdio binding: newline frames over the standard streams of a process (protocol §6.2).
+"""The stdio binding: newline frames over the standard streams of a process (MCP 2026-07-28, Transports, stdio).
 
 ``stdio:`` serves the descriptors that this process was given; ``stdio:COMMAND ARG…`` starts a child process and
 connects to it. The command is split as a POSIX shell would (`shlex`), but no shell is run: no variables, no globs.
@@ -17,9 +17,12 @@ __all__ = ["StdioClientTransport", "StdioServerTransport", "from_url"]
 
 
 def from_url(url: str, **options: Any) -> StdioServerTransport | StdioClientTransport:
-    """The server side for ``stdio:``, a client for ``stdio:COMMAND ARG…``; options go to its constructor.
+    """Returns the server's side for ``stdio:``, the client's for ``stdio:COMMAND ARG…``.
 
-    Raises `ConnectFailed` if the quotes in the command do not match.
+    ``options`` are those of its constructor, which also says what it raises.
+
+    Raises:
+        ConnectFailed: the quotes in the command do not match.
     """
     try:
         command = shlex.split(url.partition(":")[2])

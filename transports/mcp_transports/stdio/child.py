@@ -1,7 +1,8 @@
-"""One child process and everything it started: spawned, listened to, stopped, reaped.
+"""One child process and everything it started: spawned, read from, stopped, reaped.
 
-The child leads a process group of its own. A server whose process has ended is over, whoever else still holds its
-pipes, and what is left of its group is ended too, so that wrappers such as npx or a shell leave nobody behind.
+The child leads a process group of its own. Once its process has ended the connection is over, even if other processes
+still hold its pipes, and what is left of its group is ended too, so that programs such as npx or a shell leave no
+process behind.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ from pathlib import Path
 import trio
 
 from mcp_actors.errors import ConnectFailed
+from mcp_actors.supervision import CHILD_OUTPUT, reraised, start_again
 from mcp_transports.stdio.group import REAP_TIMEOUT, end_group, signal_group
 from mcp_transports.stdio.streams import DescriptorReceiveStream, DescriptorSendStream, EndHook
 
 __all__ = ["ChildProcess", "StderrTail", "spawn"]
 
-# The end of the pipe usually comes a moment before the exit status: how long the ending waits to carry it.
+# Seconds. The end of the pipe usually comes a moment before the exit status, and waits this long to carry it.
 EXIT_STATUS_WAIT = 0.5
-# A line of stderr is kept up to here: enough for a message, too short to be a memory problem.
+# Bytes of a line of stderr that are kept: enough for a message, too short to be a memory problem.
 STDERR_LINE_BYTES = 2048
 
 
@@ -60,15 +62,19 @@ class StderrTail:
         if self._on_line is not None:
             try:
                 self._on_line(line)
-            except Exception as error:
-                # Whoever listens must not end the connection; the report says that it was let go.
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt):
+                    raise
+                # The callback must not end the connection; the kept lines say that it is called no more.
                 self._on_line = None
                 self._lines.append(f"[the stderr callback failed and was dropped: {error!r}]")
 
 
 class _ChildOutput(DescriptorReceiveStream):
-    """Closing it leaves the pipe open and hands it to ``discard``: a child that cannot write cannot come to its end
-    (protocol §4.2)."""
+    """Closing it leaves the pipe open and hands it to ``discard``: a child that cannot write cannot come to its end.
+
+    MCP 2026-07-28, Transports, stdio, Shutdown: the client closes the child's stdin first and waits for its exit.
+    """
 
     def __init__(self, fd: int, *, before_end: EndHook, discard: Callable[[int], object]) -> None:
         super().__init__(fd, before_end=before_end)
@@ -85,8 +91,8 @@ class ChildProcess:
 
     def __init__(self, process: trio.Process, fds: tuple[int, int, int], tail: StderrTail) -> None:
         self._process = process
-        self.stdin = DescriptorSendStream(fds[0], before_end=self._settle)
-        self.stdout = _ChildOutput(fds[1], before_end=self._settle, discard=self._discard_from)
+        self.stdin = DescriptorSendStream(fds[0], before_end=self._wait_for_report)
+        self.stdout = _ChildOutput(fds[1], before_end=self._wait_for_report, discard=self._discard_from)
         self._stderr = DescriptorReceiveStream(fds[2])
         self._unwanted: DescriptorReceiveStream | None = None
         self._tail = tail
@@ -94,8 +100,9 @@ class ChildProcess:
         self._hung_up = trio.Event()
         self._stderr_ended = trio.Event()
         self._group_ended = trio.Event()
-        # Outlives a cancelled owner: the child is stopped while its pipes are still drained.
-        self._attending = trio.CancelScope(shield=True)
+        # The watching outlives a cancelled owner: the child is stopped while its pipes are still drained.
+        self._watching = trio.CancelScope(shield=True)
+        self._watch_failed = False
 
     def __repr__(self) -> str:
         state = "running" if self.exit_code is None else f"exit code {self.exit_code}"
@@ -115,40 +122,66 @@ class ChildProcess:
         return self._tail.lines
 
     @trio.lowlevel.enable_ki_protection
-    async def attend(self, kill_after: float) -> None:
-        """Runs beside the connection until `stop` ends it: drains, notices the exit, ends the rest of the group."""
-        with self._attending:
+    async def watch(self, kill_after: float) -> None:
+        """Drains the child's output, notices its exit and ends the rest of its group, until `stop` ends this.
+
+        Cancelling it has no effect: it runs as long as the child may still have to write.
+        """
+        with self._watching, reraised() as body:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._drain_stderr)
-                nursery.start_soon(self._discard_output)
-                await self._process.wait()
-                self._exited.set()
-                for stream in (self.stdin, self.stdout, self._unwanted, self._stderr):
-                    if stream is not None:
-                        stream.finish()
-                await end_group(self.pid, kill_after)
-                self._group_ended.set()
+                start_again(nursery, CHILD_OUTPUT, self._drain_stderr, about="on stderr")
+                start_again(nursery, CHILD_OUTPUT, self._discard_output, about="that nobody reads")
+                with body:
+                    await self._wait_for_exit()
+                    self._finish_streams()
+                    await end_group(self.pid, kill_after)
+                    self._group_ended.set()
+                if not self._group_ended.is_set():
+                    nursery.cancel_scope.cancel(reason="the watching has failed")
+
+    def watch_failed(self, crash: BaseException) -> None:
+        """Ends the connection, because `watch` crashed: nothing would notice the exit of the child any more."""
+        self._watch_failed = True
+        self._finish_streams()
 
     @trio.lowlevel.enable_ki_protection
     async def stop(self, grace: float, kill_after: float) -> None:
-        """Closes stdin, waits ``grace``, SIGTERM, waits ``kill_after``, SIGKILL; then nobody of the group is left.
+        """Closes stdin, waits ``grace``, SIGTERM, waits ``kill_after``, SIGKILL; then nothing of the group is left.
 
         Not cancellable, and bounded: at most ``grace + 2 * kill_after + 3 * REAP_TIMEOUT`` seconds.
         """
         with trio.CancelScope(shield=True):
             self.stdin.close()
             self.stdout.close()
-            if not await _happens(self._exited, grace):
+            if not await self._exits_within(grace):
                 signal_group(self.pid, signal.SIGTERM)
-                if not await _happens(self._exited, kill_after):
+                if not await self._exits_within(kill_after):
                     signal_group(self.pid, signal.SIGKILL)
-                    await _happens(self._exited, REAP_TIMEOUT)
+                    await self._exits_within(REAP_TIMEOUT)
             if self._exited.is_set():
-                await _happens(self._group_ended, kill_after + 2 * REAP_TIMEOUT)
-            self._attending.cancel()
+                with trio.move_on_after(kill_after + 2 * REAP_TIMEOUT):
+                    if self._watch_failed:
+                        await end_group(self.pid, kill_after)
+                    else:
+                        await self._group_ended.wait()
+            self._watching.cancel()
             self._stderr.close()
             if self._unwanted is not None:
                 self._unwanted.close()
+
+    async def _exits_within(self, seconds: float) -> bool:
+        with trio.move_on_after(seconds):
+            await self._wait_for_exit()
+        return self._exited.is_set()
+
+    async def _wait_for_exit(self) -> None:
+        await self._process.wait()
+        self._exited.set()
+
+    def _finish_streams(self) -> None:
+        for stream in (self.stdin, self.stdout, self._unwanted, self._stderr):
+            if stream is not None:
+                stream.finish()
 
     def _discard_from(self, fd: int) -> None:
         self._unwanted = DescriptorReceiveStream(fd)
@@ -156,8 +189,8 @@ class ChildProcess:
             self._unwanted.finish()
         self._hung_up.set()
 
-    async def _settle(self) -> None:
-        """Gives the exit status and the last words the moment they need to arrive."""
+    async def _wait_for_report(self) -> None:
+        """Gives the exit status and the last lines of stderr the moment that they need to arrive."""
         with trio.move_on_after(EXIT_STATUS_WAIT):
             await self._exited.wait()
             await self._stderr_ended.wait()
@@ -167,7 +200,7 @@ class ChildProcess:
             while data := await self._stderr.receive_some():
                 self._tail.feed(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # the child is gone or we are: either way there is no more to read
+            pass  # the child has ended or the stream was closed: either way there is no more to read
         finally:
             self._tail.finish()
             self._stderr_ended.set()
@@ -189,7 +222,11 @@ async def spawn(
     cwd: str | Path | None,
     tail: StderrTail,
 ) -> ChildProcess:
-    """Starts the child with three pipes of its own; raises `ConnectFailed` if it cannot be started."""
+    """Starts the child with three pipes of its own.
+
+    Raises:
+        ConnectFailed: it cannot be started.
+    """
     with ExitStack() as theirs, ExitStack() as ours:
         child_in, to_child = os.pipe()  # close-on-exec, all of them: no other child holds an end open
         theirs.callback(os.close, child_in)
@@ -225,9 +262,3 @@ def _why_not_started(command: Sequence[str], cwd: str | Path | None, error: Exce
     if isinstance(error, FileNotFoundError):
         return f"{what}: there is no command {command[0]!r}"
     return f"{what}: {error.strerror}"
-
-
-async def _happens(event: trio.Event, seconds: float) -> bool:
-    with trio.move_on_after(seconds):
-        await event.wait()
-    return event.is_set()

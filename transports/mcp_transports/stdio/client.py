@@ -12,6 +12,7 @@ import trio
 
 from mcp_actors.abc import FrameChannel
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES, LineChannel
+from mcp_actors.supervision import CHILD_WATCH, reraised, start
 from mcp_transports.stdio.child import ChildProcess, StderrTail, spawn
 
 __all__ = ["ChildChannel", "StdioClientTransport"]
@@ -35,7 +36,9 @@ class ChildChannel(LineChannel):
 
 
 class StdioClientTransport:
-    """Starts ``command`` once for each connection (protocol §6.2). A `ClientTransport`.
+    """Starts ``command`` once for each connection (MCP 2026-07-28, Transports, stdio). A `ClientTransport`.
+
+    A process that the child moved to a session of its own (a daemon) is not stopped with it.
 
     Args:
         command: the program and its arguments; no shell is run.
@@ -46,12 +49,13 @@ class StdioClientTransport:
         grace: seconds that the child has to exit after its stdin was closed; then SIGTERM to its process group.
         kill_after: seconds after SIGTERM until SIGKILL. Both default to 2: time to write a file, short enough for
             a person who waits.
-        stderr_lines: how many of its last stderr lines are kept for `ConnectionLost`, each up to 2 KiB.
+        stderr_lines: how many of its last stderr lines are kept for `ConnectionLost`, each up to 2 KiB; 50 by default.
         on_stderr: called with each line of stderr as it comes, without its newline, on the event loop; it must
-            not block. If it raises, it is dropped and the kept lines say so.
-        max_message_bytes: as in `LineChannel`.
+            not block. If it raises, it is called no more, and the kept lines say so.
+        max_message_bytes: the longest message in either direction, 16 MiB by default; see `LineChannel`.
 
-    A process that the child moved to a session of its own (a daemon) is not ours to end.
+    Raises:
+        ValueError: ``command`` is empty, or a string.
     """
 
     def __init__(
@@ -82,10 +86,14 @@ class StdioClientTransport:
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[FrameChannel]:
-        """Starts the child and yields the channel to it; raises `ConnectFailed` if it cannot be started.
+        """Starts the child and yields the channel to it.
 
         Leaving the block, also by cancellation, closes its stdin and waits for its exit, with signals if need be,
         while its output is still drained; afterwards nothing of its process group is left.
+
+        Raises:
+            ConnectFailed: the child cannot be started.
+            ValueError: ``max_message_bytes`` is less than 1.
         """
         tail = StderrTail(self._stderr_lines, self._on_stderr)
         child = await spawn(self._command, env=self._env, cwd=self._cwd, tail=tail)
@@ -94,16 +102,20 @@ class StdioClientTransport:
             max_message_bytes=self._max_message_bytes,
             peer=f"{shlex.join(self._command)} (pid {child.pid})",
         )
-        raised: BaseException | None = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(child.attend, self._kill_after)
-            try:
-                yield channel
-            except BaseException as error:
-                raised = error  # raised again outside the nursery, which would put it into a group
-            finally:
-                with trio.CancelScope(shield=True):
-                    await channel.aclose()
-                await child.stop(self._grace, self._kill_after)
-        if raised is not None:
-            raise raised
+        with reraised() as body:
+            async with trio.open_nursery() as nursery:
+                start(
+                    nursery,
+                    CHILD_WATCH,
+                    child.watch,
+                    self._kill_after,
+                    about=str(child.pid),
+                    on_crash=child.watch_failed,
+                )
+                with body:
+                    try:
+                        yield channel
+                    finally:
+                        with trio.CancelScope(shield=True):
+                            await channel.aclose()
+                        await child.stop(self._grace, self._kill_after)

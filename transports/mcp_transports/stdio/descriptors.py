@@ -1,4 +1,4 @@
-"""The loan of descriptors 0 and 1: private copies for the protocol, harmless ones for everybody else."""
+"""Takes descriptors 0 and 1 for the protocol, as private copies, and puts harmless ones in their place meanwhile."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class StandardStreams:
         private: list[int] = []
         try:
             for standard, name in enumerate(("input", "output")):
-                private.append(self._borrow(standard, name))
+                private.append(self._take(standard, name))
             _divert()
         except BaseException:
             self._restore()
@@ -55,7 +55,7 @@ class StandardStreams:
     ) -> None:
         self._restore()
 
-    def _borrow(self, standard: int, name: str) -> int:
+    def _take(self, standard: int, name: str) -> int:
         # Python had nothing to open there at its start: by now the number may belong to something else.
         if (sys.__stdin__, sys.__stdout__)[standard] is None:
             raise ConnectFailed(f"standard {name} is closed")
@@ -68,8 +68,8 @@ class StandardStreams:
         return _reopened(saved, os.O_WRONLY if standard else os.O_RDONLY)
 
     def _restore(self) -> None:
-        # What was printed meanwhile goes where it belongs before descriptor 1 is the peer's again; if nobody takes it
-        # there, nowhere.
+        # What was printed meanwhile goes where it belongs before descriptor 1 is the peer's again; if it cannot be
+        # written there, nowhere.
         if self._undo and not _flush_everything():
             _point_at_null(1)
             _flush_everything()
@@ -85,7 +85,7 @@ def _put_back(saved: int, standard: int, was_blocking: bool) -> None:
 
 def _divert() -> None:
     _point_at_null(0)
-    # Python found nothing at 2 when it started: what is there by now is somebody's private descriptor.
+    # Python found nothing at 2 when it started: what is there by now is a private descriptor of other code.
     if sys.__stderr__ is None:
         _point_at_null(1)
     else:
@@ -119,7 +119,7 @@ def _path_to_reopen(fd: int) -> str | None:
         return os.ttyname(fd)
     if stat.S_ISFIFO(os.fstat(fd).st_mode):
         link = f"/proc/self/fd/{fd}"
-        # Anonymous pipes only: a named FIFO without a writer, opened anew, would not tell its end.
+        # Anonymous pipes only: a named FIFO without a writer, opened anew, would not report its end.
         if os.readlink(link).startswith("pipe:"):
             return link
     return None

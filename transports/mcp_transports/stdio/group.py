@@ -1,4 +1,4 @@
-"""Process groups: signalled as one, ended to the last member."""
+"""Signals process groups, and ends them to the last process."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ import trio
 
 __all__ = ["REAP_TIMEOUT", "end_group", "signal_group"]
 
-# SIGKILL works at once but for a process inside an uninterruptible system call; that one is left to the system.
+# Seconds. SIGKILL works at once but for a process inside an uninterruptible system call, which is left to the system.
 REAP_TIMEOUT = 1.0
-# First pause between two looks at a process group that was told to end; it doubles up to the second one.
+# Seconds between two looks at a process group that was signalled; the pause doubles from the first to the second.
 _LOOK_AGAIN = 0.002
 _LOOK_AGAIN_AT_MOST = 0.05
 
 
 async def end_group(leader: int, grace: float) -> None:
-    """Ends whom the leader, just reaped, left behind. While one is left, the number names nobody else's group."""
+    """Ends the processes that the leader, which was just reaped, left behind in its group.
+
+    The kernel gives the group's number to no other group while one of them is left. They get SIGTERM, and SIGKILL
+    after ``grace`` seconds.
+    """
     for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, REAP_TIMEOUT)):
         if not await _group_remains(leader):
             return
@@ -31,7 +35,7 @@ async def end_group(leader: int, grace: float) -> None:
 
 
 async def _group_remains(leader: int) -> bool:
-    """Whether anybody in the group still runs. The dead whom their new parent does not reap do not count."""
+    """Whether a process of the group still runs. Zombies that their new parent does not reap do not count."""
     if not signal_group(leader, 0):
         return False
     # Rarely reached. Reading a hundred small files is no work for the event loop.
@@ -56,7 +60,7 @@ def _has_running_member(group: int) -> bool:
 
 
 def signal_group(leader: int, number: int) -> bool:
-    """Signals the group; false if there is nobody (left) whom we may signal."""
+    """Signals the group; returns false if it has no process, or none that we may signal."""
     try:
         os.killpg(leader, number)
     except (ProcessLookupError, PermissionError):

@@ -14,14 +14,15 @@ __all__ = ["StdioServerTransport"]
 
 
 class StdioServerTransport:
-    """Serves the one peer at descriptors 0 and 1 (protocol §6.2). A `ServerTransport`.
+    """Serves the one peer at descriptors 0 and 1 (MCP 2026-07-28, Transports, stdio). A `ServerTransport`.
 
     While it serves, descriptor 0 reads as empty and descriptor 1 is stderr for everybody else: `print`,
     ``os.write(1)``, C code and child processes cannot corrupt the protocol, and appear on stderr. Both are put back,
     with the blocking mode they had, on every way out. No thread reads; pipes, sockets, terminals, files and
-    /dev/null all serve.
+    /dev/null are all served.
 
-    ``max_message_bytes`` is that of `LineChannel`.
+    Args:
+        max_message_bytes: the longest message in either direction, 16 MiB by default; see `LineChannel`.
     """
 
     _serving = False
@@ -44,8 +45,13 @@ class StdioServerTransport:
     ) -> None:
         """Runs ``handler(channel)`` once, in the task that called, and returns when it returns.
 
-        End of input is `trio.EndOfChannel`; answers may still be sent. Raises `ConnectFailed` if descriptor 0 or 1
-        is closed, `LocalProtocolError` if this process serves them already.
+        The end of input is `trio.EndOfChannel`; answers may still be sent then.
+
+        Raises:
+            ConnectFailed: descriptor 0 or 1 is closed.
+            LocalProtocolError: this process serves them already.
+            ValueError: ``max_message_bytes`` is less than 1.
+            BaseException: whatever the handler raises, because this transport has no other connection.
         """
         if StdioServerTransport._serving:
             raise LocalProtocolError("standard input and output are served already")

@@ -1,7 +1,7 @@
 """Trio streams on file descriptors.
 
-`trio.lowlevel.FdStream` would do for pipes. These are here because they wait first and read then (one system call
-and one exception less for each message), read what cannot be polled, and can be told that no more comes.
+`trio.lowlevel.FdStream` would work for pipes. These streams wait first and read then (one system call
+and one exception less for each message), read what cannot be polled, and can be ended from outside (`finish`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import trio
 __all__ = ["DescriptorReceiveStream", "DescriptorSendStream", "EndHook"]
 
 _RECEIVE_BYTES = 64 * 1024
-# How many sends may go through without another task having had its turn: a reader that is always fast enough would
-# otherwise keep a sending loop from ever giving way.
-_SENDS_PER_TURN = 16
+# How many sends may go through before other tasks run: a reader that is always fast enough would otherwise keep a
+# sending loop from ever reaching a checkpoint.
+_SENDS_PER_CHECKPOINT = 16
 
 EndHook = Callable[[], Awaitable[object]]
 
@@ -31,7 +31,7 @@ async def _nothing() -> None:
 
 
 def is_pollable(fd: int) -> bool:
-    """Whether the kernel can say that ``fd`` is ready. What it cannot (files, /dev/null) never keeps one waiting."""
+    """Whether the kernel can say that ``fd`` is ready. Reading what it cannot (files, /dev/null) never waits."""
     mode = os.fstat(fd).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(fd)
 
@@ -50,7 +50,7 @@ class _Descriptor:
         return self._fd
 
     def release(self) -> int | None:
-        """Gives the descriptor up, open: for whoever used this stream it is closed. None if it was closed before."""
+        """Gives the descriptor up without closing it; this stream counts as closed. None if it was closed before."""
         if self._fd < 0:
             return None
         fd, self._fd = self._fd, -1
@@ -83,7 +83,7 @@ class DescriptorReceiveStream(_Descriptor, trio.abc.ReceiveStream):
         self._left: int | None = None
 
     def finish(self) -> None:
-        """Ends the stream after what the kernel holds now, though somebody may still have the other end open."""
+        """Ends the stream after what the kernel holds now, though another process may still have the other end open."""
         if self._fd >= 0 and self._left is None:
             held = array.array("i", [0])
             fcntl.ioctl(self._fd, termios.FIONREAD, held)
@@ -101,13 +101,13 @@ class DescriptorReceiveStream(_Descriptor, trio.abc.ReceiveStream):
                 try:
                     await trio.lowlevel.wait_readable(fd)
                 except trio.ClosedResourceError:
-                    continue  # closed or finished: the next turn tells which
+                    continue  # closed or finished: the next round finds out which
             try:
                 data = os.read(fd, max_bytes if self._left is None else min(max_bytes, self._left))
             except BlockingIOError:
                 if self._left is None:
                     continue
-                data = b""  # somebody else took what was left
+                data = b""  # another process took what was left
             except OSError as error:
                 await self._before_end()
                 raise trio.BrokenResourceError(f"reading failed: {error}") from error
@@ -124,11 +124,11 @@ class DescriptorSendStream(_Descriptor, trio.abc.SendStream):
     def __init__(self, fd: int, *, before_end: EndHook = _nothing) -> None:
         super().__init__(fd, before_end)
         self._broken = False
-        self._turn = 0
+        self._sends = 0
         self._is_pipe = stat.S_ISFIFO(os.fstat(fd).st_mode)
 
     def finish(self) -> None:
-        """Breaks the stream: nobody reads at the other end, though somebody may still have it open."""
+        """Breaks the stream, because the peer reads no more, though another process may still have its end open."""
         self._broken = True
         if self._fd >= 0:
             trio.lowlevel.notify_closing(self._fd)
@@ -140,12 +140,12 @@ class DescriptorSendStream(_Descriptor, trio.abc.SendStream):
         try:
             return os.write(self._fd, data) == len(data)
         except OSError:
-            return False  # full, or broken: `send_all` waits, or tells why
+            return False  # full, or broken: `send_all` waits, or raises the reason
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Sends everything. Cancelled, a part may have been sent."""
-        self._turn = (self._turn + 1) % _SENDS_PER_TURN
-        if self._turn:
+        self._sends = (self._sends + 1) % _SENDS_PER_CHECKPOINT
+        if self._sends:
             await trio.lowlevel.checkpoint_if_cancelled()
         else:
             await trio.lowlevel.checkpoint()

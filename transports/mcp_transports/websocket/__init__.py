@@ -1,9 +1,10 @@
-"""MCP over WebSocket: one JSON-RPC message per text frame, both eras as on a pipe (protocol §6.6).
+"""MCP over WebSocket: one JSON-RPC message per text frame, in both eras as over a byte stream.
 
-The protocol's specification names no such binding; this one follows what its implementations agreed on: the subprotocol
-``mcp``, a connection that is a legacy session, modern requests that stand for themselves beside it.
+MCP's specification names no such binding (MCP 2026-07-28, Transports, Custom Transports, allows it). This one follows
+what implementations agreed on: the subprotocol ``mcp``, and a connection that is a legacy session, or carries modern
+requests that each stand alone.
 
-URLs: ``ws://HOST:PORT/PATH`` and ``wss://…``, served or connected to. What a URL cannot say is said to
+URLs: ``ws://HOST:PORT/PATH`` and ``wss://…``, served or connected to. Everything else is an argument of
 `mcp_transports.websocket.server.WebSocketServerTransport` and
 `mcp_transports.websocket.client.WebSocketClientTransport`. A server never imports the client's side, nor a client the
 server's.
@@ -11,42 +12,20 @@ server's.
 
 from __future__ import annotations
 
-import importlib
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-import trio
-
-from mcp_actors.abc import ClientTransport, FrameChannel, ServerHandler, ServerTransport
+from mcp_transports._two_sided import TwoSidedTransport
 
 __all__ = ["WebSocketTransport", "from_url"]
 
 
-class WebSocketTransport:
-    """Either side of a URL; the side that is used is loaded when it is, and gets the ``options``, its own ones."""
+class WebSocketTransport(TwoSidedTransport):
+    """Either side of a URL; ``options`` are those of `WebSocketServerTransport` or of `WebSocketClientTransport`."""
 
-    def __init__(self, url: str, **options: Any) -> None:
-        self.url = url
-        self._options = options
-
-    def __repr__(self) -> str:
-        return f"<WebSocketTransport {self.url}>"
-
-    async def serve(
-        self, handler: ServerHandler, *, task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED
-    ) -> None:
-        """See `WebSocketServerTransport.serve`."""
-        side = importlib.import_module("mcp_transports.websocket.server")
-        transport: ServerTransport = side.WebSocketServerTransport(self.url, **self._options)
-        await transport.serve(handler, task_status=task_status)
-
-    def connect(self) -> AbstractAsyncContextManager[FrameChannel]:
-        """See `WebSocketClientTransport.connect`."""
-        side = importlib.import_module("mcp_transports.websocket.client")
-        transport: ClientTransport = side.WebSocketClientTransport(self.url, **self._options)
-        return transport.connect()
+    server_side = "mcp_transports.websocket.server", "WebSocketServerTransport"
+    client_side = "mcp_transports.websocket.client", "WebSocketClientTransport"
 
 
 def from_url(url: str, **options: Any) -> WebSocketTransport:
-    """The transport of a WebSocket URL; nothing is opened yet."""
+    """Returns the transport of a WebSocket URL; nothing is opened yet."""
     return WebSocketTransport(url, **options)

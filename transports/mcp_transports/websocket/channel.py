@@ -1,10 +1,10 @@
-"""Frames over an open WebSocket: what its bytes mean is wsproto's, when they are sent and read is ours.
+"""Frames over an open WebSocket: the protocol object says what bytes mean, this channel moves them.
 
 trio-websocket, which opens the connection (see ``opening.py``), would do this too, with a task and a queue of its own
-for each connection, one write for each message, and no close frame for a peer that breaks the protocol. The layer
-below it, on the same stream, answers a burst of messages in one write, and five times as many of them.
+for each connection, one write for each message, and no Close frame for a peer that breaks the protocol. This channel,
+on the same stream, answers a burst of messages in one write, and five times as many of them.
 
-Nothing in here waits for a write in order to read: what reading makes us send is owed (see ``sender.py``).
+Nothing in here waits for a write in order to read: what reading makes us send is queued (see ``writer.py``).
 """
 
 from __future__ import annotations
@@ -13,40 +13,48 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import trio
-from wsproto.connection import Connection, ConnectionState, ConnectionType
-from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
-from wsproto.utilities import ProtocolError as WireError
 
-from mcp_actors.abc import Frame, FrameChannel
-from mcp_actors.errors import LocalProtocolError, RemoteProtocolError
-from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES, Delivers
-from mcp_transports.websocket.keepalive import KeepAliveTimes
-from mcp_transports.websocket.writer import FrameWriter, Spawn
+from mcp_actors.abc import Frame
+from mcp_actors.errors import RemoteProtocolError
+from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES, BufferedChannel, SupportsDeliver
+from mcp_transports.websocket.keepalive import KeepAliveAction, KeepAliveTimes, PeerActivity
+from mcp_transports.websocket.protocol import (
+    GOING_AWAY,
+    NO_STATUS,
+    NORMAL,
+    WebSocketProtocol,
+    WebSocketState,
+)
+from mcp_transports.websocket.writer import FrameWriter
 
 __all__ = ["WebSocketChannel"]
 
 _RECEIVE_BYTES = 64 * 1024
-
-# RFC 6455 §7.4.1
-NORMAL, GOING_AWAY, PROTOCOL_ERROR, UNSUPPORTED, NO_STATUS = 1000, 1001, 1002, 1003, 1005
-INVALID_DATA, POLICY, TOO_BIG = 1007, 1008, 1009
-# What a peer says that leaves on purpose.
-_CLEAN = frozenset((NORMAL, GOING_AWAY, NO_STATUS))
-# Of a peer's reason or of wsproto's complaint; a close frame has room for 123 bytes of it.
-_LONGEST_REASON = 120
+# The codes of a peer that leaves on purpose (RFC 6455 section 7.4.1).
+_CLEAN_CODES = frozenset((NORMAL, GOING_AWAY, NO_STATUS))
 
 
-class WebSocketChannel(FrameChannel):
+class WebSocketChannel(BufferedChannel):
     """One side of an open WebSocket over any stream of bytes.
 
-    ``first`` is what came behind the opening handshake. ``spawn`` starts a task that lives as long as the connection
-    at most. ``goodbye`` is the code that `aclose` says when nothing else is to be said. The owner of a channel has a
-    `KeepAlive` call `tick`; without that, nothing is ever found out about a silent peer.
-
     Endings: a peer that closes with 1000, 1001 or no code is `trio.EndOfChannel`. Any other code, and a connection
-    that ends without one, is `trio.BrokenResourceError`, and so is a peer that breaks a rule: it is told by the close
-    code (1002, 1003, 1007 or 1009), and the error has a `RemoteProtocolError` as its cause. Nothing can be sent
+    that ends without one, is `trio.BrokenResourceError`, and so is a peer that breaks a rule: our Close frame says
+    which (1002, 1003, 1007 or 1009), and the error has a `RemoteProtocolError` as its cause. Nothing can be sent
     after any of these: a WebSocket has no half that stays open.
+
+    Args:
+        stream: the stream on which the opening handshake was made.
+        client: whether this is the client's side.
+        nursery: for short tasks that live as long as the connection at most. The owner runs a `KeepAlive` with this
+            channel as a member; without that, a silent peer is never noticed.
+        first: the bytes that came behind the opening handshake.
+        max_message_bytes: the longest message either way, 16 MiB by default.
+        close_timeout: seconds that `aclose` waits for the peer's Close frame.
+        close_code: the code of the Close frame that `aclose` sends.
+        peer: names the other end in logs.
+
+    Raises:
+        ValueError: if ``max_message_bytes`` is less than 1.
     """
 
     def __init__(
@@ -54,190 +62,95 @@ class WebSocketChannel(FrameChannel):
         stream: trio.abc.Stream,
         *,
         client: bool,
-        spawn: Spawn,
+        nursery: trio.Nursery,
         first: bytes = b"",
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         close_timeout: float = KeepAliveTimes().close_timeout,
-        goodbye: int = NORMAL,
+        close_code: int = NORMAL,
         peer: str = "websocket",
     ) -> None:
-        if max_message_bytes < 1:
-            raise ValueError("max_message_bytes must be at least 1")
+        super().__init__(max_message_bytes=max_message_bytes, peer=peer)
         self._stream = stream
-        self._wire = Connection(ConnectionType.CLIENT if client else ConnectionType.SERVER)
-        self._first = first
-        self._spawn = spawn
-        self._limit = max_message_bytes
+        self._protocol = WebSocketProtocol(
+            client=client, max_message_bytes=max_message_bytes, close_code=close_code
+        )
+        self._writer = FrameWriter(stream, self._protocol, nursery, self._task_crashed)
         self._close_timeout = close_timeout
-        self._peer = peer
-        self._ready: list[Frame] = []
-        self._deliver_to: Callable[[Frame], bool] = _nobody
-        self._partial = bytearray()
-        self._sender = FrameWriter(stream, self._wire, spawn)
-        self._parting = CloseConnection(goodbye, None)
-        # Why nothing more comes, once that is so.
-        self._end: Callable[[], BaseException] | None = None
-        self._closed = False
-        self._over = trio.Event()
-        self._code: int | None = None
-        self._reason = ""
-        # For the clock.
-        self._receiving = self._heard = self._pinged = self._dropped = False
-        self._seen_progress = 0
-        self._silent_since = self._stuck_since = trio.current_time()
-
-    def __repr__(self) -> str:
-        if self._closed:
-            state = "closed"
-        elif self._end is not None:
-            state = f"ended: {self._end()!r}"
-        else:
-            state = f"{len(self._ready)} ready, {len(self._partial)} bytes partial"
-        return f"<WebSocketChannel to {self._peer}: {state}>"
-
-    @property
-    def peer(self) -> str:
-        return self._peer
-
-    @property
-    def max_message_bytes(self) -> int:
-        """The longest message in bytes, either way."""
-        return self._limit
+        self._activity = PeerActivity(trio.current_time())
+        # Set once the closing handshake needs no more reading.
+        self._reading_is_over = trio.Event()
+        self._protocol.opened()
+        if first:
+            self._arrived(first)
 
     def loss_report(self) -> Mapping[str, Any]:
         """``close_code`` and ``close_reason``, as the peer sent them, if it did."""
-        return {} if self._code is None else {"close_code": self._code, "close_reason": self._reason}
+        close = self._protocol.peer_close
+        return {} if close is None else {"close_code": close.code, "close_reason": close.reason}
 
     # -- receiving -------------------------------------------------------------------------------------------------
 
-    async def receive(self) -> Frame:
-        """Waits for one frame; the others that came with it are kept. Cancelling loses nothing."""
-        if self._ready and not self._closed:
-            await trio.lowlevel.checkpoint()
-        while not self._ready or self._closed:
-            await self._read()
-        return self._ready.pop(0)
-
-    async def receive_many(self) -> list[Frame]:
-        """Waits for at least one frame and returns all that one read brought. Cancelling loses nothing."""
-        if self._ready and not self._closed:
-            await trio.lowlevel.checkpoint()
-        while not self._ready or self._closed:
-            await self._read()
-        frames, self._ready = self._ready, []
-        return frames
-
     async def _read(self) -> None:
-        """Reads once; raises one of the endings when there is nothing more to read."""
-        if self._closed:
-            raise trio.ClosedResourceError("this channel was closed")
-        if self._end is not None:
-            raise self._end()
-        await self._hear(self._arrived)
-
-    def deliver_to(self, take: Callable[[Frame], bool]) -> None:
-        """Frames that come alone go to ``take``."""
-        self._deliver_to = take
+        activity = self._activity
+        activity.listening = True
+        try:
+            # Over a poller only while this channel is open: a listener that is closing has stopped its poller.
+            if isinstance(self._stream, SupportsDeliver) and not self._closed:
+                await self._stream.deliver(self._arrived)
+            else:
+                while self._arrived(bytes(await self._stream.receive_some(_RECEIVE_BYTES))):
+                    pass
+        except trio.ClosedResourceError:
+            if self._closed:
+                raise trio.ClosedResourceError("this channel was closed") from None
+            raise self._ended_by("its stream was closed")() from None
+        except trio.BrokenResourceError as error:
+            raise self._ended_by("it broke", error.__cause__ or error)() from error
+        finally:
+            activity.listening = False
 
     def _arrived(self, data: bytes) -> bool:
-        """Takes what was read; false when the reader has something to do."""
-        if self._closed and not self._over.is_set():
-            # Another task is closing and waits for the peer's goodbye, which only this one can hear.
-            self._look_for_goodbye(data)
-            return False
-        if data:
-            self._take(data)
-        else:
-            self._end = _broken("it ended without a goodbye")
-        if len(self._ready) == 1 and self._end is None and self._deliver_to(self._ready[0]):
-            self._ready.clear()
-        return not self._ready and self._end is None
-
-    async def _hear(self, take: Callable[[bytes], bool]) -> None:
-        """Gives ``take`` what the stream brings, until it returns false."""
-        if self._first:
-            await trio.lowlevel.checkpoint()
-            data, self._first = self._first, b""
-            take(data)
-            return
-
-        def heard(data: bytes) -> bool:
-            self._heard = True
-            return take(data)
-
-        self._receiving = True
-        try:
-            # Whoever is closing may be so because nobody delivers any more.
-            if isinstance(self._stream, Delivers) and not self._closed:
-                await self._stream.deliver(heard)
-            else:
-                heard(bytes(await self._stream.receive_some(_RECEIVE_BYTES)))
-        except trio.ClosedResourceError:
-            if self._end is not None:  # dropped by the clock
-                raise self._end() from None
-            raise trio.ClosedResourceError("this channel was closed") from None
-        except trio.BrokenResourceError as error:
-            self._over.set()
+        """Takes what was read; returns whether the reader may sleep on."""
+        self._activity.heard = True
+        protocol = self._protocol
+        frames = [
+            # JSON has newlines between its tokens only, and a `Frame` holds none.
+            Frame(each.replace(b"\n", b" ") if b"\n" in each else each)
+            for each in protocol.receive_data(data)
+        ]
+        if protocol.has_control_to_send:
+            self._writer.flush_soon()
+        if protocol.state is WebSocketState.CLOSED:
+            # After a broken rule the peer may still be sending: what it sends is read, and dropped by the protocol.
+            if not data or protocol.violation is None:
+                self._reading_is_over.set()
             if self._end is None:
-                self._end = _broken("it broke", error.__cause__ or error)
-            raise self._end() from error
-        finally:
-            self._receiving = False
+                self._end = self._why_closed()
+        return self._received(frames)
 
-    def _take(self, data: bytes) -> None:
-        self._wire.receive_data(data)
-        for event in self._wire.events():
-            if type(event) is TextMessage:
-                self._take_text(event)
-            elif isinstance(event, Ping):
-                self._sender.owe_pong(bytes(event.payload))
-            elif isinstance(event, CloseConnection):
-                self._take_goodbye(event)
-            elif isinstance(event, BytesMessage):
-                self._refuse(UNSUPPORTED, "binary messages are not taken, only text")
-            if self._end is not None:
-                return
-
-    def _take_text(self, event: TextMessage) -> None:
-        data = event.data.encode()
-        if self._partial or not event.message_finished:
-            # One buffer: a list of pieces would cost a hundred bytes for each one-letter piece that a peer sends.
-            self._partial += data
-            data = b""
-        if len(self._partial) + len(data) > self._limit:
-            self._partial = bytearray()
-            self._refuse(TOO_BIG, f"a message may have {self._limit} bytes")
-        elif event.message_finished:
-            if self._partial:
-                data = bytes(self._partial)
-                self._partial = bytearray()
-            if b"\n" in data:
-                data = data.replace(
-                    b"\n", b" "
-                )  # JSON has newlines between its tokens only, and a frame none
-            self._ready.append(Frame(data))
-
-    def _take_goodbye(self, event: CloseConnection) -> None:
-        if self._wire.state is not ConnectionState.REMOTE_CLOSING:
-            # wsproto's way to say that what came is no frame.
-            self._refuse(int(event.code), event.reason or "")
-            return
-        self._code, self._reason = int(event.code), (event.reason or "")[:_LONGEST_REASON]
-        self._sender.owe_goodbye(event.response())
-        if self._code in _CLEAN:
-            self._end = trio.EndOfChannel
-        else:
-            text = f"the peer closed it with code {self._code}" + (
-                f" ({self._reason})" if self._reason else ""
+    def _why_closed(self) -> Callable[[], BaseException]:
+        protocol = self._protocol
+        if protocol.violation is not None:
+            code = "" if protocol.our_close is None else f" (close code {protocol.our_close.code})"
+            return _broken(
+                f"the peer broke the rules of WebSocket{code}: {protocol.violation}",
+                RemoteProtocolError(protocol.violation),
             )
-            self._end = _broken(text)
+        close = protocol.peer_close
+        if close is None:
+            return _broken("it ended without a Close frame")
+        if close.code in _CLEAN_CODES:
+            return trio.EndOfChannel
+        reason = f" ({close.reason})" if close.reason else ""
+        return _broken(f"the peer closed it with code {close.code}{reason}")
 
-    def _refuse(self, code: int, why: str) -> None:
-        """The peer broke a rule: it hears which, and nothing more is read."""
-        self._sender.owe_goodbye(CloseConnection(code, why[:_LONGEST_REASON]))
-        self._end = _broken(
-            f"the peer broke the rules of WebSocket (close code {code}): {why}", RemoteProtocolError(why)
-        )
+    def _ended_by(self, why: str, cause: BaseException | None = None) -> Callable[[], BaseException]:
+        """The stream is of no use any more; returns what makes the error, which is the first reason that was found."""
+        self._protocol.receive_data(b"")
+        self._reading_is_over.set()
+        if self._end is None:
+            self._end = _broken(why, cause)
+        return self._end
 
     # -- sending ---------------------------------------------------------------------------------------------------
 
@@ -248,81 +161,81 @@ class WebSocketChannel(FrameChannel):
     async def send_many(self, frames: Sequence[Frame]) -> None:
         """Sends frames in order with one write, in pieces of 64 KiB if it is longer.
 
-        Raises `~mcp_actors.errors.LocalProtocolError`, with nothing sent, if one of them is empty or longer than the
-        limit. Cancelled half-way the stream may be torn inside a frame, so every later send raises
+        Cancelled half-way the stream may be torn inside a frame, so every later send raises
         `trio.BrokenResourceError`; cancelled before, nothing was sent.
+
+        Raises:
+            LocalProtocolError: with nothing sent, if a frame is empty or longer than the limit.
+            trio.BrokenResourceError: the connection is broken, or the peer has closed it.
+            trio.ClosedResourceError: this channel was closed.
         """
-        for frame in frames:
-            if not 0 < len(frame.data) <= self._limit:
-                raise LocalProtocolError(
-                    f"a message of {len(frame.data)} bytes; allowed are 1 to {self._limit}"
-                )
+        self._require_limit(frames)
         try:
-            await self._sender.send(self._burst, frames)
+            await self._writer.send(self._encode, frames)
         except trio.ClosedResourceError:
-            self._must_be_open()
+            self._require_open()
             raise
 
-    def _burst(self, frames: Sequence[Frame]) -> bytes:
-        """The bytes of frames, made when it is their turn: nothing may follow a goodbye."""
-        self._must_be_open()
-        encode = self._wire.send
-        burst = [encode(TextMessage(frame.data.decode())) for frame in frames]
-        return burst[0] if len(burst) == 1 else b"".join(burst)
+    def _encode(self, frames: Sequence[Frame]) -> bytes:
+        """Makes the bytes of frames when nothing is written any more in front of them, for none may follow a Close."""
+        self._require_open()
+        encode = self._protocol.encode_message
+        if len(frames) == 1:
+            return encode(frames[0].data)
+        return b"".join([encode(frame.data) for frame in frames])
 
     def write_now(self, frame: Frame) -> bool:
         """Sends one frame at once over a bare socket, if nothing else is on its way and it is short."""
+        data = frame.data
         if (
-            self._closed
-            or self._end is not None
-            or not 0 < len(frame.data) <= self._limit
-            or not self._sender.can_send_now(len(frame.data))
+            self._protocol.state is not WebSocketState.OPEN
+            or not 0 < len(data) <= self._limit
+            or not self._writer.can_write_now(len(data))
         ):
             return False
-        return self._sender.send_now(self._wire.send(TextMessage(frame.data.decode())))
+        return self._writer.write_now(self._protocol.encode_message(data))
 
-    def _must_be_open(self) -> None:
+    def _require_open(self) -> None:
         if self._closed:
             raise trio.ClosedResourceError("this channel was closed")
         if self._end is not None:
-            raise _as_broken(self._end())
+            ending = self._end()
+            if isinstance(ending, trio.EndOfChannel):
+                raise trio.BrokenResourceError("the peer closed the connection")
+            raise ending
 
-    # -- the clock -------------------------------------------------------------------------------------------------
+    # -- the ticker ------------------------------------------------------------------------------------------------
 
     def tick(self, now: float, times: KeepAliveTimes) -> None:
-        """Called every now and then by the clock of the owner."""
-        if self._closed or self._dropped:
+        """Looks whether the peer is still there; called now and then by a `KeepAlive`. Never waits."""
+        if self._closed:
             return
-        if self._heard or not self._receiving:
-            # A peer to which nobody listens cannot be heard.
-            self._heard = self._pinged = False
-            self._silent_since = now
-        elif now - self._silent_since >= times.ping_interval:
-            if not self._pinged:
-                self._pinged = True
-                self._silent_since = now - times.ping_interval
-                self._sender.owe_ping()
-            elif now - self._silent_since >= times.ping_interval + times.ping_timeout:
-                self._drop(f"it was silent and did not answer a ping within {times.ping_timeout:g} s")
-        sender = self._sender
-        if sender.progress != self._seen_progress or not sender.busy:
-            self._seen_progress = sender.progress
-            self._stuck_since = now
-        elif now - self._stuck_since >= times.write_timeout:
-            self._drop(f"it took nothing of what was sent for {times.write_timeout:g} s")
+        writer = self._writer
+        action = self._activity.look(now, times, progress=writer.progress, sending=writer.busy)
+        if action is KeepAliveAction.PING:
+            self._protocol.queue_ping()
+            if self._protocol.has_control_to_send:
+                writer.flush_soon()
+        elif action is KeepAliveAction.SILENT:
+            self.abort(f"it was silent and did not answer a ping within {times.ping_timeout:g} s")
+        elif action is KeepAliveAction.STUCK:
+            self.abort(f"it took nothing of what was sent for {times.write_timeout:g} s")
 
-    def _drop(self, why: str) -> None:
-        self._dropped = True
-        self._end = _broken(why)
-        self._spawn(self._cut)
+    def abort(self, why: str) -> None:
+        """Closes the stream without a Close frame; whoever receives or sends gets `trio.BrokenResourceError`.
 
-    async def _cut(self) -> None:
-        await trio.aclose_forcefully(self._stream)
+        Returns at once; a task of the connection does the rest.
+        """
+        self._ended_by(why)
+        self._writer.close_soon()
+
+    def _task_crashed(self, crash: BaseException) -> None:
+        self.abort(f"one of its tasks failed: {crash!r}")
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """Says goodbye, waits for that of the peer for ``close_timeout`` seconds at most, and closes the stream.
+        """Sends a Close frame, waits for the peer's for ``close_timeout`` seconds at most, and closes the stream.
 
         Frames that were received but not asked for are dropped. Legal from any task, any number of times. Cancelled,
         the stream is closed all the same.
@@ -331,47 +244,32 @@ class WebSocketChannel(FrameChannel):
             await trio.lowlevel.checkpoint()
             return
         self._closed = True
-        if self._end is None:
-            self._sender.goodbye = self._parting
+        protocol, writer = self._protocol, self._writer
+        if protocol.state is WebSocketState.OPEN:
+            protocol.queue_close()
         try:
-            if self._sender.goodbye is not None and (self._sender.busy or not self._sender.torn):
+            # A torn stream takes no Close frame, unless another task is still at the write that makes it so.
+            if protocol.our_close is not None and (writer.busy or not writer.torn):
                 with trio.move_on_after(self._close_timeout):
-                    await self._say_goodbye()
+                    await writer.flush()
+                    await self._finish_reading()
                     await self._stream.aclose()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            self._over.set()  # the peer is not there for a goodbye any more
+            pass  # the peer is not there for the closing handshake any more
         finally:
             self._ready.clear()
-            self._partial = bytearray()
             await trio.aclose_forcefully(self._stream)
-            self._over.set()
+            self._reading_is_over.set()
 
-    async def _say_goodbye(self) -> None:
-        await self._sender.pay()
-        if self._receiving:
-            await self._over.wait()
-            return
-        if self._code is not None:
-            return  # it had said goodbye before us
-        # Unread bytes at the time of closing would reset the connection and take our goodbye away from the peer.
-        while not self._over.is_set():
-            await self._hear(self._look_for_goodbye)
+    async def _finish_reading(self) -> None:
+        """Waits for the peer's Close frame, or for its end after a broken rule.
 
-    def _look_for_goodbye(self, data: bytes) -> bool:
-        if not data:
-            self._over.set()
-        elif self._wire.state is ConnectionState.LOCAL_CLOSING and self._end is None:
-            try:
-                self._wire.receive_data(data)
-                if any(isinstance(each, CloseConnection) for each in self._wire.events()):
-                    self._over.set()
-            except WireError:
-                self._over.set()
-        return not self._over.is_set()
-
-
-def _nobody(frame: Frame) -> bool:
-    return False
+        Unread bytes at the time of closing would reset the connection and take our Close frame away from the peer.
+        """
+        if self._activity.listening:
+            await self._reading_is_over.wait()
+        while not self._reading_is_over.is_set():
+            await self._read()
 
 
 def _broken(why: str, cause: BaseException | None = None) -> Callable[[], BaseException]:
@@ -381,10 +279,3 @@ def _broken(why: str, cause: BaseException | None = None) -> Callable[[], BaseEx
         return error
 
     return make
-
-
-def _as_broken(ending: BaseException) -> BaseException:
-    """Sending after the peer's goodbye is sending over what is broken."""
-    if isinstance(ending, trio.EndOfChannel):
-        return trio.BrokenResourceError("the peer closed the connection")
-    return ending

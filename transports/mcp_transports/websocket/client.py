@@ -14,6 +14,7 @@ import trio
 from mcp_actors.abc import FrameChannel
 from mcp_actors.errors import ConnectFailed
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
+from mcp_actors.supervision import TICKER, reraised, start_again
 from mcp_transports.websocket.channel import WebSocketChannel
 from mcp_transports.websocket.keepalive import KeepAlive, KeepAliveTimes
 from mcp_transports.websocket.opening import HandshakeFailed, OpeningRefused, ask
@@ -23,12 +24,12 @@ __all__ = ["WebSocketClientTransport", "WebSocketRefused"]
 DEFAULT_CONNECT_TIMEOUT = 10.0
 
 _DEFAULT_PORTS = {"ws": 80, "wss": 443}
-# What the opening handshake says itself.
+# Headers that the opening handshake sets itself.
 _RESERVED = frozenset(
     {"host", "upgrade", "connection", "content-length", "transfer-encoding"}
     | {f"sec-websocket-{name}" for name in ("key", "version", "protocol", "extensions")}
 )
-# Of a refusal's body.
+# Characters that are shown of a refusal's body.
 _LONGEST_TEXT = 200
 
 
@@ -48,6 +49,8 @@ class WebSocketRefused(ConnectFailed):
 class WebSocketClientTransport:
     """Speaks MCP over a WebSocket, a `ClientTransport`. One connection is one legacy session, or any modern requests.
 
+    Compression is never offered, redirections are not followed.
+
     Args:
         url: ``ws://HOST:PORT/PATH`` or ``wss://…``, path ``/`` if absent. User and password in it become basic
             authorization; they are not shown anywhere.
@@ -57,11 +60,13 @@ class WebSocketClientTransport:
         subprotocol: offered to the server, which must choose it (``mcp``); None offers none.
         max_message_bytes: the longest message either way, 16 MiB by default; a longer one ends the connection with
             the close code 1009.
-        connect_timeout: seconds for all of the opening: name, connection, TLS, handshake.
-        ping_interval, ping_timeout, write_timeout, close_timeout: those of `KeepAliveTimes`.
+        connect_timeout: seconds for all of the opening: name, connection, TLS, handshake; 10 by default.
+        ping_interval, ping_timeout, write_timeout, close_timeout: seconds, those of `KeepAliveTimes` (20, 20, 30 and
+            0.5 by default).
 
-    Compression is never offered, redirections are not followed. Raises `ValueError` for a URL or header that cannot be
-    used.
+    Raises:
+        ValueError: for a URL or a header that cannot be used, an ``ssl_context`` for ``ws``, and times and limits
+            that are not greater than zero.
     """
 
     def __init__(
@@ -117,48 +122,49 @@ class WebSocketClientTransport:
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[FrameChannel]:
-        """Opens a WebSocket and yields its channel; raises `ConnectFailed`, or `WebSocketRefused`, which is one.
+        """Opens a WebSocket and yields its channel.
 
-        Leaving the block, also by cancellation, says goodbye (1000) and closes the connection within
-        ``close_timeout``.
+        Leaving the block, also by cancellation, sends a Close frame with 1000 and closes the connection within
+        ``close_timeout`` seconds.
+
+        Raises:
+            WebSocketRefused: the server answered the upgrade request with an HTTP status of its own.
+            ConnectFailed: no WebSocket came about for another reason, among them ``connect_timeout``.
         """
         try:
             with trio.fail_after(self._connect_timeout):
-                stream, rest = await self._open()
+                stream, first = await self._open()
         except trio.TooSlowError:
             raise ConnectFailed(
                 f"{self._peer} did not open a WebSocket within {self._connect_timeout:g} s"
             ) from None
-        raised: BaseException | None = None
-        keeper = KeepAlive(self._times)
-        async with trio.open_nursery() as nursery:
-            channel = WebSocketChannel(
-                stream,
-                client=True,
-                spawn=nursery.start_soon,
-                first=rest,
-                max_message_bytes=self._max_message_bytes,
-                close_timeout=self._times.close_timeout,
-                peer=self._peer,
-            )
-            keeper.add(channel)
-            nursery.start_soon(keeper.run, name="keep WebSocket alive")
-            try:
-                yield channel
-            except BaseException as error:
-                raised = error  # raised again outside the nursery, which would put it into a group
-            finally:
-                with trio.CancelScope(shield=True):
-                    await channel.aclose()
+        keep_alive = KeepAlive(self._times)
+        with reraised() as body:
+            async with trio.open_nursery() as nursery:
+                channel = WebSocketChannel(
+                    stream,
+                    client=True,
+                    nursery=nursery,
+                    first=first,
+                    max_message_bytes=self._max_message_bytes,
+                    close_timeout=self._times.close_timeout,
+                    peer=self._peer,
+                )
+                keep_alive.add(channel)
+                start_again(nursery, TICKER, keep_alive.run, about="of a WebSocket")
+                with body:
+                    try:
+                        yield channel
+                    finally:
+                        with trio.CancelScope(shield=True):
+                            await channel.aclose()
                 nursery.cancel_scope.cancel(reason="the connection is closed")
-        if raised is not None:
-            raise raised
 
     async def _open(self) -> tuple[trio.abc.Stream, bytes]:
-        """A stream on which the opening handshake was made, and what came behind that."""
-        stream = await self._reach()
+        """Returns a stream on which the opening handshake was made, and the bytes that came behind it."""
+        stream = await self._connect_stream()
         try:
-            chosen, rest = await ask(
+            chosen, first = await ask(
                 stream,
                 host=self._host,
                 target=self._target,
@@ -173,16 +179,16 @@ class WebSocketClientTransport:
         except BaseException as error:
             await trio.aclose_forcefully(stream)
             self._explain(error)
-        return stream, rest
+        return stream, first
 
-    async def _reach(self) -> trio.abc.Stream:
+    async def _connect_stream(self) -> trio.abc.Stream:
         try:
             plain = await trio.open_tcp_stream(self._name, self._port)
         except OSError as error:
             raise ConnectFailed(f"cannot connect to {self._peer}: {_reason(error)}") from error
         if not self._secure:
             return plain
-        # WebSocket has a goodbye of its own, so that of TLS need not be waited for.
+        # WebSocket has Close frames, so the closing alert of TLS need not be waited for.
         stream = trio.SSLStream(
             plain,
             self._ssl_context or ssl.create_default_context(),
@@ -200,7 +206,7 @@ class WebSocketClientTransport:
         return stream
 
     def _explain(self, error: BaseException) -> NoReturn:
-        """What went wrong, in words for the one who has to do something about it."""
+        """Raises what went wrong in words for the person that has to do something about it."""
         if isinstance(error, OpeningRefused):
             text = _text(error.body)
             said = f": {text}" if text and not text.startswith("<") else ""
@@ -235,7 +241,7 @@ def _text(body: bytes) -> str:
 
 
 def _reason(error: OSError) -> str:
-    """The text of the system; for several addresses trio has an exception for each, chained as a group."""
+    """Returns the system's text; for several addresses trio has an exception for each, chained as a group."""
     cause: BaseException = error.__cause__ or error
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]

@@ -1,13 +1,20 @@
-"""One clock for all connections of a listener: the silent are pinged, those that stay so or take nothing dropped."""
+"""Which peers are gone: a silent one is pinged, one that stays silent or takes nothing that is sent to it is dropped.
+
+RFC 6455 section 5.5.2 has pings as a keep-alive and as a means to learn whether the peer is still there.
+"""
 
 from __future__ import annotations
 
+from enum import Enum
+from functools import partial
 from typing import Any, Protocol
 
 import attrs
 import trio
 
-__all__ = ["KeepAlive", "KeepAliveTimes", "Member"]
+from mcp_actors.supervision import TICKER, Containment
+
+__all__ = ["KeepAlive", "KeepAliveAction", "KeepAliveTimes", "PeerActivity", "Ticked"]
 
 # The ticker's longest and shortest sleep, seconds.
 _LONGEST_TICK = 5.0
@@ -21,7 +28,11 @@ def _positive(_times: KeepAliveTimes, attribute: attrs.Attribute[Any], value: fl
 
 @attrs.frozen(kw_only=True)
 class KeepAliveTimes:
-    """How long a peer may do nothing, seconds. Kept by a ticker: never early, late by up to two of its ticks."""
+    """How long a peer may do nothing, in seconds. Kept by a ticker: never early, late by up to two of its ticks.
+
+    Raises:
+        ValueError: if one of them is not greater than zero.
+    """
 
     ping_interval: float = attrs.field(default=20.0, validator=_positive)
     """Silence after which a ping asks whether the peer is there; under the minute after which proxies hang up."""
@@ -33,21 +44,83 @@ class KeepAliveTimes:
     """How long a peer may take no byte of what is sent to it before it is dropped."""
 
     close_timeout: float = attrs.field(default=0.5, validator=_positive)
-    """How long closing waits for the peer's own goodbye; shorter than what the engine allows for closing."""
+    """How long closing waits for the peer's Close frame; shorter than what the engine allows for closing."""
 
 
-class Member(Protocol):
-    """A connection, as far as the clock is concerned."""
+class KeepAliveAction(Enum):
+    """What is to be done about a peer."""
 
-    def tick(self, now: float, times: KeepAliveTimes) -> None: ...
+    FINE = "nothing"
+    PING = "a ping shall ask whether it is there"
+    SILENT = "it was silent, also after a ping, and is to be dropped"
+    STUCK = "it takes nothing that is sent to it, and is to be dropped"
+
+
+class PeerActivity:
+    """What one peer did lately. Its channel sets ``heard`` and ``listening``."""
+
+    __slots__ = ("_pinged", "_progress", "_silent_since", "_stuck_since", "heard", "is_dropped", "listening")
+
+    def __init__(self, now: float) -> None:
+        self._pinged = False
+        self._progress = 0
+        self._silent_since = self._stuck_since = now
+        self.heard = False
+        """Whether any byte has come since the last look."""
+        self.listening = False
+        """Whether a task waits for bytes; a peer to which nobody listens cannot be heard."""
+        self.is_dropped = False
+        """Whether a look found it gone; from then on every look finds nothing to do."""
+
+    def look(self, now: float, times: KeepAliveTimes, *, progress: int, sending: bool) -> KeepAliveAction:
+        """Decides what is to be done at the time ``now``.
+
+        Args:
+            now: seconds on Trio's clock.
+            times: how much patience there is.
+            progress: grows with everything that the stream took.
+            sending: whether a write is under way.
+        """
+        if self.is_dropped:
+            return KeepAliveAction.FINE
+        if progress != self._progress or not sending:
+            self._progress = progress
+            self._stuck_since = now
+        elif now - self._stuck_since >= times.write_timeout:
+            self.is_dropped = True
+            return KeepAliveAction.STUCK
+        if self.heard or not self.listening:
+            self.heard = self._pinged = False
+            self._silent_since = now
+            return KeepAliveAction.FINE
+        silence = now - self._silent_since
+        if silence >= times.ping_interval and not self._pinged:
+            self._pinged = True
+            # However late this look is, the peer has the whole timeout for its answer.
+            self._silent_since = now - times.ping_interval
+            return KeepAliveAction.PING
+        if self._pinged and silence >= times.ping_interval + times.ping_timeout:
+            self.is_dropped = True
+            return KeepAliveAction.SILENT
+        return KeepAliveAction.FINE
+
+
+class Ticked(Protocol):
+    """A connection, as far as the ticker is concerned."""
+
+    def tick(self, now: float, times: KeepAliveTimes) -> None:
+        """Looks at the peer; never waits."""
+
+    def abort(self, why: str) -> None:
+        """Drops the connection; never waits and never raises."""
 
 
 class KeepAlive:
-    """Looks at every member now and then; sleeps for good while there is none."""
+    """The ticker of all connections of a listener. It sleeps for good while there is none."""
 
     def __init__(self, times: KeepAliveTimes) -> None:
         self.times = times
-        self._members: set[Member] = set()
+        self._members: set[Ticked] = set()
         shortest = min(times.ping_interval, times.ping_timeout, times.write_timeout)
         self._tick = max(_SHORTEST_TICK, min(_LONGEST_TICK, shortest / 4))
         self._awake = trio.Event()
@@ -58,17 +131,17 @@ class KeepAlive:
     def __len__(self) -> int:
         return len(self._members)
 
-    def add(self, member: Member) -> None:
+    def add(self, member: Ticked) -> None:
         """A connection begins."""
         self._members.add(member)
         self._awake.set()
 
-    def discard(self, member: Member) -> None:
-        """A connection has ended."""
+    def discard(self, member: Ticked) -> None:
+        """A connection has ended. Legal any number of times."""
         self._members.discard(member)
 
     async def run(self) -> None:
-        """Keeps time until cancelled."""
+        """Ticks until cancelled. A connection whose look crashes is dropped; the others are still looked at."""
         while True:
             if not self._members:
                 self._awake = trio.Event()
@@ -76,4 +149,12 @@ class KeepAlive:
             await trio.sleep(self._tick)
             now = trio.current_time()
             for member in list(self._members):
-                member.tick(now, self.times)
+                try:
+                    member.tick(now, self.times)
+                except BaseException as error:
+                    with Containment(TICKER, partial(self._drop, member), {"peer": repr(member)}):
+                        raise error
+
+    def _drop(self, member: Ticked, crash: BaseException) -> None:
+        self.discard(member)
+        member.abort(f"its keep-alive failed: {crash!r}")

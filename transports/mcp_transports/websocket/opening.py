@@ -1,32 +1,34 @@
-"""The opening handshake of either side, made by trio-websocket over a stream that shows it the handshake alone.
+"""The opening handshake of either side (RFC 6455 section 4), made by trio-websocket.
 
-When it is made, trio-websocket's part is done: its reader ends, and the bytes that follow are those of a channel. What
-could be no handshake never gets to it: a server's request was read and checked by the HTTP parser of
-`mcp_transports.http`, and a client's answer is handed on only if it switches protocols.
+trio-websocket sees a stream that holds the handshake alone: the head that really arrived, and nothing behind it. Once
+the handshake is made its part is done: its reader ends, and the bytes that follow are those of a channel. A head that
+cannot be a handshake is never shown to it: a server's request was checked by `mcp_transports.websocket.server`, and a
+client's answer is shown only if it switches protocols.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import trio
-from trio_websocket import wrap_client_stream, wrap_server_stream
+from trio_websocket import ConnectionClosed, wrap_client_stream, wrap_server_stream
 from wsproto.utilities import ProtocolError
 
 __all__ = ["HandshakeFailed", "OpeningRefused", "accept", "ask"]
 
-# Of an answer's head, and of the body of a refusal that is worth telling about.
+# Bytes of an answer's head, and of the body of a refusal that are kept for the error.
 _LONGEST_HEAD = 32 * 1024
 _LONGEST_BODY = 4 * 1024
 _RECEIVE_BYTES = 16 * 1024
-# How long the body of a refusal may take: its head says enough.
+# Seconds that the body of a refusal may take: its head says enough.
 _BODY_TIME = 1.0
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([0-9]{3})(?: |\r)")
 
 
 class HandshakeFailed(Exception):
-    """The peer's answer is none of a WebSocket server."""
+    """The peer's answer is not that of a WebSocket server."""
 
 
 class OpeningRefused(Exception):
@@ -39,17 +41,28 @@ class OpeningRefused(Exception):
         self.body = body
 
 
-class _Shown(trio.abc.Stream):
-    """What trio-websocket gets to see: one head to read, then nothing; what it writes goes out. It closes nothing."""
+class _HandshakeStream(trio.abc.Stream):
+    """A stream with the head of a request or an answer put back, for trio-websocket to read; behind it nothing comes.
 
-    def __init__(self, stream: trio.abc.Stream, head: bytes | None) -> None:
+    What trio-websocket writes goes out. It closes nothing: ``on_close`` is called instead.
+    """
+
+    def __init__(
+        self,
+        stream: trio.abc.Stream,
+        head: bytes | None,
+        on_close: Callable[[], object],
+    ) -> None:
         self._stream = stream
+        # ``None`` stands for the head of an answer, which is still to be read from the stream.
         self._head = head
-        self.rest = b""
+        self._on_close = on_close
+        self.behind = b""
+        """What came behind the head of an answer."""
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         if self._head is None:
-            head, self.rest = await _read_head(self._stream)
+            head, self.behind = await _read_head(self._stream)
             self._head = b""
             return head
         if self._head:
@@ -66,29 +79,37 @@ class _Shown(trio.abc.Stream):
         await self._stream.wait_send_all_might_not_block()
 
     async def aclose(self) -> None:
+        self._on_close()
         await trio.lowlevel.checkpoint()
 
 
-async def accept(stream: trio.abc.Stream, key: str, subprotocol: str | None) -> None:
-    """A server's answer to a request that was found good, with its ``Sec-WebSocket-Key``. No extension is agreed to.
+async def accept(stream: trio.abc.Stream, head: bytes, subprotocol: str | None) -> None:
+    """Makes the server's side of the opening handshake (RFC 6455 section 4.2.2). No extension is agreed to.
 
-    Raises `trio.BrokenResourceError` when the peer is gone.
+    Cancelled, the answer may have been sent in part.
+
+    Args:
+        stream: where the request came from and the answer goes to.
+        head: the request's head, byte for byte.
+        subprotocol: one that the request offers, or None to choose none.
+
+    Raises:
+        trio.BrokenResourceError: the peer left, or trio-websocket finds fault with the head and has refused it.
     """
-    offered = f"Sec-WebSocket-Protocol: {subprotocol}\r\n" if subprotocol else ""
-    head = (
-        "GET / HTTP/1.1\r\nHost: checked\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n{offered}\r\n"
-    )
-    sent = False
-    async with trio.open_nursery() as nursery:
-        request = await wrap_server_stream(nursery, _Shown(stream, head.encode("ascii")))
-        try:
+    made = False
+    try:
+        async with trio.open_nursery() as nursery:
+            scope = nursery.cancel_scope
+            # trio-websocket closes the stream when it breaks, and when it has refused the request.
+            shown = _HandshakeStream(stream, head, partial(scope.cancel, reason="the handshake failed"))
+            request = await wrap_server_stream(nursery, shown)
             await request.accept(subprotocol=subprotocol)
-            sent = True
-        finally:
-            nursery.cancel_scope.cancel(reason="the handshake is made")
-    if not sent:
-        raise trio.BrokenResourceError("the peer left during the opening handshake")
+            made = True
+            scope.cancel(reason="the handshake is made")
+    except* ConnectionClosed:
+        made = False
+    if not made:
+        raise trio.BrokenResourceError("the opening handshake was not completed")
 
 
 async def ask(
@@ -99,14 +120,27 @@ async def ask(
     subprotocols: Sequence[str],
     headers: Sequence[tuple[bytes, bytes]],
 ) -> tuple[str | None, bytes]:
-    """A client's request. Returns the subprotocol that the server chose, and what it sent behind its answer.
+    """Makes the client's side of the opening handshake (RFC 6455 section 4.1).
 
-    Raises `OpeningRefused`, `HandshakeFailed`, and `trio.BrokenResourceError` when the connection breaks.
+    Args:
+        stream: a fresh connection.
+        host: the value of the header ``Host``.
+        target: path and query.
+        subprotocols: those to offer, the preferred one first.
+        headers: more headers of the request.
+
+    Returns:
+        The subprotocol that the server chose, and the bytes that it sent behind its answer.
+
+    Raises:
+        OpeningRefused: the server answered with another status than 101.
+        HandshakeFailed: its answer is not that of a WebSocket server.
+        trio.BrokenResourceError: the connection broke.
     """
-    shown = _Shown(stream, None)
     failure: BaseException
     try:
         async with trio.open_nursery() as nursery:
+            shown = _HandshakeStream(stream, None, _ignored)
             connection = await wrap_client_stream(
                 nursery,
                 shown,  # type: ignore[arg-type]  # it asks for a socket only to name its address
@@ -116,7 +150,7 @@ async def ask(
                 extra_headers=list(headers),
             )
             nursery.cancel_scope.cancel(reason="the handshake is made")
-        return connection.subprotocol, shown.rest
+        return connection.subprotocol, shown.behind
     except* (OpeningRefused, HandshakeFailed, trio.BrokenResourceError) as group:
         failure = _first(group)
     except* Exception as group:
@@ -124,6 +158,10 @@ async def ask(
         failure = HandshakeFailed(_complaint(_first(group)))
         failure.__cause__ = _first(group)
     raise failure
+
+
+def _ignored() -> None:
+    """Nothing is done when trio-websocket wants the stream closed: it raises what went wrong as well."""
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -134,7 +172,7 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def _complaint(error: BaseException | None) -> str:
-    """What the answer's reader had to say, under whatever came of it."""
+    """Finds what wsproto had to say about the answer, below the errors that came of it."""
     while error is not None and not isinstance(error, ProtocolError):
         error = error.__context__
     return (
@@ -143,7 +181,10 @@ def _complaint(error: BaseException | None) -> str:
 
 
 async def _read_head(stream: trio.abc.Stream) -> tuple[bytes, bytes]:
-    """(head, what came behind it) of an answer that switches protocols; raises `OpeningRefused` for any other."""
+    """Returns the head of an answer that switches protocols, and what came behind it.
+
+    Raises `OpeningRefused` for any other answer, and `HandshakeFailed` for what is no answer.
+    """
     data = bytearray()
     while (end := data.find(b"\r\n\r\n")) < 0:
         if len(data) > _LONGEST_HEAD:

@@ -1,10 +1,9 @@
-"""The server's side of the WebSocket binding: an application of the HTTP server that asks for the whole connection."""
+"""The server's side of the WebSocket binding: an application of the HTTP server that takes connections over."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-import logging
 import ssl
 from collections.abc import Awaitable, Iterable
 from functools import partial
@@ -16,6 +15,8 @@ import trio
 from mcp_actors.abc import ServerHandler
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
+from mcp_actors.logging import log
+from mcp_actors.supervision import POLLER, SOCKET_CONNECTION, TICKER, Containment, reraised, start_again
 from mcp_transports._poller import Poller
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.listen_url import ListenUrl
@@ -26,13 +27,12 @@ from mcp_transports.http.server.endpoint import Authenticate
 from mcp_transports.http.server.error_responses import STOPPING, Exchange, Refusal, not_allowed
 from mcp_transports.http.server.origin_policy import OriginPolicy
 from mcp_transports.sockets.stream import ConnectedSocket
-from mcp_transports.websocket.channel import GOING_AWAY, WebSocketChannel
+from mcp_transports.websocket.channel import WebSocketChannel
 from mcp_transports.websocket.keepalive import KeepAlive, KeepAliveTimes
 from mcp_transports.websocket.opening import accept
+from mcp_transports.websocket.protocol import GOING_AWAY
 
 __all__ = ["WebSocketServerStatistics", "WebSocketServerTransport"]
-
-_logger = logging.getLogger("mcp_transports.websocket")
 
 SUBPROTOCOL = "mcp"
 # Each costs two tasks, a descriptor and some KiB.
@@ -55,7 +55,9 @@ NO_VERSION = Refusal(
     400, "the header sec-websocket-version is missing", headers=(("sec-websocket-version", _VERSION),)
 )
 NO_KEY = Refusal(400, "the header sec-websocket-key is missing, or is not 16 bytes in base64")
-TOO_EARLY = Refusal(400, "an upgrade request has no body, and nothing follows it before it is answered")
+NOT_ALONE = Refusal(
+    400, "an upgrade request has no body and travels alone: nothing follows it before it is answered"
+)
 NO_SUBPROTOCOL = Refusal(
     400, f"the subprotocol {SUBPROTOCOL!r} must be offered; the setting require_subprotocol asks for it"
 )
@@ -74,23 +76,30 @@ class WebSocketServerStatistics:
 class WebSocketServerTransport:
     """Serves MCP over WebSocket at one URL, one session for each connection. A `ServerTransport`.
 
-    ``url`` is ``ws://HOST:PORT/PATH`` (port 0 for any free one, path ``/`` if absent), or ``wss://…`` with an
-    ``ssl_context``. When an `HttpServerTransport` is served at the same address already, in this process and with the
-    same ``ssl_context``, both share its port: requests that ask for an upgrade come here.
+    When an `HttpServerTransport` is served at the same address already, in this process and with the same
+    ``ssl_context``, both share its port: requests that ask for an upgrade come here. Compression is never agreed to.
 
-    - ``allowed_hosts`` and ``allowed_origins`` are those of `OriginPolicy`: by default what leads to the bound
-      address alone, and browsers only from there. Others are refused with 403;
-    - ``authenticate(request)`` returns, or is awaited for, who the peer is: a name, ``None`` for anybody, or a
-      `Refusal`, say one with 401. It is asked before the upgrade. What it raises is answered with 500 and logged;
-    - ``require_subprotocol`` (off): refuse clients that do not offer the subprotocol ``mcp``. It is confirmed to those
-      that do; the others are served without one;
-    - ``max_message_bytes`` (16 MiB): the longest message either way; a longer one is refused with close code 1009;
-    - ``max_connections`` (20,000): over it connections are answered with 503. ``handshake_time`` (10 s) bounds the
-      opening;
-    - ``ping_interval`` (20 s), ``ping_timeout`` (20 s), ``write_timeout`` (30 s) and ``close_timeout`` (0.5 s) are
-      those of `KeepAliveTimes`.
+    Args:
+        url: ``ws://HOST:PORT/PATH`` (port 0 for any free one, path ``/`` if absent), or ``wss://…`` with an
+            ``ssl_context``.
+        allowed_hosts, allowed_origins: those of `OriginPolicy`: by default what leads to the bound address alone, and
+            browsers only from there. Others are refused with 403.
+        authenticate: ``authenticate(request)`` returns, or is awaited for, who the peer is: a name, ``None`` for
+            anybody, or a `Refusal`, say one with 401. It is called before the upgrade. What it raises is answered
+            with 500 and logged.
+        ssl_context: for ``wss``.
+        require_subprotocol: refuse clients that do not offer the subprotocol ``mcp``; off by default. It is confirmed
+            to those that do; the others are served without one.
+        max_message_bytes: the longest message either way, 16 MiB by default; a longer one is refused with the close
+            code 1009.
+        max_connections: over it connections are answered with 503; 20,000 by default.
+        handshake_time: seconds that the request's head, a TLS handshake, and the answer may take, each; 10 by default.
+        ping_interval, ping_timeout, write_timeout, close_timeout: seconds, those of `KeepAliveTimes` (20, 20, 30 and
+            0.5 by default).
 
-    Compression is never agreed to. Raises `ValueError` for a URL that cannot be served.
+    Raises:
+        ValueError: for a URL that cannot be served, ``wss`` without an ``ssl_context`` or ``ws`` with one, and for
+            limits and times that are not greater than zero.
     """
 
     def __init__(
@@ -113,21 +122,20 @@ class WebSocketServerTransport:
         scheme, colon, where = url.partition("://")
         if scheme.lower() not in ("ws", "wss") or not colon:
             raise ValueError(f"not a URL that WebSocket is served at: {url!r}")
-        self._place = place = ListenUrl(f"http{scheme[2:].lower()}://{where}", default_path="/")
-        if place.secure != (ssl_context is not None):
+        self._address = address = ListenUrl(f"http{scheme[2:].lower()}://{where}", default_path="/")
+        if address.secure != (ssl_context is not None):
             raise ValueError("wss needs an ssl_context, and ws has none")
         if max_message_bytes < 1:
             raise ValueError("max_message_bytes must be at least 1")
         self._ssl_context = ssl_context
-        self._guard = OriginPolicy(
-            place.host or "", allowed_hosts=allowed_hosts, allowed_origins=allowed_origins
+        self._origin_policy = OriginPolicy(
+            address.host or "", allowed_hosts=allowed_hosts, allowed_origins=allowed_origins
         )
         self._authenticate = authenticate
         self._require_subprotocol = require_subprotocol
         self._max_message_bytes = max_message_bytes
-        self._handshake_time = handshake_time
         self._limits = HttpLimits(connections=max_connections, head_time=handshake_time)
-        self._keeper = KeepAlive(
+        self._keep_alive = KeepAlive(
             KeepAliveTimes(
                 ping_interval=ping_interval,
                 ping_timeout=ping_timeout,
@@ -141,11 +149,11 @@ class WebSocketServerTransport:
         self._refused = 0
 
     def __repr__(self) -> str:
-        state = "not served" if self._handler is None else f"{len(self._keeper)} connections"
+        state = "not served" if self._handler is None else f"{len(self._keep_alive)} connections"
         return f"<WebSocketServerTransport {self._url()}: {state}>"
 
     def _url(self, port: int | None = None) -> str:
-        return "ws" + self._place.url(port).removeprefix("http")
+        return "ws" + self._address.url(port).removeprefix("http")
 
     async def serve(
         self,
@@ -155,71 +163,80 @@ class WebSocketServerTransport:
     ) -> None:
         """Serves until cancelled, or until `handler.stopping` is set and all connections have ended.
 
-        Reports its URL, with the real port, once connections are accepted. On every way out each peer hears 1001.
-        Raises `ConnectFailed` when it cannot listen there, `LocalProtocolError` if this object is served already.
+        Reports its URL, with the real port, once connections are accepted. Cancelled, every connection is cancelled,
+        and each peer gets a Close frame with 1001. What a connection's handler raises ends that connection alone.
+
+        Raises:
+            ConnectFailed: it cannot listen there.
+            LocalProtocolError: this object is served already.
         """
         if self._handler is not None:
             raise LocalProtocolError(f"{self._url()} is served already")
         self._handler = handler
         self._poller = poller = Poller()
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(poller.run, name="read what arrives over WebSockets")
-                nursery.start_soon(self._keeper.run, name="keep WebSockets alive")
-                async with share_port(
-                    self._place, self, ssl_context=self._ssl_context, limits=self._limits, upgrades=True
-                ) as seat:
-                    task_status.started(self._url(seat.port))
-                    await seat.serve(handler.stopping)
-                nursery.cancel_scope.cancel(reason="the listener is done")
+            with reraised() as body:
+                async with trio.open_nursery() as nursery:
+                    start_again(nursery, POLLER, poller.run, about="of WebSockets")
+                    start_again(nursery, TICKER, self._keep_alive.run, about="of WebSockets")
+                    with body:
+                        await self._listen(handler, task_status)
+                    nursery.cancel_scope.cancel(reason="the listener is done")
         finally:
             self._handler = self._poller = None
             poller.close()
-            # Those of a listener that is not ours go on otherwise.
+            # The connections of a listener that another transport serves would go on.
             for scope in self._scopes:
                 scope.cancel(reason="this transport is not served any more")
 
+    async def _listen(self, handler: ServerHandler, task_status: trio.TaskStatus[str]) -> None:
+        async with share_port(
+            self._address, self, ssl_context=self._ssl_context, limits=self._limits, upgrades=True
+        ) as shared:
+            task_status.started(self._url(shared.port))
+            await shared.serve(handler.stopping)
+
     def statistics(self) -> WebSocketServerStatistics:
         """What is open now."""
-        return WebSocketServerStatistics(len(self._keeper), self._refused)
+        return WebSocketServerStatistics(len(self._keep_alive), self._refused)
 
     # -- the opening -----------------------------------------------------------------------------------------------
 
     def __call__(self, request: Request, response: Response) -> None:
-        """The application of the listener: refuses a request, or takes its connection over. Never waits."""
-        turn = Exchange(request, response)
+        """Refuses a request, or takes its connection over: this object is an application of the HTTP server."""
+        exchange = Exchange(request, response)
         refusal = self._refusal(request)
         if refusal is not None:
-            self._refuse(turn, refusal)
+            self._refuse(exchange, refusal)
         elif self._authenticate is None:
-            self._admit(turn, None)
+            self._admit(exchange, None)
         else:
             found = self._authenticate(request)
             if isawaitable(found):
-                response.run(partial(self._admit_later, turn, found))
+                response.run(partial(self._admit_later, exchange, found))
             else:
-                self._admit(turn, found)
+                self._admit(exchange, found)
 
-    async def _admit_later(self, turn: Exchange, finding: Awaitable[str | Refusal | None]) -> None:
-        self._admit(turn, await finding)
+    async def _admit_later(self, exchange: Exchange, finding: Awaitable[str | Refusal | None]) -> None:
+        self._admit(exchange, await finding)
 
-    def _admit(self, turn: Exchange, found: str | Refusal | None) -> None:
+    def _admit(self, exchange: Exchange, found: str | Refusal | None) -> None:
         if isinstance(found, Refusal):
-            self._refuse(turn, found)
-        elif not turn.response.upgrade(partial(self._converse, turn.request, found)):
-            self._refuse(turn, TOO_EARLY)
+            self._refuse(exchange, found)
+        elif not exchange.response.upgrade(partial(self._serve_connection, exchange.request, found)):
+            self._refuse(exchange, NOT_ALONE)
 
-    def _refuse(self, turn: Exchange, refusal: Refusal) -> None:
+    def _refuse(self, exchange: Exchange, refusal: Refusal) -> None:
         self._refused += 1
-        turn.refuse(refusal)
+        exchange.refuse(refusal)
 
     def _refusal(self, request: Request) -> Refusal | None:
-        """RFC 6455 §4.2.1, after what is not the business of WebSocket."""
+        """Returns why a request is refused: first what concerns every HTTP server, then RFC 6455 section 4.2.1."""
         headers = request.headers
-        verdict = self._guard.check(headers.get("host"), headers.get("origin"))
+        verdict = self._origin_policy.check(headers.get("host"), headers.get("origin"))
         if verdict.refusal is not None:
             return Refusal(403, verdict.refusal)
-        if request.path != self._place.path:
+        if request.path != self._address.path:
             return Refusal(404, "nothing is served at this path")
         if request.method != "GET":
             return not_allowed("GET")
@@ -230,53 +247,59 @@ class WebSocketServerTransport:
             return NO_VERSION if version is None else WRONG_VERSION
         if not _is_key(headers.get("sec-websocket-key", "")):
             return NO_KEY
-        if request.body:
-            return TOO_EARLY
+        if request.body or not request.head:
+            return NOT_ALONE
         if self._require_subprotocol and SUBPROTOCOL not in _listed(headers, "sec-websocket-protocol"):
             return NO_SUBPROTOCOL
         if self._handler is None or self._handler.stopping.is_set():
             return STOPPING
         return None
 
-    # -- the conversation ------------------------------------------------------------------------------------------
+    # -- an open connection ----------------------------------------------------------------------------------------
 
-    async def _converse(self, request: Request, principal: str | None, stream: trio.abc.Stream) -> None:
-        handler = self._handler
-        try:
-            with trio.fail_after(self._handshake_time):
-                offered = SUBPROTOCOL in _listed(request.headers, "sec-websocket-protocol")
-                await accept(stream, request.headers["sec-websocket-key"], SUBPROTOCOL if offered else None)
-            if handler is not None:
+    async def _serve_connection(
+        self, request: Request, principal: str | None, stream: trio.abc.Stream
+    ) -> None:
+        """Goes on with a connection that the HTTP server has handed over. Raises nothing of its own."""
+        with Containment(SOCKET_CONNECTION, details={"peer": request.peer}):
+            try:
+                with trio.fail_after(self._limits.head_time):
+                    offered = SUBPROTOCOL in _listed(request.headers, "sec-websocket-protocol")
+                    await accept(stream, request.head, SUBPROTOCOL if offered else None)
+            except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError) as error:
+                log.debug("no WebSocket was opened", peer=request.peer, reason=repr(error))
+                return
+            handler = self._handler
+            if handler is None:
+                return
+            with reraised() as body:
                 async with trio.open_nursery() as nursery:
-                    if isinstance(stream, trio.SocketStream):
-                        stream = ConnectedSocket.adopt(stream, self._poller)
-                    await self._run(handler, principal, self._channel(stream, request, nursery))
+                    with body:
+                        if isinstance(stream, trio.SocketStream):
+                            stream = ConnectedSocket.adopt(stream, self._poller)
+                        await self._run(handler, principal, self._channel(stream, request, nursery))
                     nursery.cancel_scope.cancel(reason="the connection has ended")
-        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError) as error:
-            _logger.debug("%s left while its WebSocket was opened: %s", request.peer, error)
-        except Exception:
-            _logger.exception("the WebSocket of %s failed", request.peer)
 
     def _channel(self, stream: trio.abc.Stream, request: Request, nursery: trio.Nursery) -> WebSocketChannel:
         return WebSocketChannel(
             stream,
             client=False,
-            spawn=nursery.start_soon,
+            nursery=nursery,
             max_message_bytes=self._max_message_bytes,
-            close_timeout=self._keeper.times.close_timeout,
-            goodbye=GOING_AWAY,
+            close_timeout=self._keep_alive.times.close_timeout,
+            close_code=GOING_AWAY,
             peer=request.peer,
         )
 
     async def _run(self, handler: ServerHandler, principal: str | None, channel: WebSocketChannel) -> None:
-        self._keeper.add(channel)
+        self._keep_alive.add(channel)
         with trio.CancelScope() as scope:
             self._scopes.add(scope)
             try:
                 await handler(channel, principal)
             finally:
                 self._scopes.discard(scope)
-                self._keeper.discard(channel)
+                self._keep_alive.discard(channel)
                 await channel.aclose()
 
 

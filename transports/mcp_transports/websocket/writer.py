@@ -1,63 +1,66 @@
-"""The sending side of an open WebSocket: bursts of messages, and between them what is owed to the peer.
+"""The sending side of an open WebSocket: bursts of messages, and between them the control frames that are queued.
 
-Pongs, pings and goodbyes are *owed*: whoever finds out about one notes it down, and a short task pays as soon as
-nothing else is being sent. So reading never waits for a write, and of a flood of pings only the last one is a debt.
+Pongs, pings and Close frames are queued by the protocol; a short task writes them as soon as nothing else is being
+written. So reading never waits for a write.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import trio
-from wsproto.connection import Connection, ConnectionState
-from wsproto.events import CloseConnection, Event, Ping, Pong
 
 from mcp_actors.abc import Frame
+from mcp_actors.supervision import WEBSOCKET_CONTROL, start
 from mcp_transports.sockets.stream import ConnectedSocket
+from mcp_transports.websocket.protocol import WebSocketProtocol
 
-__all__ = ["FrameWriter", "Spawn"]
+__all__ = ["FrameWriter"]
 
-# A longer write goes out in such pieces, so that a peer's progress with it is seen.
+# Bytes. A longer write goes out in such pieces, so that a peer's progress with it is seen.
 _PIECE = 64 * 1024
 
 # Streams whose bytes are those of the socket.
-BARE = trio.SocketStream, ConnectedSocket
-
-Spawn = Callable[[Callable[[], Awaitable[object]]], object]
+_BARE = trio.SocketStream, ConnectedSocket
 
 
 class FrameWriter:
-    """Writes to one stream. ``spawn`` starts a task that lives as long as the connection at most."""
+    """Writes to one stream what ``protocol`` wants sent, in tasks of ``nursery`` where no task waits for it.
+
+    ``on_crash(error)`` is called when such a task fails in a way that is not the peer's doing.
+    """
 
     __slots__ = (
         "_descriptor",
+        "_flushing",
         "_lock",
-        "_paying",
-        "_ping",
-        "_pong",
-        "_rest",
-        "_said_goodbye",
-        "_spawn",
+        "_nursery",
+        "_on_crash",
+        "_protocol",
         "_stream",
-        "_wire",
-        "goodbye",
+        "_unwritten",
         "progress",
         "torn",
     )
 
-    def __init__(self, stream: trio.abc.Stream, wire: Connection, spawn: Spawn) -> None:
+    def __init__(
+        self,
+        stream: trio.abc.Stream,
+        protocol: WebSocketProtocol,
+        nursery: trio.Nursery,
+        on_crash: Callable[[BaseException], object],
+    ) -> None:
         self._stream = stream
-        self._wire = wire
-        self._spawn = spawn
+        self._protocol = protocol
+        self._nursery = nursery
+        self._on_crash = on_crash
         # Where a socket lies bare, a small frame can be sent without a task being woken for it.
-        self._descriptor = stream.socket.fileno() if isinstance(stream, BARE) else -1
+        self._descriptor = stream.socket.fileno() if isinstance(stream, _BARE) else -1
         self._lock = trio.Lock()
-        self._rest = b""
-        self._pong: bytes | None = None
-        self._ping = self._paying = self._said_goodbye = False
-        self.goodbye: CloseConnection | None = None
-        """The last thing to say, once there is one. Nothing is sent behind it."""
+        # What a system call left of a frame.
+        self._unwritten = b""
+        self._flushing = False
         self.torn = False
         """Whether a write did not end, perhaps inside of a frame; true also while one goes on."""
         self.progress = 0
@@ -68,90 +71,72 @@ class FrameWriter:
         """Whether something is being written."""
         return self._lock.locked()
 
-    async def send(self, make: Callable[[Sequence[Frame]], bytes], frames: Sequence[Frame]) -> None:
-        """Writes what ``make(frames)`` returns, when nothing else is being written."""
+    async def send(self, encode: Callable[[Sequence[Frame]], bytes], frames: Sequence[Frame]) -> None:
+        """Writes what ``encode(frames)`` returns, once nothing else is being written.
+
+        Cancelled while it waits, nothing was written; cancelled later, the stream may be torn inside a frame.
+
+        Raises:
+            trio.BrokenResourceError: the stream is broken or torn.
+            trio.ClosedResourceError: the stream was closed.
+        """
         await self._acquire()
         try:
-            data = make(frames)
+            data = encode(frames)
             if self.torn:
                 raise trio.BrokenResourceError("an earlier send did not end, perhaps inside a frame")
             await self._write(data)
         finally:
             self._lock.release()
 
-    def can_send_now(self, size: int) -> bool:
-        """Whether a short message may be written at once, past the queue."""
+    def can_write_now(self, size: int) -> bool:
+        """Whether a message of ``size`` bytes may be written at once, past the queue."""
         return (
             self._descriptor >= 0
             and size <= _PIECE
-            and not (self.torn or self._rest or self.goodbye is not None or self._lock.locked())
+            and not (self.torn or self._unwritten or self._lock.locked())
         )
 
-    def send_now(self, data: bytes) -> bool:
-        """Writes all with one system call, or nothing, or a part, of which the rest will be written before all else."""
+    def write_now(self, data: bytes) -> bool:
+        """Writes all with one system call, or nothing, or a part, whose remainder is then written before all else."""
         try:
             sent = os.write(self._descriptor, data)
         except OSError:
             return False  # no room, or no connection: the writer finds out which
         if sent < len(data):
-            self._rest = data[sent:]
-            self._pay_soon()
+            self._unwritten = data[sent:]
+            self.flush_soon()
         return True
 
-    # -- what is owed ----------------------------------------------------------------------------------------------
+    def flush_soon(self) -> None:
+        """Has a task write the control frames that are queued."""
+        if not self._flushing:
+            self._flushing = True
+            start(self._nursery, WEBSOCKET_CONTROL, self._flush_in_a_task, on_crash=self._on_crash)
 
-    def owe_pong(self, payload: bytes) -> None:
-        """Of several pings only the last one needs an answer (RFC 6455 §5.5.3)."""
-        self._pong = payload
-        self._pay_soon()
-
-    def owe_ping(self) -> None:
-        """Asks the peer for a sign of life."""
-        self._ping = True
-        self._pay_soon()
-
-    def owe_goodbye(self, goodbye: CloseConnection) -> None:
-        """Says the last word; what is owed beside it is said no more."""
-        self.goodbye = goodbye
-        self._pay_soon()
-
-    def _pay_soon(self) -> None:
-        if not self._paying:
-            self._paying = True
-            self._spawn(self._pay_in_a_task)
-
-    async def _pay_in_a_task(self) -> None:
+    async def _flush_in_a_task(self) -> None:
         try:
-            await self.pay()
+            await self.flush()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            return  # whoever reads or sends next is told
+            return  # the next receive or send raises it
         finally:
-            self._paying = False
+            self._flushing = False
 
-    async def pay(self) -> None:
-        """Sends what is owed, after what is being sent."""
+    async def flush(self) -> None:
+        """Writes the control frames that are queued, behind what is being written; raises as `send` does.
+
+        Writes nothing to a stream that is torn.
+        """
         await self._acquire()
         try:
-            while not self.torn and (data := self._debt()):
-                await self._write(data)
+            while not self.torn and (self._unwritten or self._protocol.has_control_to_send):
+                await self._write(b"")
         finally:
             self._lock.release()
 
-    def _debt(self) -> bytes:
-        owed: list[Event] = []
-        if self.goodbye is None and self._wire.state is ConnectionState.OPEN:
-            if self._pong is not None:
-                owed.append(Pong(self._pong))
-            if self._ping:
-                owed.append(Ping(b""))
-        self._pong, self._ping = None, False
-        if self.goodbye is not None and not self._said_goodbye:
-            self._said_goodbye = True
-            owed.append(self.goodbye)
-        rest, self._rest = self._rest, b""
-        return rest + b"".join([self._wire.send(each) for each in owed])
-
-    # -- bytes -----------------------------------------------------------------------------------------------------
+    def close_soon(self) -> None:
+        """Has a task close the stream at once, whatever is being written."""
+        start(self._nursery, WEBSOCKET_CONTROL, trio.aclose_forcefully, self._stream)
 
     async def _acquire(self) -> None:
         try:
@@ -160,16 +145,18 @@ class FrameWriter:
             await self._lock.acquire()
 
     async def _write(self, data: bytes) -> None:
-        """Writes bytes of whole frames; the caller holds the lock."""
-        if self._rest:
-            data, self._rest = self._rest + data, b""
+        """Writes what a system call left, control frames, then whole frames; the caller holds the lock."""
+        if self._protocol.has_control_to_send:
+            data = self._protocol.control_to_send() + data
+        if self._unwritten:
+            data, self._unwritten = self._unwritten + data, b""
         self.torn = True
         if len(data) <= _PIECE:
             await self._stream.send_all(data)
         else:
             with memoryview(data) as view:
-                for start in range(0, len(data), _PIECE):
-                    await self._stream.send_all(view[start : start + _PIECE])
+                for begin in range(0, len(data), _PIECE):
+                    await self._stream.send_all(view[begin : begin + _PIECE])
                     self.progress += 1
         self.torn = False
         self.progress += 1

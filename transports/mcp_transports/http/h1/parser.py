@@ -68,6 +68,8 @@ class RequestParser:
         "_body_wire",
         "_chunked",
         "_feed",
+        "_head_is_first",
+        "_head_so_far",
         "_headers",
         "_http",
         "_keep_alive",
@@ -101,6 +103,9 @@ class RequestParser:
         self.body_received = 0
         self.head_received = 0
         self._upgrading = False
+        # The bytes of a head that came in more than one read, in case that it asks for another protocol.
+        self._head_so_far = bytearray()
+        self._head_is_first = True
         self._method = self._target = self._path = self._query = self._version = ""
         # The last target and host that were found good: most requests come with the same ones.
         self._seen_url = b""
@@ -116,7 +121,7 @@ class RequestParser:
     def close(self) -> None:
         """Lets go of the C parser, which refers to this object, and of everything half read."""
         del self._http, self._feed
-        self._headers, self._parts, self.ready = {}, [], []
+        self._headers, self._parts, self.ready, self._head_so_far = {}, [], [], bytearray()
 
     def feed(self, data: bytes | memoryview) -> None:
         """Takes bytes from the wire. Never raises for what a peer sends."""
@@ -131,6 +136,8 @@ class RequestParser:
         if self.state == "between" or self.finished:
             return
         if self.state == "head":
+            if self._head_is_first:
+                self._head_so_far += data
             # Bytes of the feed in which a head began are not counted: they may belong to the request before it.
             if began == "head":
                 self.head_received += size
@@ -159,6 +166,7 @@ class RequestParser:
         self._body_wire = 0
         self.body_received = 0
         self.head_received = 0
+        self._head_is_first = not self.ready
 
     def on_url(self, url: bytes) -> None:
         """A piece of the target."""
@@ -251,6 +259,8 @@ class RequestParser:
         )
         # A parser that waits for its next request keeps nothing of this one alive.
         self._headers, self._parts = {}, []
+        if self._head_so_far:
+            self._head_so_far = bytearray()
         self.state = "between"
         self.expects_continue = False
         if not self._keep_alive:
@@ -302,15 +312,20 @@ class RequestParser:
         read by a fresh parser that is told its framing.
         """
         rest = memoryview(data)
+        head = bytes(self._head_so_far) + rest[:offset] if self._head_is_first else b""
         while True:
             rest = rest[offset:]
             self._upgrading = False
             length = self._headers.get("content-length", "0")
             try:
                 if self._chunked or int(length):
+                    head = b""
                     self._restart(length)
                 else:
                     self.on_message_complete()
+                    request = self.ready[-1]
+                    if head and isinstance(request, Request):
+                        request.head, head = head, b""
                 if rest and not self.finished:
                     self._feed(rest)
                 return

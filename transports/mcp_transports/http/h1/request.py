@@ -29,6 +29,9 @@ class Request(msgspec.Struct, gc=False):
     """``"127.0.0.1:4711"``, ``"[::1]:4711"`` or ``"unix"``."""
     secure: bool = False
     """Whether it came through TLS."""
+    head: bytes = b""
+    """Of a request that asks for another protocol, the bytes of its head as they came, so that the other protocol can
+    read them; empty when an earlier request came in the same read, and for all other requests."""
 
 
 class MalformedRequest(msgspec.Struct, gc=False):

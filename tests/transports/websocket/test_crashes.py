@@ -1,0 +1,162 @@
+"""What crashes in or around one WebSocket costs that WebSocket; peers that leave are not worth a line."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+
+from mcp_actors.abc import Frame
+from mcp_transports.websocket.channel import WebSocketChannel
+from mcp_transports.websocket.client import WebSocketClientTransport
+from mcp_transports.websocket.server import WebSocketServerTransport
+from mcp_transports.websocket.writer import FrameWriter
+from tests.transports.crashes import CRASHES, CrashingOnce, captured_logs, loud
+from tests.transports.lines import PATIENCE, until
+
+from .raw import PING, TEXT, RawPeer, frame, path_of, raw_peer
+
+ENDINGS = trio.EndOfChannel, trio.BrokenResourceError
+EACH_CRASH = pytest.mark.parametrize("crash", CRASHES.values(), ids=CRASHES.keys())
+# What a function that never waits can raise.
+AT_ONCE = {name: crash for name, crash in CRASHES.items() if name != "a stray Cancelled"}
+EACH_CRASH_AT_ONCE = pytest.mark.parametrize("crash", AT_ONCE.values(), ids=AT_ONCE.keys())
+Crash = Callable[[], Awaitable[None]]
+
+
+def crash_now(crash: Crash) -> None:
+    """Has ``crash`` raise in a function that never waits."""
+    try:
+        crash().__await__().send(None)  # type: ignore[attr-defined]
+    except StopIteration:
+        pass
+
+
+async def speaks(url: str) -> None:
+    async with WebSocketClientTransport(url).connect() as channel:
+        await channel.send(Frame(b"1"))
+        assert (await channel.receive()).data == b"1"
+
+
+@EACH_CRASH
+async def test_a_handler_that_crashes_costs_its_own_connection(crash: Crash) -> None:
+    transport = WebSocketServerTransport("ws://127.0.0.1:0/")
+    with captured_logs() as logs, trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as service:
+            url = await service.start(transport.serve, CrashingOnce(crash))
+            async with WebSocketClientTransport(url).connect() as sibling:
+                async with WebSocketClientTransport(url).connect() as victim:
+                    await victim.send(Frame(b'"crash"'))
+                    with pytest.raises(ENDINGS):
+                        await victim.receive()
+                await sibling.send(Frame(b"{}"))
+                assert (await sibling.receive()).data == b"{}"
+            await speaks(url)
+            await until(lambda: transport.statistics().connections == 0)
+            service.cancel_scope.cancel()
+    assert [each["event"] for each in logs if each["log_level"] == "error"] == ["connection failed"]
+
+
+@EACH_CRASH_AT_ONCE
+async def test_a_look_that_crashes_costs_one_connection_and_the_ticker_goes_on(
+    crash: Crash, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    transport = WebSocketServerTransport("ws://127.0.0.1:0/", ping_interval=0.1)
+    tick = WebSocketChannel.tick
+
+    def crashing(channel: WebSocketChannel, *args: object) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            crash_now(crash)
+        tick(channel, *args)  # type: ignore[arg-type]
+
+    with captured_logs() as logs, trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as service:
+            url = await service.start(transport.serve, CrashingOnce(crash))
+            async with raw_peer(url) as victim:
+                monkeypatch.setattr(WebSocketChannel, "tick", crashing)
+                assert await victim.ended()
+            # The ticker still asks after those that are silent.
+            async with raw_peer(url) as late:
+                assert await late.frame() == (PING, b"")
+            service.cancel_scope.cancel()
+    assert [each["event"] for each in logs if each["log_level"] == "error"] == ["ticker failed"]
+
+
+@EACH_CRASH
+async def test_a_writer_that_crashes_costs_its_own_connection(
+    crash: Crash, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush, crashes = FrameWriter.flush, [crash]
+
+    async def crashing(writer: FrameWriter) -> None:
+        if crashes:
+            await crashes.pop()()
+        await flush(writer)
+
+    monkeypatch.setattr(FrameWriter, "flush", crashing)
+    transport = WebSocketServerTransport("ws://127.0.0.1:0/")
+    with captured_logs() as logs, trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as service:
+            url = await service.start(transport.serve, CrashingOnce(crash))
+            async with raw_peer(url) as sibling:
+                async with raw_peer(url) as victim:
+                    await victim.send(frame(PING, b"?"))
+                    assert await victim.ended()
+                await sibling.send(frame(TEXT, b"{}"))
+                assert await sibling.frame() == (TEXT, b"{}")
+            service.cancel_scope.cancel()
+    assert [each["event"] for each in logs if each["log_level"] == "error"] == ["websocket control failed"]
+
+
+@EACH_CRASH_AT_ONCE
+async def test_a_clients_ticker_that_crashes_breaks_its_channel(
+    crash: Crash, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = WebSocketServerTransport("ws://127.0.0.1:0/")
+    with captured_logs(), trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as service:
+            url = await service.start(transport.serve, CrashingOnce(crash))
+            monkeypatch.setattr(WebSocketChannel, "tick", lambda *args: crash_now(crash))
+            async with WebSocketClientTransport(url, ping_interval=0.1).connect() as channel:
+                with pytest.raises(trio.BrokenResourceError, match="keep-alive failed"):
+                    await channel.receive()
+            service.cancel_scope.cancel()
+
+
+async def leave(url: str, after: str) -> None:
+    """Begins to open a WebSocket and resets the connection."""
+    host, _, port = url.split("/")[2].partition(":")
+    stream = await trio.open_tcp_stream(host, int(port))
+    stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer = RawPeer(stream)
+    if after == "half a head":
+        await peer.send(b"GET / HTTP/1.1\r\nUpgrade: websocket\r\n")
+    elif after != "nothing":
+        await peer.upgrade(path_of(url))
+        if after == "the answer":
+            await peer.head()
+    await stream.aclose()
+
+
+@pytest.mark.parametrize("after", ["nothing", "half a head", "a request", "the answer"])
+async def test_two_hundred_openings_that_are_reset_are_not_worth_a_line(
+    after: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    transport = WebSocketServerTransport("ws://127.0.0.1:0/")
+    with captured_logs() as logs, trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as service:
+            url = await service.start(transport.serve, CrashingOnce(CRASHES["an exception"]))
+            async with trio.open_nursery() as peers:
+                for _ in range(200):
+                    peers.start_soon(leave, url, after)
+            await speaks(url)
+            await until(lambda: transport.statistics().connections == 0)
+            service.cancel_scope.cancel()
+    assert loud(logs) == []
+    assert caplog.records == []
