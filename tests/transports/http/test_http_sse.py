@@ -51,7 +51,7 @@ async def test_messages_go_in_by_post_and_out_as_events(nursery: trio.Nursery) -
     assert (response.status, response.body) == (202, b"")
     await trio.testing.wait_all_tasks_blocked()
     assert stream.chunks[1:] == [b'event: message\ndata: {"n":1}\n\n']
-    assert repr(door.pipes) == "<HttpSseChannels: 1 open>"
+    assert repr(door.http_sse) == "<HttpSseChannels: 1 open>"
 
 
 async def test_the_client_that_leaves_its_stream_has_left(nursery: trio.Nursery) -> None:
@@ -70,7 +70,7 @@ async def test_the_client_that_leaves_its_stream_has_left(nursery: trio.Nursery)
     await ended.wait()
     await trio.testing.wait_all_tasks_blocked()
     assert post(door, path).status == 404
-    assert len(door.pipes) == len(door.open_streams) == 0
+    assert len(door.http_sse) == len(door.open_streams) == 0
 
 
 async def test_the_server_that_closes_ends_the_stream(nursery: trio.Nursery) -> None:

@@ -23,7 +23,8 @@ from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
 from mcp_transports.http.h1.shared_port import share_port
 from mcp_transports.http.server.endpoint import Authenticate
-from mcp_transports.http.server.error_responses import STOPPING, Exchange, Refusal, not_allowed
+from mcp_transports.http.server.error_responses import SERVER_STOPPING, Refusal, method_not_allowed
+from mcp_transports.http.server.http_exchange import HttpExchange
 from mcp_transports.http.server.origin_policy import OriginPolicy
 from mcp_transports.sockets.stream import ConnectedSocket
 from mcp_transports.websocket.channel import GOING_AWAY, WebSocketChannel
@@ -187,7 +188,7 @@ class WebSocketServerTransport:
 
     def __call__(self, request: Request, response: Response) -> None:
         """The application of the listener: refuses a request, or takes its connection over. Never waits."""
-        turn = Exchange(request, response)
+        turn = HttpExchange(request, response)
         refusal = self._refusal(request)
         if refusal is not None:
             self._refuse(turn, refusal)
@@ -200,16 +201,16 @@ class WebSocketServerTransport:
             else:
                 self._admit(turn, found)
 
-    async def _admit_later(self, turn: Exchange, finding: Awaitable[str | Refusal | None]) -> None:
+    async def _admit_later(self, turn: HttpExchange, finding: Awaitable[str | Refusal | None]) -> None:
         self._admit(turn, await finding)
 
-    def _admit(self, turn: Exchange, found: str | Refusal | None) -> None:
+    def _admit(self, turn: HttpExchange, found: str | Refusal | None) -> None:
         if isinstance(found, Refusal):
             self._refuse(turn, found)
         elif not turn.response.upgrade(partial(self._converse, turn.request, found)):
             self._refuse(turn, TOO_EARLY)
 
-    def _refuse(self, turn: Exchange, refusal: Refusal) -> None:
+    def _refuse(self, turn: HttpExchange, refusal: Refusal) -> None:
         self._refused += 1
         turn.refuse(refusal)
 
@@ -222,7 +223,7 @@ class WebSocketServerTransport:
         if request.path != self._place.path:
             return Refusal(404, "nothing is served at this path")
         if request.method != "GET":
-            return not_allowed("GET")
+            return method_not_allowed("GET")
         if not asks_for_websocket(request):
             return NO_WEBSOCKET
         version = headers.get("sec-websocket-version")
@@ -235,7 +236,7 @@ class WebSocketServerTransport:
         if self._require_subprotocol and SUBPROTOCOL not in _listed(headers, "sec-websocket-protocol"):
             return NO_SUBPROTOCOL
         if self._handler is None or self._handler.stopping.is_set():
-            return STOPPING
+            return SERVER_STOPPING
         return None
 
     # -- the conversation ------------------------------------------------------------------------------------------

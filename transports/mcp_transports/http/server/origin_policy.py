@@ -112,7 +112,8 @@ class OriginPolicy:
                 raise ValueError(f"{name!r} in allowed_headers is no name of a header")
         self._headers = ", ".join([ALLOWED_HEADERS, *extra])
         self._max_age = str(int(max_age))
-        self._remembered: dict[tuple[str | None, str | None], Verdict] = {}
+        self.remembered: dict[tuple[str | None, str | None], Verdict] = {}
+        """Verdicts on requests that were allowed, by (Host, Origin), for callers that look here before they ask."""
 
     @property
     def refuses_all(self) -> bool:
@@ -121,15 +122,15 @@ class OriginPolicy:
 
     def check(self, host: str | None, origin: str | None) -> Verdict:
         """Decides about the values of the headers ``Host`` and ``Origin``; ``None`` stands for an absent one."""
-        known = self._remembered.get((host, origin))
+        known = self.remembered.get((host, origin))
         if known is not None:
             return known
         verdict = self._decide(host, origin)
         # Refused values are as long as a peer likes and as many, so they are not worth remembering.
         if verdict.refusal is None and len(host or "") + len(origin or "") <= 600:
-            if len(self._remembered) >= _MOST_REMEMBERED:
-                self._remembered.clear()
-            self._remembered[host, origin] = verdict
+            if len(self.remembered) >= _MOST_REMEMBERED:
+                self.remembered.clear()
+            self.remembered[host, origin] = verdict
         return verdict
 
     def preflight(self, verdict: Verdict, requested: str | None) -> tuple[tuple[str, str], ...]:
