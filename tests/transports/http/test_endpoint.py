@@ -1,4 +1,4 @@
-"""The status tables of protocol §6.3 and §6.4, row by row, and who is let in."""
+"""The status tables of the specification, row by row, and who is let in."""
 
 from __future__ import annotations
 

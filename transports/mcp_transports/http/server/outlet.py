@@ -108,7 +108,7 @@ class StatelessOutlet(ResponseOutlet):
             self._exchange.response.on_gone = self._left
 
     async def accept(self, handler: ServerHandler, arrival: Arrival, principal: str | None) -> None:
-        """Has messages taken that are owed no answer, and answers 202."""
+        """Has messages taken that expect no answer, and answers 202."""
         await handler.exchange(arrival, self, principal)
         self.settle()
 

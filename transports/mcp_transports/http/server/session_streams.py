@@ -1,4 +1,4 @@
-"""The streams of a legacy session: one for each POST that is owed an answer, and one for everything else.
+"""The streams of a legacy session: one for each POST with requests, and one for everything else.
 
 A stream is a sequence of messages; a response carries them while there is one. MCP 2025-11-25, Transports, Multiple
 Connections: each message goes to one stream only. A client that lost the response has cancelled nothing (ibid.,
@@ -95,7 +95,7 @@ class SessionStream(ResponseOutlet):
     # -- as an outlet ----------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Does nothing: no request is owed an answer here."""
+        """Does nothing: no request is answered here."""
 
     def close_stream(self) -> None:
         """Ends the response for a client that resumes the stream by itself, after the time it is told (SEP-1699)."""

@@ -113,7 +113,7 @@ class HttpSession:
         return str(self._names)
 
     def deliver(self, arrival: Arrival, exchange: HttpExchange) -> None:
-        """Takes what a client POSTed. What is owed no answer is answered with 202.
+        """Takes what a client POSTed. Messages that expect no answer are answered with 202.
 
         If the engine fails on it the session ends, because nobody knows what state it is in.
         """
@@ -131,7 +131,7 @@ class HttpSession:
             exchange.fail()
 
     async def resume(self, exchange: HttpExchange, last_event_id: str) -> None:
-        """Answers a GET with the rest of the stream that an event belongs to, or with 404 if that is not known exactly.
+        """Answers a GET with what followed an event in its stream, or with 404 if that is not known exactly.
 
         MCP 2025-11-25, Transports, Resumability and Redelivery: nothing of another stream is sent.
         """
