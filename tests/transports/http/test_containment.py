@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from mcp_transports.http.h1.request import Request
 from mcp_transports.http.server import MemoryEventStore, Replay
 from tests.transports.http.fakes import Door, FakeSession, answer, notification, request, resume
 from tests.transports.http.raw import eventually
-from tests.transports.http.site import Site, call, message_of, modern, site, text
+from tests.transports.http.site import BATCHING, Site, call, message_of, modern, site, text
 
 pytestmark = pytest.mark.usefixtures("logs")
 Logs = list[MutableMapping[str, Any]]
@@ -381,12 +382,22 @@ async def test_a_server_outlives_uris_that_are_too_long_to_be_told_of() -> None:
         assert await answers(at)
 
 
-async def test_a_server_without_sessions_outlives_a_batch_of_ids_that_are_too_long() -> None:
-    """An answer repeats its request's id, so each is too long to be sent."""
+@pytest.mark.xfail(reason="the engine's task of a batch is not supervised yet", strict=False)
+async def test_a_server_without_sessions_outlives_batches_of_ids_that_are_too_long() -> None:
+    """A refusal repeats its request's id, so none of these can be sent."""
     async with site(sessions=False, max_message_bytes=4_000) as at:
+        batch = [
+            {"jsonrpc": "2.0", "id": f"{number:04}" + "x" * 4_000, "method": "no/such"}
+            for number in range(1000)
+        ]
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(_post_and_forget, at, batch)
         message, headers = modern(1, "add", a=1, b=2)
-        batch = [call(f"{number:08}" + "x" * 4_000, "add", a=1, b=2) for number in range(100)]
-        for _ in range(10):
-            with trio.move_on_after(0.5):
-                await at.post(batch, **{"mcp-protocol-version": "2025-03-26"})
         assert text((await at.post(message, **headers)).json()) == "3"
+
+
+async def _post_and_forget(at: Site, batch: list[Any]) -> None:
+    with suppress(trio.TooSlowError):
+        with trio.fail_after(1):
+            await at.post(batch, **{"mcp-protocol-version": BATCHING})

@@ -185,13 +185,13 @@ class Endpoint:
         session_id = headers.get(SESSION_HEADER)
         frame = Frame(exchange.request.body, metadata=headers)
         arrival = self._handler.sort(frame, in_session=session_id is not None)
-        refusal = arrival.refusal
+        refusal, stateless = arrival.refusal, arrival.stateless
         if refusal is not None:
-            exchange.answer(MODERN_STATUSES.status(refusal), refusal.data)
+            exchange.answer(MODERN_STATUSES[refusal.refusal], refusal.data)
         elif arrival.requests and self._handler.stopping.is_set():
             exchange.refuse(SERVER_STOPPING)
-        elif arrival.stateless or (self._sessions is None and session_id is None):
-            statuses = MODERN_STATUSES if arrival.stateless else LEGACY_STATUSES
+        elif stateless or (self._sessions is None and session_id is None):
+            statuses = MODERN_STATUSES if stateless else LEGACY_STATUSES
             outlet = StatelessOutlet(
                 exchange, self._settings.open_responses, self._settings.longest, statuses
             )

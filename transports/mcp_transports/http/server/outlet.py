@@ -124,7 +124,7 @@ class StatelessOutlet(ResponseOutlet):
         elif frame.last:
             self._forget()
             exchange = self._exchange
-            status = self._statuses.status(frame)
+            status = self._statuses[frame.refusal]
             # As `HttpExchange.answer`, without the detour: nearly every answer is sent here.
             exchange.response.answer(
                 status,

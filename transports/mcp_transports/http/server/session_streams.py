@@ -279,7 +279,7 @@ class CallStream(SessionStream):
         if exchange is not None:
             if frame.last:
                 self._exchange = None
-                exchange.answer(LEGACY_STATUSES.status(frame), frame.data)
+                exchange.answer(LEGACY_STATUSES[frame.refusal], frame.data)
             else:
                 self._open(exchange, frame.data)
         elif frame.last:

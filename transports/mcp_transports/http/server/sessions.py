@@ -276,7 +276,7 @@ class SessionTable:
             log.error("an initialize was not answered at once")
             exchange.refuse(INTERNAL_ERROR)
         else:
-            exchange.answer(LEGACY_STATUSES.status(answer), answer.data)
+            exchange.answer(LEGACY_STATUSES[answer.refusal], answer.data)
 
     def find(self, id: str, principal: str | None) -> HttpSession | None:
         """Returns a session to the principal that began it, and ``None`` to everybody else (CVE-2026-52869)."""

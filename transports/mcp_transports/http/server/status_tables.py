@@ -8,26 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import attrs
-
-from mcp_actors.abc import Frame
 from mcp_actors.errors import INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, Overloaded
 
 __all__ = ["LEGACY_STATUSES", "MODERN_STATUSES", "StatusTable"]
 
 
-@attrs.frozen
-class StatusTable:
-    """The status of an answer by the error code of its refusal."""
+class StatusTable(dict[int | None, int]):
+    """The status of an answer by the code of its refusal (`Frame.refusal`); ``None`` stands for no refusal.
 
-    by_code: Mapping[int | None, int]
-    """``None`` is the code of an answer that refuses nothing."""
-    otherwise: int
-    """The status of a refusal whose code is not in ``by_code``."""
+    Args:
+        by_code: The statuses of some codes, and of ``None``.
+        otherwise: The status of all other codes.
+    """
 
-    def status(self, frame: Frame) -> int:
-        """Returns the status of the response that carries ``frame``."""
-        return self.by_code.get(frame.refusal, self.otherwise)
+    def __init__(self, by_code: Mapping[int | None, int], *, otherwise: int) -> None:
+        super().__init__(by_code)
+        self._otherwise = otherwise
+
+    def __missing__(self, code: int | None) -> int:
+        return self._otherwise
 
 
 # MCP 2026-07-28, Streamable HTTP: 404 for a method that does not exist (Protocol Version Header), 400 for whatever else
@@ -36,4 +35,4 @@ class StatusTable:
 MODERN_STATUSES = StatusTable({None: 200, METHOD_NOT_FOUND: 404, Overloaded.CODE: 503}, otherwise=400)
 
 # MCP 2025-11-25, Transports, Sending Messages to the Server: only what is no message of the protocol is 400.
-LEGACY_STATUSES = StatusTable({PARSE_ERROR: 400, INVALID_REQUEST: 400}, otherwise=200)
+LEGACY_STATUSES = StatusTable({None: 200, PARSE_ERROR: 400, INVALID_REQUEST: 400}, otherwise=200)
