@@ -267,8 +267,8 @@ class FakeHandler:
         await self.on_connection(channel)
 
 
-class Door:
-    """An endpoint with fakes on both sides."""
+class FakeListener:
+    """Plays the HTTP server in front of an endpoint, and holds the engine that a test plays behind it."""
 
     def __init__(
         self,
@@ -359,9 +359,9 @@ def numbers(response: FakeResponse) -> list[int]:
     return [int(message["method"]) for message in response.messages if "method" in message]
 
 
-async def resume(door: Door, session: str, last_event_id: str) -> FakeResponse:
+async def resume(listener: FakeListener, session: str, last_event_id: str) -> FakeResponse:
     """A GET that goes on after an event."""
-    response = door.get(session, last_event_id)
+    response = listener.get(session, last_event_id)
     await trio.testing.wait_all_tasks_blocked()
     return response
 

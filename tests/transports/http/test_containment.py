@@ -14,7 +14,7 @@ from mcp_actors import Context
 from mcp_actors.abc import Outlet
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.server import MemoryEventStore, Replay
-from tests.transports.http.fakes import Door, FakeSession, answer, notification, request, resume
+from tests.transports.http.fakes import FakeListener, FakeSession, answer, notification, request, resume
 from tests.transports.http.raw import eventually
 from tests.transports.http.site import BATCHING, Site, call, message_of, modern, site, text
 
@@ -76,10 +76,10 @@ def post(outlet: Outlet, frame: Any) -> bool:
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 async def test_an_event_that_cannot_be_kept_ends_its_session_alone(error: BaseException, logs: Logs) -> None:
     store = FailingStore("append", error)
-    door = Door(store=store)
-    opened = [door.open() for _ in range(10)]
-    calls = [[door.post(request(number), session) for number in range(10)] for session, _ in opened]
-    listening = [door.get(session) for session, _ in opened]
+    listener = FakeListener(store=store)
+    opened = [listener.open() for _ in range(10)]
+    calls = [[listener.post(request(number), session) for number in range(10)] for session, _ in opened]
+    listening = [listener.get(session) for session, _ in opened]
     for _, engine in opened:
         for number in range(5):
             assert post(engine.outlet_of(number), notification(str(number)))
@@ -94,7 +94,7 @@ async def test_an_event_that_cannot_be_kept_ends_its_session_alone(error: BaseEx
     assert [each.json["error"]["code"] for each in calls[3][5:]] == [-32603] * 5
     assert all(each.aborted for each in calls[3][:5])
     assert listening[3].aborted
-    assert door.post(request(99), failing).status == 404
+    assert listener.post(request(99), failing).status == 404
     # Its calls unwind: what they still have to say goes nowhere.
     for number in range(10):
         post(engine.outlet_of(number), answer(number))
@@ -105,8 +105,8 @@ async def test_an_event_that_cannot_be_kept_ends_its_session_alone(error: BaseEx
             for number in range(10):
                 each.outlet_of(number).post(answer(number))
             assert all(response.ended and response.status == 200 for response in responses)
-    assert door.table.statistics().open == 9
-    assert len(door.open_streams) == 9
+    assert listener.table.statistics().open == 9
+    assert len(listener.open_streams) == 9
 
 
 @pytest.mark.parametrize("id", [None, 7, "two\nlines", b"bytes"])
@@ -115,23 +115,23 @@ async def test_an_event_id_that_is_none_ends_its_session_alone(id: Any) -> None:
         def append(self, session: str, stream: str, data: bytes) -> str:
             return id  # type: ignore[no-any-return]
 
-    door = Door(store=Mistaken())
-    session, engine = door.open()
-    response = door.post(request(1), session)
+    listener = FakeListener(store=Mistaken())
+    session, engine = listener.open()
+    response = listener.post(request(1), session)
     assert not post(engine.outlet_of(1), notification())
     assert response.status == 500
-    assert door.post(request(2), session).status == 404
+    assert listener.post(request(2), session).status == 404
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 async def test_a_stream_that_cannot_begin_is_500(error: BaseException) -> None:
     store = FailingStore("append", error)
-    door = Door(store=store)
-    session, engine = door.open()
+    listener = FakeListener(store=store)
+    session, engine = listener.open()
     store.fails = lambda session: True
-    assert door.get(session).status == 500
+    assert listener.get(session).status == 500
     assert engine.closed
-    assert door.get(session).status == 404
+    assert listener.get(session).status == 404
 
 
 @pytest.mark.parametrize("method", ["end", "forget"])
@@ -139,18 +139,18 @@ async def test_a_stream_that_cannot_begin_is_500(error: BaseException) -> None:
 async def test_a_store_that_cannot_give_back_costs_nobody_anything(method: str, error: BaseException) -> None:
     store = FailingStore(method, error)
     store.fails = lambda session: True
-    door = Door(store=store)
-    opened = [door.open() for _ in range(10)]
+    listener = FakeListener(store=store)
+    opened = [listener.open() for _ in range(10)]
     for session, engine in opened:
-        response = door.post(request(1), session)
+        response = listener.post(request(1), session)
         engine.outlet_of(1).post(notification())
         engine.outlet_of(1).post(answer(1))
         assert response.messages[-1]["result"] == "done"
-        assert door.get(session).status == 200
-        assert door.delete(session).status == 200
+        assert listener.get(session).status == 200
+        assert listener.delete(session).status == 200
         assert engine.closed
     assert store.failures == 10
-    assert door.table.statistics().open == len(door.open_streams) == 0
+    assert listener.table.statistics().open == len(listener.open_streams) == 0
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
@@ -158,16 +158,16 @@ async def test_a_store_that_cannot_tell_what_was_missed_costs_one_request(
     nursery: trio.Nursery, error: BaseException
 ) -> None:
     store = FailingStore("after", error)
-    door = Door(nursery, store=store)
-    session, engine = door.open()
-    response = door.post(request(1), session)
+    listener = FakeListener(nursery, store=store)
+    session, engine = listener.open()
+    response = listener.post(request(1), session)
     engine.outlet_of(1).post(notification())
     store.fails = lambda session: True
     for _ in range(10):
-        failed = await resume(door, session, response.ids[0])
+        failed = await resume(listener, session, response.ids[0])
         assert (failed.status, failed.json["error"]["code"]) == (500, -32603)
     store.fails = lambda session: False
-    again = await resume(door, session, response.ids[0])
+    again = await resume(listener, session, response.ids[0])
     assert again.status == 200
     engine.outlet_of(1).post(answer(1))
     assert again.messages[-1]["result"] == "done"
@@ -197,14 +197,14 @@ async def test_what_authentication_raises_costs_one_request(
             raise error
         return "ann"
 
-    door = Door(nursery, authenticate=authenticate)
+    listener = FakeListener(nursery, authenticate=authenticate)
     for method in ("POST", "GET", "DELETE") * 10:
-        failed = door.send(method, headers={"authorization": "any"})
+        failed = listener.send(method, headers={"authorization": "any"})
         await trio.testing.wait_all_tasks_blocked()
         assert (failed.status, failed.json["error"]["code"]) == (500, -32603)
         assert b"disk" not in failed.body
     assert [(each["log_level"], each["costs"]) for each in logs] == [("error", "call")] * 30
-    opened = door.post(request(1, "initialize"))
+    opened = listener.post(request(1, "initialize"))
     await trio.testing.wait_all_tasks_blocked()
     assert opened.status == 200
 
@@ -214,7 +214,7 @@ async def test_a_keyboard_interrupt_belongs_to_the_program() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Door(authenticate=authenticate).post(request(1))
+        FakeListener(authenticate=authenticate).post(request(1))
 
 
 # -- tasks that serve many --------------------------------------------------------------------------------------------
@@ -224,9 +224,9 @@ async def test_a_keyboard_interrupt_belongs_to_the_program() -> None:
 async def test_a_stream_that_cannot_be_kept_alive_is_cut_off_alone(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, error: BaseException
 ) -> None:
-    door = Door(nursery, keepalive=10, max_sessions=100)
-    nursery.start_soon(door.open_streams.keep_alive)
-    streams = [door.get(door.open()[0]) for _ in range(100)]
+    listener = FakeListener(nursery, keepalive=10, max_sessions=100)
+    nursery.start_soon(listener.open_streams.keep_alive)
+    streams = [listener.get(listener.open()[0]) for _ in range(100)]
 
     def write(data: bytes) -> None:
         raise error
@@ -236,7 +236,7 @@ async def test_a_stream_that_cannot_be_kept_alive_is_cut_off_alone(
     await trio.sleep(31)
     assert [each.aborted for each in streams] == [number % 10 == 0 for number in range(100)]
     assert all(b":\n\n" in each.chunks for each in streams if not each.aborted)
-    assert len(door.open_streams) == 90
+    assert len(listener.open_streams) == 90
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
@@ -246,10 +246,10 @@ async def test_a_session_that_cannot_be_closed_expires_alone(
     error: BaseException,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    door = Door(nursery, idle=100, max_sessions=100)
-    nursery.start_soon(door.table.expire)
-    opened = [door.open() for _ in range(100)]
-    streams = [door.get(session) for session, _ in opened]
+    listener = FakeListener(nursery, idle=100, max_sessions=100)
+    nursery.start_soon(listener.table.expire)
+    opened = [listener.open() for _ in range(100)]
+    streams = [listener.get(session) for session, _ in opened]
 
     def close() -> None:
         raise error
@@ -259,9 +259,9 @@ async def test_a_session_that_cannot_be_closed_expires_alone(
     for stream in streams:
         stream.leave()
     await trio.sleep(201)
-    assert door.table.statistics().open == 0
+    assert listener.table.statistics().open == 0
     assert [engine.closed for _, engine in opened] == [number % 10 != 0 for number in range(100)]
-    _, engine = door.open()
+    _, engine = listener.open()
     await trio.sleep(201)
     assert engine.closed
 
@@ -270,9 +270,9 @@ async def test_a_session_that_cannot_be_closed_expires_alone(
 async def test_when_the_server_stops_every_session_ends_whatever_one_of_them_raises(
     error: BaseException,
 ) -> None:
-    door = Door(max_sessions=100)
-    opened = [door.open() for _ in range(100)]
-    streams = [door.get(session) for session, _ in opened]
+    listener = FakeListener(max_sessions=100)
+    opened = [listener.open() for _ in range(100)]
+    streams = [listener.get(session) for session, _ in opened]
 
     def fail(*args: object) -> None:
         raise error
@@ -281,31 +281,31 @@ async def test_when_the_server_stops_every_session_ends_whatever_one_of_them_rai
         if number % 10 == 0:
             engine.close = fail  # type: ignore[method-assign]
             streams[number].end = fail  # type: ignore[method-assign]
-    door.endpoint.stop()
-    door.endpoint.close()
+    listener.endpoint.stop()
+    listener.endpoint.close()
     assert all(each.ended for each in streams)
     assert [each.aborted for each in streams] == [number % 10 == 0 for number in range(100)]
-    assert door.table.statistics().open == 0
+    assert listener.table.statistics().open == 0
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 async def test_a_message_that_a_session_chokes_on_ends_it_alone(
     error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    door = Door(max_sessions=11)
-    opened = [door.open() for _ in range(10)]
+    listener = FakeListener(max_sessions=11)
+    opened = [listener.open() for _ in range(10)]
 
     def deliver(self: FakeSession, arrival: Any, outlet: Outlet) -> None:
         raise error
 
     monkeypatch.setattr(FakeSession, "deliver", deliver)
-    assert door.post(request(1, "initialize")).status == 500
+    assert listener.post(request(1, "initialize")).status == 500
     for number, (session, engine) in enumerate(opened):
-        failed = door.post(request(1), session)
+        failed = listener.post(request(1), session)
         assert (failed.status, failed.json["error"]["code"]) == (500, -32603)
         assert engine.closed
-        assert door.post(request(1), session).status == 404
-        assert door.table.statistics().open == 9 - number
+        assert listener.post(request(1), session).status == 404
+        assert listener.table.statistics().open == 9 - number
 
 
 # -- a whole server ---------------------------------------------------------------------------------------------------

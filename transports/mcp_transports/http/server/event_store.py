@@ -115,7 +115,7 @@ class EventStoreStatistics:
     """Their data and `EVENT_OVERHEAD` for each."""
 
 
-class _Stream:
+class _StoredStream:
     __slots__ = ("dropped", "ended", "held", "name")
 
     def __init__(self, name: str) -> None:
@@ -126,25 +126,25 @@ class _Stream:
         self.ended = False
 
 
-class _Session:
+class _StoredSession:
     __slots__ = ("bytes", "events", "key", "last", "streams", "tag")
 
     def __init__(self, key: str) -> None:
         self.key = key
         # Makes the ids of one session unknown to every other.
         self.tag = secrets.token_hex(6)
-        self.streams: dict[str, _Stream] = {}
-        self.events: deque[_Event] = deque()
+        self.streams: dict[str, _StoredStream] = {}
+        self.events: deque[_StoredEvent] = deque()
         self.bytes = 0
         # The number of the last event. Streams share the numbers, so that no id repeats even if a stream's name does.
         self.last = 0
 
 
-class _Event:
+class _StoredEvent:
     __slots__ = ("at", "data", "number", "serial", "session", "stream")
 
     def __init__(
-        self, session: _Session, stream: _Stream, number: int, serial: int, at: float, data: bytes
+        self, session: _StoredSession, stream: _StoredStream, number: int, serial: int, at: float, data: bytes
     ) -> None:
         self.session = session
         self.stream = stream
@@ -200,9 +200,9 @@ class MemoryEventStore:
         self._max_total_bytes = max_total_bytes
         self._max_age = max_age
         self._clock = clock
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, _StoredSession] = {}
         # Every event of every session, oldest first. The oldest of all is the oldest of its session as well.
-        self._order: OrderedDict[int, _Event] = OrderedDict()
+        self._order: OrderedDict[int, _StoredEvent] = OrderedDict()
         self._serial = 0
         self._bytes = 0
 
@@ -217,14 +217,14 @@ class MemoryEventStore:
         """Keeps an event and returns its id. Drops the oldest events that are over a bound then."""
         own = self._sessions.get(session)
         if own is None:
-            own = self._sessions[session] = _Session(session)
+            own = self._sessions[session] = _StoredSession(session)
         entry = own.streams.get(stream)
         if entry is None:
-            entry = own.streams[stream] = _Stream(stream)
+            entry = own.streams[stream] = _StoredStream(stream)
         own.last += 1
         self._serial += 1
         now = self._clock()
-        event = _Event(own, entry, own.last, self._serial, now, data)
+        event = _StoredEvent(own, entry, own.last, self._serial, now, data)
         own.events.append(event)
         self._order[self._serial] = event
         entry.held += 1
@@ -280,7 +280,7 @@ class MemoryEventStore:
                 break
             self._drop(oldest)
 
-    def _drop(self, event: _Event) -> None:
+    def _drop(self, event: _StoredEvent) -> None:
         """Drops an event that is the oldest of its session."""
         own, entry = event.session, event.stream
         own.events.popleft()
@@ -291,7 +291,7 @@ class MemoryEventStore:
         entry.dropped = event.number
         self._tidy(own, entry)
 
-    def _tidy(self, own: _Session, entry: _Stream) -> None:
+    def _tidy(self, own: _StoredSession, entry: _StoredStream) -> None:
         if entry.ended and not entry.held:
             del own.streams[entry.name]
             if not own.streams:
