@@ -11,14 +11,15 @@ import trio
 import trio.testing
 
 from mcp_actors.abc import Frame, FrameChannel, Outlet
+from mcp_actors.errors import LocalProtocolError
 from mcp_transports.http.h1.request import Request
-from mcp_transports.http.server.endpoint import Authenticate, Endpoint
+from mcp_transports.http.server.endpoint import Authenticate, Endpoint, EndpointPaths
 from mcp_transports.http.server.event_store import EventStore, MemoryEventStore
 from mcp_transports.http.server.http_sse import HttpSseChannels
 from mcp_transports.http.server.origin_policy import OriginPolicy
-from mcp_transports.http.server.sessions import SessionTable
+from mcp_transports.http.server.session_streams import StreamSettings
+from mcp_transports.http.server.sessions import SessionLimits, SessionTable
 from mcp_transports.http.server.sse_response import OpenSseResponses
-from mcp_transports.http.server.streams import StreamSettings
 
 BOTH = "application/json, text/event-stream"
 
@@ -45,7 +46,8 @@ class FakeResponse:
         content_type: str | None = None,
         headers: Iterable[tuple[str, str]] = (),
     ) -> None:
-        assert self.status is None, "answered twice"
+        if self.status is not None:
+            raise LocalProtocolError("this request was answered already")
         self._head(status, content_type, headers)
         self.body = body
         self.ended = True
@@ -58,7 +60,8 @@ class FakeResponse:
         headers: Iterable[tuple[str, str]] = (),
         first: bytes = b"",
     ) -> None:
-        assert self.status is None, "answered twice"
+        if self.status is not None:
+            raise LocalProtocolError("this request was answered already")
         self._head(status, content_type, headers)
         self.streaming = True
         if first:
@@ -97,8 +100,9 @@ class FakeResponse:
         self._room = trio.Event()
 
     def abort(self) -> None:
-        self.aborted = True
-        self.leave()
+        if not self.ended:
+            self.ended = self.aborted = True
+            self.leave()
 
     def leave(self) -> None:
         """The peer hangs up."""
@@ -106,7 +110,7 @@ class FakeResponse:
             self.gone = True
             self._scope.cancel()
             self._room.set()
-            if not self.ended and self.on_gone is not None:
+            if (self.aborted or not self.ended) and self.on_gone is not None:
                 self.on_gone()
 
     def run(self, fn: Callable[[], Awaitable[None]]) -> None:
@@ -150,6 +154,10 @@ class FakeArrival:
     requests: int
     initializes: bool
     refusal: Frame | None = None
+
+    @property
+    def stateless(self) -> bool:
+        return self.era == "modern"
 
 
 def answer(id: Any, result: Any = "done") -> Frame:
@@ -259,8 +267,8 @@ class FakeHandler:
         await self.on_connection(channel)
 
 
-class Door:
-    """An endpoint with fakes on both sides."""
+class FakeListener:
+    """Plays the HTTP server in front of an endpoint, and holds the engine that a test plays behind it."""
 
     def __init__(
         self,
@@ -283,19 +291,15 @@ class Door:
         self.open_streams = OpenSseResponses(keepalive)
         self.store = MemoryEventStore() if store == "memory" else store
         settings = StreamSettings(self.open_streams, longest, self.store, json_replies, 700)
-        self.table = SessionTable(settings, idle=idle, max_sessions=max_sessions)
-        self.pipes = HttpSseChannels(self.open_streams, "/messages", longest)
+        self.table = SessionTable(settings, SessionLimits(idle, max_sessions))
+        self.http_sse = HttpSseChannels(self.open_streams, "/messages", longest)
         self.endpoint = Endpoint(
             self.handler,
             OriginPolicy("127.0.0.1"),
-            self.open_streams,
-            path="/mcp",
-            longest=longest,
+            settings,
+            EndpointPaths("/mcp", "/sse"),
             sessions=self.table if sessions else None,
-            pipes=self.pipes,
-            sse_path="/sse",
-            messages_path="/messages",
-            json_replies=json_replies,
+            http_sse=self.http_sse,
             authenticate=authenticate,
         )
 
@@ -355,9 +359,9 @@ def numbers(response: FakeResponse) -> list[int]:
     return [int(message["method"]) for message in response.messages if "method" in message]
 
 
-async def resume(door: Door, session: str, last_event_id: str) -> FakeResponse:
+async def resume(listener: FakeListener, session: str, last_event_id: str) -> FakeResponse:
     """A GET that goes on after an event."""
-    response = door.get(session, last_event_id)
+    response = listener.get(session, last_event_id)
     await trio.testing.wait_all_tasks_blocked()
     return response
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+from collections.abc import MutableMapping
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from mcp_actors.abc import Frame, Outlet
 from mcp_actors.errors import LocalProtocolError
 from tests.transports.http.fakes import (
     INITIALIZED,
-    Door,
+    FakeListener,
     answer,
     error,
     notification,
@@ -43,9 +43,9 @@ from tests.transports.http.fakes import (
 async def test_a_modern_answer_has_the_status_of_its_first_frame(
     nursery: trio.Nursery, frame: Frame, status: int
 ) -> None:
-    door = Door(nursery)
-    door.handler.on_exchange = plain(frame)
-    response = door.post(request(1), era="modern")
+    listener = FakeListener(nursery)
+    listener.handler.on_exchange = plain(frame)
+    response = listener.post(request(1), era="modern")
     await trio.testing.wait_all_tasks_blocked()
     assert (response.status, response.body) == (status, frame.data)
     assert response.headers["content-type"] == "application/json"
@@ -53,7 +53,7 @@ async def test_a_modern_answer_has_the_status_of_its_first_frame(
 
 
 async def test_a_modern_request_that_says_something_first_becomes_a_stream(nursery: trio.Nursery) -> None:
-    door = Door(nursery)
+    listener = FakeListener(nursery)
 
     async def exchange(message: Any, outlet: Outlet) -> None:
         assert outlet.send_nowait(notification("one"))
@@ -61,8 +61,8 @@ async def test_a_modern_request_that_says_something_first_becomes_a_stream(nurse
         outlet.close_stream()
         outlet.post(error(1, -32601))
 
-    door.handler.on_exchange = exchange
-    response = door.post(request(1), era="modern")
+    listener.handler.on_exchange = exchange
+    response = listener.post(request(1), era="modern")
     await trio.testing.wait_all_tasks_blocked()
     assert response.status == 200
     assert response.headers == {
@@ -73,34 +73,34 @@ async def test_a_modern_request_that_says_something_first_becomes_a_stream(nurse
     assert [message.get("method", "error") for message in response.messages] == ["one", "two", "error"]
     assert response.ids == []
     assert response.ended
-    assert len(door.open_streams) == 0
+    assert len(listener.open_streams) == 0
 
 
 async def test_a_modern_notification_is_accepted_or_refused(nursery: trio.Nursery) -> None:
-    door = Door(nursery)
+    listener = FakeListener(nursery)
 
     async def nothing(message: Any, outlet: Outlet) -> None:
         await trio.lowlevel.checkpoint()
 
-    door.handler.on_exchange = nothing
-    accepted = door.post(INITIALIZED, era="modern")
+    listener.handler.on_exchange = nothing
+    accepted = listener.post(INITIALIZED, era="modern")
     await trio.testing.wait_all_tasks_blocked()
     assert (accepted.status, accepted.body) == (202, b"")
-    door.handler.on_exchange = plain(error(None, -32022))
-    refused = door.post(INITIALIZED, era="modern")
+    listener.handler.on_exchange = plain(error(None, -32022))
+    refused = listener.post(INITIALIZED, era="modern")
     await trio.testing.wait_all_tasks_blocked()
     assert refused.status == 400
 
 
 async def test_what_cannot_be_read_is_400_in_both_eras() -> None:
-    door = Door()
-    session, _ = door.open()
-    for response in (door.post(b"{"), door.post(b"{", era="modern"), door.post(b"{", session)):
+    listener = FakeListener()
+    session, _ = listener.open()
+    for response in (listener.post(b"{"), listener.post(b"{", era="modern"), listener.post(b"{", session)):
         assert (response.status, response.json["error"]["code"]) == (400, -32700)
 
 
 async def test_a_modern_client_that_leaves_cancels_its_call(nursery: trio.Nursery) -> None:
-    door = Door(nursery)
+    listener = FakeListener(nursery)
     cancelled = trio.Event()
 
     async def exchange(message: Any, outlet: Outlet) -> None:
@@ -111,19 +111,19 @@ async def test_a_modern_client_that_leaves_cancels_its_call(nursery: trio.Nurser
             cancelled.set()
             raise
 
-    door.handler.on_exchange = exchange
-    response = door.post(request(1), era="modern")
+    listener.handler.on_exchange = exchange
+    response = listener.post(request(1), era="modern")
     await trio.testing.wait_all_tasks_blocked()
-    assert len(door.open_streams) == 1
+    assert len(listener.open_streams) == 1
     response.leave()
     await cancelled.wait()
     await trio.testing.wait_all_tasks_blocked()
-    assert len(door.open_streams) == 0
+    assert len(listener.open_streams) == 0
     assert not response.ended
 
 
 async def test_a_modern_client_that_reads_slowly_makes_its_call_wait(nursery: trio.Nursery) -> None:
-    door = Door(nursery)
+    listener = FakeListener(nursery)
     sent: list[int] = []
 
     async def exchange(message: Any, outlet: Outlet) -> None:
@@ -134,8 +134,8 @@ async def test_a_modern_client_that_reads_slowly_makes_its_call_wait(nursery: tr
         assert not outlet.send_nowait(notification("no room"))
         outlet.post(answer(1))
 
-    door.handler.on_exchange = exchange
-    response = door.post(request(1), era="modern")
+    listener.handler.on_exchange = exchange
+    response = listener.post(request(1), era="modern")
     await trio.testing.wait_all_tasks_blocked()
     assert sent == [0]
     for _ in range(2):
@@ -147,28 +147,28 @@ async def test_a_modern_client_that_reads_slowly_makes_its_call_wait(nursery: tr
 
 
 async def test_what_breaks_in_an_exchange_is_500_without_a_word_about_it(
-    nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+    nursery: trio.Nursery, logs: list[MutableMapping[str, Any]]
 ) -> None:
-    door = Door(nursery)
+    listener = FakeListener(nursery)
 
     def begin(arrival: Any, outlet: Outlet, principal: str | None = None) -> None:
         if arrival.message["id"] == 2:
             outlet.post(notification())
         raise RuntimeError("secret")
 
-    with caplog.at_level(logging.ERROR):
-        door.handler.begin = begin  # type: ignore[method-assign, assignment]
-        first = door.post(request(1), era="modern")
-        second = door.post(request(2), era="modern")
-        await trio.testing.wait_all_tasks_blocked()
+    listener.handler.begin = begin  # type: ignore[method-assign, assignment]
+    first = listener.post(request(1), era="modern")
+    second = listener.post(request(2), era="modern")
+    await trio.testing.wait_all_tasks_blocked()
     assert first.status == 500
     assert b"secret" not in first.body
     assert second.aborted
-    assert "secret" in caplog.text
+    assert ["secret" in str(each["exc_info"]) for each in logs] == [True, True]
+    assert len(listener.open_streams) == 0
 
 
 async def test_a_message_that_is_too_long_is_the_senders_mistake(nursery: trio.Nursery) -> None:
-    door = Door(nursery, longest=100)
+    listener = FakeListener(nursery, longest=100)
 
     async def exchange(message: Any, outlet: Outlet) -> None:
         assert outlet.longest == 100
@@ -176,8 +176,8 @@ async def test_a_message_that_is_too_long_is_the_senders_mistake(nursery: trio.N
             outlet.post(notification("x" * 100))
         outlet.post(answer(1))
 
-    door.handler.on_exchange = exchange
-    response = door.post(request(1), era="modern")
+    listener.handler.on_exchange = exchange
+    response = listener.post(request(1), era="modern")
     await trio.testing.wait_all_tasks_blocked()
     assert response.status == 200
 
@@ -186,19 +186,19 @@ async def test_a_message_that_is_too_long_is_the_senders_mistake(nursery: trio.N
 
 
 async def test_legacy_requests_need_a_session_that_exists() -> None:
-    door = Door()
-    missing = door.post(request(1))
+    listener = FakeListener()
+    missing = listener.post(request(1))
     assert missing.status == 400
     assert "mcp-session-id" in missing.json["error"]["message"]
-    assert door.post(INITIALIZED).status == 400
-    assert door.get().status == 400
-    assert door.delete().status == 400
+    assert listener.post(INITIALIZED).status == 400
+    assert listener.get().status == 400
+    assert listener.delete().status == 400
     for response in (
-        door.post(request(1), "unknown"),
-        door.post(INITIALIZED, "unknown"),
-        door.post(request(1, "initialize"), "unknown"),
-        door.get("unknown"),
-        door.delete("unknown"),
+        listener.post(request(1), "unknown"),
+        listener.post(INITIALIZED, "unknown"),
+        listener.post(request(1, "initialize"), "unknown"),
+        listener.get("unknown"),
+        listener.delete("unknown"),
     ):
         assert (response.status, response.json["error"]["code"]) == (404, -32001)
 
@@ -216,24 +216,24 @@ async def test_legacy_requests_need_a_session_that_exists() -> None:
     ],
 )
 async def test_legacy_answers_are_200_but_for_what_was_no_request(frame: Frame, status: int) -> None:
-    door = Door()
-    session, engine = door.open()
-    response = door.post(request(1), session)
+    listener = FakeListener()
+    session, engine = listener.open()
+    response = listener.post(request(1), session)
     engine.outlet_of(1).post(frame)
     assert (response.status, response.body) == (status, frame.data)
 
 
 async def test_what_is_owed_no_answer_is_accepted() -> None:
-    door = Door()
-    session, engine = door.open()
+    listener = FakeListener()
+    session, engine = listener.open()
     for message in (INITIALIZED, {"jsonrpc": "2.0", "id": 1, "result": {}}, [INITIALIZED, INITIALIZED]):
-        response = door.post(message, session)
+        response = listener.post(message, session)
         assert (response.status, response.body) == (202, b"")
         assert engine.delivered[-1][0] == message
 
 
 async def test_without_sessions_a_legacy_request_stands_alone(nursery: trio.Nursery) -> None:
-    door = Door(nursery, sessions=False)
+    listener = FakeListener(nursery, sessions=False)
     refused = []
 
     async def exchange(message: Any, outlet: Outlet) -> None:
@@ -243,13 +243,13 @@ async def test_without_sessions_a_legacy_request_stands_alone(nursery: trio.Nurs
             refused.append(no_way_back)
         outlet.post(answer(1))
 
-    door.handler.on_exchange = exchange
+    listener.handler.on_exchange = exchange
     for message in (request(1, "initialize"), request(1)):
-        response = door.post(message)
+        response = listener.post(message)
         await trio.testing.wait_all_tasks_blocked()
         assert response.status == 200
         assert "mcp-session-id" not in response.headers
     assert len(refused) == 2
-    assert not door.handler.sessions
+    assert not listener.handler.sessions
     # Whoever names a session had one, elsewhere or before: it has to begin anew.
-    assert door.post(request(1), "old").status == 404
+    assert listener.post(request(1), "old").status == 404

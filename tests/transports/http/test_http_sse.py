@@ -12,7 +12,7 @@ from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.errors import LocalProtocolError
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.server.error_responses import Refusal
-from tests.transports.http.fakes import Door, FakeResponse
+from tests.transports.http.fakes import FakeListener, FakeResponse
 
 EVENTS = {"accept": "text/event-stream"}
 
@@ -31,31 +31,31 @@ def endpoint_of(stream: FakeResponse) -> str:
     return first[1].removeprefix("data: ")
 
 
-def post(door: Door, path: str, body: bytes = b'{"n":1}', **headers: str) -> FakeResponse:
-    return door.send("POST", path, body, {"content-type": "application/json", **headers})
+def post(listener: FakeListener, path: str, body: bytes = b'{"n":1}', **headers: str) -> FakeResponse:
+    return listener.send("POST", path, body, {"content-type": "application/json", **headers})
 
 
-async def connected(door: Door, **headers: str) -> tuple[FakeResponse, str]:
-    stream = door.send("GET", "/sse", headers={**EVENTS, **headers})
+async def connected(listener: FakeListener, **headers: str) -> tuple[FakeResponse, str]:
+    stream = listener.send("GET", "/sse", headers={**EVENTS, **headers})
     await trio.testing.wait_all_tasks_blocked()
     return stream, endpoint_of(stream)
 
 
 async def test_messages_go_in_by_post_and_out_as_events(nursery: trio.Nursery) -> None:
-    door = Door(nursery)
-    door.handler.on_connection = echo
-    stream, path = await connected(door)
+    listener = FakeListener(nursery)
+    listener.handler.on_connection = echo
+    stream, path = await connected(listener)
     assert path.startswith("/messages?session_id=")
     assert len(path) >= len("/messages?session_id=") + 32
-    response = post(door, path)
+    response = post(listener, path)
     assert (response.status, response.body) == (202, b"")
     await trio.testing.wait_all_tasks_blocked()
     assert stream.chunks[1:] == [b'event: message\ndata: {"n":1}\n\n']
-    assert repr(door.pipes) == "<HttpSseChannels: 1 open>"
+    assert repr(listener.http_sse) == "<HttpSseChannels: 1 open>"
 
 
 async def test_the_client_that_leaves_its_stream_has_left(nursery: trio.Nursery) -> None:
-    door = Door(nursery)
+    listener = FakeListener(nursery)
     ended = trio.Event()
 
     async def wait(channel: FrameChannel) -> None:
@@ -64,17 +64,17 @@ async def test_the_client_that_leaves_its_stream_has_left(nursery: trio.Nursery)
         finally:
             ended.set()
 
-    door.handler.on_connection = wait
-    stream, path = await connected(door)
+    listener.handler.on_connection = wait
+    stream, path = await connected(listener)
     stream.leave()
     await ended.wait()
     await trio.testing.wait_all_tasks_blocked()
-    assert post(door, path).status == 404
-    assert len(door.pipes) == len(door.open_streams) == 0
+    assert post(listener, path).status == 404
+    assert len(listener.http_sse) == len(listener.open_streams) == 0
 
 
 async def test_the_server_that_closes_ends_the_stream(nursery: trio.Nursery) -> None:
-    door = Door(nursery)
+    listener = FakeListener(nursery)
     channels = []
 
     async def close(channel: FrameChannel) -> None:
@@ -87,56 +87,56 @@ async def test_the_server_that_closes_ends_the_stream(nursery: trio.Nursery) -> 
             await channel.receive()
         assert not channel.write_now(Frame(b"{}"))
 
-    door.handler.on_connection = close
-    stream, path = await connected(door)
+    listener.handler.on_connection = close
+    stream, path = await connected(listener)
     assert stream.ended
-    assert post(door, path).status == 404
+    assert post(listener, path).status == 404
     assert repr(channels[0]) == "<HttpSseChannel peer closed>"
 
 
 async def test_bad_requests_beside_a_pipe(nursery: trio.Nursery) -> None:
-    door = Door(nursery)
-    door.handler.on_connection = echo
-    _, path = await connected(door)
-    assert post(door, "/messages").status == 404
-    assert post(door, "/messages?session_id=unknown").status == 404
-    assert post(door, "/messages?other=1&" + path.partition("?")[2]).status == 202
-    assert door.send("POST", path, b"{}", {"content-type": "text/plain"}).status == 415
-    assert door.send("GET", "/sse").status == 406
+    listener = FakeListener(nursery)
+    listener.handler.on_connection = echo
+    _, path = await connected(listener)
+    assert post(listener, "/messages").status == 404
+    assert post(listener, "/messages?session_id=unknown").status == 404
+    assert post(listener, "/messages?other=1&" + path.partition("?")[2]).status == 202
+    assert listener.send("POST", path, b"{}", {"content-type": "text/plain"}).status == 415
+    assert listener.send("GET", "/sse").status == 406
 
 
 async def test_a_pipe_belongs_to_who_opened_it(nursery: trio.Nursery) -> None:
     def name(request: Request) -> str | Refusal | None:
         return request.headers.get("authorization")
 
-    door = Door(nursery, authenticate=name)
-    door.handler.on_connection = echo
-    _, path = await connected(door, authorization="ann")
-    assert door.handler.principals == ["ann"]
-    assert post(door, path, authorization="ann").status == 202
-    assert post(door, path, authorization="bob").status == 404
-    assert post(door, path).status == 404
+    listener = FakeListener(nursery, authenticate=name)
+    listener.handler.on_connection = echo
+    _, path = await connected(listener, authorization="ann")
+    assert listener.handler.principals == ["ann"]
+    assert post(listener, path, authorization="ann").status == 202
+    assert post(listener, path, authorization="bob").status == 404
+    assert post(listener, path).status == 404
 
 
 async def test_a_server_that_reads_slowly_makes_posts_wait_and_then_refuses_them(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
-    door = Door(nursery)
+    listener = FakeListener(nursery)
     read = trio.Event()
 
     async def later(channel: FrameChannel) -> None:
         await read.wait()
         await echo(channel)
 
-    door.handler.on_connection = later
-    stream, path = await connected(door)
+    listener.handler.on_connection = later
+    stream, path = await connected(listener)
     for _ in range(256):
-        assert post(door, path).status == 202
-    refused = post(door, path)
+        assert post(listener, path).status == 202
+    refused = post(listener, path)
     assert refused.status is None
     await trio.sleep(6)
     assert (refused.status, refused.headers["retry-after"]) == (503, "1")
-    patient = post(door, path)
+    patient = post(listener, path)
     await trio.sleep(1)
     read.set()
     await trio.testing.wait_all_tasks_blocked()
@@ -145,7 +145,7 @@ async def test_a_server_that_reads_slowly_makes_posts_wait_and_then_refuses_them
 
 
 async def test_a_client_that_reads_slowly_makes_the_server_wait(nursery: trio.Nursery) -> None:
-    door = Door(nursery, longest=50)
+    listener = FakeListener(nursery, longest=50)
     results: list[Any] = []
 
     async def talk(channel: FrameChannel) -> None:
@@ -169,8 +169,8 @@ async def test_a_client_that_reads_slowly_makes_the_server_wait(nursery: trio.Nu
         await started.wait()
         await talk(channel)
 
-    door.handler.on_connection = wait_then_talk
-    stream, _ = await connected(door)
+    listener.handler.on_connection = wait_then_talk
+    stream, _ = await connected(listener)
     stream.run = lambda fn: None  # type: ignore[method-assign]
     started.set()
     await trio.testing.wait_all_tasks_blocked()

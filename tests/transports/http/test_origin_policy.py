@@ -385,8 +385,8 @@ def test_verdicts_are_remembered_within_bounds_and_refusals_are_not() -> None:
     for port in range(1, 2000):
         assert guard.check(f"localhost:{port}", None) == ALLOWED
         assert guard.check(f"{port}.evil.com", None).refusal is not None
-        assert len(guard._remembered) <= 256
-    assert not any("evil" in (host or "") for host, _ in guard._remembered)
+        assert len(guard.remembered) <= 256
+    assert not any("evil" in (host or "") for host, _ in guard.remembered)
     anything = OriginPolicy("127.0.0.1", allowed_hosts=["*"])
     anything.check("x" * 10_000, None)
-    assert anything._remembered == {}
+    assert anything.remembered == {}

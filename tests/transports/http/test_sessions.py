@@ -8,112 +8,111 @@ import pytest
 import trio
 import trio.testing
 
-from tests.transports.http.fakes import INITIALIZED, Door, answer, notification, question, request
+from tests.transports.http.fakes import INITIALIZED, FakeListener, answer, notification, question, request
 
 
 async def test_initialize_makes_a_session_with_an_id_that_nobody_guesses() -> None:
-    door = Door()
-    ids = {door.open()[0] for _ in range(5)}
+    listener = FakeListener()
+    ids = {listener.open()[0] for _ in range(5)}
     assert len(ids) == 5
     for id in ids:
         assert len(id) >= 32
         assert set(id) <= set(string.ascii_letters + string.digits + "-_")
-    response = door.post(request(7, "initialize"))
+    response = listener.post(request(7, "initialize"))
     assert response.json["id"] == 7
     assert response.headers["content-type"] == "application/json"
 
 
 async def test_a_refused_initialize_leaves_nothing_behind() -> None:
-    door = Door()
+    listener = FakeListener()
     for params, status in (({"refuse": True}, 200), ({"hold": True}, 500)):
-        response = door.post(request(1, "initialize", **params))
+        response = listener.post(request(1, "initialize", **params))
         assert response.status == status
         assert "mcp-session-id" not in response.headers
-        assert door.handler.sessions[-1].closed
-    assert door.table.statistics().open == 0
-    assert door.table.statistics().opened == 0
+        assert listener.handler.sessions[-1].closed
+    assert listener.table.statistics().open == 0
+    assert listener.table.statistics().opened == 0
 
 
 async def test_over_the_cap_sessions_are_refused_until_one_ends() -> None:
-    door = Door(max_sessions=2)
-    first, _ = door.open()
-    door.open()
-    refused = door.post(request(1, "initialize"))
+    listener = FakeListener(max_sessions=2)
+    first, _ = listener.open()
+    listener.open()
+    refused = listener.post(request(1, "initialize"))
     assert (refused.status, refused.headers["retry-after"]) == (503, "1")
-    assert len(door.handler.sessions) == 2
-    assert door.delete(first).status == 200
-    assert door.post(request(1, "initialize")).status == 200
-    assert door.table.statistics().refused == 1
+    assert len(listener.handler.sessions) == 2
+    assert listener.delete(first).status == 200
+    assert listener.post(request(1, "initialize")).status == 200
+    assert listener.table.statistics().refused == 1
 
 
 async def test_delete_ends_a_session_and_everything_that_waits_for_it() -> None:
-    door = Door()
-    session, engine = door.open()
-    waiting, streaming = door.post(request(1), session), door.post(request(2), session)
+    listener = FakeListener()
+    session, engine = listener.open()
+    waiting, streaming = listener.post(request(1), session), listener.post(request(2), session)
     engine.outlet_of(2).post(notification())
-    standalone = door.get(session)
+    standalone = listener.get(session)
     late = engine.outlet_of(2)
 
-    assert door.delete(session).status == 200
+    assert listener.delete(session).status == 200
     assert engine.closed
     assert (waiting.status, waiting.json["error"]["code"]) == (404, -32001)
     assert streaming.ended
     assert standalone.ended
-    assert door.delete(session).status == 404
-    assert door.post(INITIALIZED, session).status == 404
-    assert len(door.open_streams) == 0
-    assert door.store is not None
+    assert listener.delete(session).status == 404
+    assert listener.post(INITIALIZED, session).status == 404
+    assert len(listener.open_streams) == 0
+    assert listener.store is not None
     # A handler that is still unwinding makes the store remember nothing.
     late.post(notification())
     late.settle()
-    assert repr(door.store) == "<MemoryEventStore: 0 events of 0 sessions, 0 bytes>"
+    assert repr(listener.store) == "<MemoryEventStore: 0 events of 0 sessions, 0 bytes>"
 
 
 async def test_a_session_in_which_something_broke_is_over() -> None:
-    door = Door()
-    session, engine = door.open()
-    with pytest.raises(RuntimeError):
-        door.post({"crash": 1}, session)
+    listener = FakeListener()
+    session, engine = listener.open()
+    assert listener.post({"crash": 1}, session).status == 500
     assert engine.closed
-    assert door.post(request(1), session).status == 404
+    assert listener.post(request(1), session).status == 404
 
 
 async def test_closing_the_endpoint_ends_all_sessions() -> None:
-    door = Door()
-    opened = [door.open() for _ in range(3)]
-    door.endpoint.close()
-    door.endpoint.close()
+    listener = FakeListener()
+    opened = [listener.open() for _ in range(3)]
+    listener.endpoint.close()
+    listener.endpoint.close()
     assert all(engine.closed for _, engine in opened)
-    assert door.table.statistics().open == 0
+    assert listener.table.statistics().open == 0
 
 
 async def test_an_idle_session_expires_in_time(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
-    door = Door(idle=100)
-    nursery.start_soon(door.table.expire)
+    listener = FakeListener(idle=100)
+    nursery.start_soon(listener.table.expire)
     await trio.sleep(10)
-    session, engine = door.open()
+    session, engine = listener.open()
     await trio.sleep(90)
-    assert door.post(INITIALIZED, session).status == 202
+    assert listener.post(INITIALIZED, session).status == 202
     await trio.sleep(99)
     assert not engine.closed
     await trio.sleep(27)
     assert engine.closed
-    assert door.post(INITIALIZED, session).status == 404
-    assert door.table.statistics().expired == 1
+    assert listener.post(INITIALIZED, session).status == 404
+    assert listener.table.statistics().expired == 1
 
 
 async def test_a_session_in_use_never_expires(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
-    door = Door(idle=100)
-    nursery.start_soon(door.table.expire)
-    opened = [door.open() for _ in range(4)]
+    listener = FakeListener(idle=100)
+    nursery.start_soon(listener.table.expire)
+    opened = [listener.open() for _ in range(4)]
     (busy, busy_engine), (posting, posting_engine), (listening, _), _ = opened
     busy_engine.busy = True
-    call = door.post(request(1), posting)
-    stream = door.get(listening)
+    call = listener.post(request(1), posting)
+    stream = listener.get(listening)
 
     await trio.sleep(1000)
     assert [engine.closed for _, engine in opened] == [False, False, False, True]
@@ -133,11 +132,11 @@ async def test_a_session_in_use_never_expires(
 async def test_a_call_whose_client_left_keeps_the_session_only_while_it_runs(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
-    door = Door(idle=100)
-    nursery.start_soon(door.table.expire)
-    session, engine = door.open()
+    listener = FakeListener(idle=100)
+    nursery.start_soon(listener.table.expire)
+    session, engine = listener.open()
     engine.busy = True
-    call = door.post(request(1), session)
+    call = listener.post(request(1), session)
     engine.outlet_of(1).post(notification())
     call.leave()
     await trio.sleep(500)
@@ -149,10 +148,14 @@ async def test_a_call_whose_client_left_keeps_the_session_only_while_it_runs(
 
 
 async def test_two_requests_with_one_id_each_get_their_own_answer() -> None:
-    door = Door()
-    one, engine_one = door.open()
-    other, engine_other = door.open()
-    responses = [door.post(request(1), one), door.post(request(1), one), door.post(request(1), other)]
+    listener = FakeListener()
+    one, engine_one = listener.open()
+    other, engine_other = listener.open()
+    responses = [
+        listener.post(request(1), one),
+        listener.post(request(1), one),
+        listener.post(request(1), other),
+    ]
     outlets = [outlet for _, outlet in engine_one.delivered + engine_other.delivered]
     for number in (2, 0, 1):
         outlets[number].post(answer(1, f"for {number}"))
@@ -160,21 +163,21 @@ async def test_two_requests_with_one_id_each_get_their_own_answer() -> None:
 
 
 async def test_what_belongs_to_no_call_flows_while_a_get_is_open() -> None:
-    door = Door()
-    session, engine = door.open()
+    listener = FakeListener()
+    session, engine = listener.open()
     engine.outlet.post(notification("before"))
     with pytest.raises(trio.BrokenResourceError):
         engine.outlet.post(question("q"))
-    stream = door.get(session)
+    stream = listener.get(session)
     assert stream.status == 200
     assert stream.headers["content-type"] == "text/event-stream"
-    second = door.get(session)
+    second = listener.get(session)
     assert (second.status, second.json["error"]["code"]) == (409, -32000)
     engine.outlet.post(notification("during"))
     engine.outlet.post(question("q"))
     assert [message["method"] for message in stream.messages] == ["during", "ping"]
     stream.leave()
-    assert len(door.open_streams) == 0
+    assert len(listener.open_streams) == 0
     with pytest.raises(trio.BrokenResourceError):
         engine.outlet.post(question("q"))
-    assert door.get(session).status == 200
+    assert listener.get(session).status == 200

@@ -279,6 +279,6 @@ def test_no_more_than_the_limit_is_ever_held(soup: bytes, limit: int, places: li
             for event in decoder.feed(piece):
                 assert len(event.data) <= limit
             assert len(decoder._partial) <= limit
-            assert decoder._size <= limit
+            assert decoder._unfinished.size <= limit
     except RemoteProtocolError:
         assert max(len(block) for block in soup.replace(b"\r", b"\n").split(b"\n\n")) > limit

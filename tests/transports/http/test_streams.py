@@ -6,26 +6,26 @@ import pytest
 import trio
 import trio.testing
 
-from tests.transports.http.fakes import Door, answer, notification, numbers, question, request, resume
+from tests.transports.http.fakes import FakeListener, answer, notification, numbers, question, request, resume
 
 # -- one POST ---------------------------------------------------------------------------------------------------------
 
 
 async def test_an_answer_alone_is_json() -> None:
-    door = Door()
-    session, engine = door.open()
-    response = door.post(request(1), session)
+    listener = FakeListener()
+    session, engine = listener.open()
+    response = listener.post(request(1), session)
     assert response.status is None
     engine.outlet_of(1).post(answer(1))
     assert (response.status, response.headers["content-type"]) == (200, "application/json")
     assert response.json["result"] == "done"
-    assert door.table.statistics().calls == 0
+    assert listener.table.statistics().calls == 0
 
 
 async def test_anything_before_the_answer_makes_a_stream_that_ends_with_it() -> None:
-    door = Door()
-    session, engine = door.open()
-    response = door.post(request(1), session)
+    listener = FakeListener()
+    session, engine = listener.open()
+    response = listener.post(request(1), session)
     outlet = engine.outlet_of(1)
     assert outlet.send_nowait(notification("0", about=1))
     await outlet.send(question("q", about=1))
@@ -36,13 +36,13 @@ async def test_anything_before_the_answer_makes_a_stream_that_ends_with_it() -> 
     # The first event tells an id before anything happened; no id comes twice.
     assert response.events[0][1] is None
     assert len(set(response.ids)) == len(response.events) == 4
-    assert len(door.open_streams) == 0
+    assert len(listener.open_streams) == 0
 
 
 async def test_an_older_client_is_told_no_event_without_data() -> None:
-    door = Door()
-    session, engine = door.open(resumes=False)
-    response, standalone = door.post(request(1), session), door.get(session)
+    listener = FakeListener()
+    session, engine = listener.open(resumes=False)
+    response, standalone = listener.post(request(1), session), listener.get(session)
     engine.outlet_of(1).post(notification())
     engine.outlet_of(1).close_stream()
     assert not response.ended
@@ -53,9 +53,9 @@ async def test_an_older_client_is_told_no_event_without_data() -> None:
 
 
 async def test_without_a_store_there_are_no_ids() -> None:
-    door = Door(store=None)
-    session, engine = door.open()
-    response = door.post(request(1), session)
+    listener = FakeListener(store=None)
+    session, engine = listener.open()
+    response = listener.post(request(1), session)
     engine.outlet_of(1).post(notification())
     engine.outlet_of(1).close_stream()
     engine.outlet_of(1).post(answer(1))
@@ -64,10 +64,10 @@ async def test_without_a_store_there_are_no_ids() -> None:
 
 
 async def test_a_batch_is_one_answer() -> None:
-    door = Door()
-    session, engine = door.open()
+    listener = FakeListener()
+    session, engine = listener.open()
     batch = [request(1), request(2)]
-    response = door.post(batch, session)
+    response = listener.post(batch, session)
     whole = answer(1)
     whole.data = b"[" + answer(1).data + b"," + answer(2).data + b"]"
     engine.delivered[0][1].post(whole)
@@ -76,22 +76,22 @@ async def test_a_batch_is_one_answer() -> None:
 
 @pytest.mark.parametrize("said", [False, True])
 async def test_a_call_that_was_cancelled_by_message_ends_its_response(said: bool) -> None:
-    door = Door()
-    session, engine = door.open()
-    response = door.post(request(1), session)
+    listener = FakeListener()
+    session, engine = listener.open()
+    response = listener.post(request(1), session)
     if said:
         engine.outlet_of(1).post(notification())
     engine.outlet_of(1).settle()
     assert response.ended
     assert response.status == (200 if said else 202)
-    assert door.table.statistics().calls == 0
+    assert listener.table.statistics().calls == 0
 
 
 async def test_no_message_of_a_call_gets_into_another_stream() -> None:
-    door = Door()
-    session, engine = door.open()
-    responses = [door.post(request(id), session) for id in range(3)]
-    standalone = door.get(session)
+    listener = FakeListener()
+    session, engine = listener.open()
+    responses = [listener.post(request(id), session) for id in range(3)]
+    standalone = listener.get(session)
     for number in range(9):
         engine.outlet_of(number % 3).post(notification(str(number)))
     engine.outlet.post(notification("9"))
@@ -100,9 +100,9 @@ async def test_no_message_of_a_call_gets_into_another_stream() -> None:
 
 
 async def test_with_json_replies_all_but_the_answer_goes_to_the_standalone_stream() -> None:
-    door = Door(json_replies=True)
-    session, engine = door.open()
-    response, standalone = door.post(request(1), session), door.get(session)
+    listener = FakeListener(json_replies=True)
+    session, engine = listener.open()
+    response, standalone = listener.post(request(1), session), listener.get(session)
     outlet = engine.outlet_of(1)
     assert outlet.send_nowait(notification("0", about=1))
     await outlet.send(notification("1", about=1))
@@ -113,7 +113,7 @@ async def test_with_json_replies_all_but_the_answer_goes_to_the_standalone_strea
     assert response.json["result"] == "done"
     assert [message["method"] for message in standalone.messages] == ["0", "1", "ping"]
     standalone.leave()
-    second = door.post(request(2), session)
+    second = listener.post(request(2), session)
     with pytest.raises(trio.BrokenResourceError):
         engine.outlet_of(2).post(question("q", about=2))
     assert engine.outlet_of(2).send_nowait(answer(2))
@@ -121,9 +121,9 @@ async def test_with_json_replies_all_but_the_answer_goes_to_the_standalone_strea
 
 
 async def test_a_slow_reader_holds_its_own_call_only(nursery: trio.Nursery) -> None:
-    door = Door()
-    session, engine = door.open()
-    slow, quick = door.post(request(1), session), door.post(request(2), session)
+    listener = FakeListener()
+    session, engine = listener.open()
+    slow, quick = listener.post(request(1), session), listener.post(request(2), session)
     engine.outlet_of(1).post(notification("0"))
     slow.full = True
     assert not engine.outlet_of(1).send_nowait(notification("lost"))
@@ -137,9 +137,9 @@ async def test_a_slow_reader_holds_its_own_call_only(nursery: trio.Nursery) -> N
 
 
 async def test_a_reader_that_stopped_for_good_is_dropped_and_the_call_goes_on(nursery: trio.Nursery) -> None:
-    door = Door(nursery)
-    session, engine = door.open()
-    slow = door.post(request(1), session)
+    listener = FakeListener(nursery)
+    session, engine = listener.open()
+    slow = listener.post(request(1), session)
     engine.outlet_of(1).post(notification("0"))
     slow.full = True
     nursery.start_soon(engine.outlet_of(1).send, notification("1"))
@@ -147,7 +147,7 @@ async def test_a_reader_that_stopped_for_good_is_dropped_and_the_call_goes_on(nu
     slow.leave()  # what the connection does when nothing was taken for too long
     await trio.testing.wait_all_tasks_blocked()
     engine.outlet_of(1).post(answer(1))
-    rest = await resume(door, session, slow.ids[-1])
+    rest = await resume(listener, session, slow.ids[-1])
     assert numbers(rest) == [1]
     assert rest.ended
 
@@ -158,10 +158,14 @@ async def test_a_reader_that_stopped_for_good_is_dropped_and_the_call_goes_on(nu
 async def test_a_silent_stream_gets_comments_and_a_busy_one_none(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
-    door = Door(nursery, keepalive=15, idle=10_000)
-    nursery.start_soon(door.open_streams.keep_alive)
-    session, engine = door.open()
-    silent, busy, full = door.get(session), door.post(request(1), session), door.post(request(2), session)
+    listener = FakeListener(nursery, keepalive=15, idle=10_000)
+    nursery.start_soon(listener.open_streams.keep_alive)
+    session, engine = listener.open()
+    silent, busy, full = (
+        listener.get(session),
+        listener.post(request(1), session),
+        listener.post(request(2), session),
+    )
     engine.outlet_of(2).post(notification("0"))
     full.full = True
     for number in range(60):
@@ -171,16 +175,16 @@ async def test_a_silent_stream_gets_comments_and_a_busy_one_none(
     assert b":\n\n" not in busy.chunks
     assert b":\n\n" not in full.chunks
     silent.leave()
-    assert len(door.open_streams) == 2
+    assert len(listener.open_streams) == 2
 
 
 async def test_a_comment_finds_out_that_a_peer_has_gone(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
-    door = Door(nursery, keepalive=15)
-    nursery.start_soon(door.open_streams.keep_alive)
-    session, _ = door.open()
-    stream = door.get(session)
+    listener = FakeListener(nursery, keepalive=15)
+    nursery.start_soon(listener.open_streams.keep_alive)
+    session, _ = listener.open()
+    stream = listener.get(session)
     stream.gone = True  # without having told: `write` is the first to notice
     await trio.sleep(40)
-    assert len(door.open_streams) == 0
+    assert len(listener.open_streams) == 0

@@ -12,40 +12,40 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcp_transports.http.server.event_store import MemoryEventStore, Replay
-from tests.transports.http.fakes import Door, answer, notification, numbers, question, request, resume
+from tests.transports.http.fakes import FakeListener, answer, notification, numbers, question, request, resume
 
 
 async def test_a_client_that_lost_a_call_gets_the_rest_and_what_is_to_come(nursery: trio.Nursery) -> None:
-    door = Door(nursery)
-    session, engine = door.open()
-    first = door.post(request(1), session)
+    listener = FakeListener(nursery)
+    session, engine = listener.open()
+    first = listener.post(request(1), session)
     outlet = engine.outlet_of(1)
     outlet.post(notification("0"))
     outlet.post(notification("1"))
     first.leave()
     outlet.post(notification("2"))
     outlet.post(question("q", about=1))
-    second = await resume(door, session, first.ids[1])
+    second = await resume(listener, session, first.ids[1])
     assert [message["method"] for message in second.messages] == ["1", "2", "ping"]
     outlet.post(notification("3"))
     outlet.post(answer(1))
     assert [message.get("method", "answer") for message in second.messages][3:] == ["3", "answer"]
     assert second.ended
     # The whole is over, but may still be asked for.
-    third = await resume(door, session, second.ids[-2])
+    third = await resume(listener, session, second.ids[-2])
     assert [message["result"] for message in third.messages] == ["done"]
     assert third.ended
-    nothing = await resume(door, session, second.ids[-1])
+    nothing = await resume(listener, session, second.ids[-1])
     assert (nothing.status, nothing.messages, nothing.ended) == (200, [], True)
-    assert len(door.open_streams) == 0
+    assert len(listener.open_streams) == 0
 
 
 async def test_the_newest_consumer_wins(nursery: trio.Nursery) -> None:
-    door = Door(nursery)
-    session, engine = door.open()
-    old = door.post(request(1), session)
+    listener = FakeListener(nursery)
+    session, engine = listener.open()
+    old = listener.post(request(1), session)
     engine.outlet_of(1).post(notification("0"))
-    new = await resume(door, session, old.ids[0])
+    new = await resume(listener, session, old.ids[0])
     assert old.ended
     engine.outlet_of(1).post(notification("1"))
     assert (numbers(old), numbers(new)) == ([0], [0, 1])
@@ -56,14 +56,14 @@ async def test_the_newest_consumer_wins(nursery: trio.Nursery) -> None:
 
 
 async def test_who_comes_back_need_not_wait_for_the_response_that_is_stuck(nursery: trio.Nursery) -> None:
-    door = Door(nursery)
-    session, engine = door.open()
-    stuck = door.post(request(1), session)
+    listener = FakeListener(nursery)
+    session, engine = listener.open()
+    stuck = listener.post(request(1), session)
     engine.outlet_of(1).post(notification("0"))
     stuck.full = True
     nursery.start_soon(engine.outlet_of(1).send, notification("1"))
     await trio.testing.wait_all_tasks_blocked()
-    new = await resume(door, session, stuck.ids[0])
+    new = await resume(listener, session, stuck.ids[0])
     assert stuck.aborted
     # The sender finds out about the old response after the new one has taken its place.
     assert numbers(new) == [0, 1]
@@ -72,24 +72,24 @@ async def test_who_comes_back_need_not_wait_for_the_response_that_is_stuck(nurse
 
 
 async def test_the_standalone_stream_is_resumed_too(nursery: trio.Nursery) -> None:
-    door = Door(nursery)
-    session, engine = door.open()
-    first = door.get(session)
+    listener = FakeListener(nursery)
+    session, engine = listener.open()
+    first = listener.get(session)
     assert first.events == [(first.ids[0], None)]
     engine.outlet.post(notification("0"))
     first.leave()
     engine.outlet.post(notification("1"))
-    second = await resume(door, session, first.ids[0])
+    second = await resume(listener, session, first.ids[0])
     engine.outlet.post(notification("2"))
     assert numbers(second) == [0, 1, 2]
     assert not second.ended
-    assert door.get(session).status == 409
+    assert listener.get(session).status == 409
 
 
 async def test_a_stream_can_be_closed_under_a_client_that_comes_back(nursery: trio.Nursery) -> None:
-    door = Door(nursery)
-    session, engine = door.open()
-    first = door.post(request(1), session)
+    listener = FakeListener(nursery)
+    session, engine = listener.open()
+    first = listener.post(request(1), session)
     outlet = engine.outlet_of(1)
     outlet.close_stream()
     assert first.ended
@@ -97,18 +97,18 @@ async def test_a_stream_can_be_closed_under_a_client_that_comes_back(nursery: tr
     assert len(first.ids) == 1
     outlet.close_stream()
     outlet.post(notification("0"))
-    second = await resume(door, session, first.ids[0])
+    second = await resume(listener, session, first.ids[0])
     outlet.close_stream()
     assert second.ended
     outlet.post(answer(1))
-    third = await resume(door, session, second.ids[-1])
+    third = await resume(listener, session, second.ids[-1])
     assert (numbers(second), third.messages[0]["result"], third.ended) == ([0], "done", True)
 
 
 async def test_what_nobody_can_come_back_for_is_not_kept() -> None:
-    door = Door()
-    session, engine = door.open()
-    response = door.post(request(1), session)
+    listener = FakeListener()
+    session, engine = listener.open()
+    response = listener.post(request(1), session)
     response.leave()
     outlet = engine.outlet_of(1)
     outlet.post(notification("0"))
@@ -117,54 +117,54 @@ async def test_what_nobody_can_come_back_for_is_not_kept() -> None:
     outlet.close_stream()
     outlet.post(answer(1))
     engine.outlet.post(notification("1"))
-    assert isinstance(door.store, MemoryEventStore)
-    assert door.store.statistics().events == 0
-    assert door.table.statistics().calls == 0
+    assert isinstance(listener.store, MemoryEventStore)
+    assert listener.store.statistics().events == 0
+    assert listener.table.statistics().calls == 0
     assert not response.ended
 
 
 async def test_a_question_waits_for_a_client_that_can_come_back(nursery: trio.Nursery) -> None:
-    door = Door(nursery)
-    session, engine = door.open()
-    first = door.post(request(1), session)
+    listener = FakeListener(nursery)
+    session, engine = listener.open()
+    first = listener.post(request(1), session)
     engine.outlet_of(1).post(notification("0"))
     first.leave()
     engine.outlet_of(1).post(question("q", about=1))
-    second = await resume(door, session, first.ids[-1])
+    second = await resume(listener, session, first.ids[-1])
     assert [message["id"] for message in second.messages] == ["q"]
 
 
 @pytest.mark.parametrize("id", ["x", "0-0-0", "é", "a" * 4000, "1"])
 async def test_an_unknown_event_is_404_in_words(nursery: trio.Nursery, id: str) -> None:
-    door = Door(nursery)
-    session, _ = door.open()
-    door.get(session)
-    response = await resume(door, session, id)
+    listener = FakeListener(nursery)
+    session, _ = listener.open()
+    listener.get(session)
+    response = await resume(listener, session, id)
     assert response.status == 404
     assert "last-event-id" in response.json["error"]["message"]
 
 
 async def test_events_of_another_session_are_unknown(nursery: trio.Nursery) -> None:
-    door = Door(nursery)
-    mine, engine = door.open()
-    other, _ = door.open()
-    response = door.post(request(1), mine)
+    listener = FakeListener(nursery)
+    mine, engine = listener.open()
+    other, _ = listener.open()
+    response = listener.post(request(1), mine)
     engine.outlet_of(1).post(notification("0"))
-    door.get(other)
+    listener.get(other)
     for id in response.ids:
-        assert (await resume(door, other, id)).status == 404
-        assert (await resume(door, mine, id)).status == 200
+        assert (await resume(listener, other, id)).status == 404
+        assert (await resume(listener, mine, id)).status == 200
 
 
 async def test_a_gap_is_not_replayed_over(nursery: trio.Nursery) -> None:
-    door = Door(nursery, store=MemoryEventStore(max_events=3))
-    session, engine = door.open()
-    response = door.post(request(1), session)
+    listener = FakeListener(nursery, store=MemoryEventStore(max_events=3))
+    session, engine = listener.open()
+    response = listener.post(request(1), session)
     for number in range(6):
         engine.outlet_of(1).post(notification(str(number)))
     response.leave()
-    assert (await resume(door, session, response.ids[1])).status == 404
-    kept = await resume(door, session, response.ids[-2])
+    assert (await resume(listener, session, response.ids[1])).status == 404
+    kept = await resume(listener, session, response.ids[-2])
     assert numbers(kept) == [5]
 
 
@@ -183,12 +183,12 @@ class SlowStore(MemoryEventStore):
 
 async def test_nothing_is_lost_while_a_slow_store_is_asked(nursery: trio.Nursery) -> None:
     store = SlowStore()
-    door = Door(nursery, store=store)
-    session, engine = door.open()
-    first = door.post(request(1), session)
+    listener = FakeListener(nursery, store=store)
+    session, engine = listener.open()
+    first = listener.post(request(1), session)
     engine.outlet_of(1).post(notification("0"))
     first.leave()
-    second = await resume(door, session, first.ids[0])
+    second = await resume(listener, session, first.ids[0])
     engine.outlet_of(1).post(notification("1"))
     store.go.release()
     await trio.testing.wait_all_tasks_blocked()
@@ -204,12 +204,12 @@ async def test_nothing_is_lost_while_a_slow_store_is_asked(nursery: trio.Nursery
 
 async def test_a_session_that_ends_while_a_slow_store_is_asked(nursery: trio.Nursery) -> None:
     store = SlowStore()
-    door = Door(nursery, store=store)
-    session, _ = door.open()
-    first = door.get(session)
+    listener = FakeListener(nursery, store=store)
+    session, _ = listener.open()
+    first = listener.get(session)
     first.leave()
-    second = await resume(door, session, first.ids[0])
-    door.delete(session)
+    second = await resume(listener, session, first.ids[0])
+    listener.delete(session)
     store.go.release()
     await trio.testing.wait_all_tasks_blocked()
     assert second.status == 404
@@ -224,9 +224,9 @@ def test_however_it_is_cut_the_client_sees_everything_once_and_in_order(data: st
 
 async def _cut_at_random(data: st.DataObject) -> None:
     async with trio.open_nursery() as nursery:
-        door = Door(nursery)
-        session, engine = door.open()
-        mine, other = door.post(request(1), session), door.post(request(2), session)
+        listener = FakeListener(nursery)
+        session, engine = listener.open()
+        mine, other = listener.post(request(1), session), listener.post(request(2), session)
         engine.outlet_of(2).post(notification("1000"))
         outlet, seen, last = engine.outlet_of(1), list[Any](), ""
         outlet.post(notification("0"))
@@ -245,7 +245,7 @@ async def _cut_at_random(data: st.DataObject) -> None:
                 last = events[kept - 1][0] or last if kept else last
                 mine.leave()
                 if last:
-                    mine = await resume(door, session, last)
+                    mine = await resume(listener, session, last)
                 else:
                     break
         else:
@@ -253,7 +253,7 @@ async def _cut_at_random(data: st.DataObject) -> None:
             if mine.events:
                 last = mine.events[-1][0] or last
             while not (seen and "result" in seen[-1]):
-                mine = await resume(door, session, last)
+                mine = await resume(listener, session, last)
                 assert mine.status == 200
                 seen += mine.messages
             assert [message.get("method", "end") for message in seen] == [

@@ -186,7 +186,9 @@ async def leaves(peer: RawPeer, chance: random.Random) -> int:
     cut = chance.choice([5, len(request) - 5, len(request)])
     await peer.send(request[:cut])
     if cut == len(request) and chance.random() < 0.5:
-        await peer.stream.receive_some(10) if b"progressToken" in request else await trio.sleep(0.001)
+        await peer.stream.receive_some(
+            10
+        ) if b"progressToken" in request else await trio.lowlevel.checkpoint()
     return 1
 
 

@@ -1,8 +1,8 @@
 """MCP over HTTP: Streamable HTTP in both eras, and the older HTTP+SSE.
 
 URLs: ``http://HOST:PORT/PATH`` and ``https://…``, served or connected to; ``http+unix://%2Fpath%2Fto.sock/PATH`` for
-Unix sockets. What a URL cannot say is said to `mcp_transports.http.server.HttpServerTransport` and
-`mcp_transports.http.client.HttpClientTransport`. A server never imports the client's side, nor a client the server's.
+Unix sockets. `mcp_transports.http.server.HttpServerTransport` and `mcp_transports.http.client.HttpClientTransport` take
+what a URL cannot express. A server never imports the client's side, nor a client the server's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ __all__ = ["HttpTransport", "from_url"]
 
 
 class HttpTransport:
-    """Either side of a URL; the side that is used is loaded when it is, and gets the ``options``, its own ones."""
+    """Either side of a URL. The side that is used is imported then, and gets the options.
+
+    Args:
+        url: What is served or connected to.
+        options: Keyword arguments of `HttpServerTransport` or `HttpClientTransport`, whichever is used.
+    """
 
     def __init__(self, url: str, **options: Any) -> None:
         self.url = url
@@ -31,18 +36,23 @@ class HttpTransport:
     async def serve(
         self, handler: ServerHandler, *, task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """See `HttpServerTransport.serve`."""
+        """Serves the URL; see `HttpServerTransport.serve`.
+
+        Raises:
+            ValueError: The URL cannot be served with these options.
+            ConnectFailed: It cannot listen there.
+        """
         side = importlib.import_module("mcp_transports.http.server")
         transport: ServerTransport = side.HttpServerTransport(self.url, **self._options)
         await transport.serve(handler, task_status=task_status)
 
     def connect(self) -> AbstractAsyncContextManager[FrameChannel]:
-        """See `HttpClientTransport.connect`."""
+        """Connects to the URL; see `HttpClientTransport.connect`."""
         side = importlib.import_module("mcp_transports.http.client")
         transport: ClientTransport = side.HttpClientTransport(self.url, **self._options)
         return transport.connect()
 
 
 def from_url(url: str, **options: Any) -> HttpTransport:
-    """The transport of an HTTP URL; nothing is opened yet."""
+    """Returns the transport of an HTTP URL. Nothing is opened or imported yet, and the URL is not checked."""
     return HttpTransport(url, **options)

@@ -1,6 +1,6 @@
-"""Server-sent events, both directions, without I/O: `encode_event` for servers, `SseDecoder` for clients.
+"""Server-sent events in both directions, without I/O: `encode_event` for servers, `SseDecoder` for clients.
 
-Rules: the section "Server-sent events" of the WHATWG HTML standard, of which MCP uses all but the browser.
+The rules are those of the WHATWG HTML standard, Server-sent events.
 """
 
 from __future__ import annotations
@@ -11,23 +11,28 @@ from mcp_actors.errors import LocalProtocolError, RemoteProtocolError
 
 __all__ = ["COMMENT", "ServerSentEvent", "SseDecoder", "encode_event", "encode_retry"]
 
-# A line that every parser skips: keeps proxies from closing a quiet stream.
+# A comment, which every parser skips: it keeps proxies from closing a quiet stream.
 COMMENT = b":\n\n"
 
 _BOM = b"\xef\xbb\xbf"
-# More would be thirty thousand years.
+# Longer numbers of milliseconds are ignored: they would be more than thirty thousand years.
 _MAX_RETRY_DIGITS = 15
 
 
 def encode_event(
     data: bytes, *, id: str | None = None, event: str | None = None, retry: int | None = None
 ) -> bytes:
-    """One event: the lines ``event``, ``id``, ``retry`` (milliseconds), as far as given, then ``data``.
+    """Returns one event, encoded.
 
-    ``data`` is always written, and always as one line, since some clients read line by line. Empty data make an event
-    that is no message, but whose ``id`` and ``retry`` count.
+    Args:
+        data: Always written, and always as one line, because some clients read line by line. An event with empty data
+            is no message, but its ``id`` and ``retry`` count.
+        id: The id that a client can resume from.
+        event: The name of the event.
+        retry: Milliseconds that a client waits before it connects again.
 
-    Raises `LocalProtocolError` if a value would spill into another line, or be ignored by who reads it.
+    Raises:
+        LocalProtocolError: A value would continue in another line, or be ignored by its reader.
     """
     if b"\n" in data or b"\r" in data:
         raise LocalProtocolError("the data of an event must be one line")
@@ -44,23 +49,27 @@ def encode_event(
 
 
 def encode_retry(retry: int) -> bytes:
-    """Tells the client to wait ``retry`` milliseconds before it comes back, and nothing else: it is not an event."""
+    """Returns the line that has a client wait ``retry`` milliseconds before it connects again. It is not an event.
+
+    Raises:
+        LocalProtocolError: ``retry`` is negative.
+    """
     return b"retry: %d\n\n" % _milliseconds(retry)
 
 
 @attrs.frozen
 class ServerSentEvent:
-    """What stood between two blank lines, comments left out.
+    """What stood between two blank lines, without comments.
 
-    Only if `is_message` is true is there something to hand on; the others are of interest for ``id`` and ``retry``.
+    Only an event whose `is_message` is true carries something; of others ``id`` and ``retry`` are of interest.
     """
 
     data: bytes = b""
-    """Its data lines, joined by newlines. Not decoded: what is no UTF-8 is for the reader of the data to refuse."""
+    """Its data lines, joined by newlines. They are not decoded, and may be no UTF-8."""
     event: str = "message"
-    """Its name; what has none is a message."""
+    """Its name; an event without one is a message."""
     id: str | None = None
-    """The id that it carries itself; ``None`` if none, ``""`` if it takes the one before back."""
+    """The id that it carries itself; ``None`` without one, ``""`` if it withdraws the one before."""
     retry: int | None = None
     """The delay that it carries itself, in milliseconds."""
 
@@ -73,20 +82,15 @@ class ServerSentEvent:
 class SseDecoder:
     """Cuts the bytes of one stream into events, wherever they were split. A new connection needs a new decoder.
 
-    ``max_event_bytes`` bounds one line (comments too), and all lines of one event that are kept, with the names of
-    their fields. Between two feeds no more than one such event and one such line are held, and the time is linear in
-    what is fed.
-    """
+    Between two feeds no more than one event and one line are held, and the time is linear in what is fed.
 
-    # Of the event whose blank line is still to come.
-    _data: bytes | None
-    # Takes over when there is a second line of data; the first needs no copy.
-    _more: bytearray | None
-    _event: str
-    _id: str | None
-    _own_retry: int | None
-    # Bytes of the lines that are kept; zero if there are none.
-    _size: int
+    Args:
+        max_event_bytes: Bounds one line, comments included, and all lines of one event that are kept, together with the
+            names of their fields.
+
+    Raises:
+        ValueError: ``max_event_bytes`` is less than 1.
+    """
 
     def __init__(self, max_event_bytes: int) -> None:
         if max_event_bytes < 1:
@@ -101,27 +105,27 @@ class SseDecoder:
         self._failure: RemoteProtocolError | None = None
         self._last_event_id = ""
         self._retry: int | None = None
-        self._begin()
+        self._unfinished = _UnfinishedEvent()
 
     def __repr__(self) -> str:
         state = (
             "failed"
             if self._failure is not None
-            else f"{len(self._partial) + self._size} bytes of the next event"
+            else f"{len(self._partial) + self._unfinished.size} bytes of the next event"
         )
         return f"<SseDecoder: {state}, last event id {self._last_event_id!r}>"
 
     @property
     def last_event_id(self) -> str:
-        """The id of the last event that was complete and had one, to come back with; empty if there is none.
+        """The id of the last complete event that had one, which a client resumes from; empty without one.
 
-        It is text as the server chose it: who puts it in a header makes sure that it can stand there.
+        It is text as the server chose it, which may not be fit for a header.
         """
         return self._last_event_id
 
     @property
     def retry(self) -> int | None:
-        """Milliseconds to wait before coming back, as the server said last; ``None`` if it never did."""
+        """Milliseconds to wait before connecting again, as the server said last; ``None`` if it never did."""
         return self._retry
 
     @property
@@ -132,9 +136,11 @@ class SseDecoder:
     def feed(self, data: bytes) -> list[ServerSentEvent]:
         """Takes the next bytes and returns the events that they complete.
 
-        What is incomplete when the stream ends was never an event. Raises `RemoteProtocolError` when a line or an event
-        is over the limit, and ever after; but events that came before it in the same bytes are returned first, and
-        `failure` tells that there will be no more.
+        An event that is incomplete when the stream ends is none.
+
+        Raises:
+            RemoteProtocolError: A line or an event is over the limit, now or earlier. Events that came before it in the
+                same bytes are returned first; `failure` tells that there will be no more.
         """
         if self._failure is not None:
             raise self._failure
@@ -156,15 +162,15 @@ class SseDecoder:
         except RemoteProtocolError as error:
             self._failure = error
             self._partial.clear()
-            self._begin()
+            self._unfinished = _UnfinishedEvent()
             if not events:
                 raise
         return events
 
     def _cut(self, data: bytes, events: list[ServerSentEvent]) -> None:
-        # Of bytes, and unlike of text, this splits at LF, CR and CRLF and nowhere else.
+        # For bytes, unlike for text, this splits at LF, CR and CRLF and nowhere else.
         lines = data.splitlines()
-        rest = b"" if data.endswith((b"\n", b"\r")) else lines.pop()
+        unended = b"" if data.endswith((b"\n", b"\r")) else lines.pop()
         self._after_cr = data.endswith(b"\r")
         if lines and self._partial:
             lines[0] = bytes(self._partial) + lines[0]
@@ -175,54 +181,67 @@ class SseDecoder:
                 self._take(line)
             else:
                 self._dispatch(events)
-        self._check(len(self._partial) + len(rest))
-        self._partial += rest
+        self._check(len(self._partial) + len(unended))
+        self._partial += unended
 
     def _check(self, size: int) -> None:
         if size > self._limit:
             raise RemoteProtocolError(f"an event of the stream is longer than {self._limit} bytes")
 
     def _take(self, line: bytes) -> None:
-        """Takes a line that is not blank. Comments are fields without a name, so they go the way of unknown ones."""
+        """Takes a line that is not blank. A comment is a field without a name, and ignored like any unknown field."""
+        unfinished = self._unfinished
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
-            if self._data is None:
-                self._data = value
+            if unfinished.data is None:
+                unfinished.data = value
             else:
-                if self._more is None:
-                    self._more = bytearray(self._data)
-                self._more += b"\n"
-                self._more += value
+                if unfinished.more is None:
+                    unfinished.more = bytearray(unfinished.data)
+                unfinished.more += b"\n"
+                unfinished.more += value
         elif name == b"event":
-            self._event = value.decode(errors="replace")
+            unfinished.event = value.decode(errors="replace")
         elif name == b"id":
             if b"\0" in value:
                 return
-            self._id = value.decode(errors="replace")
+            unfinished.id = value.decode(errors="replace")
         elif name == b"retry":
             if not value.isdigit() or len(value) > _MAX_RETRY_DIGITS:
                 return
             # Counts from here on, even if the event is never finished.
-            self._retry = self._own_retry = int(value)
+            self._retry = unfinished.retry = int(value)
         else:
             return
-        self._size += len(line)
-        self._check(self._size)
+        unfinished.size += len(line)
+        self._check(unfinished.size)
 
     def _dispatch(self, events: list[ServerSentEvent]) -> None:
-        if not self._size:
+        unfinished = self._unfinished
+        if not unfinished.size:
             return
-        if self._id is not None:
-            self._last_event_id = self._id
-        data = (self._data or b"") if self._more is None else bytes(self._more)
-        events.append(ServerSentEvent(data, self._event or "message", self._id, self._own_retry))
-        self._begin()
+        if unfinished.id is not None:
+            self._last_event_id = unfinished.id
+        data = (unfinished.data or b"") if unfinished.more is None else bytes(unfinished.more)
+        events.append(ServerSentEvent(data, unfinished.event or "message", unfinished.id, unfinished.retry))
+        self._unfinished = _UnfinishedEvent()
 
-    def _begin(self) -> None:
-        self._data = self._more = self._id = self._own_retry = None
-        self._event = ""
-        self._size = 0
+
+class _UnfinishedEvent:
+    """The event whose blank line is still to come."""
+
+    __slots__ = ("data", "event", "id", "more", "retry", "size")
+
+    def __init__(self) -> None:
+        self.data: bytes | None = None
+        # All data lines, once there is a second one: the first alone needs no copy.
+        self.more: bytearray | None = None
+        self.event = ""
+        self.id: str | None = None
+        self.retry: int | None = None
+        # Bytes of the lines that are kept; zero if there are none.
+        self.size = 0
 
 
 def _one_line(value: str, what: str) -> str:

@@ -24,7 +24,8 @@ from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
 from mcp_transports.http.h1.shared_port import share_port
 from mcp_transports.http.server.endpoint import Authenticate
-from mcp_transports.http.server.error_responses import STOPPING, Exchange, Refusal, not_allowed
+from mcp_transports.http.server.error_responses import SERVER_STOPPING, Refusal, method_not_allowed
+from mcp_transports.http.server.http_exchange import HttpExchange
 from mcp_transports.http.server.origin_policy import OriginPolicy
 from mcp_transports.sockets.stream import ConnectedSocket
 from mcp_transports.websocket.channel import WebSocketChannel
@@ -204,7 +205,7 @@ class WebSocketServerTransport:
 
     def __call__(self, request: Request, response: Response) -> None:
         """Refuses a request, or takes its connection over: this object is an application of the HTTP server."""
-        exchange = Exchange(request, response)
+        exchange = HttpExchange(request, response)
         refusal = self._refusal(request)
         if refusal is not None:
             self._refuse(exchange, refusal)
@@ -217,16 +218,16 @@ class WebSocketServerTransport:
             else:
                 self._admit(exchange, found)
 
-    async def _admit_later(self, exchange: Exchange, finding: Awaitable[str | Refusal | None]) -> None:
+    async def _admit_later(self, exchange: HttpExchange, finding: Awaitable[str | Refusal | None]) -> None:
         self._admit(exchange, await finding)
 
-    def _admit(self, exchange: Exchange, found: str | Refusal | None) -> None:
+    def _admit(self, exchange: HttpExchange, found: str | Refusal | None) -> None:
         if isinstance(found, Refusal):
             self._refuse(exchange, found)
         elif not exchange.response.upgrade(partial(self._serve_connection, exchange.request, found)):
             self._refuse(exchange, NOT_ALONE)
 
-    def _refuse(self, exchange: Exchange, refusal: Refusal) -> None:
+    def _refuse(self, exchange: HttpExchange, refusal: Refusal) -> None:
         self._refused += 1
         exchange.refuse(refusal)
 
@@ -239,7 +240,7 @@ class WebSocketServerTransport:
         if request.path != self._address.path:
             return Refusal(404, "nothing is served at this path")
         if request.method != "GET":
-            return not_allowed("GET")
+            return method_not_allowed("GET")
         if not asks_for_websocket(request):
             return NO_WEBSOCKET
         version = headers.get("sec-websocket-version")
@@ -252,7 +253,7 @@ class WebSocketServerTransport:
         if self._require_subprotocol and SUBPROTOCOL not in _listed(headers, "sec-websocket-protocol"):
             return NO_SUBPROTOCOL
         if self._handler is None or self._handler.stopping.is_set():
-            return STOPPING
+            return SERVER_STOPPING
         return None
 
     # -- an open connection ----------------------------------------------------------------------------------------

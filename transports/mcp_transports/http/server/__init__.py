@@ -1,4 +1,4 @@
-"""The server side: an HTTP/1.1 listener of our own, and the MCP endpoint on it."""
+"""The server's side of MCP over HTTP: the endpoint, on the HTTP/1.1 server in `mcp_transports.http.h1`."""
 
 from __future__ import annotations
 

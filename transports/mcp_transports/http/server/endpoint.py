@@ -1,7 +1,9 @@
-"""The endpoint: what an HTTP request becomes. Both eras and HTTP+SSE; it parses no JSON and holds no session itself.
+"""The endpoint: what becomes of an HTTP request. It serves both eras and HTTP+SSE, parses no JSON and holds no session.
 
-Every row of the status tables (protocol §6.3, §6.4) is decided here, in this order: Host and Origin (403), the path
-(404), the method (405), who is there (`authenticate`), media types (415, 406), then what the engine makes of the body.
+A request is refused by the first of these that fails: Host and Origin (403), the path (404), the method (405), who sent
+it (``authenticate``), its media types (415, 406). What is left is the engine's to judge.
+
+MCP 2025-11-25, Transports, Streamable HTTP; MCP 2026-07-28, Streamable HTTP; MCP 2024-11-05, Transports, HTTP with SSE.
 """
 
 from __future__ import annotations
@@ -10,224 +12,271 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from inspect import isawaitable
 
+import attrs
+
 from mcp_actors.abc import Arrival, Frame, ServerHandler
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
 from mcp_transports.http.server.error_responses import (
-    FORGOTTEN,
-    NO_EVENT_STREAM,
-    NO_JSON_NO_STREAM,
-    NOT_HERE,
-    NOT_JSON,
+    EVENTS_NOT_ACCEPTED,
+    PATH_NOT_FOUND,
+    REPLIES_NOT_ACCEPTED,
+    SERVER_STOPPING,
+    SESSION_NOT_FOUND,
     SESSION_REQUIRED,
-    STOPPING,
-    Exchange,
+    UNSUPPORTED_MEDIA_TYPE,
     Refusal,
-    Rest,
-    not_allowed,
+    method_not_allowed,
 )
-from mcp_transports.http.server.exchange import ExchangeOutlet, run_exchange, status_of
+from mcp_transports.http.server.http_exchange import Continuation, HttpExchange
 from mcp_transports.http.server.http_sse import HttpSseChannels
-from mcp_transports.http.server.media_types import is_json, takes_both, takes_events, takes_json
-from mcp_transports.http.server.origin_policy import OriginPolicy
-from mcp_transports.http.server.sessions import SESSION_HEADER, LegacySession, SessionTable
-from mcp_transports.http.server.sse_response import OpenSseResponses
+from mcp_transports.http.server.media_types import (
+    JSON,
+    USUAL_ACCEPT,
+    accepts_both,
+    accepts_events,
+    accepts_json,
+    is_json,
+)
+from mcp_transports.http.server.origin_policy import OriginPolicy, Verdict
+from mcp_transports.http.server.outlet import StatelessOutlet
+from mcp_transports.http.server.session_streams import StreamSettings
+from mcp_transports.http.server.sessions import SESSION_HEADER, HttpSession, SessionTable
+from mcp_transports.http.server.status_tables import LEGACY_STATUSES, MODERN_STATUSES
 
-__all__ = ["Authenticate", "Endpoint"]
+__all__ = ["Authenticate", "Endpoint", "EndpointPaths"]
 
 Authenticate = Callable[[Request], "str | Refusal | Awaitable[str | Refusal | None] | None"]
-# Sorted in place of a body where there is none: what the engine refuses of it is the mirrored version.
-_ANYTHING = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
-# What is done with one method at one path, for the principal: it answers, or says what is left to do.
-Row = Callable[[Exchange, "str | None"], "Rest | None"]
+# Serves one method at one path, for a principal: it answers, or returns what is left to do.
+Route = Callable[[HttpExchange, "str | None"], "Continuation | None"]
+
+# A message that stands in for the body of GET and DELETE, which have none: the engine is given it to check
+# MCP-Protocol-Version (MCP 2025-11-25, Transports, Protocol Version Header).
+_STAND_IN_MESSAGE = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
+
+
+@attrs.frozen
+class EndpointPaths:
+    """The paths that are served."""
+
+    streamable: str
+    """Streamable HTTP, of both eras."""
+    sse: str | None = None
+    """The event streams of HTTP+SSE; ``None`` where it is not served."""
+    messages: str = "/messages"
+    """What clients of HTTP+SSE POST to."""
 
 
 class Endpoint:
     """The application of one listener: called for every request.
 
-    ``sessions`` is ``None`` where legacy clients are served without, ``pipes`` where there is no HTTP+SSE.
-    ``authenticate`` gets the request and says who it is from, or why it is refused.
+    Args:
+        handler: The engine.
+        origin_policy: Decides about ``Host`` and ``Origin``.
+        settings: What is common to all streams.
+        paths: The paths that are served.
+        sessions: The sessions of legacy clients; ``None`` where those are served without.
+        http_sse: The connections of HTTP+SSE; ``None`` where it is not served.
+        authenticate: Returns, or is awaited for, who a request is from, or why it is refused.
     """
 
     def __init__(
         self,
         handler: ServerHandler,
-        guard: OriginPolicy,
-        open_streams: OpenSseResponses,
+        origin_policy: OriginPolicy,
+        settings: StreamSettings,
+        paths: EndpointPaths,
         *,
-        path: str,
-        longest: int,
         sessions: SessionTable | None,
-        pipes: HttpSseChannels | None = None,
-        sse_path: str = "",
-        messages_path: str = "",
-        json_replies: bool = False,
+        http_sse: HttpSseChannels | None = None,
         authenticate: Authenticate | None = None,
     ) -> None:
         self._handler = handler
-        self._guard = guard
-        self._open_streams = open_streams
-        self._longest = longest
+        self._origin_policy = origin_policy
+        self._settings = settings
         self._sessions = sessions
-        self._pipes = pipes
-        self._takes_answers = takes_json if json_replies else takes_both
+        self._http_sse = http_sse
+        self._accepts_replies = accepts_json if settings.json_replies else accepts_both
         self._authenticate = authenticate
-        self._rows: dict[str, dict[str, Row]] = {path: {"POST": self._post}}
-        # A server of the modern era alone has neither sessions nor streams that begin with a GET.
+        self._routes: dict[str, dict[str, Route]] = {paths.streamable: {"POST": self._post}}
+        # MCP 2026-07-28 has neither sessions nor streams that begin with a GET.
         if sessions is not None and handler.has_sessions:
-            self._rows[path] |= {"GET": self._get, "DELETE": self._delete}
-        if pipes is not None and handler.has_sessions:
-            self._rows[sse_path] = {"GET": self._connect}
-            self._rows[messages_path] = {"POST": self._message}
+            self._routes[paths.streamable] |= {"GET": self._get, "DELETE": self._delete}
+        if http_sse is not None and paths.sse is not None and handler.has_sessions:
+            self._routes[paths.sse] = {"GET": self._connect_http_sse}
+            self._routes[paths.messages] = {"POST": self._post_http_sse}
 
     def __repr__(self) -> str:
         return (
-            f"<Endpoint {', '.join(self._rows)}: {self._sessions!r} {self._pipes!r} {self._open_streams!r}>"
+            f"<Endpoint {', '.join(self._routes)}: {self._sessions!r} {self._http_sse!r} "
+            f"{self._settings.open_responses!r}>"
         )
 
     def __call__(self, request: Request, response: Response) -> None:
-        """Answers a request, now or later. Never waits; what it raises becomes a 500."""
+        """Answers a request, now or later. Never waits; what it raises the HTTP server answers with 500."""
         headers = request.headers
-        verdict = self._guard.check(headers.get("host"), headers.get("origin"))
-        turn = Exchange(request, response, verdict.headers)
-        rows = self._rows.get(request.path)
-        if verdict.refusal is not None:
-            turn.refuse(Refusal(403, verdict.refusal))
-        elif rows is None:
-            turn.refuse(NOT_HERE)
-        elif (row := rows.get(request.method)) is not None:
-            self._admit(turn, row)
-        elif request.method == "OPTIONS":
-            turn.headers = ()
-            preflight = self._guard.preflight(verdict, headers.get("access-control-request-headers"))
-            turn.answer(204, headers=(*preflight, ("allow", ", ".join((*rows, "OPTIONS")))))
-        else:
-            turn.refuse(not_allowed(*rows))
+        host, origin = headers.get("host"), headers.get("origin")
+        policy = self._origin_policy
+        # Looked up here first, because nearly all requests of a listener have the same two values.
+        verdict = policy.remembered.get((host, origin)) or policy.check(host, origin)
+        exchange = HttpExchange(request, response, verdict.headers)
+        routes = self._routes.get(request.path)
+        route = routes.get(request.method) if routes is not None else None
+        if verdict.refusal is not None or route is None:
+            self._refuse(exchange, verdict, routes)
+        elif self._authenticate is not None:
+            with exchange.containment("authenticate"):
+                self._authenticated(exchange, route, self._authenticate)
+        elif (continuation := route(exchange, None)) is not None:
+            exchange.run(continuation)
 
     def stop(self) -> None:
-        """No new work from now on; ends the streams that wait for nothing in particular."""
+        """Takes no new work from now on, and ends the streams that would never end by themselves. Never raises."""
         if self._sessions is not None:
             self._sessions.close_standalone()
 
     def close(self) -> None:
-        """Ends all sessions."""
+        """Ends all sessions. Never raises."""
         if self._sessions is not None:
             self._sessions.close_all()
 
-    # -- who is there ----------------------------------------------------------------------------------------------
+    # -- before the protocol ---------------------------------------------------------------------------------------
 
-    def _admit(self, turn: Exchange, row: Row) -> None:
-        if self._authenticate is None:
-            rest = row(turn, None)
-            if rest is not None:
-                turn.response.run(rest)
-            return
-        found = self._authenticate(turn.request)
-        if isawaitable(found):
-            turn.response.run(partial(self._admit_later, turn, row, found))
-        elif (rest := self._admitted(turn, row, found)) is not None:
-            turn.response.run(rest)
+    def _refuse(self, exchange: HttpExchange, verdict: Verdict, routes: dict[str, Route] | None) -> None:
+        """Answers what leads nowhere, and CORS preflights."""
+        request = exchange.request
+        if verdict.refusal is not None:
+            exchange.refuse(Refusal(403, verdict.refusal))
+        elif routes is None:
+            exchange.refuse(PATH_NOT_FOUND)
+        elif request.method == "OPTIONS":
+            requested = request.headers.get("access-control-request-headers")
+            exchange.headers = self._origin_policy.preflight(verdict, requested)
+            exchange.answer(204, headers=(("allow", ", ".join((*routes, "OPTIONS"))),))
+        else:
+            exchange.refuse(method_not_allowed(*routes))
 
-    async def _admit_later(self, turn: Exchange, row: Row, finding: Awaitable[str | Refusal | None]) -> None:
-        rest = self._admitted(turn, row, await finding)
-        if rest is not None:
-            await rest()
+    def _authenticated(self, exchange: HttpExchange, route: Route, authenticate: Authenticate) -> None:
+        identity = authenticate(exchange.request)
+        if isawaitable(identity):
+            exchange.run(partial(self._authenticated_later, exchange, route, identity))
+        elif (continuation := _routed(exchange, route, identity)) is not None:
+            exchange.run(continuation)
 
-    def _admitted(self, turn: Exchange, row: Row, found: str | Refusal | None) -> Rest | None:
-        if isinstance(found, Refusal):
-            turn.refuse(found)
+    async def _authenticated_later(
+        self, exchange: HttpExchange, route: Route, waiting: Awaitable[str | Refusal | None]
+    ) -> None:
+        continuation = _routed(exchange, route, await waiting)
+        if continuation is not None:
+            await continuation()
+
+    # -- Streamable HTTP -------------------------------------------------------------------------------------------
+
+    def _post(self, exchange: HttpExchange, principal: str | None) -> Continuation | None:
+        headers = exchange.request.headers
+        content_type, accept = headers.get("content-type"), headers.get("accept")
+        # What the official clients send is known without a closer look.
+        if content_type != JSON and not is_json(content_type):
+            exchange.refuse(UNSUPPORTED_MEDIA_TYPE)
             return None
-        return row(turn, found)
-
-    # -- the MCP endpoint ------------------------------------------------------------------------------------------
-
-    def _post(self, turn: Exchange, principal: str | None) -> Rest | None:
-        headers = turn.request.headers
-        if not is_json(headers.get("content-type")):
-            turn.refuse(NOT_JSON)
+        if accept not in USUAL_ACCEPT and not self._accepts_replies(accept):
+            exchange.refuse(REPLIES_NOT_ACCEPTED)
             return None
-        if not self._takes_answers(headers.get("accept")):
-            turn.refuse(NO_JSON_NO_STREAM)
-            return None
-        named = headers.get(SESSION_HEADER)
-        arrival = self._handler.sort(Frame(turn.request.body, metadata=headers), in_session=named is not None)
-        refusal = arrival.refusal
+        session_id = headers.get(SESSION_HEADER)
+        frame = Frame(exchange.request.body, metadata=headers)
+        arrival = self._handler.sort(frame, in_session=session_id is not None)
+        refusal, stateless = arrival.refusal, arrival.stateless
         if refusal is not None:
-            turn.answer(status_of(refusal, "modern"), refusal.data)
+            exchange.answer(MODERN_STATUSES[refusal.refusal], refusal.data)
         elif arrival.requests and self._handler.stopping.is_set():
-            turn.refuse(STOPPING)
-        elif arrival.era == "modern" or (self._sessions is None and named is None):
-            outlet = ExchangeOutlet(turn, self._open_streams, self._longest, arrival.era)
+            exchange.refuse(SERVER_STOPPING)
+        elif stateless or (self._sessions is None and session_id is None):
+            statuses = MODERN_STATUSES if stateless else LEGACY_STATUSES
+            outlet = StatelessOutlet(
+                exchange, self._settings.open_responses, self._settings.longest, statuses
+            )
             if not arrival.requests:
-                return partial(run_exchange, self._handler, arrival, outlet, principal)
+                return partial(outlet.accept, self._handler, arrival, principal)
             outlet.begin(self._handler, arrival, principal)
         else:
-            self._post_in_session(turn, arrival, named, principal)
+            self._post_in_session(exchange, arrival, session_id, principal)
         return None
 
     def _post_in_session(
-        self, turn: Exchange, arrival: Arrival, named: str | None, principal: str | None
+        self, exchange: HttpExchange, arrival: Arrival, session_id: str | None, principal: str | None
     ) -> None:
-        if named is not None:
-            session = self._session(turn, principal)
+        if session_id is not None:
+            session = self._session(exchange, principal)
             if session is not None:
-                session.deliver(arrival, turn)
+                session.deliver(arrival, exchange)
         elif arrival.initializes and self._sessions is not None:
-            self._sessions.begin(self._handler, arrival, turn, principal)
+            self._sessions.begin(self._handler, arrival, exchange, principal)
         else:
-            turn.refuse(SESSION_REQUIRED)
+            exchange.refuse(SESSION_REQUIRED)
 
-    def _get(self, turn: Exchange, principal: str | None) -> Rest | None:
-        if not takes_events(turn.request.headers.get("accept")):
-            turn.refuse(NO_EVENT_STREAM)
+    def _get(self, exchange: HttpExchange, principal: str | None) -> Continuation | None:
+        if not accepts_events(exchange.request.headers.get("accept")):
+            exchange.refuse(EVENTS_NOT_ACCEPTED)
         elif self._handler.stopping.is_set():
-            turn.refuse(STOPPING)
-        elif (session := self._bodiless_session(turn, principal)) is not None:
-            last_event_id = turn.request.headers.get("last-event-id")
+            exchange.refuse(SERVER_STOPPING)
+        elif (session := self._session_without_message(exchange, principal)) is not None:
+            last_event_id = exchange.request.headers.get("last-event-id")
             if last_event_id is not None:
-                return partial(session.resume, turn, last_event_id)
-            session.standalone.open(turn)
+                return partial(session.resume, exchange, last_event_id)
+            session.standalone.open(exchange)
         return None
 
-    def _delete(self, turn: Exchange, principal: str | None) -> None:
-        session = self._bodiless_session(turn, principal)
+    def _delete(self, exchange: HttpExchange, principal: str | None) -> None:
+        session = self._session_without_message(exchange, principal)
         if session is not None and self._sessions is not None:
             self._sessions.close(session)
-            turn.answer(200)
+            exchange.answer(200)
 
-    def _bodiless_session(self, turn: Exchange, principal: str | None) -> LegacySession | None:
-        """As `_session`, for a request without a message: 400 for a version that no session can have."""
-        refusal = self._handler.sort(Frame(_ANYTHING, metadata=turn.request.headers), in_session=True).refusal
+    def _session_without_message(self, exchange: HttpExchange, principal: str | None) -> HttpSession | None:
+        """As `_session`, for GET and DELETE: a version that no session can have is answered with 400."""
+        frame = Frame(_STAND_IN_MESSAGE, metadata=exchange.request.headers)
+        refusal = self._handler.sort(frame, in_session=True).refusal
         if refusal is not None:
-            turn.answer(400, refusal.data)
+            exchange.answer(400, refusal.data)
             return None
-        return self._session(turn, principal)
+        return self._session(exchange, principal)
 
-    def _session(self, turn: Exchange, principal: str | None) -> LegacySession | None:
-        """The session that a request names; answers it otherwise: 400 for none, 404 for one that is not theirs."""
-        named = turn.request.headers.get(SESSION_HEADER)
-        if named is None:
-            turn.refuse(SESSION_REQUIRED)
+    def _session(self, exchange: HttpExchange, principal: str | None) -> HttpSession | None:
+        """Returns the session that a request names, or refuses the request.
+
+        MCP 2025-11-25, Transports, Session Management: 400 without an id, 404 for one that is unknown, has ended or is
+        somebody else's.
+        """
+        session_id = exchange.request.headers.get(SESSION_HEADER)
+        if session_id is None:
+            exchange.refuse(SESSION_REQUIRED)
             return None
-        session = self._sessions.find(named, principal) if self._sessions is not None else None
+        session = self._sessions.find(session_id, principal) if self._sessions is not None else None
         if session is None:
-            turn.refuse(FORGOTTEN)
+            exchange.refuse(SESSION_NOT_FOUND)
         return session
 
     # -- HTTP+SSE --------------------------------------------------------------------------------------------------
 
-    def _connect(self, turn: Exchange, principal: str | None) -> Rest | None:
-        if not takes_events(turn.request.headers.get("accept")):
-            turn.refuse(NO_EVENT_STREAM)
+    def _connect_http_sse(self, exchange: HttpExchange, principal: str | None) -> Continuation | None:
+        if not accepts_events(exchange.request.headers.get("accept")):
+            exchange.refuse(EVENTS_NOT_ACCEPTED)
         elif self._handler.stopping.is_set():
-            turn.refuse(STOPPING)
-        elif self._pipes is not None:
-            return partial(self._pipes.run, turn, self._handler, principal)
+            exchange.refuse(SERVER_STOPPING)
+        elif self._http_sse is not None:
+            return partial(self._http_sse.run, exchange, self._handler, principal)
         return None
 
-    def _message(self, turn: Exchange, principal: str | None) -> Rest | None:
-        if not is_json(turn.request.headers.get("content-type")):
-            turn.refuse(NOT_JSON)
-        elif self._pipes is not None:
-            return self._pipes.post(turn, principal)
+    def _post_http_sse(self, exchange: HttpExchange, principal: str | None) -> Continuation | None:
+        if not is_json(exchange.request.headers.get("content-type")):
+            exchange.refuse(UNSUPPORTED_MEDIA_TYPE)
+        elif self._http_sse is not None:
+            return self._http_sse.post(exchange, principal)
         return None
+
+
+def _routed(exchange: HttpExchange, route: Route, identity: str | Refusal | None) -> Continuation | None:
+    if isinstance(identity, Refusal):
+        exchange.refuse(identity)
+        return None
+    return route(exchange, identity)

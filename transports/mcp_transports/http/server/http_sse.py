@@ -1,4 +1,7 @@
-"""HTTP+SSE of 2024-11-05 (protocol §6.5): one GET is the connection, messages to the server are POSTed beside it."""
+"""HTTP+SSE: one GET is the connection, and messages to the server are POSTed beside it.
+
+MCP 2024-11-05, Transports, HTTP with SSE.
+"""
 
 from __future__ import annotations
 
@@ -9,33 +12,42 @@ import trio
 
 from mcp_actors.abc import Frame, FrameChannel, ServerHandler
 from mcp_actors.errors import LocalProtocolError
-from mcp_transports.http.server.error_responses import FORGOTTEN, TOO_MANY_MESSAGES, Exchange, Rest
+from mcp_transports.http.server.error_responses import SESSION_NOT_FOUND, TOO_MANY_MESSAGES
+from mcp_transports.http.server.http_exchange import Continuation, HttpExchange
 from mcp_transports.http.server.sse_response import OpenSseResponses, SseResponse
 from mcp_transports.http.sse import encode_event
 
 __all__ = ["HttpSseChannel", "HttpSseChannels"]
 
 _ID_BYTES = 24
-# Messages that wait to be read: about what other bindings hold of small ones.
-_INBOX = 256
-# A POST waits so many seconds for a place among them before it is refused.
-_PATIENCE = 5.0
+# Messages that wait to be received: about as many small ones as other bindings hold.
+_QUEUED_MESSAGES = 256
+# Seconds that a POST waits for room among them before it is refused.
+_QUEUE_TIMEOUT = 5.0
 
 
 class HttpSseChannel(FrameChannel):
-    """The server's end of one connection: sends events, receives what was POSTed to its endpoint.
+    """The server's end of one connection: sends events, and receives what was POSTed.
 
-    The client that leaves its stream has left: nothing can be resumed.
+    A client that leaves its stream has left for good: nothing can be resumed.
+
+    Args:
+        exchange: The GET, which is answered with the event stream.
+        open_responses: Where the stream is listed while it is open.
+        longest: Bytes of the longest message that is sent.
+        messages_url: Where the client is told to POST.
     """
 
-    def __init__(self, turn: Exchange, streams: OpenSseResponses, longest: int, endpoint: str) -> None:
+    def __init__(
+        self, exchange: HttpExchange, open_responses: OpenSseResponses, longest: int, messages_url: str
+    ) -> None:
         self._longest = longest
-        self._peer = turn.request.peer
+        self._peer = exchange.request.peer
         self._closed = self._broken = False
-        self._put, self._got = trio.open_memory_channel[Frame](_INBOX)
-        # The first event of all says where to POST.
-        first = encode_event(endpoint.encode(), event="endpoint")
-        self._live = SseResponse(turn, streams, self._lost, first)
+        self._posted_end, self._receive_end = trio.open_memory_channel[Frame](_QUEUED_MESSAGES)
+        # The first event of all names the URL to POST to.
+        first = encode_event(messages_url.encode(), event="endpoint")
+        self._sse = SseResponse(exchange, open_responses, self._client_left, first)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "broken" if self._broken else "open"
@@ -50,45 +62,62 @@ class HttpSseChannel(FrameChannel):
         return self._peer
 
     async def send(self, value: Frame) -> None:
-        """Sends one event; waits while the peer reads slowly. Cancelled while it waits, nothing was sent."""
+        """Sends one event, and waits while the client reads slowly. Cancelled while it waits, it has sent nothing.
+
+        Raises:
+            LocalProtocolError: The message is longer than `max_message_bytes`; nothing was sent.
+            trio.ClosedResourceError: The channel was closed.
+            trio.BrokenResourceError: The client left, or has stopped reading.
+        """
         self._check(value)
         await trio.lowlevel.checkpoint_if_cancelled()
-        while self._live.full:
-            await self._live.drained()
+        while self._sse.full:
+            await self._sse.drained()
             self._check(value)
-        self._live.write(encode_event(value.data, event="message"))
+        self._sse.write(encode_event(value.data, event="message"))
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     def write_now(self, frame: Frame) -> bool:
-        if self._closed or self._broken or self._live.full or len(frame.data) > self._longest:
+        if self._closed or self._broken or self._sse.full or len(frame.data) > self._longest:
             return False
-        self._live.write(encode_event(frame.data, event="message"))
+        self._sse.write(encode_event(frame.data, event="message"))
         return True
 
     async def receive(self) -> Frame:
-        """Waits for one message. Cancelling loses nothing."""
+        """Waits for one message. Cancelling it loses nothing.
+
+        Raises:
+            trio.ClosedResourceError: The channel was closed.
+            trio.BrokenResourceError: The client left.
+        """
         try:
-            return await self._got.receive()
+            return await self._receive_end.receive()
         except trio.EndOfChannel:
             raise trio.BrokenResourceError("the client left its event stream") from None
 
     async def receive_many(self) -> list[Frame]:
-        """Waits for one message and returns it with all that are there already. Cancelling loses nothing."""
+        """Waits for one message, and returns it with all that are there already; as `receive`."""
         frames = [await self.receive()]
         try:
             while True:
-                frames.append(self._got.receive_nowait())
+                frames.append(self._receive_end.receive_nowait())
         except (trio.WouldBlock, trio.EndOfChannel):
             return frames
 
-    def push(self, frame: Frame) -> None:
-        """Takes what was POSTed, or raises `trio.WouldBlock` when too much waits."""
-        self._put.send_nowait(frame)
+    def put_nowait(self, frame: Frame) -> None:
+        """Takes a message that was POSTed.
 
-    async def push_patiently(self, frame: Frame) -> bool:
-        """Takes what was POSTed as soon as there is room; says whether there was some in time."""
-        with trio.move_on_after(_PATIENCE):
-            await self._put.send(frame)
+        Raises:
+            trio.WouldBlock: Too many messages wait to be received.
+            trio.BrokenResourceError: The channel was closed.
+            trio.ClosedResourceError: The client left.
+        """
+        self._posted_end.send_nowait(frame)
+
+    async def put(self, frame: Frame) -> bool:
+        """As `put_nowait`, but waits for room. Returns whether there was some in time."""
+        with trio.move_on_after(_QUEUE_TIMEOUT):
+            await self._posted_end.send(frame)
             return True
         return False
 
@@ -96,9 +125,9 @@ class HttpSseChannel(FrameChannel):
         """Ends the stream. What was POSTed and not received is lost."""
         if not self._closed:
             self._closed = True
-            self._put.close()
-            self._got.close()
-            self._live.end()
+            self._posted_end.close()
+            self._receive_end.close()
+            self._sse.end()
         await trio.lowlevel.checkpoint()
 
     def _check(self, frame: Frame) -> None:
@@ -111,17 +140,23 @@ class HttpSseChannel(FrameChannel):
                 f"a message of {len(frame.data)} bytes is too long: the limit is {self._longest}"
             )
 
-    def _lost(self, live: SseResponse) -> None:
+    def _client_left(self, sse: SseResponse) -> None:
         self._broken = True
-        self._put.close()
+        self._posted_end.close()
 
 
 class HttpSseChannels:
-    """The open connections of one listener, by the unguessable id in the address that each was told."""
+    """The open connections of one listener, by the unguessable id in the URL that each client was told.
 
-    def __init__(self, streams: OpenSseResponses, messages_path: str, longest: int) -> None:
-        self._streams = streams
-        self._path = messages_path
+    Args:
+        open_responses: Where event streams are listed while they are open.
+        messages_path: The path that clients POST to.
+        longest: Bytes of the longest message that is sent.
+    """
+
+    def __init__(self, open_responses: OpenSseResponses, messages_path: str, longest: int) -> None:
+        self._open_responses = open_responses
+        self._messages_path = messages_path
         self._longest = longest
         self._open: dict[str, tuple[HttpSseChannel, str | None]] = {}
 
@@ -131,10 +166,11 @@ class HttpSseChannels:
     def __len__(self) -> int:
         return len(self._open)
 
-    async def run(self, turn: Exchange, handler: ServerHandler, principal: str | None) -> None:
-        """Runs one connection to its end, in the task of the HTTP connection that carries its events."""
+    async def run(self, exchange: HttpExchange, handler: ServerHandler, principal: str | None) -> None:
+        """Runs one connection to its end, in a task of the HTTP connection that carries its events."""
         id = secrets.token_urlsafe(_ID_BYTES)
-        channel = HttpSseChannel(turn, self._streams, self._longest, f"{self._path}?session_id={id}")
+        messages_url = f"{self._messages_path}?session_id={id}"
+        channel = HttpSseChannel(exchange, self._open_responses, self._longest, messages_url)
         async with channel:
             self._open[id] = channel, principal
             try:
@@ -142,38 +178,41 @@ class HttpSseChannels:
             finally:
                 del self._open[id]
 
-    def post(self, turn: Exchange, principal: str | None) -> Rest | None:
-        """Hands on what was POSTed to the endpoint: 202, or 404 when it is nobody's or somebody else's."""
-        channel, owner = self._open.get(_session_id(turn.request.query), (None, None))
+    def post(self, exchange: HttpExchange, principal: str | None) -> Continuation | None:
+        """Gives what was POSTed to the connection that its URL names, and answers 202.
+
+        A connection that is unknown or somebody else's is 404. Returns what is left to do if there is no room yet.
+        """
+        channel, owner = self._open.get(_session_id(exchange.request.query), (None, None))
         if channel is None or owner != principal:
-            turn.refuse(FORGOTTEN)
+            exchange.refuse(SESSION_NOT_FOUND)
             return None
-        frame = Frame(turn.request.body)
+        frame = Frame(exchange.request.body)
         try:
-            channel.push(frame)
+            channel.put_nowait(frame)
         except trio.WouldBlock:
-            return partial(_wait_for_room, turn, channel, frame)
+            return partial(_post_later, exchange, channel, frame)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            turn.refuse(FORGOTTEN)
+            exchange.refuse(SESSION_NOT_FOUND)
             return None
-        turn.answer(202)
+        exchange.answer(202)
         return None
 
 
-async def _wait_for_room(turn: Exchange, channel: HttpSseChannel, frame: Frame) -> None:
+async def _post_later(exchange: HttpExchange, channel: HttpSseChannel, frame: Frame) -> None:
     try:
-        taken = await channel.push_patiently(frame)
+        taken = await channel.put(frame)
     except (trio.BrokenResourceError, trio.ClosedResourceError):
-        turn.refuse(FORGOTTEN)
+        exchange.refuse(SESSION_NOT_FOUND)
         return
     if taken:
-        turn.answer(202)
+        exchange.answer(202)
     else:
-        turn.refuse(TOO_MANY_MESSAGES)
+        exchange.refuse(TOO_MANY_MESSAGES)
 
 
 def _session_id(query: str) -> str:
-    """The value of ``session_id``: ids have no character that would have to be escaped."""
+    """Returns the value of ``session_id``, whose characters never have to be escaped."""
     for part in query.split("&"):
         name, _, value = part.partition("=")
         if name == "session_id":

@@ -1,8 +1,9 @@
 """Which ``Host`` and which ``Origin`` a listener serves, and what it tells browsers about that (CORS).
 
-A server on a loopback address is within reach of every web page that its user opens: a page may post to it across
-origins, and, when its own name is made to resolve to 127.0.0.1, even read the answers (DNS rebinding). The first is
-found out by ``Origin``, the second by ``Host``, so both are checked on every request, and the default is narrow.
+MCP 2025-11-25, Transports, Security Warning; MCP 2026-07-28, Streamable HTTP, Security & Endpoint; the CORS protocol of
+the Fetch standard. Every web page that a user opens can reach a server on a loopback address: a page may POST to it
+across origins, and even read the answers when the page's own name is made to resolve to 127.0.0.1 (DNS rebinding).
+``Origin`` shows the first and ``Host`` the second, so both are checked on every request, and the default is narrow.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ EXPOSED_HEADERS = "Mcp-Session-Id, WWW-Authenticate"
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 # A browser leaves these out of Host and Origin.
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-# Mirrored parameters have names of the tool's own, and CORS knows no wildcard for a part of a name.
+# The headers of mirrored parameters have names that the tool chooses, and CORS has no wildcard for a part of a name.
 _PARAMETER_PREFIX = "mcp-param-"
-# Of one preflight: more than any tool's schema annotates. The rest is not allowed, and the browser says so.
+# Such headers in one preflight: more than any tool's schema annotates. The rest is not allowed.
 _MOST_PARAMETERS = 64
-# Verdicts that are remembered. Ports vary, names hardly do: a full table means that somebody plays.
+# Verdicts that are remembered. Ports vary and names hardly do, so honest clients never fill the table.
 _MOST_REMEMBERED = 256
-# Of a peer's value that is told back in a refusal.
+# Characters of a peer's value that are repeated in a refusal.
 _MOST_SHOWN = 80
 
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,254})(?::([0-9]{1,5}))?", re.ASCII)
@@ -40,44 +41,41 @@ _NOT_SHOWN = re.compile(r"[^A-Za-z0-9.:/\[\]_-]", re.ASCII)
 
 
 class Verdict(NamedTuple):
-    """What `OriginPolicy.check` found.
-
-    ``refusal`` is the text to answer 403 with, or ``None`` if the request may go on.
-
-    ``headers`` belong into every answer to an allowed request, whatever its status; there are none without an Origin.
-    """
+    """What `OriginPolicy.check` decided about a request."""
 
     refusal: str | None
+    """The text to answer 403 with, or ``None`` if the request is allowed."""
     headers: tuple[tuple[str, str], ...] = ()
+    """Belong into every answer to an allowed request, whatever its status. There are none without an Origin."""
 
 
 _ALLOWED = Verdict(None)
 
 
 class OriginPolicy:
-    """The allow-lists of one listener. It does no I/O and, but for a bounded memory of verdicts, never changes.
+    """The hosts and origins that one listener serves. It does no I/O, and only its bounded memory of verdicts changes.
 
-    ``bound_host`` is the address or name that the listener was asked to bind to, without its port; empty for all
-    addresses. For a Unix socket say ``"localhost"``: only this machine reaches it.
+    Args:
+        bound_host: The address or name that the listener was asked to bind to, without its port; empty for all
+            addresses. For a Unix socket it is ``"localhost"``, because only this machine reaches it.
+        allowed_hosts: What may stand in ``Host``: ``"name"`` or ``"name:*"`` (with any port or none), ``"name:port"``,
+            IPv6 addresses in brackets, or ``"*"`` for anything. It replaces the default, which is
 
-    ``allowed_hosts`` lists what may stand in ``Host``: ``"name"`` or ``"name:*"`` (with any port or none),
-    ``"name:port"``, IPv6 addresses in brackets, or ``"*"`` for anything. It replaces the default, which is
+            - for a loopback address: ``localhost``, ``127.0.0.1``, ``[::1]`` and that address;
+            - for any other address or name: only that one, because nobody can make a name of theirs appear in ``Host``
+              as that one;
+            - for all addresses (``0.0.0.0``, ``::``, empty): nothing. Every request is refused, in words that name the
+              setting, because only the operator knows which names lead here. `refuses_all` tells so beforehand.
+        allowed_origins: What may stand in ``Origin`` when a browser sends one: ``"scheme://name"`` (with the scheme's
+            default port), ``"scheme://name:port"``, ``"scheme://name:*"``, or ``"*"`` for any, even ``null``. It
+            replaces the default, which is ``http`` and ``https`` at the allowed hosts, and for a loopback address also
+            at the loopback names with any port, so that a tool like the inspector, itself a local page, can connect.
+            ``"*"`` in ``allowed_hosts`` adds no origin.
+        allowed_headers: Further request headers that pages may send, an API key for example.
+        max_age: Seconds for which a browser may remember a preflight.
 
-    - for a loopback address: ``localhost``, ``127.0.0.1``, ``[::1]`` and that address;
-    - for any other address or name: just that one. Nobody can make a name of theirs appear in ``Host`` as that;
-    - for all addresses (``0.0.0.0``, ``::``, empty): nothing. Every request is refused, in words that name the
-      setting: which names lead here is known to the operator alone. `refuses_all` tells so before the first request.
-
-    ``allowed_origins`` lists what may stand in ``Origin`` when a browser sends one: ``"scheme://name"`` (with the
-    scheme's default port), ``"scheme://name:port"``, ``"scheme://name:*"``, or ``"*"`` for any, even ``null``. It
-    replaces the default, which is ``http`` and ``https`` at the allowed hosts, and for a loopback address also at the
-    loopback names with any port, so that a tool like the inspector, itself a local page, can connect. ``"*"`` in
-    ``allowed_hosts`` adds no origin.
-
-    ``allowed_headers`` are further request headers that pages may send (an API key, say), ``max_age`` (seconds, 600)
-    is how long a browser may remember a preflight.
-
-    Raises `ValueError` for an entry that could never match.
+    Raises:
+        ValueError: An entry could never match, or a string was given in place of a list.
     """
 
     def __init__(
@@ -112,31 +110,34 @@ class OriginPolicy:
                 raise ValueError(f"{name!r} in allowed_headers is no name of a header")
         self._headers = ", ".join([ALLOWED_HEADERS, *extra])
         self._max_age = str(int(max_age))
-        self._remembered: dict[tuple[str | None, str | None], Verdict] = {}
+        self.remembered: dict[tuple[str | None, str | None], Verdict] = {}
+        """Verdicts on requests that were allowed, by (Host, Origin), for callers that look here before they ask."""
 
     @property
     def refuses_all(self) -> bool:
-        """Whether no request can pass, since the listener binds to every address and no host was allowed."""
+        """Whether every request is refused, because the listener binds to all addresses and no host is allowed."""
         return not (self._any_host or self._hosts)
 
     def check(self, host: str | None, origin: str | None) -> Verdict:
-        """Decides about the values of the headers ``Host`` and ``Origin``; ``None`` stands for an absent one."""
-        known = self._remembered.get((host, origin))
+        """Decides about the values of the headers ``Host`` and ``Origin``; ``None`` stands for an absent header."""
+        known = self.remembered.get((host, origin))
         if known is not None:
             return known
         verdict = self._decide(host, origin)
-        # Refused values are as long as a peer likes and as many, so they are not worth remembering.
+        # A peer can send refused values without end, and of any length, so they are not remembered.
         if verdict.refusal is None and len(host or "") + len(origin or "") <= 600:
-            if len(self._remembered) >= _MOST_REMEMBERED:
-                self._remembered.clear()
-            self._remembered[host, origin] = verdict
+            if len(self.remembered) >= _MOST_REMEMBERED:
+                self.remembered.clear()
+            self.remembered[host, origin] = verdict
         return verdict
 
     def preflight(self, verdict: Verdict, requested: str | None) -> tuple[tuple[str, str], ...]:
-        """All headers of the 204 that answers a preflight (``OPTIONS`` with ``Access-Control-Request-Method``).
+        """Returns all headers of the 204 that answers a preflight.
 
-        ``verdict`` is that of `check`, without a refusal; ``requested`` is ``Access-Control-Request-Headers``. Of its
-        names those of mirrored parameters are allowed, beside the fixed ones.
+        Args:
+            verdict: That of `check`, without a refusal.
+            requested: The request's ``Access-Control-Request-Headers``. Of its names those of mirrored parameters are
+                allowed, beside the fixed ones.
         """
         names = dict.fromkeys(each.strip(" \t").lower() for each in (requested or "").split(","))
         parameters = [each for each in names if each.startswith(_PARAMETER_PREFIX) and _TOKEN.fullmatch(each)]
@@ -160,14 +161,14 @@ class OriginPolicy:
         if origin is None:
             return _ALLOWED
         if self._any_origin:
-            # Not an echo, and the same for everybody, so caches need no Vary.
+            # The answer does not depend on the Origin, so caches need no Vary.
             return Verdict(None, _cors("*"))
         parsed = _parse_origin(origin)
         if parsed is None or not self._origin_is_allowed(*parsed):
             return Verdict(
                 f"Forbidden: Origin {_shown(origin)} is not allowed; the setting allowed_origins lists those that are"
             )
-        # Written anew from its checked parts: nothing of the peer's gets into a header as it came.
+        # The Origin is written anew from its checked parts: nothing of the peer's gets into a header as it came.
         return Verdict(None, (*_cors(_origin_text(*parsed)), ("Vary", "Origin")))
 
     def _host_is_allowed(self, host: str | None) -> bool:
@@ -195,7 +196,7 @@ class OriginPolicy:
             return
         parsed = _parse_origin(entry.removesuffix(":*"))
         if parsed is None or (entry.endswith(":*") and parsed[2] is not None):
-            # "null" is what any page can make itself, in a sandboxed frame: allowing it is allowing all.
+            # Any page can make itself the origin "null", in a sandboxed frame: allowing it would allow all.
             raise ValueError(
                 f"{entry!r} in allowed_origins is neither scheme://name, scheme://name:port, scheme://name:* nor *"
             )
@@ -238,7 +239,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _parse_authority(text: str) -> tuple[str, int | None] | None:
-    """(name, port) of ``name[:port]``: lower case, IPv6 in its shortest form and brackets, no trailing dot."""
+    """Returns (name, port) of ``name[:port]``: in lower case, IPv6 compressed and in brackets, no trailing dot."""
     match = _AUTHORITY.fullmatch(text.lower()) if text.isascii() else None
     if match is None:
         return None
@@ -276,7 +277,7 @@ def _cors(origin: str) -> tuple[tuple[str, str], ...]:
 
 
 def _shown(value: str | None) -> str:
-    """A peer's value in a refusal: short, and without anything that could mean something where it is read."""
+    """Returns a peer's value as a refusal repeats it: short, and without characters that mean something to a reader."""
     if value is None:
         return "(absent)"
     return f"'{_NOT_SHOWN.sub('?', value[:_MOST_SHOWN])}'"

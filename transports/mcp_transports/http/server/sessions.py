@@ -1,41 +1,60 @@
-"""Legacy sessions (protocol §6.4): made by a valid ``initialize``, known by an unguessable id, freed in time."""
+"""Legacy sessions: made by a valid ``initialize``, known by an unguessable id, and freed in time.
+
+MCP 2025-11-25, Transports, Session Management.
+"""
 
 from __future__ import annotations
 
-import logging
 import secrets
+from functools import partial
 
 import attrs
 import trio
 
 from mcp_actors.abc import Arrival, Frame, ServerHandler, ServerSession
-from mcp_transports.http.server.calls import CallStream, JsonCallStream
+from mcp_actors.logging import log
+from mcp_actors.supervision import SESSION_EXPIRY, Containment, TaskKind
 from mcp_transports.http.server.error_responses import (
+    EVENT_NOT_FOUND,
     INTERNAL_ERROR,
     TOO_MANY_SESSIONS,
-    UNKNOWN_EVENT,
-    Exchange,
 )
-from mcp_transports.http.server.exchange import status_of
-from mcp_transports.http.server.sse_response import OpenSseResponses, SseResponse
-from mcp_transports.http.server.streams import (
+from mcp_transports.http.server.http_exchange import HttpExchange
+from mcp_transports.http.server.session_streams import (
+    CallStream,
+    JsonCallStream,
     SessionStream,
     StandaloneStream,
     StreamSettings,
 )
+from mcp_transports.http.server.sse_response import OpenSseResponses, SseResponse
+from mcp_transports.http.server.status_tables import LEGACY_STATUSES
 from mcp_transports.http.sse import encode_event
 
-__all__ = ["SESSION_HEADER", "HttpSessionStatistics", "LegacySession", "SessionTable"]
-
-log = logging.getLogger("mcp_transports.http")
+__all__ = ["SESSION_HEADER", "HttpSession", "HttpSessionStatistics", "SessionLimits", "SessionTable"]
 
 SESSION_HEADER = "mcp-session-id"
 # Bytes of randomness of an id: nobody finds one of 50,000 by trying.
 _ID_BYTES = 24
 # The idle time is counted in so many ticks of the one task that looks after all sessions: no request asks for the time.
 _TICKS = 4
-# Sessions that are looked at before other tasks get a turn.
-_AT_ONCE = 1000
+# Sessions that are looked at before other tasks run.
+_SESSIONS_AT_ONCE = 1000
+# A session is an actor without a task of its own: what fails in it ends it, in whichever task that happens.
+_SESSION = TaskKind(
+    "HTTP session", "listener", "session", "the client: 500, then 404, so that it begins anew"
+)
+_SESSION_CLEANUP = TaskKind("HTTP session", "listener", "nothing", "nobody")
+
+
+@attrs.frozen
+class SessionLimits:
+    """How long sessions live, and how many there are."""
+
+    idle: float
+    """Seconds after which a session is closed in which nothing happened, up to a quarter later."""
+    max_sessions: int
+    """Sessions of one listener; over it ``initialize`` is answered with 503."""
 
 
 @attrs.frozen
@@ -54,8 +73,11 @@ class HttpSessionStatistics:
     """Streams of calls in flight, of all sessions."""
 
 
-class LegacySession:
-    """One session: what the engine has of it, and its streams. It costs no task."""
+class HttpSession:
+    """What HTTP knows of a session: its id, its owner, its streams, and when something happened in it last.
+
+    What was said in it and which revision it speaks is the engine's, in ``engine``. A session costs no task.
+    """
 
     __slots__ = ("_names", "_table", "engine", "id", "principal", "seen", "settings", "standalone", "streams")
 
@@ -67,97 +89,121 @@ class LegacySession:
         self.principal = principal
         self.id = ""
         self.standalone = StandaloneStream(self)
-        # Of calls in flight. Whether one of them waits for its client is asked when it matters.
+        # Those of calls in flight. Whether a client waits for one of them is asked when it matters.
         self.streams: set[SessionStream] = set()
         self.seen = table.tick
         self._names = 0
 
     def __repr__(self) -> str:
         state = "in use" if self.in_use else "idle"
-        return f"<LegacySession {self.id[:6]}… {state} calls={len(self.streams)} {self.standalone!r}>"
+        return f"<HttpSession {self.id[:6]}… {state} calls={len(self.streams)} {self.standalone!r}>"
 
     @property
     def in_use(self) -> bool:
-        """Whether something is in flight or a client waits for something: then it is never idle."""
+        """Whether a call is in flight or a client waits for something: such a session is never idle."""
         return self.engine.busy or self.standalone.attached or any(stream.attached for stream in self.streams)
 
     def touch(self) -> None:
-        """Something happened: the idle time begins anew."""
+        """Notes that something happened: the idle time begins anew."""
         self.seen = self._table.tick
 
     def new_stream_name(self) -> str:
-        """One that no other stream of this session had."""
+        """Returns a name that no other stream of this session had."""
         self._names += 1
         return str(self._names)
 
-    def deliver(self, arrival: Arrival, turn: Exchange) -> None:
-        """Takes what a client POSTed. 202 for what is owed no answer."""
+    def deliver(self, arrival: Arrival, exchange: HttpExchange) -> None:
+        """Takes what a client POSTed. Messages that expect no answer are answered with 202.
+
+        If the engine fails on it the session ends, because nobody knows what state it is in.
+        """
         self.seen = self._table.tick
         try:
             if arrival.requests:
-                make = JsonCallStream if self.settings.json_replies else CallStream
-                self.engine.deliver(arrival, make(self, turn))
+                stream = JsonCallStream if self.settings.json_replies else CallStream
+                self.engine.deliver(arrival, stream(self, exchange))
             else:
                 self.engine.deliver(arrival, self.standalone)
-                turn.answer(202)
-        except Exception:
-            # Nobody knows what state it is in: the client is told to begin anew.
-            self._table.close(self)
-            raise
+                exchange.answer(202)
+        except BaseException:
+            with self.ends_if_raised("take a message"):
+                raise
+            exchange.fail()
 
-    async def resume(self, turn: Exchange, last_event_id: str) -> None:
-        """Goes on with the stream that an event belongs to, right after it; 404 if that cannot be done exactly."""
+    async def resume(self, exchange: HttpExchange, last_event_id: str) -> None:
+        """Answers a GET with what followed an event in its stream, or with 404 if that is not known exactly.
+
+        MCP 2025-11-25, Transports, Resumability and Redelivery: nothing of another stream is sent.
+        """
         store = self.settings.store
         events: list[tuple[str, bytes]] = []
         cursor = last_event_id
         while True:
             replay = await store.after(self.id, cursor) if store is not None else None
             if replay is None or self._table.find(self.id, self.principal) is not self:
-                turn.refuse(UNKNOWN_EVENT)
+                exchange.refuse(EVENT_NOT_FOUND)
                 return
             events += replay.events
             if events:
                 cursor = events[-1][0]
             stream = self._stream(replay.stream)
-            # More may have been appended while a slow store was asked; what has ended meanwhile has no last id here.
+            # More may have been appended while a slow store was asked. A stream that has ended meanwhile is not here.
             if stream.last_id == cursor if stream is not None else not replay.events:
                 break
             if not replay.events:
-                log.error("the event store has lost events of a stream")
-                turn.refuse(UNKNOWN_EVENT)
+                log.error("the event store has lost events of a stream", session=self.id[:6])
+                exchange.refuse(EVENT_NOT_FOUND)
                 return
-        # No checkpoint from here on: nothing comes between what was missed and what comes now.
+        # There is no checkpoint from here on, so no message comes between those that were missed and the next ones.
         self.touch()
         if stream is not None:
-            stream.resume(turn, events)
+            stream.resume(exchange, events)
         else:
-            _replay(turn, self.settings.open_streams, events)
+            _replay(exchange, self.settings.open_responses, events)
 
     def _stream(self, name: str) -> SessionStream | None:
         if self.standalone.name == name:
             return self.standalone
         return next((stream for stream in self.streams if stream.name == name), None)
 
-    def close(self) -> None:
-        """Ends the engine's side, then every response that waits."""
-        self.engine.close()
+    def close(self, *, failed: bool = False) -> None:
+        """Ends the engine's session, then every response that waits. Never raises.
+
+        If the session ``failed``, streams are cut off and unanswered requests get an internal error; otherwise
+        streams end in order and those requests are told that the session is gone.
+        """
+        with self.goes_on_if_raised("close the engine's session"):
+            self.engine.close()
         for stream in (*self.streams, self.standalone):
-            stream.close()
+            stream.close(failed=failed)
         self.streams.clear()
         if self.settings.store is not None:
-            self.settings.store.forget(self.id)
+            with self.goes_on_if_raised("have the event store forget a session"):
+                self.settings.store.forget(self.id)
+
+    def ends_if_raised(self, doing: str) -> Containment:
+        """Returns a context manager for work on which the session depends: what it raises ends the session alone."""
+        return Containment(
+            _SESSION,
+            lambda error: self._table.close(self, failed=True),
+            {"session": self.id[:6], "doing": doing},
+        )
+
+    def goes_on_if_raised(self, doing: str) -> Containment:
+        """As `ends_if_raised`, for cleaning up: what it raises is logged and ends nothing."""
+        return Containment(_SESSION_CLEANUP, None, {"session": self.id[:6], "doing": doing})
 
 
-def _replay(turn: Exchange, open_streams: OpenSseResponses, events: list[tuple[str, bytes]]) -> None:
-    """All that is left of a stream that has ended."""
-    live = SseResponse(
-        turn, open_streams, lambda gone: None, b"".join(encode_event(data, id=id) for id, data in events)
-    )
-    live.end()
+def _replay(
+    exchange: HttpExchange, open_responses: OpenSseResponses, events: list[tuple[str, bytes]]
+) -> None:
+    """Sends all that is left of a stream that has ended."""
+    first = b"".join(encode_event(data, id=id) for id, data in events)
+    SseResponse(exchange, open_responses, lambda gone: None, first).end()
 
 
-class _Handshake:
-    """The outlet of an ``initialize``: holds its answer, which goes out with the id of the session or without one."""
+class _InitializeOutlet:
+    """The outlet of an ``initialize``: holds its answer, which is sent with the new session's id or without one."""
 
     def __init__(self, longest: int) -> None:
         self.longest = longest
@@ -176,92 +222,107 @@ class _Handshake:
         self.post(frame)
 
     def settle(self) -> None:
-        """Not answered."""
+        """Does nothing: there is no answer."""
 
     def close_stream(self) -> None:
-        """There is nothing to come back to."""
+        """Does nothing: there is no stream that could be resumed."""
 
 
 class SessionTable:
-    """All sessions of one listener, by id.
+    """All sessions of one listener, by id."""
 
-    ``idle`` seconds after anything happened in it a session is closed (up to a quarter later); ``max_sessions`` bounds
-    how many there are.
-    """
-
-    def __init__(self, settings: StreamSettings, *, idle: float, max_sessions: int) -> None:
+    def __init__(self, settings: StreamSettings, limits: SessionLimits) -> None:
         self.settings = settings
         self.tick = 0
-        self._idle = idle
-        self._max = max_sessions
-        self._sessions: dict[str, LegacySession] = {}
+        self._limits = limits
+        self._sessions: dict[str, HttpSession] = {}
         self._opened = self._expired = self._refused = 0
 
     def __repr__(self) -> str:
-        return f"<SessionTable {len(self._sessions)}/{self._max}>"
+        return f"<SessionTable {len(self._sessions)}/{self._limits.max_sessions}>"
 
-    def begin(self, handler: ServerHandler, arrival: Arrival, turn: Exchange, principal: str | None) -> None:
-        """Answers an ``initialize``; only one that was answered with a result leaves a session behind."""
-        if len(self._sessions) >= self._max:
+    def begin(
+        self, handler: ServerHandler, arrival: Arrival, exchange: HttpExchange, principal: str | None
+    ) -> None:
+        """Answers an ``initialize``. Only one that is answered with a result leaves a session behind."""
+        if len(self._sessions) >= self._limits.max_sessions:
             self._refused += 1
-            turn.refuse(TOO_MANY_SESSIONS)
+            exchange.refuse(TOO_MANY_SESSIONS)
             return
-        session = LegacySession(self, principal)
+        with exchange.containment("begin a session"):
+            self._begin(handler, arrival, exchange, principal)
+
+    def _begin(
+        self, handler: ServerHandler, arrival: Arrival, exchange: HttpExchange, principal: str | None
+    ) -> None:
+        session = HttpSession(self, principal)
         session.engine = handler.open_session(session.standalone, principal)
-        outlet = _Handshake(self.settings.longest)
+        outlet = _InitializeOutlet(self.settings.longest)
         try:
             session.engine.deliver(arrival, outlet)
         except BaseException:
-            session.engine.close()
+            with session.goes_on_if_raised("close the engine's session"):
+                session.engine.close()
             raise
         answer = outlet.answer
         if answer is not None and session.engine.initialized:
             session.id = secrets.token_urlsafe(_ID_BYTES)
             self._sessions[session.id] = session
             self._opened += 1
-            turn.answer(200, answer.data, ((SESSION_HEADER, session.id),))
+            exchange.answer(200, answer.data, ((SESSION_HEADER, session.id),))
             return
         session.engine.close()
         if answer is None:
             log.error("an initialize was not answered at once")
-            turn.refuse(INTERNAL_ERROR)
+            exchange.refuse(INTERNAL_ERROR)
         else:
-            turn.answer(status_of(answer, "legacy"), answer.data)
+            exchange.answer(LEGACY_STATUSES[answer.refusal], answer.data)
 
-    def find(self, id: str, principal: str | None) -> LegacySession | None:
-        """The session, for the principal that began it; whoever else asks learns nothing (CVE-2026-52869)."""
+    def find(self, id: str, principal: str | None) -> HttpSession | None:
+        """Returns a session to the principal that began it, and ``None`` to everybody else (CVE-2026-52869)."""
         session = self._sessions.get(id)
         return session if session is not None and session.principal == principal else None
 
-    def close(self, session: LegacySession) -> None:
-        """Ends a session; its id is unknown from now on."""
+    def close(self, session: HttpSession, *, failed: bool = False) -> None:
+        """Ends a session; its id is unknown from now on. Never raises, and does nothing the second time."""
         if self._sessions.pop(session.id, None) is not None:
-            session.close()
+            session.close(failed=failed)
 
     def close_all(self) -> None:
+        """Ends all sessions. Never raises."""
         for session in tuple(self._sessions.values()):
             self.close(session)
 
     def close_standalone(self) -> None:
-        """Ends the streams that would never end by themselves; calls in flight keep theirs."""
-        for session in self._sessions.values():
+        """Ends the streams that would never end by themselves; those of calls in flight go on. Never raises."""
+        for session in tuple(self._sessions.values()):
             session.standalone.close()
 
     async def expire(self) -> None:
-        """Runs until cancelled: closes the sessions in which nothing happened."""
+        """Runs until cancelled, and closes the sessions in which nothing happened.
+
+        A session on which that fails is closed at once; the others are looked after as ever.
+        """
         while True:
-            await trio.sleep(self._idle / _TICKS)
+            await trio.sleep(self._limits.idle / _TICKS)
             self.tick += 1
             for number, session in enumerate(tuple(self._sessions.values()), 1):
-                if session.in_use:
-                    session.touch()
-                elif self.tick - session.seen > _TICKS:
-                    self._expired += session.id in self._sessions
-                    self.close(session)
-                if number % _AT_ONCE == 0:
+                with Containment(SESSION_EXPIRY, partial(self._close_failed, session)):
+                    self._expire(session)
+                if number % _SESSIONS_AT_ONCE == 0:
                     await trio.lowlevel.checkpoint()
 
+    def _expire(self, session: HttpSession) -> None:
+        if session.in_use:
+            session.touch()
+        elif self.tick - session.seen > _TICKS:
+            self._expired += session.id in self._sessions
+            self.close(session)
+
+    def _close_failed(self, session: HttpSession, error: BaseException) -> None:
+        self.close(session, failed=True)
+
     def statistics(self) -> HttpSessionStatistics:
-        """How many there are and were."""
+        """Returns how many sessions there are and were."""
         calls = sum(len(session.streams) for session in self._sessions.values())
         return HttpSessionStatistics(len(self._sessions), self._opened, self._expired, self._refused, calls)

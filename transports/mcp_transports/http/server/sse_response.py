@@ -3,62 +3,79 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import trio
 
-from mcp_transports.http.server.error_responses import Exchange, Header
+from mcp_actors.supervision import EVENT_STREAMS, Containment
+from mcp_transports.http.server.error_responses import Header
+from mcp_transports.http.server.http_exchange import HttpExchange
+from mcp_transports.http.server.media_types import EVENTS
 from mcp_transports.http.sse import COMMENT
 
 __all__ = ["OpenSseResponses", "SseResponse"]
 
-_CONTENT_TYPE = "text/event-stream"
-# No intermediary may hold events back, to compress or to keep them (protocol §6.3).
+# No intermediary may hold events back (MCP 2026-07-28, Streamable HTTP, Receiving Messages).
 _HEADERS: tuple[Header, ...] = (("cache-control", "no-cache"), ("x-accel-buffering", "no"))
-# Streams that are written to before other tasks get a turn: some milliseconds.
-_AT_ONCE = 64
+# Responses that are written to before other tasks run: some milliseconds' worth.
+_RESPONSES_AT_ONCE = 64
 
 
 class SseResponse:
-    """One response full of events, which it takes encoded; ``first`` goes out with its head.
+    """One response that carries events, which it takes encoded.
 
-    ``on_gone`` is called with it, at most once, when its peer left before it was ended.
+    Args:
+        exchange: The request that is answered.
+        open_responses: Where the response is listed while it is open.
+        on_gone: Called with the response, at most once, when its client left before the response was ended.
+        first: Events that go out together with the head.
     """
 
-    __slots__ = ("_on_gone", "_open", "quiet", "response")
+    __slots__ = ("_on_gone", "_open_responses", "quiet", "response")
 
     def __init__(
         self,
-        turn: Exchange,
-        streams: OpenSseResponses,
+        exchange: HttpExchange,
+        open_responses: OpenSseResponses,
         on_gone: Callable[[SseResponse], None],
         first: bytes = b"",
     ) -> None:
-        self.response = turn.response
-        self._open = streams
+        self.response = exchange.response
+        self._open_responses = open_responses
         self._on_gone = on_gone
         self.quiet = False
         self.response.on_gone = self._gone
-        streams.add(self)
-        self.response.start(200, content_type=_CONTENT_TYPE, headers=(*turn.headers, *_HEADERS), first=first)
+        open_responses.add(self)
+        self.response.start(200, content_type=EVENTS, headers=(*exchange.headers, *_HEADERS), first=first)
 
     def __repr__(self) -> str:
         return f"<SseResponse {'gone' if self.response.gone else 'full' if self.response.full else 'open'}>"
 
     @property
     def full(self) -> bool:
+        """Whether the client takes less than is sent: wait for `drained` before sending more."""
         return self.response.full
 
     @property
     def gone(self) -> bool:
+        """Whether nothing can be sent any more."""
         return self.response.gone
 
     def write(self, events: bytes) -> None:
-        """Sends without waiting; raises `trio.BrokenResourceError` when the peer is gone."""
+        """Sends ``events`` without waiting.
+
+        Raises:
+            trio.BrokenResourceError: The client is gone.
+        """
         self.quiet = False
         self.response.write(events)
 
     async def drained(self) -> None:
-        """Waits for room. Raises `trio.BrokenResourceError`, and hangs up, when the peer has stopped reading."""
+        """Waits for room. Cancelling it loses nothing.
+
+        Raises:
+            trio.BrokenResourceError: The client is gone or has stopped reading; the connection is closed then.
+        """
         try:
             await self.response.drained()
         except trio.BrokenResourceError:
@@ -66,55 +83,73 @@ class SseResponse:
             raise
 
     def end(self, last: bytes = b"") -> None:
-        """Ends the response in order, after a last event; its connection may be used again."""
-        self._open.discard(self)
+        """Ends the response in order, after ``last``, so that its connection may be used again."""
+        self._open_responses.discard(self)
         self.response.on_gone = None
         self.response.end(last)
 
     def abort(self) -> None:
-        """Hangs up without an end, so that nobody takes what came for everything."""
-        self._open.discard(self)
+        """Closes the connection without an end, so that no client takes what it has received for everything."""
+        self._open_responses.discard(self)
         self.response.on_gone = None
         self.response.abort()
 
+    def break_off(self) -> None:
+        """As `abort`, for others than the owner of the response, who is told by ``on_gone``."""
+        self.response.abort()
+
     def _gone(self) -> None:
-        self._open.discard(self)
+        self._open_responses.discard(self)
         self._on_gone(self)
 
 
 class OpenSseResponses:
-    """The open event streams of one listener. Each gets a comment when it was silent for ``keepalive`` seconds."""
+    """The open event streams of one listener.
+
+    Args:
+        keepalive: Seconds of silence after which a stream gets a comment, so that no proxy closes it.
+    """
 
     def __init__(self, keepalive: float) -> None:
         self._keepalive = keepalive
-        self._streams: set[SseResponse] = set()
+        self._responses: set[SseResponse] = set()
 
     def __repr__(self) -> str:
-        return f"<OpenSseResponses: {len(self._streams)}, a comment every {self._keepalive:g} s of silence>"
+        return f"<OpenSseResponses: {len(self._responses)}, a comment every {self._keepalive:g} s of silence>"
 
     def __len__(self) -> int:
-        return len(self._streams)
+        return len(self._responses)
 
-    def add(self, stream: SseResponse) -> None:
-        self._streams.add(stream)
+    def add(self, response: SseResponse) -> None:
+        """Lists a response that was opened."""
+        self._responses.add(response)
 
-    def discard(self, stream: SseResponse) -> None:
-        self._streams.discard(stream)
+    def discard(self, response: SseResponse) -> None:
+        """Forgets a response that has ended."""
+        self._responses.discard(response)
 
     async def keep_alive(self) -> None:
-        """Runs until cancelled: twice an interval, whoever was silent since the last time gets a comment."""
+        """Runs until cancelled, and sends a comment on each stream that was silent since half an interval ago.
+
+        A stream on which that fails is cut off; the others go on.
+        """
         while True:
             await trio.sleep(self._keepalive / 2)
-            for number, stream in enumerate(tuple(self._streams), 1):
-                self._tick(stream)
-                if number % _AT_ONCE == 0:
+            for number, response in enumerate(tuple(self._responses), 1):
+                with Containment(EVENT_STREAMS, partial(self._break_off, response)):
+                    self._tick(response)
+                if number % _RESPONSES_AT_ONCE == 0:
                     await trio.lowlevel.checkpoint()
 
-    def _tick(self, stream: SseResponse) -> None:
-        if not stream.quiet:
-            stream.quiet = True
-        elif stream in self._streams and not stream.full:
+    def _tick(self, response: SseResponse) -> None:
+        if not response.quiet:
+            response.quiet = True
+        elif response in self._responses and not response.full:
             try:
-                stream.write(COMMENT)
+                response.write(COMMENT)
             except trio.BrokenResourceError:
-                self._streams.discard(stream)
+                self._responses.discard(response)
+
+    def _break_off(self, response: SseResponse, error: BaseException) -> None:
+        self._responses.discard(response)
+        response.break_off()

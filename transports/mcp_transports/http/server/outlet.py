@@ -1,0 +1,168 @@
+"""Where frames of the engine go: what all outlets of HTTP have in common, and the outlet of a stateless POST."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import trio
+
+from mcp_actors.abc import Arrival, Frame, ServerHandler
+from mcp_actors.errors import LocalProtocolError
+from mcp_transports.http.server.error_responses import RETRY_LATER
+from mcp_transports.http.server.http_exchange import HttpExchange
+from mcp_transports.http.server.media_types import JSON
+from mcp_transports.http.server.sse_response import OpenSseResponses, SseResponse
+from mcp_transports.http.server.status_tables import StatusTable
+from mcp_transports.http.sse import encode_event
+
+__all__ = ["ResponseOutlet", "StatelessOutlet"]
+
+
+class ResponseOutlet(ABC):
+    """An `mcp_actors.abc.Outlet` whose frames go out as events of a response while it has one.
+
+    ``longest`` is how many bytes a frame may have, ``sse`` the response, or ``None`` while there is none.
+    """
+
+    __slots__ = ("longest", "sse")
+
+    longest: int
+    sse: SseResponse | None
+
+    @abstractmethod
+    def _accept(self, frame: Frame) -> None:
+        """Sends or keeps a frame that is not too long. Never waits.
+
+        Raises:
+            trio.BrokenResourceError: The client cannot be reached any more.
+        """
+
+    def post(self, frame: Frame) -> None:
+        """See `mcp_actors.abc.Outlet.post`.
+
+        Raises:
+            LocalProtocolError: The frame is longer than ``longest`` bytes; nothing was sent.
+            trio.BrokenResourceError: The client cannot be reached any more.
+        """
+        if len(frame.data) > self.longest:
+            raise LocalProtocolError(
+                f"a message of {len(frame.data)} bytes is too long: the limit is {self.longest}"
+            )
+        self._accept(frame)
+
+    def send_nowait(self, frame: Frame) -> bool:
+        """See `mcp_actors.abc.Outlet.send_nowait`; raises what `post` raises."""
+        if self.sse is not None and self.sse.full:
+            return False
+        self.post(frame)
+        return True
+
+    async def send(self, frame: Frame) -> None:
+        """See `mcp_actors.abc.Outlet.send`; raises what `post` raises. Cancelled, it has sent nothing."""
+        while not self.send_nowait(frame):
+            await self._drained()
+
+    async def _drained(self) -> None:
+        assert self.sse is not None
+        await self.sse.drained()
+
+
+class StatelessOutlet(ResponseOutlet):
+    """The outlet of a POST that stands alone: any of the modern era, and of the legacy era where there are no sessions.
+
+    The first frame decides how the POST is answered (MCP 2026-07-28, Streamable HTTP, Sending Messages). If it is the
+    last one already, the answer is JSON with a status of ``statuses``; otherwise it is an event stream with status 200.
+    """
+
+    __slots__ = ("_cancel", "_exchange", "_open_responses", "_statuses", "answered")
+
+    def __init__(
+        self, exchange: HttpExchange, open_responses: OpenSseResponses, longest: int, statuses: StatusTable
+    ) -> None:
+        self.longest = longest
+        self.sse = None
+        self.answered = False
+        self._exchange = exchange
+        self._open_responses = open_responses
+        self._statuses = statuses
+        self._cancel: Callable[[], None] | None = None
+
+    def __repr__(self) -> str:
+        state = "answered" if self.answered else "no frame yet" if self.sse is None else repr(self.sse)
+        return f"<StatelessOutlet {state}>"
+
+    def begin(self, handler: ServerHandler, arrival: Arrival, principal: str | None) -> None:
+        """Has a request served. A client that leaves cancels it (MCP 2026-07-28, Streamable HTTP, Cancellation).
+
+        A failure of the engine costs this request alone: 500, or its stream is cut off.
+        """
+        try:
+            self._cancel = handler.begin(arrival, self, principal)
+        except BaseException:
+            with self._exchange.containment("a request could not be begun"):
+                self._abandon()
+                raise
+            return
+        if not self.answered and self.sse is None:
+            self._exchange.response.on_gone = self._left
+
+    async def accept(self, handler: ServerHandler, arrival: Arrival, principal: str | None) -> None:
+        """Has messages taken that expect no answer, and answers 202."""
+        await handler.exchange(arrival, self, principal)
+        self.settle()
+
+    def _accept(self, frame: Frame) -> None:
+        sse = self.sse
+        if sse is not None:
+            event = encode_event(frame.data)
+            if frame.last:
+                self._forget()
+                sse.end(event)
+            else:
+                sse.write(event)
+        elif frame.last:
+            self._forget()
+            exchange = self._exchange
+            status = self._statuses[frame.refusal]
+            # As `HttpExchange.answer`, without the detour: nearly every answer is sent here.
+            exchange.response.answer(
+                status,
+                frame.data,
+                content_type=JSON,
+                headers=exchange.headers if status != 503 else (*exchange.headers, *RETRY_LATER),
+            )
+        elif frame.request is not None:
+            raise trio.BrokenResourceError("a client cannot be asked without a session")
+        else:
+            self.sse = SseResponse(self._exchange, self._open_responses, self._left, encode_event(frame.data))
+
+    def settle(self) -> None:
+        """Ends the response when there is nothing more to send: 202 if nothing was sent at all."""
+        if self.answered:
+            return
+        sse = self.sse
+        self._forget()
+        if sse is not None:
+            sse.end()
+        else:
+            self._exchange.answer(202)
+
+    def close_stream(self) -> None:
+        """Does nothing: without a session no stream can be resumed."""
+
+    def _forget(self) -> None:
+        self.answered = True
+        # Call, outlet and response would otherwise keep each other alive until the garbage collector runs.
+        self._cancel = self.sse = self._exchange.response.on_gone = None
+
+    def _abandon(self) -> None:
+        sse = self.sse
+        self._forget()
+        if sse is not None:
+            sse.abort()
+
+    def _left(self, sse: SseResponse | None = None) -> None:
+        self.answered = True
+        if self._cancel is not None:
+            self._cancel()

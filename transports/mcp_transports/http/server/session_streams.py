@@ -1,0 +1,335 @@
+"""The streams of a legacy session: one for each POST with requests, and one for everything else.
+
+A stream is a sequence of messages; a response carries them while there is one. MCP 2025-11-25, Transports, Multiple
+Connections: each message goes to one stream only. A client that lost the response has cancelled nothing (ibid.,
+Sending Messages to the Server): what follows is kept, if the client was told an event id that it can resume from
+(ibid., Resumability and Redelivery).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Protocol
+
+import attrs
+import trio
+
+from mcp_actors.abc import Frame, ServerSession
+from mcp_actors.supervision import EVENT_STREAMS, Containment
+from mcp_transports.http.server.error_responses import INTERNAL_ERROR, SESSION_NOT_FOUND, STREAM_ALREADY_OPEN
+from mcp_transports.http.server.event_store import EventStore
+from mcp_transports.http.server.http_exchange import HttpExchange
+from mcp_transports.http.server.outlet import ResponseOutlet
+from mcp_transports.http.server.sse_response import OpenSseResponses, SseResponse
+from mcp_transports.http.server.status_tables import LEGACY_STATUSES
+from mcp_transports.http.sse import encode_event, encode_retry
+
+__all__ = [
+    "CallStream",
+    "JsonCallStream",
+    "SessionStream",
+    "StandaloneStream",
+    "StreamOwner",
+    "StreamSettings",
+]
+
+# The standalone stream of a session has this name in the event store; those of calls have numbers.
+_STANDALONE = "get"
+
+
+@attrs.frozen
+class StreamSettings:
+    """What all streams of a listener have in common."""
+
+    open_responses: OpenSseResponses
+    """Lists the responses that carry events now."""
+    longest: int
+    """Bytes of the longest message that is sent."""
+    store: EventStore | None
+    """Where events are kept for clients that resume a stream; without a store no stream can be resumed."""
+    json_replies: bool
+    """Whether a POST is always answered with JSON."""
+    retry: int
+    """Milliseconds after which a client comes back when its stream was closed on purpose (SEP-1699)."""
+
+
+class StreamOwner(Protocol):
+    """What a stream uses of its session."""
+
+    id: str
+    settings: StreamSettings
+    engine: ServerSession
+    standalone: StandaloneStream
+    streams: set[SessionStream]
+
+    def touch(self) -> None: ...
+
+    def new_stream_name(self) -> str: ...
+
+    def ends_if_raised(self, doing: str) -> Containment: ...
+
+    def goes_on_if_raised(self, doing: str) -> Containment: ...
+
+
+class SessionStream(ResponseOutlet):
+    """One stream of a session.
+
+    ``name`` is its name in the event store, once the client was told an id of it, and ``last_id`` the last of its ids.
+    """
+
+    __slots__ = ("last_id", "name", "session")
+
+    def __init__(self, session: StreamOwner) -> None:
+        self.session = session
+        self.longest = session.settings.longest
+        self.sse = None
+        self.name: str | None = None
+        self.last_id: str | None = None
+
+    @property
+    def attached(self) -> bool:
+        """Whether a client waits for what this stream brings."""
+        return self.sse is not None
+
+    # -- as an outlet ----------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Does nothing: no request is answered here."""
+
+    def close_stream(self) -> None:
+        """Ends the response for a client that resumes the stream by itself, after the time it is told (SEP-1699)."""
+        if self.sse is not None and self.name is not None and self.session.engine.resumes:
+            self._end_response(encode_retry(self.session.settings.retry))
+
+    async def _drained(self) -> None:
+        sse = self.sse
+        assert sse is not None
+        try:
+            await sse.drained()
+        except trio.BrokenResourceError:
+            # Only the response is lost: what follows is kept for the client.
+            self._detach(sse)
+
+    # -- the response ----------------------------------------------------------------------------------------------
+
+    def resume(self, exchange: HttpExchange, events: Sequence[tuple[str, bytes]]) -> None:
+        """Answers a client that resumes: with the events it missed, then with whatever comes. It replaces an earlier
+        response, whose client is taken for gone."""
+        missed = b"".join(encode_event(data, id=id) for id, data in events)
+        sse, self.sse = self.sse, None
+        if sse is not None and sse.full:
+            # Its client does not read, or its network is gone. A call that waits for room must not wait any longer.
+            sse.abort()
+        elif sse is not None:
+            sse.end()
+        self._attach(exchange, missed)
+
+    def close(self, *, failed: bool = False) -> None:
+        """Ends the stream with its session: in order, or cut off if the session ``failed``. Never raises."""
+        sse, self.sse = self.sse, None
+        self.name = None
+        if sse is not None:
+            with Containment(EVENT_STREAMS, lambda error: sse.abort(), {"doing": "end a stream"}):
+                if failed:
+                    sse.abort()
+                else:
+                    sse.end()
+
+    def _attach(self, exchange: HttpExchange, first: bytes) -> None:
+        sse = SseResponse(exchange, self.session.settings.open_responses, self._detach, first)
+        self.sse = None if sse.gone else sse
+
+    def _detach(self, sse: SseResponse) -> None:
+        if self.sse is sse:
+            self.sse = None
+            self.session.touch()
+
+    def _end_response(self, last: bytes = b"") -> None:
+        sse, self.sse = self.sse, None
+        if sse is not None:
+            self.session.touch()
+            sse.end(last)
+
+    # -- events ----------------------------------------------------------------------------------------------------
+
+    def _event(self, data: bytes) -> bytes:
+        """Makes an event, and keeps it if the client can resume this stream.
+
+        Raises:
+            trio.BrokenResourceError: The store failed, which has ended the session: a stream with a gap that nobody
+                is told of is worse than none.
+        """
+        store = self.session.settings.store
+        if store is None or self.name is None:
+            return encode_event(data)
+        try:
+            id = store.append(self.session.id, self.name, data)
+            if not isinstance(id, str):
+                raise TypeError(f"EventStore.append returned {id!r}, which is no event id")
+            event = encode_event(data, id=id)
+        except BaseException:
+            with self.session.ends_if_raised("keep an event"):
+                raise
+            raise trio.BrokenResourceError("the session ended, because its event store failed") from None
+        self.last_id = id
+        return event
+
+    def _priming_event(self) -> bytes:
+        """Makes an empty event with an id, so that a client can resume before the first message (SEP-1699).
+
+        Clients of revisions before 2025-11-25 get none, because they would take it for a message. Raises as `_event`.
+        """
+        return self._event(b"") if self.name is not None and self.session.engine.resumes else b""
+
+    def _write(self, data: bytes) -> None:
+        """Sends a message, or keeps it, or drops it if the client can never get it. Raises as `_event`."""
+        sse = self.sse
+        if sse is not None or self.name is not None:
+            event = self._event(data)
+            if sse is not None:
+                try:
+                    sse.write(event)
+                except trio.BrokenResourceError:
+                    self._detach(sse)
+
+
+class StandaloneStream(SessionStream):
+    """What belongs to no request in flight (MCP 2025-11-25, Transports, Listening for Messages from the Server).
+
+    While the client has no GET open, notifications are kept if it can resume this stream, and dropped otherwise;
+    requests to the client fail.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<StandaloneStream {'attached' if self.attached else 'detached'}>"
+
+    def open(self, exchange: HttpExchange) -> None:
+        """Answers a GET that resumes nothing: with the stream, or with 409 while another GET has it."""
+        if self.sse is not None:
+            exchange.refuse(STREAM_ALREADY_OPEN)
+            return
+        if self.session.settings.store is not None:
+            self.name = _STANDALONE
+        try:
+            first = self._priming_event()
+        except trio.BrokenResourceError:
+            exchange.refuse(INTERNAL_ERROR)
+        else:
+            self._attach(exchange, first)
+
+    def _accept(self, frame: Frame) -> None:
+        if self.sse is None and frame.request is not None:
+            raise trio.BrokenResourceError("the client has no stream open on which it could be asked")
+        self._write(frame.data)
+
+
+class CallStream(SessionStream):
+    """What belongs to the requests of one POST, until all of them are answered.
+
+    The first frame decides how the POST is answered: with JSON if it is the last one already, else with a stream.
+    """
+
+    __slots__ = ("_exchange",)
+
+    def __init__(self, session: StreamOwner, exchange: HttpExchange) -> None:
+        super().__init__(session)
+        # The POST, while it is not answered.
+        self._exchange: HttpExchange | None = exchange
+        exchange.response.on_gone = self._left
+        session.streams.add(self)
+
+    def __repr__(self) -> str:
+        state = "waits" if self._exchange is not None else "attached" if self.sse is not None else "detached"
+        return f"<CallStream {state}>"
+
+    @property
+    def attached(self) -> bool:
+        return self._exchange is not None or self.sse is not None
+
+    def settle(self) -> None:
+        """Ends the stream without an answer, because its calls were cancelled."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.answer(202)
+        self._complete()
+
+    def close_stream(self) -> None:
+        exchange = self._exchange
+        if exchange is not None and self.session.settings.store is not None and self.session.engine.resumes:
+            with suppress(trio.BrokenResourceError):
+                self._open(exchange)
+        super().close_stream()
+
+    def close(self, *, failed: bool = False) -> None:
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            with exchange.containment("end a call with its session"):
+                exchange.refuse(INTERNAL_ERROR if failed else SESSION_NOT_FOUND)
+        super().close(failed=failed)
+
+    def _left(self) -> None:
+        self._exchange = None
+        self.session.touch()
+
+    def _accept(self, frame: Frame) -> None:
+        exchange = self._exchange
+        if exchange is not None:
+            if frame.last:
+                self._exchange = None
+                exchange.answer(LEGACY_STATUSES[frame.refusal], frame.data)
+            else:
+                self._open(exchange, frame.data)
+        elif frame.last:
+            self._end_response(self._event(frame.data))
+        elif frame.request is not None and self.sse is None and self.name is None:
+            raise trio.BrokenResourceError("the client has left and cannot come back to this stream")
+        else:
+            self._write(frame.data)
+        if frame.last:
+            self._complete()
+
+    def _open(self, exchange: HttpExchange, *messages: bytes) -> None:
+        if self.session.settings.store is not None:
+            self.name = self.session.new_stream_name()
+        # If an event cannot be kept the session ends, and with it the POST is answered: it is given up after that.
+        first = self._priming_event() + b"".join(map(self._event, messages))
+        self._exchange = None
+        self._attach(exchange, first)
+
+    def _complete(self) -> None:
+        self.session.streams.discard(self)
+        store = self.session.settings.store
+        if self.name is not None and store is not None:
+            with self.session.goes_on_if_raised("tell the event store of the end of a stream"):
+                store.end(self.session.id, self.name)
+        self._end_response()
+        self.session.touch()
+
+
+class JsonCallStream(CallStream):
+    """A `CallStream` that is always answered with JSON: all but the answer goes to the standalone stream."""
+
+    __slots__ = ()
+
+    def post(self, frame: Frame) -> None:
+        if frame.last:
+            super().post(frame)
+        else:
+            self.session.standalone.post(frame)
+
+    def send_nowait(self, frame: Frame) -> bool:
+        if frame.last:
+            return super().send_nowait(frame)
+        return self.session.standalone.send_nowait(frame)
+
+    async def send(self, frame: Frame) -> None:
+        if frame.last:
+            await super().send(frame)
+        else:
+            await self.session.standalone.send(frame)
+
+    def close_stream(self) -> None:
+        """Does nothing: there is no stream that could be resumed."""
