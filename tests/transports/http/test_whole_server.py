@@ -206,6 +206,7 @@ KINDS: list[Callable[[RawPeer, random.Random], Awaitable[int]]] = [
 ]
 
 
+@pytest.mark.long
 async def test_a_hundred_thousand_mixed_requests_leave_nothing() -> None:
     chance = random.Random(7)
     async with site() as each:
