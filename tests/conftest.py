@@ -16,11 +16,18 @@ FOREIGN_PROGRAMS = frozenset({"peers", "browser"})
 """Fixtures that need programs of somebody else: the official SDKs and the conformance suite, and a browser."""
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Undoes what a shell does to the signals of a job in the background, and `nohup` to those of its command.
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
-    Programs that a test starts inherit an ignored signal, and one that ignores SIGINT cannot be interrupted by it.
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Undoes what a run inherits: ignored signals, and proxies for HTTP.
+
+    A shell lets jobs in the background ignore SIGINT, and `nohup` does so with SIGHUP. Programs that a test starts
+    inherit that, and then cannot be interrupted. A proxy would be asked for what is on this machine.
     """
+    for name in PROXIES:
+        os.environ.pop(name, None)
+        os.environ.pop(name.upper(), None)
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD):
