@@ -15,6 +15,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from mcp_actors import Client, Context, LocalProtocolError, RpcError, Server
 from mcp_actors.testing import raw_client
 from mcp_actors.types import CallToolResult, TextContent
+from tests.messages import LOG_LEVEL
 
 from .peers import EVERY, MODERN, ask, begin, call, modern
 
@@ -264,7 +265,7 @@ async def test_nothing_is_sent_about_a_call_that_is_over(autojump_clock: MockClo
         return "done"
 
     async with raw_client(server) as peer:
-        params = {"progressToken": 1, "io.modelcontextprotocol/logLevel": "debug"}
+        params = {"progressToken": 1, LOG_LEVEL: "debug"}
         await modern(peer, 1, "tools/call", {"name": "t"}, **params)
         await kept[0].progress(1)
         await kept[0].log("error", "late")

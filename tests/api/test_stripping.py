@@ -22,6 +22,7 @@ from mcp_actors.types import (
     TextResourceContents,
     ToolAnnotations,
 )
+from tests.messages import SERVER_INFO, modern_meta
 
 from .peers import EVERY, MODERN, ask, begin, call, modern
 
@@ -125,7 +126,7 @@ class TestEachRevision:
         async with raw_client(make_server()) as peer:
             if version == MODERN:
                 found = (await result(peer, version, "server/discover"))["_meta"]
-                info = found["io.modelcontextprotocol/serverInfo"]
+                info = found[SERVER_INFO]
             else:
                 info = (await peer.initialize(version))["serverInfo"]
             assert set(info) == {
@@ -209,10 +210,7 @@ class TestEachRevision:
             for token in (0, "", 5, "t"):  # presence counts, not truth
                 meta: dict[str, Any] = {"progressToken": token}
                 if version == MODERN:
-                    meta |= {
-                        "io.modelcontextprotocol/protocolVersion": MODERN,
-                        "io.modelcontextprotocol/clientCapabilities": {},
-                    }
+                    meta |= modern_meta()
                 params = {"name": "work", "_meta": meta}
                 await peer.send({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
                 report = (await peer.receive())["params"]
