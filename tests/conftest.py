@@ -1,11 +1,54 @@
-"""Settings for every test."""
+"""Settings for every test: what a run inherits is put right, and how the tests are divided among processes."""
 
 from __future__ import annotations
 
 import os
+import signal
 
+import pytest
 from hypothesis import settings
 
 # No example has a time limit of its own: a busy machine is no bug. In CI every run tries the same examples.
 settings.register_profile("house", deadline=None, derandomize=os.environ.get("CI") == "true")
 settings.load_profile("house")
+
+FOREIGN_PROGRAMS = frozenset({"peers", "browser"})
+"""Fixtures that need programs of somebody else: the official SDKs and the conformance suite, and a browser."""
+
+
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Undoes what a run inherits: ignored signals, and proxies for HTTP.
+
+    A shell lets jobs in the background ignore SIGINT, and `nohup` does so with SIGHUP. Programs that a test starts
+    inherit that, and then cannot be interrupted. A proxy would be asked for what is on this machine.
+    """
+    for name in PROXIES:
+        os.environ.pop(name, None)
+        os.environ.pop(name.upper(), None)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than cores, because many tests wait for a program that they started."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests that need foreign programs, and puts the files with the longest tests first.
+
+    Files are divided among the processes in this order (``--dist loadfile``), so that no process is left alone with
+    a long one at the end. A file stays together because its tests may share a server.
+    """
+    for item in items:
+        if FOREIGN_PROGRAMS & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.peers)
+    first = {item.path for item in items if item.get_closest_marker("long")}
+    items.sort(key=lambda item: item.path not in first)

@@ -1,6 +1,6 @@
-"""The public surface, frozen: a name that comes or goes must be changed here too, on purpose.
+"""The public surface, frozen: a name that comes or goes must be changed in ``public_names.txt`` too, on purpose.
 
-``python tests/test_public_names.py`` freezes the present names; look at what it changed before you commit that.
+``python tests/test_public_names.py`` writes the present names there; look at what it changed before you commit that.
 """
 
 from __future__ import annotations
@@ -18,284 +18,23 @@ import pytest
 import mcp_actors
 import mcp_transports
 
-# BEGIN FROZEN
-PUBLIC: dict[str, list[str]] = {
-    "mcp_actors": [
-        "CallTimeout",
-        "Client",
-        "ConnectFailed",
-        "ConnectionLost",
-        "Context",
-        "HeaderMismatch",
-        "InputRequired",
-        "Limits",
-        "LocalProtocolError",
-        "MalformedMessage",
-        "McpError",
-        "Meta",
-        "MethodNotFound",
-        "MissingCapability",
-        "Overloaded",
-        "Progress",
-        "ProtocolError",
-        "RemoteProtocolError",
-        "ResourceNotFound",
-        "RpcError",
-        "Server",
-        "SessionExpired",
-        "SubscriptionLost",
-        "ToolError",
-        "TransportNotFound",
-        "UnsupportedVersion",
-        "abc",
-        "errors",
-        "register_transport",
-        "types",
-    ],
-    "mcp_actors.abc": [
-        "Arrival",
-        "ClientTransport",
-        "Frame",
-        "FrameChannel",
-        "NoAnswer",
-        "Outlet",
-        "ServerHandler",
-        "ServerSession",
-        "ServerTransport",
-    ],
-    "mcp_actors.client": [
-        "CallStatistics",
-        "ChangeHandler",
-        "Client",
-        "Counters",
-        "ElicitationHandler",
-        "Event",
-        "EventKind",
-        "LinkStatistics",
-        "Listener",
-        "LogHandler",
-        "OutboundCallStatistics",
-        "Progress",
-        "ProgressCallback",
-        "Roots",
-        "SamplingHandler",
-        "SessionStatistics",
-        "Target",
-    ],
-    "mcp_actors.context": ["Context"],
-    "mcp_actors.discovery": [
-        "FromUrl",
-        "client_transport",
-        "installed_schemes",
-        "register_transport",
-        "server_transport",
-    ],
-    "mcp_actors.errors": [
-        "CallTimeout",
-        "ConnectFailed",
-        "ConnectionLost",
-        "HeaderMismatch",
-        "InputRequired",
-        "LocalProtocolError",
-        "MalformedMessage",
-        "McpError",
-        "MethodNotFound",
-        "MissingCapability",
-        "Overloaded",
-        "ProtocolError",
-        "RemoteProtocolError",
-        "ResourceNotFound",
-        "RpcError",
-        "SessionExpired",
-        "SubscriptionLost",
-        "ToolError",
-        "TransportNotFound",
-        "UnsupportedVersion",
-    ],
-    "mcp_actors.framing": [
-        "BufferedChannel",
-        "DEFAULT_MAX_MESSAGE_BYTES",
-        "LineChannel",
-        "SupportsDeliver",
-        "SupportsSendAtOnce",
-    ],
-    "mcp_actors.logging": ["log", "logger"],
-    "mcp_actors.server": ["Server", "ServerStatistics"],
-    "mcp_actors.simulate": [
-        "Constant",
-        "Distribution",
-        "Empirical",
-        "Exponential",
-        "Latencies",
-        "LinkProfile",
-        "LogNormal",
-        "Report",
-        "Uniform",
-        "User",
-        "World",
-        "simulate",
-    ],
-    "mcp_actors.supervision": [
-        "Containment",
-        "Cost",
-        "TASKS",
-        "TaskKind",
-        "reraised",
-        "start",
-        "start_again",
-        "start_and_wait",
-    ],
-    "mcp_actors.testing": [
-        "ChannelAction",
-        "FaultStatistics",
-        "Faults",
-        "FaultyTransport",
-        "PlaybackReport",
-        "RawServer",
-        "RecordedEvent",
-        "RecordedServer",
-        "Recording",
-        "RecordingTransport",
-        "ScriptedPeer",
-        "TransportBreach",
-        "TransportMaker",
-        "TransportReport",
-        "check_transport",
-        "connected_pair",
-        "play_to_server",
-        "raw_client",
-        "raw_server",
-    ],
-    "mcp_actors.types": [
-        "Annotations",
-        "AudioContent",
-        "BlobResourceContents",
-        "BooleanSchema",
-        "CacheScope",
-        "CallToolParams",
-        "CallToolResult",
-        "CancelledParams",
-        "ClientCapabilities",
-        "CompleteParams",
-        "CompleteResult",
-        "Completion",
-        "CompletionArgument",
-        "CompletionContext",
-        "CompletionReference",
-        "ContentBlock",
-        "CreateMessageParams",
-        "CreateMessageResult",
-        "DiscoverResult",
-        "ElicitAction",
-        "ElicitFormParams",
-        "ElicitParams",
-        "ElicitResult",
-        "ElicitUrlParams",
-        "ElicitationCapability",
-        "ElicitationCompleteParams",
-        "EmbeddedResource",
-        "EmptyResult",
-        "EnumOption",
-        "EnumSchema",
-        "GetPromptParams",
-        "GetPromptResult",
-        "Icon",
-        "ImageContent",
-        "Implementation",
-        "IncludeContext",
-        "InitializeParams",
-        "InitializeResult",
-        "InputRequest",
-        "InputRequiredResult",
-        "InputResponse",
-        "LOGGING_LEVELS",
-        "LegacyTitledEnumSchema",
-        "ListPromptsResult",
-        "ListResourceTemplatesResult",
-        "ListResourcesResult",
-        "ListRootsParams",
-        "ListRootsResult",
-        "ListToolsResult",
-        "LoggingLevel",
-        "LoggingMessageParams",
-        "ModelHint",
-        "ModelPreferences",
-        "NotificationParams",
-        "NumberSchema",
-        "PaginatedParams",
-        "PrimitiveSchema",
-        "ProgressParams",
-        "ProgressToken",
-        "Prompt",
-        "PromptArgument",
-        "PromptMessage",
-        "PromptReference",
-        "PromptsCapability",
-        "ReadResourceParams",
-        "ReadResourceResult",
-        "RequestParams",
-        "Resource",
-        "ResourceContents",
-        "ResourceLink",
-        "ResourceTemplate",
-        "ResourceTemplateReference",
-        "ResourceUpdatedParams",
-        "ResourcesCapability",
-        "Role",
-        "Root",
-        "RootsCapability",
-        "SamplingCapability",
-        "SamplingContent",
-        "SamplingMessage",
-        "ServerCapabilities",
-        "SetLevelParams",
-        "StringSchema",
-        "SubscribeParams",
-        "SubscriptionFilter",
-        "SubscriptionsAcknowledgedParams",
-        "SubscriptionsListenParams",
-        "SubscriptionsListenResult",
-        "TextContent",
-        "TextResourceContents",
-        "TitledMultiSelectEnumSchema",
-        "TitledSingleSelectEnumSchema",
-        "Tool",
-        "ToolAnnotations",
-        "ToolChoice",
-        "ToolExecution",
-        "ToolResultContent",
-        "ToolUseContent",
-        "ToolsCapability",
-        "UNSET",
-        "Unset",
-        "UnsubscribeParams",
-        "UntitledMultiSelectEnumSchema",
-        "UntitledSingleSelectEnumSchema",
-        "fill_defaults",
-        "form_schema",
-        "validate_form_answer",
-    ],
-    "mcp_transports": [],
-    "mcp_transports.http": ["HttpTransport", "from_url"],
-    "mcp_transports.memory": [
-        "DEFAULT_MAX_BUFFER",
-        "MemoryChannel",
-        "MemoryTransport",
-        "from_url",
-        "memory_channel_pair",
-    ],
-    "mcp_transports.sockets": [
-        "DEFAULT_MAX_CONNECTIONS",
-        "SocketChannel",
-        "SocketStatistics",
-        "TcpTransport",
-        "UnixTransport",
-        "from_url",
-    ],
-    "mcp_transports.stdio": ["StdioClientTransport", "StdioServerTransport", "from_url"],
-    "mcp_transports.websocket": ["WebSocketTransport", "from_url"],
-}
-# END FROZEN
+FILE = Path(__file__).with_name("public_names.txt")
+
+
+def frozen() -> dict[str, list[str]]:
+    """The names of each public module: a module on a line, and its names indented below it."""
+    names: dict[str, list[str]] = {}
+    module = ""
+    for line in FILE.read_text().splitlines():
+        if line.startswith(" "):
+            names[module].append(line.strip())
+        else:
+            module = line
+            names[module] = []
+    return names
+
+
+PUBLIC = frozen()
 
 # Reached as programs or through the command line, not as libraries.
 PROGRAMS = {"mcp_actors.__main__", "mcp_actors.cli", "mcp_actors.examples"}
@@ -379,13 +118,10 @@ def test_a_star_import_brings_the_public_names() -> None:
 
 
 def freeze() -> None:
-    lists = "".join(f"    {module!r}: {names!r},\n" for module, names in present().items())
-    file = Path(__file__)
-    before, _, rest = file.read_text().partition("# BEGIN FROZEN\n")
-    _, _, after = rest.partition("# END FROZEN\n")
-    frozen = f"# BEGIN FROZEN\nPUBLIC: dict[str, list[str]] = {{\n{lists}}}\n# END FROZEN\n"
-    file.write_text(before + frozen + after)
-    subprocess.run([sys.executable, "-m", "ruff", "format", "--quiet", str(file)], check=True, timeout=60)
+    lines = [
+        line for module, names in present().items() for line in (module, *(f"    {name}" for name in names))
+    ]
+    FILE.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

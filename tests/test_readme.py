@@ -166,7 +166,9 @@ def test_the_commands_of_the_front_page_are_those_that_ci_runs() -> None:
     first, second = [text for language, text in blocks() if language == ""][:2]
     assert first == "pip install . && mcp-actors demo\n"
     assert second == "pip install -e '.[test]' && pytest\n"
-    assert "pip install --quiet -e '.[test]'" in (ROOT / ".ci" / "run").read_text()
+    ci = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert "pip install --quiet -e '.[test]'" in ci
+    assert ci.index("pytest") < ci.index("pytest -m peers")
 
 
 def test_links_inside_lead_somewhere() -> None:

@@ -13,61 +13,21 @@ from mcp_actors import Client, Server
 from mcp_actors.abc import ConnectionHandler, Frame, FrameChannel
 from mcp_actors.testing import RawServer, ScriptedPeer, raw_client, raw_server
 from mcp_transports.memory import memory_channel_pair
-
-LEGACY = "2025-11-25"
-MODERN = "2026-07-28"
-BATCHES = "2025-03-26"
-
-Message = dict[str, Any]
+from tests.messages import LEGACY as LEGACY
+from tests.messages import MODERN as MODERN
+from tests.messages import TEXT as TEXT
+from tests.messages import Message as Message
+from tests.messages import call as call
+from tests.messages import cancelled as cancelled
+from tests.messages import discover_result, initialize_result
+from tests.messages import error as failure
+from tests.messages import modern_call as modern_call
+from tests.messages import notification as notification
+from tests.messages import progressed as progressed
+from tests.messages import request as request
+from tests.messages import result as reply
 
 settled = trio.testing.wait_all_tasks_blocked
-
-
-# -- messages --------------------------------------------------------------------------------------------------------
-
-
-def request(id: Any, method: str, params: Any = None) -> Message:
-    return {"jsonrpc": "2.0", "id": id, "method": method, "params": {} if params is None else params}
-
-
-def notification(method: str, **params: Any) -> Message:
-    return {"jsonrpc": "2.0", "method": method, "params": params}
-
-
-def call(id: Any, tool: str, /, *, token: Any = None, **arguments: Any) -> Message:
-    """A legacy ``tools/call``."""
-    meta = {} if token is None else {"_meta": {"progressToken": token}}
-    return request(id, "tools/call", {"name": tool, "arguments": arguments, **meta})
-
-
-def modern_call(id: Any, tool: str, /, **arguments: Any) -> Message:
-    """A stateless ``tools/call``."""
-    meta = {
-        "io.modelcontextprotocol/protocolVersion": MODERN,
-        "io.modelcontextprotocol/clientCapabilities": {},
-    }
-    return request(id, "tools/call", {"name": tool, "arguments": arguments, "_meta": meta})
-
-
-def cancelled(id: Any, **more: Any) -> Message:
-    return notification("notifications/cancelled", requestId=id, **more)
-
-
-def progressed(token: Any, progress: float, **more: Any) -> Message:
-    return notification("notifications/progress", progressToken=token, progress=progress, **more)
-
-
-def reply(to: Message | Any, result: Any = None) -> Message:
-    id = to["id"] if isinstance(to, dict) else to
-    return {"jsonrpc": "2.0", "id": id, "result": {} if result is None else result}
-
-
-def failure(to: Message | Any, code: int, message: str = "no") -> Message:
-    id = to["id"] if isinstance(to, dict) else to
-    return {"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}
-
-
-TEXT = {"content": [{"type": "text", "text": "done"}]}
 
 
 async def arrived(peer: ScriptedPeer, within: float = 0.001) -> list[Message]:
@@ -101,12 +61,7 @@ async def greet(peer: ScriptedPeer, version: str = LEGACY, **capabilities: Any) 
         await peer.send(failure(asked, -32601))
         asked = await peer.receive()
     assert asked["method"] == "initialize"
-    result = {
-        "protocolVersion": version,
-        "capabilities": {"tools": {}, **capabilities},
-        "serverInfo": {"name": "scripted", "version": "0"},
-    }
-    await peer.send(reply(asked, result))
+    await peer.send(reply(asked, initialize_result(version, {"tools": {}, **capabilities})))
     assert (await peer.receive())["method"] == "notifications/initialized"
 
 
@@ -114,8 +69,7 @@ async def greet_modern(peer: ScriptedPeer, **capabilities: Any) -> None:
     """Answers the discovery as a modern server."""
     asked = await peer.receive()
     assert asked["method"] == "server/discover"
-    found = {"supportedVersions": [MODERN], "capabilities": {"tools": {}, **capabilities}, "ttlMs": 0}
-    await peer.send(reply(asked, {**found, "resultType": "complete", "cacheScope": "private"}))
+    await peer.send(reply(asked, discover_result({"tools": {}, **capabilities})))
 
 
 @asynccontextmanager

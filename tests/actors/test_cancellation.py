@@ -19,6 +19,7 @@ from mcp_actors.abc import Frame
 from mcp_actors.framing import LineChannel
 from mcp_actors.testing import ScriptedPeer
 from mcp_actors.types import ElicitResult
+from tests.messages import CAPABILITIES
 
 from .peers import (
     LEGACY,
@@ -343,7 +344,7 @@ async def test_a_call_that_ends_by_asking_is_cancelled_at_every_step(worker: Ser
         nonlocal asked
         line = Line()
         message = modern_call(1, "ask")
-        message["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] = {"elicitation": {}}
+        message["params"]["_meta"][CAPABILITIES] = {"elicitation": {}}
         async with trio.open_nursery() as nursery:
             nursery.start_soon(worker.serve, Serves(line.near))
             await line.peer.request("p", "ping")

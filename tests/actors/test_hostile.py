@@ -18,10 +18,10 @@ from mcp_actors import Client, McpError, Server
 from mcp_actors.framing import LineChannel
 from mcp_actors.testing import ScriptedPeer
 from mcp_actors.types import ElicitResult
+from tests.messages import BATCHING, VERSION
 
 from .conftest import run_in_virtual_time
 from .peers import (
-    BATCHES,
     LEGACY,
     MODERN,
     Dials,
@@ -69,7 +69,7 @@ GOOD = [
         "initialize",
         {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "x", "version": "0"}},
     ),
-    request(2, "server/discover", {"_meta": {"io.modelcontextprotocol/protocolVersion": MODERN}}),
+    request(2, "server/discover", {"_meta": {VERSION: MODERN}}),
     request(2, "tools/list"),
     request("r", "resources/read", {"uri": "x:y"}),
     request("g", "prompts/get", {"name": "p", "arguments": {}}),
@@ -198,7 +198,7 @@ async def served(version: str | None) -> AsyncIterator[tuple[Witness, Pipe, Scri
 # -- servers ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", [None, LEGACY, BATCHES])
+@pytest.mark.parametrize("version", [None, LEGACY, BATCHING])
 @SLOW
 @given(lines=SENT)
 @in_virtual_time
@@ -301,7 +301,7 @@ async def elicitation(question: Any) -> ElicitResult:
     return ElicitResult("decline")
 
 
-@pytest.mark.parametrize("version", [LEGACY, BATCHES])
+@pytest.mark.parametrize("version", [LEGACY, BATCHING])
 @SLOW
 @given(lines=SENT)
 @in_virtual_time
@@ -344,7 +344,7 @@ async def test_a_client_survives_any_answer_to_its_greeting(lines: list[bytes]) 
 async def test_a_client_answers_the_good_part_of_a_batch() -> None:
     hostile = Pipe()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(greet, hostile.peer, BATCHES)
+        nursery.start_soon(greet, hostile.peer, BATCHING)
         async with Client(Dials([hostile.near]), era="legacy") as client:
             await settled()
             await hostile.send([encoded([request("p", "ping"), 5])])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import trio
 
-from .peers import BATCHES, Serves, arrived, call, faulty_pair, legacy_client, modern_call, request
+from tests.messages import BATCHING
+
+from .peers import Serves, arrived, call, faulty_pair, legacy_client, modern_call, request
 from .witness import Witness
 
 
@@ -33,7 +35,7 @@ async def test_ids_doubled_within_one_batch() -> None:
     channel, peer = faulty_pair()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(witness.server.serve, Serves(channel))
-        await peer.initialize(BATCHES)
+        await peer.initialize(BATCHING)
         await peer.send([call(1, "nap", seconds=1), call(1, "nap", seconds=1), request("p", "ping"), 5])
         batch = await peer.receive()
         codes = sorted((str(each.get("id")), each.get("error", {}).get("code", 0)) for each in batch)

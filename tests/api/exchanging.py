@@ -12,9 +12,10 @@ import trio.testing
 
 from mcp_actors import Server
 from mcp_actors.abc import Arrival, Frame, ServerHandler
-
-MODERN = "2026-07-28"
-LEGACY = "2025-11-25"
+from tests import messages
+from tests.messages import INITIALIZED as INITIALIZED
+from tests.messages import LEGACY as LEGACY
+from tests.messages import MODERN as MODERN
 
 
 class Recorder:
@@ -127,12 +128,8 @@ async def desk(server: Server, *, begins: bool = False) -> AsyncIterator[Desk]:
 
 def modern(id: Any, method: str, version: str = MODERN, capabilities: Any = None, **params: Any) -> Any:
     """A stateless request."""
-    meta = {
-        "io.modelcontextprotocol/protocolVersion": version,
-        "io.modelcontextprotocol/clientCapabilities": capabilities or {},
-        **params.pop("meta", {}),
-    }
-    return {"jsonrpc": "2.0", "id": id, "method": method, "params": {"_meta": meta, **params}}
+    meta = params.pop("meta", {})
+    return messages.modern_request(id, method, params, capabilities, version, **meta)
 
 
 def mirror(method: str, name: str | None = None, version: str = MODERN) -> dict[str, str]:
@@ -142,12 +139,8 @@ def mirror(method: str, name: str | None = None, version: str = MODERN) -> dict[
 
 
 def legacy(id: Any, method: str, **params: Any) -> Any:
-    return {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
+    return messages.request(id, method, params)
 
 
 def initialize(id: Any = 0, version: str = LEGACY, **capabilities: Any) -> Any:
-    info = {"name": "test", "version": "1"}
-    return legacy(id, "initialize", protocolVersion=version, capabilities=capabilities, clientInfo=info)
-
-
-INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    return messages.initialize(id, version, capabilities)

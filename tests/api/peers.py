@@ -10,26 +10,21 @@ import trio
 
 from mcp_actors import Client
 from mcp_actors.testing import RawServer, ScriptedPeer, raw_server
+from tests.messages import CAPABILITIES as CAPABILITIES
+from tests.messages import CLIENT_INFO as CLIENT_INFO
+from tests.messages import LEGACY_VERSIONS as LEGACY
+from tests.messages import LOG_LEVEL as LOG_LEVEL
+from tests.messages import MODERN as MODERN
+from tests.messages import SERVER_INFO as SERVER_INFO
+from tests.messages import SUBSCRIPTION_ID as SUBSCRIPTION_ID
+from tests.messages import VERSION as VERSION
+from tests.messages import discover_result, error, initialize_result, notification, result
+from tests.messages import modern_meta as meta
 
-MCP = "io.modelcontextprotocol/"
-VERSION = MCP + "protocolVersion"
-CAPABILITIES = MCP + "clientCapabilities"
-CLIENT_INFO = MCP + "clientInfo"
-SERVER_INFO = MCP + "serverInfo"
-LOG_LEVEL = MCP + "logLevel"
-SUBSCRIPTION_ID = MCP + "subscriptionId"
-
-LEGACY = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-MODERN = "2026-07-28"
 EVERY = (*LEGACY, MODERN)
 
 
 # -- as a client ---------------------------------------------------------------------------------------------------
-
-
-def meta(capabilities: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    """The metadata of a modern request."""
-    return {VERSION: MODERN, CAPABILITIES: capabilities or {}, **more}
 
 
 async def modern(
@@ -82,19 +77,18 @@ EVERYTHING = {
 }
 
 
-async def reply(peer: ScriptedPeer, request: dict[str, Any], result: Any) -> None:
-    await peer.send({"jsonrpc": "2.0", "id": request["id"], "result": result})
+async def reply(peer: ScriptedPeer, request: dict[str, Any], value: Any) -> None:
+    await peer.send(result(request, value))
 
 
 async def fail(
     peer: ScriptedPeer, request: dict[str, Any], code: int, data: Any = None, message: str = "no"
 ) -> None:
-    error = {"code": code, "message": message} | ({} if data is None else {"data": data})
-    await peer.send({"jsonrpc": "2.0", "id": request["id"], "error": error})
+    await peer.send(error(request, code, message, data))
 
 
 async def notify(peer: ScriptedPeer, method: str, **params: Any) -> None:
-    await peer.send({"jsonrpc": "2.0", "method": method, "params": params})
+    await peer.send(notification(method, **params))
 
 
 async def tell(peer: ScriptedPeer, subscription: Any, method: str, **params: Any) -> None:
@@ -107,35 +101,16 @@ async def greet(peer: ScriptedPeer, version: str = MODERN, **more: Any) -> dict[
     request: dict[str, Any] = await peer.receive()
     if version == MODERN:
         assert request["method"] == "server/discover"
-        await reply(
-            peer,
-            request,
-            {
-                "resultType": "complete",
-                "supportedVersions": [MODERN],
-                "capabilities": EVERYTHING,
-                "ttlMs": 0,
-                "cacheScope": "private",
-                "_meta": {SERVER_INFO: {"name": "scripted", "version": "1"}},
-                **more,
-            },
-        )
+        scripted = {SERVER_INFO: {"name": "scripted", "version": "1"}}
+        await reply(peer, request, discover_result(EVERYTHING, **{"_meta": scripted, **more}))
         return request
     first = request
     if request["method"] == "server/discover":
         await fail(peer, request, -32601)
         request = await peer.receive()
     assert request["method"] == "initialize"
-    await reply(
-        peer,
-        request,
-        {
-            "protocolVersion": version,
-            "capabilities": EVERYTHING,
-            "serverInfo": {"name": "scripted", "version": "1"},
-            **more,
-        },
-    )
+    named = {"serverInfo": {"name": "scripted", "version": "1"}, **more}
+    await reply(peer, request, initialize_result(version, EVERYTHING, **named))
     assert (await peer.receive())["method"] == "notifications/initialized"
     return first
 
@@ -144,11 +119,7 @@ async def play_initialize(peer: ScriptedPeer, version: str = "2025-11-25") -> di
     """Plays a server of ``version`` that is not probed first; returns the request."""
     request: dict[str, Any] = await peer.receive()
     assert request["method"] == "initialize"
-    await reply(
-        peer,
-        request,
-        {"protocolVersion": version, "capabilities": {}, "serverInfo": {"name": "s", "version": "1"}},
-    )
+    await reply(peer, request, initialize_result(version))
     assert (await peer.receive())["method"] == "notifications/initialized"
     return request
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from mcp_actors import Client, Context, Server
 from mcp_actors.testing import ScriptedPeer, raw_client, raw_server
 from mcp_actors.types import ElicitResult
+from tests.messages import PREFIX
 
-from .peers import LEGACY, MCP, MODERN, greet, meta
+from .peers import LEGACY, MODERN, greet, meta
 
 LEAVES = (
     st.none()
@@ -65,7 +66,7 @@ MEMBERS = st.sampled_from(
 )
 KEYS = st.sampled_from(
     [
-        MCP + key
+        PREFIX + key
         for key in ("protocolVersion", "clientCapabilities", "clientInfo", "logLevel", "subscriptionId")
     ]
     + ["progressToken", "traceparent"]

@@ -344,7 +344,7 @@ async def test_changes_are_followed_again_on_a_connection_that_goes_on(
                 if number == 2:
                     await trio.sleep_forever()
                 if how == "ended":
-                    tag = {"io.modelcontextprotocol/subscriptionId": asked["id"]}
+                    tag = {SUBSCRIPTION_ID: asked["id"]}
                     await reply(peer, asked, {"resultType": "complete", "_meta": tag})
                 elif how == "cancelled":
                     gone = {"requestId": asked["id"], "reason": "tired"}

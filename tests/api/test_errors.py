@@ -73,23 +73,13 @@ def make_server() -> Server:
 @pytest.mark.parametrize("version", EVERY)
 class TestEachRevision:
     async def test_params_of_the_wrong_form(self, version: str) -> None:
+        """One row for each method; every wrong form of its params stands with the method in ``server/``."""
         rows: list[tuple[str, Any]] = [
             ("tools/call", {"name": "unknown"}),
-            ("tools/call", {}),
-            ("tools/call", {"name": 5}),
-            ("tools/call", {"name": "book", "arguments": []}),
-            ("tools/call", {"name": "book", "arguments": "x"}),
             ("resources/read", {}),
-            ("resources/read", {"uri": 5}),
-            ("prompts/get", {"name": "unknown"}),
             ("prompts/get", {"name": "greet"}),
-            ("prompts/get", {"name": "greet", "arguments": {"name": 5}}),
-            ("prompts/get", {"name": "greet", "arguments": {"name": "x", "more": "y"}}),
             ("tools/list", {"cursor": "nonsense"}),
-            ("tools/list", {"cursor": ""}),
-            ("tools/list", {"cursor": 5}),
             ("completion/complete", {"ref": {"type": "ref/prompt", "name": "greet"}}),
-            ("completion/complete", {"ref": {"type": "other"}, "argument": {"name": "a", "value": ""}}),
         ]
         if version != MODERN:
             rows += [
@@ -109,12 +99,7 @@ class TestEachRevision:
             await begin(peer, version)
             rows: list[tuple[dict[str, Any], str]] = [
                 ({}, "city"),
-                ({"city": 5}, "city"),
-                ({"city": "x", "days": "3"}, "days"),
                 ({"city": "x", "days": 0}, "days"),
-                ({"city": "x", "days": 1.5}, "days"),
-                ({"city": "x", "days": True}, "days"),
-                ({"city": None}, "city"),
                 ({"city": "x", "day": 3}, "day"),
             ]
             for id, (arguments, culprit) in enumerate(rows):

@@ -1,13 +1,9 @@
-"""From type hints to the wire and back, once for each kind of type: what is listed, what is taken, what is refused."""
+"""From type hints to the wire and back: what is listed, what is taken, what is refused."""
 
-import enum
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta, timezone
-from decimal import Decimal
-from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Optional, TypedDict
+from datetime import datetime
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
 
 import attrs
 import msgspec
@@ -21,16 +17,6 @@ from mcp_actors.testing import raw_client
 from mcp_actors.types import ElicitResult
 
 from .peers import MODERN, ask, call
-
-
-class Colour(enum.Enum):
-    RED = "red"
-    BLUE = "blue"
-
-
-class Size(enum.IntEnum):
-    S = 1
-    L = 2
 
 
 @dataclass
@@ -67,43 +53,15 @@ class Model(pydantic.BaseModel):
     label: str = pydantic.Field("none", max_length=5)
 
 
-UUID = "12345678-1234-5678-1234-567812345678"
-
-# The type; good JSON with what the function sees of it; bad JSON.
+# One type for each way through: the type; good JSON with what the function sees of it; bad JSON. Every type there is
+# stands in ``schema/test_signature_types.py``.
 ROWS: list[tuple[Any, list[tuple[Any, Any]], list[Any]]] = [
     (str, [("", ""), ("3", "3"), ('{"a":1}', '{"a":1}')], [3, None, True, [], {}]),
     (int, [(3, 3), (0, 0), (2**60, 2**60)], ["3", 3.5, True, None]),
-    (float, [(3, 3.0), (2.5, 2.5)], ["2.5", True, None]),
-    (bool, [(True, True), (False, False)], [0, 1, "true", None]),
-    (None, [(None, None)], [0, ""]),
-    (list[int], [([], []), ([1, 2], [1, 2])], [[1, "2"], "12", {"0": 1}]),
-    (dict[str, int], [({"a": 1}, {"a": 1})], [{"a": "1"}, []]),
-    (tuple[int, str], [([1, "a"], (1, "a"))], [[1], ["a", 1], [1, "a", 2]]),
-    (set[int], [([1, 2], {1, 2})], [["a"], 5]),
-    (Literal["a", "b"], [("a", "a")], ["c", 1, None]),
-    (Literal[1, 2], [(1, 1)], ["1", 3, True]),
-    (Colour, [("red", Colour.RED)], ["RED", "green", 1]),
-    (Size, [(1, Size.S)], [3, "1", "S"]),
-    (int | str, [(1, 1), ("1", "1")], [1.5, None, []]),
-    (Optional[int], [(None, None), (1, 1)], ["1", ""]),  # noqa: UP045
     (Annotated[int, Meta(ge=1, le=14)], [(1, 1), (14, 14)], [0, 15, "1"]),
-    (Annotated[str, Meta(min_length=2, pattern="^a")], [("ab", "ab")], ["a", "ba", 5]),
-    (Annotated[list[int], Meta(max_length=2)], [([1], [1])], [[1, 2, 3]]),
     (Data, [({"x": 1}, Data(1)), ({"x": 1, "label": "a"}, Data(1, "a"))], [{}, {"x": "1"}, 1]),
-    (Attrs, [({"x": 1}, Attrs(1))], [{}, {"x": None}]),
-    (Typed, [({"x": 1}, {"x": 1}), ({"x": 1, "label": "a"}, {"x": 1, "label": "a"})], [{}, {"x": "1"}]),
-    (Named, [], [{"x": "1"}, ["1"], "x"]),
-    (Struct, [({"x": 1}, Struct(1))], [{}, {"x": 1.5}]),
     (Model, [({"x": 1}, Model(x=1))], [{}, {"x": "1"}, {"x": 1, "label": "too long"}]),
-    (datetime, [("2026-01-02T03:04:05Z", datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc))], ["x", 5]),  # noqa: UP017
-    (date, [("2026-01-02", date(2026, 1, 2))], ["2026-13-01", 5]),
-    (timedelta, [("PT5S", timedelta(seconds=5))], ["5 s"]),
-    (uuid.UUID, [(UUID, uuid.UUID(UUID))], ["x", 5]),
-    (Path, [("/a/b", Path("/a/b"))], [5]),
-    (Decimal, [("1.50", Decimal("1.50"))], ["x", []]),
-    (bytes, [("aGk=", b"hi")], ["no base64!", 5]),
     (Any, [(None, None), ([1], [1]), ("3", "3")], []),
-    (dict[str, Any], [({"a": [1]}, {"a": [1]})], [[], "x"]),
     (list[Data], [([{"x": 1}], [Data(1)])], [[{"x": "1"}]]),
 ]
 
@@ -118,7 +76,9 @@ def echoing(hint: Any, seen: list[Any]) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize(("hint", "good", "bad"), ROWS, ids=[str(row[0]) for row in ROWS])
-async def test_every_kind_of_type(hint: Any, good: list[tuple[Any, Any]], bad: list[Any]) -> None:
+async def test_a_type_is_listed_taken_and_refused(
+    hint: Any, good: list[tuple[Any, Any]], bad: list[Any]
+) -> None:
     seen: list[Any] = []
     server = Server("s")
     server.add_tool(echoing(hint, seen), name="echo", inline=True)
@@ -192,20 +152,6 @@ async def test_a_whole_signature() -> None:
         assert result["structuredContent"] == {"x": 3, "label": "Paris"}
 
 
-async def test_several_mistakes_are_told_at_once() -> None:
-    server = Server("s")
-
-    @server.tool
-    async def book(city: str, days: int, unit: Literal["C", "F"] = "C") -> str:
-        """Books."""
-        return city
-
-    async with raw_client(server) as peer:
-        result = (await call(peer, MODERN, 1, "book", days="3", unit="K", extra=1))["result"]
-        text = result["content"][0]["text"]
-        assert all(name in text for name in ("city", "days", "unit", "extra")), text
-
-
 async def test_a_raw_schema_and_a_dict() -> None:
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -232,15 +178,6 @@ async def test_a_raw_schema_and_a_dict() -> None:
             assert result["isError"] is True
         # What does not fit the output schema is the tool's own mistake, told to nobody.
         assert (await call(peer, MODERN, 3, "raw", n=4))["error"]["code"] == -32603
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [{"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/x"}}}, {"type": "array"}, {}],
-)
-def test_a_schema_that_cannot_be_used_is_refused_at_once(schema: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"\S"):
-        Server("s").tool(input_schema=schema, name="t")(lambda arguments: None)
 
 
 @dataclass

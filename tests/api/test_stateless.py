@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from mcp_actors import Context, Limits, MissingCapability, Server
+from tests.messages import SUBSCRIPTION_ID
 
 from .exchanging import Recorder, initialize, legacy, mirror, modern
 from .exchanging import desk as a_desk
@@ -296,6 +297,6 @@ async def test_stopping_ends_what_would_listen_for_ever_and_lets_the_rest_end(
         server.stop()
         assert each.handler.stopping.is_set()
         await trio.sleep(0.5)
-        assert listening.answer["result"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == 7
+        assert listening.answer["result"]["_meta"][SUBSCRIPTION_ID] == 7
         await trio.sleep(1)
         assert calling.answer["result"]["content"][0]["text"] == "slow"

@@ -1,4 +1,4 @@
-"""What each revision does not know never reaches its clients: every row of the ladder, through a real server."""
+"""What a revision does not know never reaches its clients: each kind of message, through a real server."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from mcp_actors.types import (
     TextResourceContents,
     ToolAnnotations,
 )
+from tests.messages import SERVER_INFO, modern_meta
 
 from .peers import EVERY, MODERN, ask, begin, call, modern
 
@@ -115,93 +116,63 @@ async def result(peer: ScriptedPeer, version: str, method: str, **params: Any) -
     return (await ask(peer, version, method, method, params))["result"]
 
 
-def since(version: str, first: str, *members: str) -> set[str]:
-    return set(members) if version >= first else set()
+# One member that is younger than the first revision, for each kind of answer: (method, params, where, since).
+ANSWERS: list[tuple[str, dict[str, Any], tuple[str | int, ...], str]] = [
+    ("tools/list", {}, ("tools", 0, "annotations"), "2025-03-26"),
+    ("tools/list", {}, ("tools", 0, "icons"), "2025-11-25"),
+    ("tools/list", {}, ("tools", 1, "outputSchema"), MODERN),  # what is no object has none before
+    ("tools/call", {"name": "point"}, ("structuredContent",), "2025-06-18"),
+    ("tools/call", {"name": "numbers"}, ("structuredContent",), MODERN),
+    ("tools/call", {"name": "media"}, ("content", 0, "annotations", "lastModified"), "2025-06-18"),
+    (
+        "tools/call",
+        {"name": "media"},
+        ("content", 1, "mimeType"),
+        "2025-03-26",
+    ),  # audio is told in words before
+    ("tools/call", {"name": "media"}, ("content", 2, "uri"), "2025-06-18"),  # and so is a link
+    ("tools/call", {"name": "media"}, ("content", 3, "resource", "_meta"), "2025-06-18"),
+    ("prompts/list", {}, ("prompts", 0, "title"), "2025-06-18"),
+    ("prompts/list", {}, ("prompts", 0, "icons"), "2025-11-25"),
+    ("resources/list", {}, ("resources", 0, "annotations", "lastModified"), "2025-06-18"),
+    ("resources/list", {}, ("resources", 0, "icons"), "2025-11-25"),
+    ("resources/templates/list", {}, ("resourceTemplates", 0, "title"), "2025-06-18"),
+    ("resources/read", {"uri": "x://a"}, ("contents", 0, "_meta"), "2025-06-18"),
+]
 
 
 @pytest.mark.parametrize("version", EVERY)
 class TestEachRevision:
-    async def test_implementation(self, version: str) -> None:
+    """A server writes whatever it sends in the revision that its client speaks.
+
+    What each revision knows is the affair of ``eras/test_convert_revisions.py``.
+    """
+
+    async def test_answers(self, version: str) -> None:
+        async with raw_client(make_server()) as peer:
+            await begin(peer, version)
+            for method, params, (*way, member), first in ANSWERS:
+                found = await result(peer, version, method, **params)
+                for step in way:
+                    found = found[step]
+                assert (member in found) == (version >= first), (method, way, member)
+
+    async def test_what_cannot_be_said_is_told_in_words(self, version: str) -> None:
+        async with raw_client(make_server()) as peer:
+            await begin(peer, version)
+            numbers = (await call(peer, version, 1, "numbers"))["result"]
+            assert numbers["content"] == [{"type": "text", "text": "[1,2]"}]
+            _, _, link, _ = (await call(peer, version, 2, "media"))["result"]["content"]
+            assert "x://a" in (link["uri"] if version >= "2025-06-18" else link["text"])
+
+    async def test_introduction(self, version: str) -> None:
         async with raw_client(make_server()) as peer:
             if version == MODERN:
-                found = (await result(peer, version, "server/discover"))["_meta"]
-                info = found["io.modelcontextprotocol/serverInfo"]
+                info = (await result(peer, version, "server/discover"))["_meta"][SERVER_INFO]
             else:
                 info = (await peer.initialize(version))["serverInfo"]
-            assert set(info) == {
-                "name",
-                "version",
-                *since(version, "2025-06-18", "title"),
-                *since(version, "2025-11-25", "description", "websiteUrl", "icons"),
-            }
-
-    async def test_tools(self, version: str) -> None:
-        async with raw_client(make_server()) as peer:
-            await begin(peer, version)
-            tools = {tool["name"]: tool for tool in (await result(peer, version, "tools/list"))["tools"]}
-            assert set(tools["point"]) == {
-                "name",
-                "description",
-                "inputSchema",
-                *since(version, "2025-03-26", "annotations"),
-                *since(version, "2025-06-18", "title", "outputSchema", "_meta"),
-                *since(version, "2025-11-25", "icons"),
-            }
-            # What is no object is described in the stateless revision only.
-            assert ("outputSchema" in tools["numbers"]) == (version == MODERN)
-
-    async def test_structured_content(self, version: str) -> None:
-        async with raw_client(make_server()) as peer:
-            await begin(peer, version)
-            point = (await call(peer, version, 1, "point"))["result"]
-            assert point.get("structuredContent") == ({"x": 1, "y": 2} if version >= "2025-06-18" else None)
-            assert point["content"] == [{"type": "text", "text": '{"x":1,"y":2}'}]
-            numbers = (await call(peer, version, 2, "numbers"))["result"]
-            assert numbers.get("structuredContent") == ([1, 2] if version == MODERN else None)
-            assert numbers["content"] == [{"type": "text", "text": "[1,2]"}]
-
-    async def test_content_blocks(self, version: str) -> None:
-        async with raw_client(make_server()) as peer:
-            await begin(peer, version)
-            text, audio, link, embedded = (await call(peer, version, 1, "media"))["result"]["content"]
-            assert text["annotations"] == {"priority": 0.5} | (
-                {"lastModified": STAMP} if version >= "2025-06-18" else {}
-            )
-            for block in (text, embedded["resource"]):
-                assert ("_meta" in block) == (version >= "2025-06-18")
-            assert audio["type"] == ("audio" if version >= "2025-03-26" else "text")
-            assert link["type"] == ("resource_link" if version >= "2025-06-18" else "text")
-            if version < "2025-06-18":
-                assert "x://a" in link["text"]  # nothing is lost without a word
-
-    async def test_prompts(self, version: str) -> None:
-        async with raw_client(make_server()) as peer:
-            await begin(peer, version)
-            (prompt,) = (await result(peer, version, "prompts/list"))["prompts"]
-            assert set(prompt) == {
-                "name",
-                "description",
-                "arguments",
-                *since(version, "2025-06-18", "title", "_meta"),
-                *since(version, "2025-11-25", "icons"),
-            }
-
-    async def test_resources(self, version: str) -> None:
-        async with raw_client(make_server()) as peer:
-            await begin(peer, version)
-            (resource,) = (await result(peer, version, "resources/list"))["resources"]
-            (template,) = (await result(peer, version, "resources/templates/list"))["resourceTemplates"]
-            for each, own in ((resource, {"uri", "annotations"}), (template, {"uriTemplate"})):
-                assert set(each) == {
-                    "name",
-                    "description",
-                    *own,
-                    *since(version, "2025-06-18", "title", "_meta"),
-                    *since(version, "2025-11-25", "icons"),
-                }
-            assert ("lastModified" in resource["annotations"]) == (version >= "2025-06-18")
-            (contents,) = (await result(peer, version, "resources/read", uri="x://a"))["contents"]
-            assert ("_meta" in contents) == (version >= "2025-06-18")
+            assert ("title" in info) == (version >= "2025-06-18")
+            assert ("icons" in info) == (version >= "2025-11-25")
 
     async def test_progress(self, version: str) -> None:
         async with raw_client(make_server()) as peer:
@@ -209,10 +180,7 @@ class TestEachRevision:
             for token in (0, "", 5, "t"):  # presence counts, not truth
                 meta: dict[str, Any] = {"progressToken": token}
                 if version == MODERN:
-                    meta |= {
-                        "io.modelcontextprotocol/protocolVersion": MODERN,
-                        "io.modelcontextprotocol/clientCapabilities": {},
-                    }
+                    meta |= modern_meta()
                 params = {"name": "work", "_meta": meta}
                 await peer.send({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
                 report = (await peer.receive())["params"]

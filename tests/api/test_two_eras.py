@@ -10,6 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mcp_actors import Context, Server
 from mcp_actors.testing import raw_client
+from tests.messages import CLIENT_INFO, LOG_LEVEL
 
 from .peers import (
     CAPABILITIES,
@@ -226,8 +227,8 @@ async def test_nothing_is_remembered_between_modern_requests() -> None:
 
     async with raw_client(server) as peer:
         rich = {
-            "io.modelcontextprotocol/clientInfo": {"name": "anna", "version": "1"},
-            "io.modelcontextprotocol/logLevel": "debug",
+            CLIENT_INFO: {"name": "anna", "version": "1"},
+            LOG_LEVEL: "debug",
         }
         answer = await modern(peer, 1, "tools/call", {"name": "who"}, capabilities={"roots": {}}, **rich)
         assert await text(answer) == "anna debug ['roots']"

@@ -134,6 +134,7 @@ def test_every_scenario_has_a_test_of_its_own() -> None:
     assert not [name for name in SCENARIOS if f'"{name}"' not in text]
 
 
+@pytest.mark.long
 def test_a_transport_of_somebody_else_takes_one_command(tmp_path: Path) -> None:
     (tmp_path / "pigeon.py").write_text(PIGEON)
     results = tmp_path / "results.json"

@@ -64,6 +64,7 @@ def played(suite: Suite, url: str) -> dict[str, dict[str, Outcome]]:
     return {revision: suite.against_server(url, revision) for revision in SERVER}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("revision", "scenario"), cases(SERVER))
 def test_server(played: dict[str, dict[str, Outcome]], revision: str, scenario: str) -> None:
     outcome = played[revision][scenario]

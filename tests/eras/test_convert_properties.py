@@ -71,6 +71,7 @@ def objects(cls: type) -> st.SearchStrategy[Any]:
     return st.builds(cls, **fields, extra=UNKNOWN)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 @MODEST
 @given(data=st.data())

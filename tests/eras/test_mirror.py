@@ -194,6 +194,8 @@ def test_the_image_of_another_name_is_refused(told: str, meant: str) -> None:
 def test_integers_are_compared_as_numbers(header: str) -> None:
     for value in (42, 42.0):
         check_params({"mcp-param-n": header}, (param("n"),), {"n": value})
+    with pytest.raises(HeaderMismatch):
+        check_params({"mcp-param-n": header}, (param("n"),), {"n": 43})
 
 
 @pytest.mark.parametrize(
@@ -231,7 +233,10 @@ def test_a_value_without_its_header_is_refused(value: Any) -> None:
 
 def test_headers_of_parameters_that_are_not_mirrored_are_ignored() -> None:
     check_params({"mcp-param-other": "é"}, (), {"other": "x"})
-    check_params({"mcp-param-other": "é", "mcp-param-a": "x"}, (param("a"),), {"other": "y", "a": "x"})
+    headers = {"mcp-param-other": "é", "mcp-param-a": "x"}
+    check_params(headers, (param("a"),), {"other": "y", "a": "x"})
+    with pytest.raises(HeaderMismatch):
+        check_params(headers, (param("a"), param("other")), {"other": "y", "a": "x"})
 
 
 def test_a_missing_version_is_found_before_anything_else_is() -> None:

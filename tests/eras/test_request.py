@@ -15,12 +15,9 @@ from mcp_actors._eras.server_negotiation import VERSIONS, ServerNegotiation
 from mcp_actors._wire.messages import JsonRpcRequest
 from mcp_actors.errors import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, RpcError, UnsupportedVersion
 from mcp_actors.types import ClientCapabilities, Implementation, RootsCapability
+from tests.messages import CAPABILITIES, CLIENT_INFO, LOG_LEVEL, VERSION, initialize_params, modern_meta
 
-VERSION = "io.modelcontextprotocol/protocolVersion"
-CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
-CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
-LOG_LEVEL = "io.modelcontextprotocol/logLevel"
-META = {VERSION: "2026-07-28", CAPABILITIES: {}}
+META = modern_meta()
 
 
 def opening(*versions: str, **custom: Method) -> ServerNegotiation:
@@ -42,8 +39,7 @@ def refusal(opening: ServerNegotiation | ClientNegotiation, message: JsonRpcRequ
 
 
 def initialize(opening: ServerNegotiation, version: str = "2025-11-25") -> Invocation:
-    params = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}}
-    return opening.open(request("initialize", params))
+    return opening.open(request("initialize", initialize_params(version)))
 
 
 # -- modern --------------------------------------------------------------------------------------------------------

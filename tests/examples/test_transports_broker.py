@@ -16,6 +16,7 @@ from mcp_actors import Client, ConnectFailed, ConnectionLost, Context, Overloade
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.examples.transports import broker
 from mcp_actors.examples.transports.broker import Broker, BrokerWorker, open_broker
+from tests.messages import modern_meta
 
 
 @attrs.define
@@ -217,11 +218,7 @@ async def test_a_caller_that_reads_nothing_holds_up_its_handler_only(autojump_cl
         params = {
             "name": "pour",
             "arguments": {"amount": 1000},
-            "_meta": {
-                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-                "io.modelcontextprotocol/clientCapabilities": {},
-                "progressToken": 1,
-            },
+            "_meta": modern_meta(progressToken=1),
         }
         body = broker.Frame(
             json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode(),

@@ -24,12 +24,9 @@ from mcp_actors.abc import Frame, FrameChannel, NoAnswer, ServerHandler
 from mcp_actors.errors import LocalProtocolError, RemoteProtocolError
 from mcp_actors.examples.transports import http2_wire
 from mcp_actors.examples.transports.http2_stdio import Http2StdioClient, client_channel, serve_streams
+from tests.messages import MODERN, modern_meta
 
-MODERN = "2026-07-28"
-META = {
-    "io.modelcontextprotocol/protocolVersion": MODERN,
-    "io.modelcontextprotocol/clientCapabilities": {},
-}
+META = modern_meta()
 
 
 class Pipes:

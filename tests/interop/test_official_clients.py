@@ -88,6 +88,7 @@ def text_of(result: Any) -> str:
     return str(result["content"][0]["text"])
 
 
+@pytest.mark.long
 def test_driver_is_sound(peers: Peers, row: tuple[str, str]) -> None:
     """The control experiment: the official client with the official server."""
     client, binding = row

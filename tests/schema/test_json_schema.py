@@ -278,10 +278,6 @@ def test_booleans_are_schemas() -> None:
     assert compile_schema(False).problems(None) == ["is not allowed here"]
 
 
-def test_repr_says_the_draft() -> None:
-    assert repr(compile_schema({})) == "<Validator Draft202012>"
-
-
 def test_paths_read_like_code() -> None:
     assert path_text(["a", 0, "b c", "d"]) == 'a[0]["b c"].d'
     assert str(Problem("a", "is wrong")) == "a: is wrong"

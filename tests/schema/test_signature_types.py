@@ -130,6 +130,15 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (Annotated[int | None, Meta(ge=1)], 0, "value: must be at least 1, got 0"),
     (Annotated[str, Meta(pattern="^a")], "b", 'value: must match the pattern "^a", got "b"'),
     (Private, {"shown": 1}, "value.secret: is required but missing"),
+    (Options, [], "value: expected object, got array"),
+    (Pair, ["1"], "value[0]: expected integer, got string"),
+    (Cat, {"type": "Cat"}, "value.lives: is required but missing"),
+    (set[int], ["a"], "value[0]: expected integer, got string"),
+    (dict[str, int], [], "value: expected object, got array"),
+    (datetime.date, "2026-13-01", "value: "),
+    (datetime.timedelta, "5 s", "value: "),
+    (decimal.Decimal, "x", "value: "),
+    (Annotated[list[int], Meta(max_length=2)], [1, 2, 3], "value: must have at most 2 items, has 3"),
 ]
 
 

@@ -316,15 +316,15 @@ def test_an_event_that_does_not_exist_is_refused(kind: EventKind, uri: str | Non
         EventBus().publish(kind, uri)
 
 
-async def test_reprs_and_statistics_show_the_state() -> None:
+async def test_statistics_show_the_state() -> None:
     bus = EventBus()
     subscription = bus.subscribe(Wanted(tools_list_changed=True, resource_subscriptions=["a:1"]))
     bus.publish("tools")
-    assert repr(bus) == "<EventBus: 1 subscriptions, 1 uris>"
-    assert repr(subscription) == "<Subscription open: tools, 1 uris, 1 pending>"
-    assert bus.statistics().pending == 1
+    found = bus.statistics()
+    assert (found.subscriptions, found.uris, found.pending) == (1, 1, 1)
     subscription.close()
-    assert repr(subscription) == "<Subscription closed: tools, 0 uris, 0 pending>"
+    found = bus.statistics()
+    assert (found.subscriptions, found.uris, found.pending) == (0, 0, 0)
 
 
 URIS = ["a:", "a:/1", "a:/1/x", "a:/1/y", "a:/2", "b:"]

@@ -114,7 +114,6 @@ def test_names_that_are_taken_or_unknown_are_refused() -> None:
     with pytest.raises(LocalProtocolError, match="no tool 'sub'"):
         tools.remove("sub")
     assert changes.count == 1
-    assert repr(tools) == "<Tools of 1 tools, version 1>"
 
 
 @pytest.mark.parametrize(
@@ -213,7 +212,15 @@ async def test_a_raw_schema_gives_the_function_one_dict(tools: Tools) -> None:
     assert "n" in refused.content[0].text
 
 
-@pytest.mark.parametrize("schema", [{}, {"type": "array"}, {"type": "object", "properties": 7}])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {},
+        {"type": "array"},
+        {"type": "object", "properties": 7},
+        {"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/x"}}},
+    ],
+)
 def test_a_raw_schema_that_cannot_be_used_is_refused_at_once(tools: Tools, schema: dict[str, Any]) -> None:
     async def raw(arguments: dict[str, Any]) -> None: ...
 

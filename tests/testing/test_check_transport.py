@@ -41,6 +41,7 @@ async def test_pipes() -> None:
     assert len(report.passed) == LINKS + 1 + 2 * ENDS_TO_END
 
 
+@pytest.mark.long
 async def test_child_processes() -> None:
     report = await check_transport(stdio, connections=3, quiet=0.05, patience=30, timeout=120)
     assert len(report.passed) == LINKS + 2 * ENDS_TO_END

@@ -11,20 +11,14 @@ from typing import Any
 import trio
 
 from mcp_actors import Limits, Server
+from tests.messages import modern_call
 
 PATIENCE = 20  # seconds: nothing here takes a tenth of it
-
-META = {
-    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-    "io.modelcontextprotocol/clientCapabilities": {},
-    "io.modelcontextprotocol/clientInfo": {"name": "by hand", "version": "1"},
-}
 
 
 def call(id: int, tool: str, **arguments: Any) -> bytes:
     """A request that needs no session, as a line."""
-    params = {"name": tool, "arguments": arguments, "_meta": META}
-    return json.dumps({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}).encode() + b"\n"
+    return json.dumps(modern_call(id, tool, **arguments)).encode() + b"\n"
 
 
 class Served:

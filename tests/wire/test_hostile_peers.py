@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from mcp_actors import Client, McpError, Server
 from mcp_actors.testing import RawServer, ScriptedPeer, raw_client, raw_server
+from tests.messages import modern_meta, modern_request
 
 METHODS = [
     "completion/complete",
@@ -35,10 +36,7 @@ METHODS = [
     "tools/list",
     "unknown/method",
 ]
-META = {
-    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-    "io.modelcontextprotocol/clientCapabilities": {},
-}
+META = modern_meta()
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 VALUES = st.recursive(
@@ -118,7 +116,7 @@ def one_line(data: bytes) -> bytes:
 
 async def answered(peer: ScriptedPeer, id: str) -> Any:
     """The answer to a good request of the stateless revision, whatever else was sent before it."""
-    await peer.send({"jsonrpc": "2.0", "id": id, "method": "tools/list", "params": {"_meta": META}})
+    await peer.send(modern_request(id, "tools/list"))
     while True:
         message = await peer.receive()
         for each in message if isinstance(message, list) else [message]:

@@ -13,9 +13,13 @@ import trio
 from mcp_actors import Context, Limits, Server
 from mcp_transports.http.server import HttpServerTransport
 from mcp_transports.http.sse import ServerSentEvent, SseDecoder
+from tests import messages
+from tests.messages import BATCHING as BATCHING
+from tests.messages import INITIALIZED as INITIALIZED
+from tests.messages import LEGACY as LEGACY
+from tests.messages import MODERN as MODERN
 from tests.transports.http.raw import RawPeer
 
-MODERN, LEGACY, BATCHING = "2026-07-28", "2025-11-25", "2025-03-26"
 BOTH = {"accept": "application/json, text/event-stream"}
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}}
 
@@ -133,29 +137,17 @@ async def site(**options: Any) -> AsyncIterator[Site]:
 
 
 def call(id: Any, name: str, **arguments: Any) -> dict[str, Any]:
-    params = {"name": name, "arguments": arguments, "_meta": {"progressToken": str(id)}}
-    return {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}
+    return messages.call(id, name, token=str(id), **arguments)
 
 
 def modern(id: Any, name: str, **arguments: Any) -> tuple[dict[str, Any], dict[str, str]]:
     message = call(id, name, **arguments)
-    message["params"]["_meta"] |= {
-        "io.modelcontextprotocol/protocolVersion": MODERN,
-        "io.modelcontextprotocol/clientCapabilities": {},
-    }
+    message["params"]["_meta"] |= messages.modern_meta()
     return message, {"mcp-protocol-version": MODERN, "mcp-method": "tools/call", "mcp-name": name}
 
 
 def initialize(version: str) -> dict[str, Any]:
-    params = {
-        "protocolVersion": version,
-        "capabilities": {"elicitation": {}},
-        "clientInfo": {"name": "test", "version": "1"},
-    }
-    return {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
-
-
-INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    return messages.initialize(0, version, {"elicitation": {}})
 
 
 def text(message: Any) -> str:

@@ -15,10 +15,10 @@ import trio
 
 from mcp_actors import Context, Limits, Server
 from mcp_transports.http.server import HttpLimits, HttpServerTransport
+from tests.messages import LEGACY, MODERN, modern_meta, modern_request
 
 from .raw import RawPeer, eventually
 
-MODERN, LEGACY = "2026-07-28", "2025-11-25"
 MIXED = 100_000  # requests
 PEERS = 40
 STREAMS = 1_000
@@ -103,11 +103,7 @@ def http(body: Any, *headers: str, method: str = "POST") -> bytes:
 def modern(
     tool: str, arguments: Any, token: Any = None, *, method: str = "tools/call", version: str = MODERN
 ) -> bytes:
-    meta = {
-        "io.modelcontextprotocol/protocolVersion": version,
-        "io.modelcontextprotocol/clientCapabilities": {},
-        **({} if token is None else {"progressToken": token}),
-    }
+    meta = modern_meta(version=version, **({} if token is None else {"progressToken": token}))
     params = {"name": tool, "arguments": arguments, "_meta": meta}
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
     return http(body, f"MCP-Protocol-Version: {version}", f"Mcp-Method: {method}", f"Mcp-Name: {tool}")
@@ -208,6 +204,7 @@ KINDS: list[Callable[[RawPeer, random.Random], Awaitable[int]]] = [
 ]
 
 
+@pytest.mark.long
 async def test_a_hundred_thousand_mixed_requests_leave_nothing() -> None:
     chance = random.Random(7)
     async with site() as each:
@@ -284,12 +281,8 @@ async def test_a_thousand_open_streams_are_no_reason_not_to_end(how: str) -> Non
                 session = await begin(peer)
                 await peer.send(http(None, f"Mcp-Session-Id: {session}", method="GET"))
             else:
-                meta = {
-                    "io.modelcontextprotocol/protocolVersion": MODERN,
-                    "io.modelcontextprotocol/clientCapabilities": {},
-                }
-                params = {"notifications": {"toolsListChanged": True}, "_meta": meta}
-                body = {"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": params}
+                params = {"notifications": {"toolsListChanged": True}}
+                body = modern_request(1, "subscriptions/listen", params)
                 mirrored = [f"MCP-Protocol-Version: {MODERN}", "Mcp-Method: subscriptions/listen"]
                 await peer.send(http(body, *mirrored))
         for peer in peers:
