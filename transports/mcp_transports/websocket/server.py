@@ -21,7 +21,7 @@ from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.listen_url import ListenUrl
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
-from mcp_transports.http.h1.shared_port import share_port
+from mcp_transports.http.port_sharing import share_port
 from mcp_transports.http.server.endpoint import Authenticate
 from mcp_transports.http.server.error_responses import STOPPING, Exchange, Refusal, not_allowed
 from mcp_transports.http.server.origin_policy import OriginPolicy

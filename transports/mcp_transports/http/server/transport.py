@@ -15,7 +15,7 @@ from mcp_actors.errors import LocalProtocolError
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.listen_url import ListenUrl
-from mcp_transports.http.h1.shared_port import share_port
+from mcp_transports.http.port_sharing import share_port
 from mcp_transports.http.server.endpoint import Authenticate, Endpoint
 from mcp_transports.http.server.event_store import EventStore, MemoryEventStore
 from mcp_transports.http.server.http_sse import HttpSseChannels
