@@ -11,7 +11,14 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from mcp_actors.logging import log
-from mcp_actors.supervision import HTTP_FLUSH, HTTP_RESPONSE, HTTP_SERVE, Containment, start
+from mcp_actors.supervision import (
+    HTTP_FLUSH,
+    HTTP_RESPONSE,
+    HTTP_SERVE,
+    SOCKET_CONNECTION,
+    Containment,
+    start,
+)
 from mcp_transports.http.h1.byte_stream import ByteStream
 from mcp_transports.http.h1.connection_states import NEXT_STATE, OPEN_STATES, ConnectionEvent, ConnectionState
 from mcp_transports.http.h1.parser import RequestParser
@@ -117,12 +124,9 @@ class Connection:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 self._server.ticker.add(self)
-                try:
+                # Inside of the nursery, whose scope would take a stray Cancelled for its own.
+                with Containment(SOCKET_CONNECTION, self.crashed, {"peer": self._stream.peer}):
                     await self._read()
-                except BaseException:
-                    # A nursery that closes takes no task any more, so nothing may start one.
-                    self._close()
-                    raise
             graceful = not nursery.cancel_scope.cancel_called
         finally:
             self._close()
@@ -132,14 +136,18 @@ class Connection:
     async def _read(self) -> None:
         if self._server.stopping:
             self.stop()
-        await self._stream.read(self)
-        if self._successor is not None:
-            await self._successor(self._stream.as_trio_stream())
+        try:
+            await self._stream.read(self)
+            if self._successor is not None:
+                await self._successor(self._stream.as_trio_stream())
+        except BaseException:
             self._close()
-        elif not self._output.unsent:
+            raise
+        if self._successor is not None or not self._output.unsent:
+            # A nursery that closes takes no task any more, so nothing may start one. Unsent bytes have theirs.
             self._close()
-            # Tasks of complete answers may still run, but the peer need not wait for them.
-            self._stream.close_now()
+        if self._successor is None and self.gone:
+            self._stream.close_now()  # the peer need not wait for tasks that outlive their answers
 
     # -- what is received -------------------------------------------------------------------------------------------
 
@@ -332,8 +340,6 @@ class Connection:
         """Waits until the connection is not `full`; see `WriteBuffer.drained`."""
         await self._output.drained()
 
-    # -- what the write buffer needs --------------------------------------------------------------------------------
-
     def sent(self) -> None:
         """Nothing is unsent any more."""
         if self._state is not ConnectionState.CLOSED:
@@ -391,6 +397,4 @@ class Connection:
         response, self._response = self._response, None
         if response is not None:
             self._server.lost += 1
-            if response.on_gone is not None:
-                with Containment(HTTP_RESPONSE, None, {"peer": self._stream.peer}):
-                    response.on_gone()
+            response.peer_left(self._stream.peer)

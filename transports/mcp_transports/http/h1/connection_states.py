@@ -64,5 +64,5 @@ NEXT_STATE: dict[tuple[ConnectionState, ConnectionEvent], ConnectionState] = {
     (_STATE.ANSWERING, _EVENT.UPGRADE): _STATE.UPGRADED,
     **{(each, _EVENT.LAST): _STATE.DRAINING for each in OPEN_STATES},
     (_STATE.DRAINING, _EVENT.SENT): _STATE.LINGERING,
-    **{(each, _EVENT.OVER): _STATE.CLOSED for each in _STATE},
+    **{(each, _EVENT.OVER): _STATE.CLOSED for each in _STATE if each is not _STATE.CLOSED},
 }

@@ -297,6 +297,12 @@ class Response:
                 raise
             log.debug("a peer left before it was answered", reason=str(error))
 
+    def peer_left(self, peer: str) -> None:
+        """Calls ``on_gone``, and logs what it raises."""
+        if self.on_gone is not None:
+            with Containment(HTTP_RESPONSE, None, {"peer": peer}):
+                self.on_gone()
+
     def app_raised(self, error: BaseException, peer: str) -> None:
         """Logs what the application raised instead of answering, and ends the answer."""
         with Containment(HTTP_RESPONSE, lambda _: self.fail(), {"peer": peer}):
