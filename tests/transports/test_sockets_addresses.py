@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 
 import pytest
+import structlog
 import trio
 
 from mcp_actors import Client, Server
@@ -87,16 +88,17 @@ async def test_a_socket_of_somebody_else_is_left_when_serving_ends(tmp_path: Pat
 
 
 async def test_a_path_that_cannot_be_removed_stops_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(path: str) -> None:
         raise PermissionError(1, "Operation not permitted", path)
 
     path = tmp_path / "s"
-    async with Served().at(UnixTransport(f"unix://{path}")):
-        monkeypatch.setattr(os, "unlink", refuse)
+    with structlog.testing.capture_logs() as logs:
+        async with Served().at(UnixTransport(f"unix://{path}")):
+            monkeypatch.setattr(os, "unlink", refuse)
     monkeypatch.undo()
-    assert "stays behind: Operation not permitted" in caplog.text
+    assert [each.get("reason") for each in logs] == ["Operation not permitted"]
     async with Served().at(UnixTransport(f"unix://{path}")) as place, Client(place) as client:
         assert (await client.call_tool("add", SUM)).structured_content == 3
 

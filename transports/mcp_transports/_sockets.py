@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import logging
 import os
 import socket
 import stat
 
 import trio
 
-from mcp_actors.errors import ConnectFailed, LocalProtocolError
+from mcp_actors.logging import log
 
 __all__ = [
     "BACKLOG",
+    "InvalidSocketPath",
+    "ListenError",
     "ListeningSocket",
     "address_text",
     "bind_tcp",
@@ -26,26 +27,37 @@ __all__ = [
     "is_abstract",
 ]
 
-_logger = logging.getLogger("mcp_transports")
 # The kernel cuts it to its own maximum (4096 on Linux today). A burst of clients that connect at once must fit.
 BACKLOG = 2048
 # sockaddr_un has room for 108 bytes, one of them a terminator.
 _LONGEST_PATH = 107
-# Two families shall share one port that the kernel chose for the first of them.
+# Attempts to share a port that the kernel chose for one family with the other one, where it may be taken.
 _TRIES_FOR_A_PORT = 20
-# How long another server may hold the folder's lock: it only probes, binds and listens meanwhile.
+# Seconds for which another server may hold the folder's lock; all it does meanwhile is probe, bind and listen.
 _LOCK_TIME = 2.0
 _LOCK_PAUSE = 0.01
-# Connections accepted before others get their turn.
+# Connections accepted before other tasks run.
 _ACCEPT_AT_ONCE = 64
-# Out of descriptors or memory: others must free some first.
+# Without descriptors or memory nothing can be accepted until some are freed.
 _EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
 _PAUSE_WHEN_EXHAUSTED = 0.1
 _NO_SUCH_FAMILY = frozenset((errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT))
 
 
+# The listening socket itself cannot be used; every other error is about the connection that would have been accepted.
+_UNUSABLE = frozenset((errno.EBADF, errno.EINVAL, errno.ENOTSOCK))
+
+
+class ListenError(Exception):
+    """An address cannot be listened at; the text says which and why."""
+
+
+class InvalidSocketPath(ValueError):
+    """A text cannot be a Unix socket's path, or abstract name, on this system."""
+
+
 class ListeningSocket:
-    """A listening socket. Whoever accepts from it closes it."""
+    """A listening socket. The owner closes it."""
 
     def __init__(self, listening: socket.socket, *, path: str | None = None) -> None:
         self.socket = listening
@@ -64,19 +76,26 @@ class ListeningSocket:
         return f"<{type(self).__name__} {self.where('tcp')}{closed}>"
 
     def where(self, scheme: str) -> str:
-        """The address as a URL: ``SCHEME://127.0.0.1:8000``, or ``unix:/run/x.sock``, whatever the scheme."""
+        """Returns the address as a URL: ``SCHEME://127.0.0.1:8000``, or ``unix:/run/x.sock`` whatever the scheme."""
         if self.path is not None:
             return f"unix:{f'@{self.path[1:]}' if is_abstract(self.path) else self.path}"
         return f"{scheme}://{address_text((self.host, self.port))}"
 
     def accept(self) -> tuple[socket.socket, object]:
-        """One connection and its peer's address; never waits, and raises what the system's ``accept`` does."""
+        """Returns one connection and its peer's address, without waiting.
+
+        Raises:
+            OSError: As the system's ``accept`` does; `BlockingIOError` when there is no connection.
+        """
         return self.socket.accept()
 
     async def accept_many(self) -> list[tuple[socket.socket, object]]:
-        """Waits for connections and returns what there is, never many at once. Cancelling loses none.
+        """Waits for connections and returns those there are, 64 at most. Cancelling loses none.
 
         Without descriptors or memory it logs that, once until there are some again, and goes on trying.
+
+        Raises:
+            OSError: The listening socket is closed or broken.
         """
         found: list[tuple[socket.socket, object]] = []
         while not found:
@@ -87,23 +106,27 @@ class ListeningSocket:
                 except BlockingIOError:
                     break
                 except OSError as error:
+                    if error.errno in _UNUSABLE:
+                        raise
                     if error.errno in _EXHAUSTED:
                         if not self._exhausted:
-                            _logger.error("%r cannot accept connections for now: %s", self, error.strerror)
+                            # The reason is part of the event: without descriptors a log line may go without details.
+                            reason = f"cannot accept connections for now: {error.strerror}"
+                            log.error(reason, listener=self.where("tcp"))
                         self._exhausted = True
                         break
-                    continue  # this one was given up by its peer before we came to it
+                    continue  # its peer gave this connection up before it was accepted
                 self._exhausted = False
             if self._exhausted and not found:
                 await trio.sleep(_PAUSE_WHEN_EXHAUSTED)
         return found
 
     def describe(self, address: object) -> str:
-        """A peer's address: ``127.0.0.1:4711``, ``[::1]:4711``, or ``unix``."""
+        """Returns a peer's address as text: ``127.0.0.1:4711``, ``[::1]:4711``, or ``unix``."""
         return "unix" if self.path is not None else address_text(address)
 
     def close(self) -> None:
-        """Closes the socket and removes its path, unless that belongs to somebody else by now. Any number of times."""
+        """Closes the socket and removes its path, unless another socket is there by now. Legal any number of times."""
         if self._closed:
             return
         self._closed = True
@@ -116,13 +139,13 @@ class ListeningSocket:
             ):
                 os.unlink(self.path)
         except OSError as error:
-            _logger.warning("the socket %s stays behind: %s", self.path, error.strerror)
+            log.warning("a Unix socket could not be removed", path=self.path, reason=error.strerror)
         finally:
             self.socket.close()
 
 
 def address_text(address: object) -> str:
-    """A socket's address as people write it; ``unix`` for one that is no pair of host and port."""
+    """Returns a socket's address as people write it; ``unix`` for one that is no pair of host and port."""
     if not isinstance(address, tuple):
         return "unix"
     host, port = address[0], address[1]
@@ -147,8 +170,14 @@ def _identity(path: str) -> tuple[int, int] | None:
 async def bind_tcp(host: str | None, port: int, *, backlog: int = BACKLOG) -> list[ListeningSocket]:
     """Listens on every address of ``host``.
 
-    ``None`` and ``"localhost"`` mean the loopback of IPv4 and, where there is one, of IPv6, on the same port; port 0
-    lets the system choose it. ``""`` means every interface. Raises `ConnectFailed`.
+    Args:
+        host: ``None`` and ``"localhost"`` mean the loopback of IPv4 and, where there is one, of IPv6, on the same port;
+            ``""`` means every interface.
+        port: 0 lets the system choose it.
+        backlog: Connections that the kernel keeps until they are accepted.
+
+    Raises:
+        ListenError: The name has no address, or an address cannot be listened at.
     """
     if host is None or host == "localhost":
         families = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
@@ -162,7 +191,7 @@ async def bind_tcp(host: str | None, port: int, *, backlog: int = BACKLOG) -> li
         except OSError as error:
             if error.errno == errno.EADDRINUSE and port == 0 and attempt < _TRIES_FOR_A_PORT - 1:
                 continue  # the port that one family got is taken in the other one
-            raise ConnectFailed(f"cannot listen on {host or 'loopback'}:{port}: {error.strerror}") from error
+            raise ListenError(f"cannot listen on {host or 'loopback'}:{port}: {error.strerror}") from error
     raise AssertionError("the last attempt returns or raises")
 
 
@@ -172,7 +201,7 @@ async def _addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, s
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
     except (OSError, UnicodeError) as error:  # the latter for names that cannot be any host's
-        raise ConnectFailed(f"cannot listen on {host!r}: {error}") from error
+        raise ListenError(f"cannot listen on {host!r}: {error}") from error
     return list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found))
 
 
@@ -214,38 +243,49 @@ def _bind(family: socket.AddressFamily, address: str, port: int, backlog: int) -
 async def bind_unix(path: str, *, mode: int = 0o600, backlog: int = BACKLOG) -> ListeningSocket:
     """Listens on a Unix socket that only this user may connect to, unless ``mode`` says otherwise.
 
-    A socket that a crashed server left behind is replaced. A name that begins with NUL is abstract: no file, no
-    mode, whoever is in the same network namespace may connect. Raises `LocalProtocolError` for a path that is too long
-    for the system or not a path, and `ConnectFailed` when something is in the way: a live server, or anything that is
-    no socket, which is left alone.
+    A socket that a crashed server left behind is replaced; anything else that is there is left alone.
+
+    Args:
+        path: One that begins with NUL is an abstract name: it has no file and no mode, and every process in the same
+            network namespace may connect.
+        mode: The permissions of the socket's file.
+        backlog: Connections that the kernel keeps until they are accepted.
+
+    Raises:
+        InvalidSocketPath: The path is too long for the system, or is none.
+        ListenError: Something is in the way: a live server, or a file that is no socket.
     """
     check_unix_path(path)
     if is_abstract(path):
         try:
             return ListeningSocket(_bind_unix(path, None, backlog), path=path)
         except OSError as error:
-            raise ConnectFailed(f"cannot listen on @{path[1:]}: {error.strerror}") from error
+            raise ListenError(f"cannot listen on @{path[1:]}: {error.strerror}") from error
     folder = os.path.split(path)[0] or "."
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise ConnectFailed(f"cannot listen on {path}: {folder}: {error.strerror}") from error
+        raise ListenError(f"cannot listen on {path}: {folder}: {error.strerror}") from error
     try:
-        # Two servers that find the same stale socket must not each replace the other's new one.
+        # Of two servers that find the same stale socket, neither may replace the other's new one.
         await _lock(lock, path)
-        _make_way(path)
+        _remove_stale(path)
         return ListeningSocket(_bind_unix(path, mode, backlog), path=path)
     except OSError as error:
-        raise ConnectFailed(f"cannot listen on {path}: {error.strerror}") from error
+        raise ListenError(f"cannot listen on {path}: {error.strerror}") from error
     finally:
         os.close(lock)
 
 
 def check_unix_path(path: str) -> None:
-    """Raises `LocalProtocolError` for what cannot be a Unix socket's path, or abstract name, on this system."""
+    """Checks a Unix socket's path, or abstract name.
+
+    Raises:
+        InvalidSocketPath: It cannot be one on this system.
+    """
     name = path[1:] if is_abstract(path) else path
     if not name or "\0" in name or len(os.fsencode(path)) > _LONGEST_PATH:
-        raise LocalProtocolError(f"a Unix socket's path has 1 to {_LONGEST_PATH} bytes and no NUL: {path!r}")
+        raise InvalidSocketPath(f"a Unix socket's path has 1 to {_LONGEST_PATH} bytes and no NUL: {path!r}")
 
 
 async def _lock(folder: int, path: str) -> None:
@@ -257,16 +297,16 @@ async def _lock(folder: int, path: str) -> None:
                 await trio.sleep(_LOCK_PAUSE)
             else:
                 return
-    raise ConnectFailed(f"cannot listen on {path}: another process holds its folder's lock")
+    raise ListenError(f"cannot listen on {path}: another process holds its folder's lock")
 
 
-def _make_way(path: str) -> None:
+def _remove_stale(path: str) -> None:
     try:
         found = os.lstat(path)
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(found.st_mode):
-        raise ConnectFailed(f"cannot listen on {path}: there is something that is no socket")
+        raise ListenError(f"cannot listen on {path}: there is something that is no socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
@@ -274,9 +314,9 @@ def _make_way(path: str) -> None:
         except ConnectionRefusedError:
             os.unlink(path)  # nobody listens any more
         except BlockingIOError:
-            raise ConnectFailed(f"cannot listen on {path}: a busy server is there already") from None
+            raise ListenError(f"cannot listen on {path}: a busy server is there already") from None
         else:
-            raise ConnectFailed(f"cannot listen on {path}: a server is there already")
+            raise ListenError(f"cannot listen on {path}: a server is there already")
 
 
 def _bind_unix(path: str, mode: int | None, backlog: int) -> socket.socket:
@@ -284,7 +324,7 @@ def _bind_unix(path: str, mode: int | None, backlog: int) -> socket.socket:
     try:
         listening.setblocking(False)
         listening.bind(path)
-        # Nobody can connect before listen(), so there is no moment at which the wrong people could.
+        # Nobody can connect before listen(), so the mode is never too wide for a connection.
         if mode is not None:
             os.chmod(path, mode)
         listening.listen(backlog)

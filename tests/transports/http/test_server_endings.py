@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import os
 import socket
 import struct
@@ -11,9 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import structlog
 import trio
 
-from mcp_actors.errors import LocalProtocolError
+from mcp_transports.http.h1.errors import ResponseStateError
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
 
@@ -172,7 +172,7 @@ async def test_a_single_piece_may_be_longer_than_the_bound() -> None:
         assert len((await peer.answer()).body) == 5_000_000
 
 
-async def test_an_application_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_application_that_fails() -> None:
     def app(request: Request, response: Response) -> None:
         async def work() -> None:
             if request.path == "/stream":
@@ -184,22 +184,22 @@ async def test_an_application_that_fails(caplog: pytest.LogCaptureFixture) -> No
             raise RuntimeError("a secret")
         response.run(work)
 
-    async with serving(app) as served:
-        other = await served.connect()
-        for path in (b"/now", b"/later"):
+    with structlog.testing.capture_logs() as logs:
+        async with serving(app) as served:
+            other = await served.connect()
+            for path in (b"/now", b"/later"):
+                peer = await served.connect()
+                await peer.send(b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path)
+                answer = await peer.answer()
+                assert answer.status == 500
+                assert b"secret" not in answer.body
+                assert await peer.ended()
             peer = await served.connect()
-            await peer.send(b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path)
-            answer = await peer.answer()
-            assert answer.status == 500
-            assert b"secret" not in answer.body
-            assert await peer.ended()
-        peer = await served.connect()
-        await peer.send(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert (await peer.rest()).endswith(b"\r\n\r\n1\r\na\r\n")  # cut off, and visibly so
-        await other.send(b"GET /now HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert (await other.answer()).status == 500
-    assert len(caplog.records) == 4
-    assert all(each.levelno == logging.ERROR for each in caplog.records)
+            await peer.send(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await peer.rest()).endswith(b"\r\n\r\n1\r\na\r\n")  # cut off, and visibly so
+            await other.send(b"GET /now HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await other.answer()).status == 500
+    assert [(each["event"], each["log_level"]) for each in logs] == [("response failed", "error")] * 4
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ async def test_what_must_not_be_sent_is_not(wrong: dict[str, Any], streamed: boo
 
 async def test_one_request_has_one_answer() -> None:
     def app(request: Request, response: Response) -> None:
-        with pytest.raises(LocalProtocolError, match="no stream is open"):
+        with pytest.raises(ResponseStateError, match="no stream is open"):
             response.write(b"x")
         response.answer(200, b"one")
         uses: list[Callable[[], None]] = [
@@ -250,7 +250,7 @@ async def test_one_request_has_one_answer() -> None:
             response.end,
         ]
         for use in uses:
-            with pytest.raises(LocalProtocolError):
+            with pytest.raises(ResponseStateError):
                 use()
         response.abort()  # too late to matter
         assert repr(response) == "<Response ended>"

@@ -132,6 +132,41 @@ def test_any_cuts_give_the_same_requests(sizes: list[int], data: st.DataObject) 
     assert found == [(f"/{size}", size) for size in sizes]
 
 
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+async def test_thousands_of_pipelined_requests_are_all_answered(framing: str) -> None:
+    number, body = 3000, b"x" * 100
+    chunked = (
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        + b"1\r\nx\r\n" * 100
+        + b"0\r\n\r\n"
+    )
+    request = post(body) if framing == "length" else chunked
+    async with serving(echo) as served:
+        peer = await served.connect()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(peer.send, request * number)
+            for _ in range(number):
+                assert (await peer.answer()).body == b"POST / " + body
+        assert served.server.statistics().refused == 0
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "limits"),
+    [(post(b"x" * 50), {"head_bytes": 100}), (post(b"", b"A: " + b"b" * 40), {"head_bytes": 100})],
+    ids=["bodies", "heads"],
+)
+def test_a_read_full_of_requests_counts_for_none_of_them(
+    request_bytes: bytes, limits: dict[str, int]
+) -> None:
+    whole = request_bytes * 100
+    for size in range(60, 2000, 7):
+        parser = RequestParser(HttpLimits(**limits))  # type: ignore[arg-type]
+        for start in range(0, len(whole), size):
+            parser.feed(whole[start : start + size])
+        assert len(parser.ready) == 100
+        assert not parser.finished
+
+
 @given(st.binary(max_size=300))
 def test_rubbish_never_raises(rubbish: bytes) -> None:
     parser = RequestParser(HttpLimits())

@@ -10,10 +10,11 @@ import stat
 from pathlib import Path
 
 import pytest
+import structlog
 import trio
 import trustme
 
-from mcp_actors.errors import ConnectFailed, LocalProtocolError
+from mcp_transports._sockets import InvalidSocketPath, ListenError
 from mcp_transports.http.h1.listeners import HttpListener, open_tcp, open_unix
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
@@ -49,9 +50,9 @@ async def test_ipv6_by_name() -> None:
 async def test_an_address_that_cannot_be_had() -> None:
     [listener] = await open_tcp("127.0.0.1", 0)
     assert listener.port is not None
-    with pytest.raises(ConnectFailed, match="in use"):
+    with pytest.raises(ListenError, match="in use"):
         await open_tcp("127.0.0.1", listener.port)
-    with pytest.raises(ConnectFailed, match=r"nobody\.invalid"):
+    with pytest.raises(ListenError, match=r"nobody\.invalid"):
         await open_tcp("nobody.invalid", 0)
     listener.close()
     listener.close()
@@ -89,17 +90,17 @@ async def test_a_stale_unix_socket_is_replaced_and_nothing_else(tmp_path: Path) 
         crashed.bind(str(path))
         crashed.listen()
     listener = await open_unix(str(path))
-    with pytest.raises(ConnectFailed, match="a server is there already"):
+    with pytest.raises(ListenError, match="a server is there already"):
         await open_unix(str(path))
     file = tmp_path / "file"
     file.write_text("dear")
-    with pytest.raises(ConnectFailed, match="no socket"):
+    with pytest.raises(ListenError, match="no socket"):
         await open_unix(str(file))
     assert file.read_text() == "dear"
-    with pytest.raises(ConnectFailed, match="No such file"):
+    with pytest.raises(ListenError, match="No such file"):
         await open_unix(str(tmp_path / "nowhere" / "s"))
     for wrong in ("x" * 108, "", "a\0b"):
-        with pytest.raises(LocalProtocolError, match="path"):
+        with pytest.raises(InvalidSocketPath, match="path"):
             await open_unix(wrong)
     # Somebody else's by now: not ours to remove.
     path.unlink()
@@ -114,12 +115,12 @@ async def test_many_servers_for_one_stale_socket(tmp_path: Path) -> None:
         crashed.bind(str(path))
         crashed.listen()
     opened: list[HttpListener] = []
-    refused: list[ConnectFailed] = []
+    refused: list[ListenError] = []
 
     async def attempt() -> None:
         try:
             opened.append(await open_unix(str(path)))
-        except ConnectFailed as error:
+        except ListenError as error:
             refused.append(error)
 
     async with trio.open_nursery() as nursery:
@@ -198,9 +199,7 @@ async def test_more_connections_than_allowed() -> None:
         assert (await again.answer()).status == 200
 
 
-async def test_no_descriptors_left_is_no_reason_to_stop(
-    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_no_descriptors_left_is_no_reason_to_stop(autojump_clock: trio.testing.MockClock) -> None:
     class Exhausted(HttpListener):
         """Stands for a system without descriptors."""
 
@@ -214,9 +213,10 @@ async def test_no_descriptors_left_is_no_reason_to_stop(
 
     [opened] = await open_tcp("127.0.0.1", 0)
     listener = Exhausted(opened.socket)
-    async with serving(echo, listeners=[listener]) as served:
-        peer = await served.connect()
-        await peer.send(GET)
-        assert (await peer.answer()).status == 200
-    assert caplog.text.count("cannot accept connections for now: Too many open files") == 1
+    with structlog.testing.capture_logs() as logs:
+        async with serving(echo, listeners=[listener]) as served:
+            peer = await served.connect()
+            await peer.send(GET)
+            assert (await peer.answer()).status == 200
+    assert [each["event"] for each in logs] == ["cannot accept connections for now: Too many open files"]
     assert listener.failures == 0

@@ -16,6 +16,7 @@ import trio
 from mcp_actors.abc import FrameChannel, ServerHandler
 from mcp_actors.errors import ConnectFailed, LocalProtocolError
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
+from mcp_transports._listen_errors import as_engine_errors
 from mcp_transports._sockets import ListeningSocket, bind_tcp, bind_unix, check_unix_path, is_abstract
 from mcp_transports.sockets.address import parse_tcp, parse_unix, unix_url
 from mcp_transports.sockets.channel import Secured, SocketChannel
@@ -174,7 +175,8 @@ class TcpTransport(_SocketTransport):
         )
 
     async def _listen(self) -> list[ListeningSocket]:
-        return await bind_tcp(self._address.host, self._address.port)
+        with as_engine_errors():
+            return await bind_tcp(self._address.host, self._address.port)
 
     def _url_of(self, first: ListeningSocket) -> str:
         return self._address.url(first.port)
@@ -230,7 +232,8 @@ class UnixTransport(_SocketTransport):
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
         self._path = parse_unix(url)
-        check_unix_path(self._path)
+        with as_engine_errors():
+            check_unix_path(self._path)
         self._mode = mode
         super().__init__(
             unix_url(self._path),
@@ -241,7 +244,8 @@ class UnixTransport(_SocketTransport):
         )
 
     async def _listen(self) -> list[ListeningSocket]:
-        return [await bind_unix(self._path, mode=self._mode)]
+        with as_engine_errors():
+            return [await bind_unix(self._path, mode=self._mode)]
 
     def _url_of(self, first: ListeningSocket) -> str:
         return self.url

@@ -22,7 +22,7 @@ from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.listen_url import ListenUrl
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
-from mcp_transports.http.h1.shared_port import share_port
+from mcp_transports.http.port_sharing import share_port
 from mcp_transports.http.server.endpoint import Authenticate
 from mcp_transports.http.server.error_responses import SERVER_STOPPING, Refusal, method_not_allowed
 from mcp_transports.http.server.http_exchange import HttpExchange

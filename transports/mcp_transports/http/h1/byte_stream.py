@@ -1,94 +1,166 @@
-"""The two kinds of wire under a connection: a socket of the system, and any `trio.abc.Stream` (TLS, memory)."""
+"""The bytes under a connection: a socket of the system, or any `trio.abc.Stream` (TLS, memory)."""
 
 from __future__ import annotations
 
 import socket
 from abc import ABC, abstractmethod
+from typing import Protocol
 
 import trio
 
-__all__ = ["RECEIVE_BYTES", "ByteStream", "SocketByteStream", "WrappedByteStream"]
+from mcp_transports._poller import Poller
+
+__all__ = ["RECEIVE_BYTES", "ByteReceiver", "ByteStream", "SocketByteStream", "WrappedByteStream"]
 
 # One read: a loopback segment, and what a kernel's buffer usually holds.
 RECEIVE_BYTES = 64 * 1024
-# How long saying goodbye over TLS may take.
-_GOODBYE_TIME = 1.0
+# Seconds for the closing messages of TLS, which a peer that is gone never reads.
+_CLOSE_TIME = 1.0
+
+
+class ByteReceiver(Protocol):
+    """The connection, as far as what it receives is concerned. Only `wait_to_read` may wait."""
+
+    def received(self, data: bytes | memoryview) -> bool:
+        """Takes bytes and returns whether more may follow. A view is valid until this returns."""
+
+    def peer_ended(self) -> None:
+        """The peer sends nothing more."""
+
+    def lost(self) -> None:
+        """The connection broke."""
+
+    def crashed(self, error: BaseException) -> None:
+        """One of these methods raised ``error``."""
+
+    async def wait_to_read(self) -> None:
+        """Waits until more may be read, after `received` returned false."""
 
 
 class ByteStream(ABC):
-    """Bytes in, bytes out. At most one task receives and one sends."""
+    """Bytes in, bytes out. At most one task reads and one task writes.
 
-    __slots__ = ()
+    Args:
+        peer: The peer's address, for the log and for requests.
+        secure: Whether the bytes go through TLS.
+    """
+
+    __slots__ = ("_stopped", "peer", "secure")
+
+    def __init__(self, peer: str, *, secure: bool) -> None:
+        self.peer = peer
+        self.secure = secure
+        self._stopped = False
 
     @property
-    def descriptor(self) -> int | None:
-        """What a poller waits for before `receive_now`; ``None`` for wires that only `receive`."""
-        return None
-
-    def receive_now(self) -> bytes | memoryview | None:
-        """What `receive` would return, without waiting; ``None`` when there is nothing yet."""
-        raise NotImplementedError
+    def stopped_reading(self) -> bool:
+        """Whether no byte is read any more: the peer ended, the connection broke, or `stop_reading` was called."""
+        return self._stopped
 
     @abstractmethod
-    async def receive(self) -> bytes | memoryview:
-        """Waits for bytes; none at the peer's end. A view holds until the next call of any wire of the listener.
+    async def read(self, receiver: ByteReceiver) -> None:
+        """Gives ``receiver`` what arrives, until the peer ends, the connection breaks or `stop_reading` is called."""
 
-        Raises `trio.BrokenResourceError` when the connection broke.
-        """
+    @abstractmethod
+    def stop_reading(self) -> None:
+        """Takes no further byte, from now on; `read` returns."""
 
     @abstractmethod
     def send_now(self, data: bytes) -> int:
-        """Sends what can be sent without waiting and says how much that was. Raises `trio.BrokenResourceError`."""
+        """Sends what can be sent without waiting and returns how many bytes that were.
+
+        Raises:
+            trio.BrokenResourceError: The connection broke.
+        """
 
     @abstractmethod
     async def send_some(self, data: bytearray) -> int:
-        """Waits until some of ``data`` was sent and says how much. Raises `trio.BrokenResourceError`."""
+        """Waits until some of ``data`` was sent and returns how many bytes that were.
+
+        Raises:
+            trio.BrokenResourceError: The connection broke.
+        """
 
     @abstractmethod
     def half_close(self) -> bool:
-        """Tells the peer that nothing more comes; false when that cannot be told without closing."""
+        """Tells the peer that nothing more comes. Returns false where that cannot be told without closing."""
 
     @abstractmethod
-    def drop(self) -> None:
-        """Closes at once, as far as that needs no waiting; no task may be waiting for this wire."""
+    def close_now(self) -> None:
+        """Closes as far as that needs no waiting, once `read` has returned and nothing is being sent."""
 
     @abstractmethod
-    def stream(self) -> trio.abc.Stream:
-        """The same connection as a stream, for another protocol; from then on only that is used, until `aclose`."""
+    def as_trio_stream(self) -> trio.abc.Stream:
+        """Returns the same connection for another protocol. From then on only that is used, until `aclose`."""
 
     @abstractmethod
-    async def aclose(self, *, politely: bool) -> None:
-        """Closes, saying goodbye first if ``politely`` and the protocol has a way to. Bounded."""
+    async def aclose(self, *, graceful: bool) -> None:
+        """Closes, and if ``graceful`` sends what the protocol below has for that, for at most a second."""
 
 
 class SocketByteStream(ByteStream):
-    """A plain TCP or Unix socket. Reads into a buffer that all connections of the listener share."""
+    """A plain TCP or Unix socket, read by a poller into a buffer that all connections of a server share.
 
-    __slots__ = ("_buffer", "_descriptor", "_socket")
+    Args:
+        connected: The socket, which is not blocking. It is closed by `aclose`.
+        poller: Waits for the socket.
+        buffer: Where bytes are received.
+        peer: The peer's address.
+    """
 
-    def __init__(self, connection: socket.socket, buffer: memoryview) -> None:
-        self._socket = connection
-        self._descriptor = connection.fileno()
+    __slots__ = ("_buffer", "_descriptor", "_poller", "_receiver", "_socket", "_woken")
+
+    _receiver: ByteReceiver
+
+    def __init__(self, connected: socket.socket, poller: Poller, buffer: memoryview, peer: str) -> None:
+        super().__init__(peer, secure=False)
+        self._socket = connected
+        self._descriptor = connected.fileno()
+        self._poller = poller
         self._buffer = buffer
+        self._woken = trio.Event()
 
-    @property
-    def descriptor(self) -> int:
-        return self._descriptor
+    async def read(self, receiver: ByteReceiver) -> None:
+        self._receiver = receiver
+        while not self._stopped:
+            self._woken = trio.Event()
+            self._poller.add(self._descriptor, self)
+            try:
+                await self._woken.wait()
+            finally:
+                self._poller.remove(self._descriptor)
+            if not self._stopped:
+                await receiver.wait_to_read()
 
-    def receive_now(self) -> memoryview | None:
+    def stop_reading(self) -> None:
+        self._stopped = True
+        self._pause()
+
+    def _pause(self) -> None:
+        # Removed at once, because the task that sleeps in `read` runs later.
+        self._poller.remove(self._descriptor)
+        self._woken.set()
+
+    def readable(self) -> None:
+        """Called by the poller."""
         try:
-            return self._buffer[: self._socket.recv_into(self._buffer)]
+            data = self._buffer[: self._socket.recv_into(self._buffer)]
         except BlockingIOError:
-            return None
-        except OSError as error:
-            raise trio.BrokenResourceError from error
+            return
+        except OSError:
+            self.stop_reading()
+            self._receiver.lost()
+            return
+        if not data:
+            self.stop_reading()
+            self._receiver.peer_ended()
+        elif not self._receiver.received(data):
+            self._pause()
 
-    async def receive(self) -> memoryview:
-        while True:
-            await trio.lowlevel.wait_readable(self._descriptor)
-            data = self.receive_now()
-            if data is not None:
-                return data
+    def crashed(self, error: BaseException) -> None:
+        """Called by the poller."""
+        self.stop_reading()
+        self._receiver.crashed(error)
 
     def send_now(self, data: bytes) -> int:
         try:
@@ -102,7 +174,7 @@ class SocketByteStream(ByteStream):
         while True:
             await trio.lowlevel.wait_writable(self._descriptor)
             try:
-                # The views must be gone before the caller shortens the bytearray.
+                # The views must be released before the caller shortens the bytearray.
                 with memoryview(data) as whole, whole[: 4 * RECEIVE_BYTES] as piece:
                     return self._socket.send(piece)
             except BlockingIOError:
@@ -117,26 +189,44 @@ class SocketByteStream(ByteStream):
             return False  # the peer was faster
         return True
 
-    def drop(self) -> None:
+    def close_now(self) -> None:
         self._socket.close()
 
-    def stream(self) -> trio.abc.Stream:
+    def as_trio_stream(self) -> trio.abc.Stream:
         return trio.SocketStream(trio.socket.from_stdlib_socket(self._socket))
 
-    async def aclose(self, *, politely: bool) -> None:
+    async def aclose(self, *, graceful: bool) -> None:
         self._socket.close()
 
 
 class WrappedByteStream(ByteStream):
-    """Any stream. Nothing can be sent without waiting, so everything goes through the flusher."""
+    """Any `trio.abc.Stream`. Nothing can be sent on it without waiting."""
 
-    __slots__ = ("_stream",)
+    __slots__ = ("_reading", "_stream")
 
-    def __init__(self, stream: trio.abc.Stream) -> None:
+    def __init__(self, stream: trio.abc.Stream, peer: str, *, secure: bool) -> None:
+        super().__init__(peer, secure=secure)
         self._stream = stream
+        self._reading = trio.CancelScope()
 
-    async def receive(self) -> bytes | memoryview:
-        return bytes(await self._stream.receive_some(RECEIVE_BYTES))
+    async def read(self, receiver: ByteReceiver) -> None:
+        with self._reading:
+            while not self._stopped:
+                try:
+                    data = bytes(await self._stream.receive_some(RECEIVE_BYTES))
+                except trio.BrokenResourceError:
+                    self._stopped = True
+                    receiver.lost()
+                    return
+                if not data:
+                    self._stopped = True
+                    receiver.peer_ended()
+                elif not receiver.received(data):
+                    await receiver.wait_to_read()
+
+    def stop_reading(self) -> None:
+        self._stopped = True
+        self._reading.cancel()
 
     def send_now(self, data: bytes) -> int:
         return 0
@@ -149,15 +239,15 @@ class WrappedByteStream(ByteStream):
     def half_close(self) -> bool:
         return False
 
-    def drop(self) -> None:
+    def close_now(self) -> None:
         """Closing a stream may wait, so it is left to `aclose`."""
 
-    def stream(self) -> trio.abc.Stream:
+    def as_trio_stream(self) -> trio.abc.Stream:
         return self._stream
 
-    async def aclose(self, *, politely: bool) -> None:
-        if politely:
-            with trio.move_on_after(_GOODBYE_TIME):
+    async def aclose(self, *, graceful: bool) -> None:
+        if graceful:
+            with trio.move_on_after(_CLOSE_TIME):
                 await self._stream.aclose()
                 return
         await trio.aclose_forcefully(self._stream)

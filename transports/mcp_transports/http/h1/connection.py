@@ -1,395 +1,400 @@
-"""One HTTP/1.1 connection: a reader that never waits for an answer, and a flusher when the peer reads slowly.
+"""One HTTP/1.1 connection: reads requests, hands them to the application, sends the answers in their order.
 
-What a connection is doing follows from four facts:
-
-================ ==============================================================================
-``_parser``      a request is half read (there is none between requests: idle costs nothing)
-``_response``    a request is with the application; the next one waits in ``_queue``
-``_outbox``      may hold unsent bytes; a flusher task is at work then
-``_last``        no further request is taken: after the last byte is sent, the end is near
-================ ==============================================================================
-
-The reader reads on while an answer is outstanding, so it sees at once that the peer left. **A peer that closes its
-sending half counts as gone** when an answer is outstanding: TCP cannot tell that from a close, and a disconnect has to
-cancel the work. When the answer is complete by then, it is still sent.
-
-Times are kept by the hub's ticker, which looks at ``read_deadline`` and ``write_deadline``.
+The states are in `connection_states`. The ticker of the server keeps the times, by `deadline` and `expire`.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Awaitable, Callable
 
 import trio
 
+from mcp_actors.logging import log
+from mcp_actors.supervision import (
+    HTTP_FLUSH,
+    HTTP_RESPONSE,
+    HTTP_SERVE,
+    SOCKET_CONNECTION,
+    Containment,
+    start,
+)
 from mcp_transports.http.h1.byte_stream import ByteStream
+from mcp_transports.http.h1.connection_states import NEXT_STATE, OPEN_STATES, ConnectionEvent, ConnectionState
 from mcp_transports.http.h1.parser import RequestParser
-from mcp_transports.http.h1.read_loop import Reader
+from mcp_transports.http.h1.pipeline import Pipeline
 from mcp_transports.http.h1.request import MalformedRequest, Request
 from mcp_transports.http.h1.response import Response, Successor
 from mcp_transports.http.h1.server_state import ServerState
-from mcp_transports.http.h1.write_buffer import Outbox
+from mcp_transports.http.h1.write_buffer import WriteBuffer
 
 __all__ = ["Connection"]
 
-_logger = logging.getLogger("mcp_transports.http")
-# Pipelined requests answered before other connections get their turn.
+# Pipelined requests answered before other connections are served.
 _SERVED_AT_ONCE = 16
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NO_REQUEST = Request("GET", "", "", "", {}, b"", "1.1", False)
 
 
 class Connection:
-    """Serves one wire until either side has enough; run `serve` in a task of its own."""
+    """Serves one byte stream; run `serve` in a task of its own.
+
+    Args:
+        server: What it shares with the other connections.
+        stream: Its bytes. `serve` closes it.
+    """
 
     __slots__ = (
-        "_ahead",
-        "_body_since",
         "_corked",
-        "_hub",
-        "_last",
-        "_lingering",
         "_nursery",
-        "_outbox",
+        "_output",
         "_parser",
-        "_queue",
-        "_reader",
-        "_reading",
-        "_refused",
+        "_pipeline",
         "_response",
-        "_resumed",
-        "_secure",
-        "_serving",
+        "_server",
+        "_state",
+        "_stream",
         "_successor",
-        "_wire",
-        "gone",
-        "peer",
         "read_deadline",
     )
 
-    def __init__(self, hub: ServerState, wire: ByteStream, peer: str, *, secure: bool = False) -> None:
-        hub.open += 1
-        self._hub = hub
-        self._wire = wire
-        self._secure = secure
-        self.peer = peer
-        self._parser: RequestParser | None = None
+    _nursery: trio.Nursery
+
+    def __init__(self, server: ServerState, stream: ByteStream) -> None:
+        limits = server.limits
+        self._server = server
+        self._stream = stream
+        self._state = ConnectionState.IDLE
+        self._parser: RequestParser | None = (
+            None  # there is none between two requests, so idle connections are small
+        )
+        self._pipeline = Pipeline(limits)
         self._response: Response | None = None
-        self._queue: list[Request | MalformedRequest] = []
-        self._ahead = 0
-        self._body_since = 0.0
-        self._outbox = Outbox(hub, wire, self)
-        self._reader = Reader(wire, hub.poller, self)
-        self._corked: list[bytes] | None = None
-        self._last = self._lingering = self._refused = self._serving = False
-        self._resumed: trio.Event | None = None
+        self._output = WriteBuffer(limits, server.clock, stream, self)
+        self._corked: list[bytes] | None = (
+            None  # what the application writes while it is called leaves in one piece
+        )
         self._successor: Successor | None = None
-        self.gone = False
-        # A TLS handshake is due at once, a first request like any other one.
-        limits = hub.limits
-        self.read_deadline = hub.in_seconds(limits.head_time if secure else limits.idle_time)
+        # A TLS handshake has a head's time, since a client begins it at once.
+        self.read_deadline = server.clock.in_seconds(limits.head_time if stream.secure else limits.idle_time)
 
     def __repr__(self) -> str:
-        state = "idle" if self._parser is None else f"reading {self._parser.state}"
-        if self._response is not None:
-            state = "answering"
-        state = "gone" if self.gone else "lingering" if self._lingering else state
-        return f"<Connection {self.peer} {state}, {len(self._queue)} waiting, {self.unsent} bytes unsent>"
+        waiting = len(self._pipeline.waiting)
+        return f"<Connection {self._stream.peer} {self._state.value}, {waiting} waiting, {self.unsent} bytes unsent>"
+
+    @property
+    def state(self) -> ConnectionState:
+        """Where the connection is in the table of `connection_states`."""
+        return self._state
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self._state is ConnectionState.CLOSED
 
     @property
     def busy(self) -> bool:
         """Whether an answer is outstanding or unsent."""
-        return self._response is not None or self._outbox.unsent > 0
-
-    @property
-    def write_deadline(self) -> float:
-        """When the peer must have taken some of what is unsent."""
-        return self._outbox.deadline
+        return self._response is not None or self._output.unsent > 0
 
     @property
     def unsent(self) -> int:
         """Bytes that the peer has not taken yet."""
-        return self._outbox.unsent
+        return self._output.unsent
+
+    @property
+    def full(self) -> bool:
+        """Whether more than ``HttpLimits.write_buffer`` is unsent."""
+        return self._output.full
+
+    @property
+    def deadline(self) -> float:
+        """When `expire` is due."""
+        return min(self.read_deadline, self._output.deadline)
+
+    def _change(self, event: ConnectionEvent) -> None:
+        self._state = NEXT_STATE.get((self._state, event), self._state)
 
     # -- the task ---------------------------------------------------------------------------------------------------
 
     async def serve(self) -> None:
-        """Returns when the connection is closed and all its tasks are done. Cancelled, it closes at once."""
-        hub = self._hub
-        self._reading = trio.CancelScope()
-        hub.add(self)
-        politely = False
+        """Returns when the connection is closed and all its tasks have ended. Cancelled, it closes at once."""
+        graceful = False
         try:
             async with trio.open_nursery() as nursery:
-                self._nursery = self._outbox.nursery = nursery
-                if hub.stopping:
-                    self.stop()
-                with self._reading:
-                    await self._reader.run()
-                if self._successor is not None:
-                    await self._successor(self._wire.stream())
-                elif not self.unsent:
-                    # Tasks of answers that are complete may still be at work, but the peer need not wait for them.
-                    self._wire.drop()
-            politely = not self.gone
+                self._nursery = nursery
+                self._server.ticker.add(self)
+                # Inside of the nursery, whose scope would take a stray Cancelled for its own.
+                with Containment(SOCKET_CONNECTION, self.crashed, {"peer": self._stream.peer}):
+                    await self._read()
+            graceful = not nursery.cancel_scope.cancel_called
         finally:
-            self._let_go()
-            hub.members.discard(self)
-            hub.open -= 1
-            await self._wire.aclose(politely=politely)
+            self._close()
+            self._server.ticker.discard(self)
+            await self._stream.aclose(graceful=graceful)
 
-    # -- what its reader brings --------------------------------------------------------------------------------------
+    async def _read(self) -> None:
+        if self._server.stopping:
+            self.stop()
+        try:
+            await self._stream.read(self)
+            if self._successor is not None:
+                await self._successor(self._stream.as_trio_stream())
+        except BaseException:
+            self._close()
+            raise
+        if self._successor is not None or not self._output.unsent:
+            # A nursery that closes takes no task any more, so nothing may start one. Unsent bytes have theirs.
+            self._close()
+        if self._successor is None and self.gone:
+            self._stream.close_now()  # the peer need not wait for tasks that outlive their answers
 
-    def ended(self) -> None:
-        """The peer sends nothing more."""
-        if self._response is not None or self._queue:
-            self.lost()
-        elif self._outbox.unsent:
-            self._last = True  # everything is answered: what is unsent goes out, then it is over
+    # -- what is received -------------------------------------------------------------------------------------------
 
-    def received(self, data: bytes | memoryview) -> None:
-        """The peer sent something."""
-        if self._last:
-            return  # behind the last request that is taken there is nothing that we want to know
-        parser, hub = self._parser, self._hub
-        began = "between" if parser is None else parser.state
+    def received(self, data: bytes | memoryview) -> bool:
+        """Takes what the peer sent, and returns whether more may be read before something is answered."""
+        if self._state not in OPEN_STATES:
+            return True  # dropped
+        server, pipeline, parser = self._server, self._pipeline, self._parser
         if parser is None:
-            parser = self._parser = hub.take_parser()
+            parser = self._parser = server.parsers.take()
+        before = parser.state
         parser.feed(data)
         if parser.ready:
-            self._queue += parser.ready
-            parser.ready.clear()
-        state = parser.state
+            pipeline.put(parser.ready)
+            self._change(ConnectionEvent.REQUEST)
         if parser.finished:
-            self._no_more()
-        elif state == "between":
+            self._take_no_more()
+        elif parser.state == "between":
             self._parser = None
-            hub.give_parser(parser)
-        elif state == "body":
-            self._body_grew(parser, began)
-        elif began != "head":
-            self.read_deadline = hub.in_seconds(hub.limits.head_time)
-        if self._queue and self._response is None and not self._outbox.full:
-            self._serve()
+            server.parsers.give_back(parser)
         else:
-            self.settle()
-        self._ahead = self._ahead + len(data) if self._response is not None or self._queue else 0
+            self._change(ConnectionEvent.BYTES)
+            self._restart_clock(parser, before)
+        if pipeline.waiting and self._response is None and not self._output.full:
+            self._answer_waiting()
+        else:
+            self._go_on()
+        if self._state is not ConnectionState.ANSWERING:
+            return True
+        pipeline.read_ahead += len(data)
+        return not pipeline.is_full
 
-    def _body_grew(self, parser: RequestParser, began: str) -> None:
-        hub, limits = self._hub, self._hub.limits
-        if began != "body":
-            self._body_since = hub.now
-        slowest = self._body_since + hub.tick + limits.body_time + parser.body_received / limits.body_rate
-        self.read_deadline = min(hub.in_seconds(limits.body_time), slowest)
+    def _restart_clock(self, parser: RequestParser, before: str) -> None:
+        """Sets the deadline of a request that is half read, of which ``before`` was read before."""
+        server, limits = self._server, self._server.limits
+        if parser.state == "head":
+            if before != "head":
+                self.read_deadline = server.clock.in_seconds(limits.head_time)
+            return
+        message = parser.message
+        if message.body_began is None:
+            message.body_began = server.clock.now
+        # Once body_time is over, the body must have brought body_rate bytes a second.
+        slowest = (
+            message.body_began + server.clock.tick + limits.body_time + message.body_size / limits.body_rate
+        )
+        self.read_deadline = min(server.clock.in_seconds(limits.body_time), slowest)
 
-    def _no_more(self) -> None:
-        """Takes no further request; those in the queue are still answered."""
-        self._last = True
+    async def wait_to_read(self) -> None:
+        """Waits, after the peer sent far more than was answered, until everything is answered."""
+        if self._state is not ConnectionState.ANSWERING or not self._pipeline.is_full:
+            return
+        self.read_deadline = math.inf
+        await self._pipeline.wait_until_resumed()
+        if self._parser is not None:
+            # The clocks of a request that is half read start anew, because it was we who did not read.
+            self._parser.message.body_began = None
+            self._restart_clock(self._parser, "between")
+
+    def peer_ended(self) -> None:
+        """The peer sends nothing more."""
+        if self._response is not None or self._pipeline.waiting:
+            self.lost()
+        elif self._output.unsent:
+            self._take_no_more()
+
+    def _take_no_more(self) -> None:
+        """Takes no further request. Those that wait are still answered."""
+        self._change(ConnectionEvent.LAST)
         self.read_deadline = math.inf
         if self._parser is not None:
             self._parser.close()
             self._parser = None
 
-    @property
-    def reads_too_far(self) -> bool:
-        """Whether far more was read than is answered."""
-        if self._last or (self._response is None and not self._queue):
-            return False
-        limits = self._hub.limits
-        return self._ahead > limits.pipelined_bytes or len(self._queue) > limits.pipelined_requests
-
-    async def wait_until_wanted(self) -> None:
-        """The peer sent far more than was answered: reads nothing until the rest is answered."""
-        self._resumed = trio.Event()
-        self.read_deadline = math.inf
-        await self._resumed.wait()
-        self._resumed = None
-        parser, hub = self._parser, self._hub
-        if parser is not None:
-            # The clocks of what is half read start anew: it was we who did not read.
-            self.read_deadline = hub.in_seconds(hub.limits.head_time)
-            if parser.state == "body":
-                self._body_grew(parser, "head")
-
     # -- requests and their answers ---------------------------------------------------------------------------------
 
-    def _serve(self) -> None:
-        """Hands over requests until one is not answered at once. What it writes meanwhile goes out in one piece."""
-        hub, queue = self._hub, self._queue
-        self._serving = True
+    def _answer_waiting(self) -> None:
+        """Hands requests to the application until one is not answered at once."""
+        server, waiting, output = self._server, self._pipeline.waiting, self._output
         for _ in range(_SERVED_AT_ONCE):
-            if not queue or self._response is not None or self.gone or self._outbox.full:
+            if not waiting or self._response is not None or output.full:
                 break
+            item = waiting.pop(0)
             corked: list[bytes] = []
             self._corked = corked
-            item = queue.pop(0)
             if isinstance(item, MalformedRequest):
-                hub.refused += 1
-                self._refused = True
-                self._response = response = Response(self, hub, _NO_REQUEST)
+                server.refused += 1
+                self._response = response = Response(self, server, _NO_REQUEST)
                 response.refuse(item.status, item.reason)
             else:
-                hub.requests += 1
-                item.peer = self.peer
-                item.secure = self._secure
-                self._response = response = Response(self, hub, item)
+                server.requests += 1
+                item.peer = self._stream.peer
+                item.secure = self._stream.secure
+                self._response = response = Response(self, server, item)
                 try:
-                    hub.app(item, response)
-                except Exception:
-                    self._failed(response)
+                    server.app(item, response)
+                except BaseException as error:
+                    response.app_raised(error, self._stream.peer)
             self._corked = None
-            if corked and not self.gone:
-                self._outbox.send(corked[0] if len(corked) == 1 else b"".join(corked))
-        self._serving = False
-        self.settle()
+            if corked:
+                output.send(corked[0] if len(corked) == 1 else b"".join(corked))
+        self._go_on()
 
-    def settle(self) -> None:
-        """What comes next? Called whenever something was received, answered or sent."""
-        if self.gone or self._serving or self._successor is not None:
-            return
-        if self._response is not None or self._queue:
-            if self._parser is None:
+    def _go_on(self) -> None:
+        """Changes the state after something was received, answered or sent, and does what that brings."""
+        parser = self._parser
+        if self._response is not None or self._pipeline.waiting:
+            if parser is None:
                 self.read_deadline = math.inf
-            if self._response is None and not self.full:
-                # Not from here: this may be anybody's task, deep inside of something.
-                self._nursery.start_soon(self._serve_later)
+            if self._response is None and not self._output.full:
+                # Not from here, which may be any task, in the middle of something else.
+                start(self._nursery, HTTP_SERVE, self._answer_later, on_crash=self.crashed)
             return
-        self._ahead = 0
-        if self._resumed is not None:
-            self._resumed.set()
-        if self._last or (self._hub.stopping and self._parser is None):
-            self._last = True
-            if not self._outbox.unsent and not self._lingering:
-                self._wind_up()
-        elif self._parser is None:
-            self.read_deadline = self._hub.idle_deadline
-        elif self._parser.expects_continue:
-            self._parser.expects_continue = False
-            if not self._parser.body_received:
-                self._outbox.send(_CONTINUE)
+        if self._state is ConnectionState.ANSWERING:
+            self._change(ConnectionEvent.ANSWERED)
+            self._pipeline.resume()
+            if parser is not None:
+                self._change(ConnectionEvent.BYTES)
+        if self._state is ConnectionState.IDLE:
+            self.read_deadline = self._server.clock.idle_deadline
+            if self._server.stopping:
+                self._take_no_more()
+        elif parser is not None and parser.message.expects_continue:
+            parser.message.expects_continue = False
+            if not parser.message.body_size:
+                self._output.send(_CONTINUE)
+        if self._state is ConnectionState.DRAINING and not self._output.unsent:
+            self._end_gracefully()
 
-    async def _serve_later(self) -> None:
-        if self._queue and self._response is None and not self.gone:
-            self._serve()
+    async def _answer_later(self) -> None:
+        if self._response is None:
+            self._answer_waiting()
 
-    def _wind_up(self) -> None:
-        """All is said. The peer hears so, and what it still sends is read and dropped for a while."""
-        self._lingering = True
-        if self._wire.half_close() or self._refused:
-            self.read_deadline = self._hub.in_seconds(self._hub.limits.linger_time)
+    def _end_gracefully(self) -> None:
+        """Closes our half and goes on reading for a while (RFC 9112 section 9.6)."""
+        if self._stream.stopped_reading:
+            self._close()
+        elif self._stream.half_close() or self._pipeline.has_refusal:
+            self._change(ConnectionEvent.SENT)
+            self.read_deadline = self._server.clock.in_seconds(self._server.limits.linger_time)
         else:
-            self._reading.cancel()
-
-    async def _run(self, response: Response, fn: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await fn()
-        except trio.BrokenResourceError:
-            if not self.gone:
-                self._failed(response)  # something else broke
-        except Exception:
-            self._failed(response)
-
-    def _failed(self, response: Response) -> None:
-        _logger.exception("the application failed on a request of %s", self.peer)
-        if not self.gone:
-            response.fail()
+            self._end()
 
     # -- what a response needs --------------------------------------------------------------------------------------
 
-    @property
-    def full(self) -> bool:
-        """Whether more than ``HttpLimits.write_buffer`` is unsent."""
-        return self._outbox.full
-
     def send(self, data: bytes) -> None:
-        """Sends or buffers."""
+        """Sends or buffers a part of the current answer."""
         if self._corked is not None:
             self._corked.append(data)
         else:
-            self._outbox.send(data)
+            self._output.send(data)
 
     def send_piece(self, data: bytes) -> None:
-        """Sends or buffers a piece of a stream; one that runs too far ahead of its reader breaks the connection."""
-        if self._corked is None and self._outbox.overflows(len(data)):
-            _logger.warning("%s reads too slowly and is dropped: %d bytes are unsent", self.peer, self.unsent)
+        """Sends or buffers a piece of a stream; breaks the connection if it runs too far ahead of its reader."""
+        if self._corked is None and self._output.would_overflow(len(data)):
+            log.info("a peer reads too slowly and is dropped", peer=self._stream.peer, unsent=self.unsent)
             self.lost()
         else:
             self.send(data)
 
-    def completed(self) -> None:
-        """The current answer was given to `send` as a whole."""
-        response, self._response = self._response, None
-        if response is not None and response.closes:
-            self._queue.clear()
-            self._no_more()
-        if not self._serving:
-            self.settle()
+    def finish(self, data: bytes, *, closes: bool) -> None:
+        """Sends the last part of the current answer, and ends the connection behind it if it ``closes``."""
+        self._response = None
+        if closes:
+            self._pipeline.waiting.clear()
+            self._take_no_more()
+        if self._corked is not None:
+            self._corked.append(data)
+        else:
+            self._output.send(data)
+            self._go_on()
 
-    def run(self, response: Response, fn: Callable[[], Awaitable[None]]) -> None:
-        """Runs ``fn`` in this connection."""
-        self._nursery.start_soon(self._run, response, fn)
+    def start(self, fn: Callable[[], Awaitable[None]], on_crash: Callable[[BaseException], object]) -> None:
+        """Runs ``fn`` in a task of this connection."""
+        start(self._nursery, HTTP_RESPONSE, fn, about=self._stream.peer, on_crash=on_crash)
 
     def upgrade(self, successor: Successor) -> bool:
-        """Reads no further and gives the wire to ``successor``, unless anything lies before or behind the request."""
-        if self.gone or self._last or self._queue or self._parser is not None or self._outbox.unsent:
+        """Reads no further and gives the stream to ``successor``, if nothing lies before or behind the request."""
+        is_alone = not (self._pipeline.waiting or self._parser is not None or self._output.unsent)
+        if self._state is not ConnectionState.ANSWERING or not is_alone:
             return False
+        self._change(ConnectionEvent.UPGRADE)
         self._successor, self._response = successor, None
-        self._hub.members.discard(self)
-        self._reader.stop()
-        self._hang_up()
+        self._server.ticker.discard(self)
+        self._stream.stop_reading()
+        self._pipeline.resume()
         return True
 
     async def drained(self) -> None:
-        """Waits until the connection is not `full`."""
-        await self._outbox.drained()
+        """Waits until the connection is not `full`; see `WriteBuffer.drained`."""
+        await self._output.drained()
+
+    def sent(self) -> None:
+        """Nothing is unsent any more."""
+        if self._state is not ConnectionState.CLOSED:
+            self._go_on()
+
+    def start_flush(self, flush: Callable[[], Awaitable[None]]) -> None:
+        """Starts the task that sends what waits."""
+        start(self._nursery, HTTP_FLUSH, flush, about=self._stream.peer, on_crash=self.crashed)
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
-        """One of the two deadlines is over."""
-        if self._outbox.deadline <= now:
-            _logger.info("%s takes no bytes and is dropped: %d are unsent", self.peer, self.unsent)
+        """A deadline has passed."""
+        if self._output.deadline <= now:
+            log.info("a peer takes no bytes and is dropped", peer=self._stream.peer, unsent=self.unsent)
             self.lost()
         elif self._parser is not None:
             self._parser.refuse(408, f"the {self._parser.state} of the request takes too long")
-            self._queue += self._parser.ready
-            self._no_more()
-            self.settle()
-        elif self.busy and not self._lingering:
+            self._pipeline.put(self._parser.ready)
+            self._take_no_more()
+            self._go_on()
+        elif self.busy and self._state is not ConnectionState.LINGERING:
             self.read_deadline = math.inf
         else:
-            self._hang_up()
+            self._end()
 
     def stop(self) -> None:
-        """No new work: closes an idle connection, lets another one finish what it is at."""
-        if not self.busy and not self._queue and self._parser is None and not self._last:
-            self._hang_up()
+        """Closes the connection if it is idle; otherwise it ends behind the answers that are outstanding."""
+        if self._state is ConnectionState.IDLE and not self._output.unsent:
+            self._end()
 
-    def _hang_up(self) -> None:
-        self.read_deadline = math.inf
-        self._last = True
-        self._reading.cancel()
+    def _end(self) -> None:
+        """Ends a connection of which nothing is outstanding: its task wakes, closes the stream and returns."""
+        self._close()
+        self._stream.stop_reading()
+
+    def crashed(self, error: BaseException) -> None:
+        """A task of this connection, or one that serves it, raised ``error``, which is logged already."""
+        self.lost()
 
     def lost(self) -> None:
-        """Nothing can be sent any more: cancels the tasks and tells the application, once."""
-        if not self.gone:
+        """Nothing can be sent any more: cancels the tasks, and calls `Response.on_gone`."""
+        if self._state is not ConnectionState.CLOSED:
             self._nursery.cancel_scope.cancel()
-            self._let_go()
+            self._close()
 
-    def _let_go(self) -> None:
-        if self.gone:
+    def _close(self) -> None:
+        if self._state is ConnectionState.CLOSED:
             return
-        self.gone = True
-        self._queue.clear()
-        self._no_more()
-        self._outbox.close()
+        self._change(ConnectionEvent.OVER)
+        self._take_no_more()
+        self._pipeline.waiting.clear()
+        self._pipeline.resume()
+        self._output.close()
         response, self._response = self._response, None
         if response is not None:
-            self._hub.lost += 1
-            if response.on_gone is not None:
-                try:
-                    response.on_gone()
-                except Exception:
-                    _logger.exception("the application failed when %s was gone", self.peer)
+            self._server.lost += 1
+            response.peer_left(self._stream.peer)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import http
 import re
 from collections.abc import Awaitable, Callable, Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Literal, Protocol
 
 import trio
 
-from mcp_actors.errors import LocalProtocolError
+from mcp_actors.logging import log
+from mcp_actors.supervision import HTTP_RESPONSE, Containment
+from mcp_transports.http.h1.errors import ResponseStateError
 from mcp_transports.http.h1.request import Request
 
-__all__ = ["Response"]
+__all__ = ["Response", "Successor"]
 
 Headers = Iterable[tuple[str, str]]
 
@@ -21,16 +23,16 @@ _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus
 }
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-# RFC 9110 §5.5: visible characters, blanks and obs-text; no CR, LF, NUL or other control character.
+# RFC 9110 section 5.5: visible characters, blanks and obs-text; no CR, LF, NUL or other control character.
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-# What this module decides: a second one from outside would make the answer mean two things.
-_OURS = frozenset(("connection", "content-length", "content-type", "date", "transfer-encoding"))
+# Headers that this module writes: a second one from the application would make the answer ambiguous.
+_RESERVED = frozenset(("connection", "content-length", "content-type", "date", "transfer-encoding"))
 
 
 def _header_line(name: str, value: str) -> bytes:
     if not _NAME.fullmatch(name):
         raise ValueError(f"not a header name: {name!r}")
-    if name.lower() in _OURS:
+    if name.lower() in _RESERVED:
         raise ValueError(f"the header {name} is written by the server itself")
     if not _VALUE.fullmatch(value):
         raise ValueError(f"not a value for the header {name}: {value!r}")
@@ -46,48 +48,70 @@ def _type_line(content_type: str | None) -> bytes:
     return f"content-type: {content_type}\r\n".encode("latin-1")
 
 
-# Goes on with a connection after an upgrade.
 Successor = Callable[[trio.abc.Stream], Awaitable[None]]
+"""Another protocol, which goes on with a connection after an upgrade."""
 
 
-class Shared(Protocol):
-    """What the connections of a server share, as far as an answer is concerned."""
+class ResponseClock(Protocol):
+    """The time, as far as an answer is concerned."""
 
     heads: dict[int, bytes]
-    """By status: its line and the date, which change once a second. Filled here, emptied by the owner."""
+    """By status: the status line and the date, which change once a second. Filled here, emptied by the owner."""
     date_line: bytes
+
+
+class ResponseServer(Protocol):
+    """The server, as far as an answer is concerned."""
+
     stopping: bool
 
+    @property
+    def clock(self) -> ResponseClock: ...
 
-class Channel(Protocol):
-    """What a response needs of its connection."""
 
-    gone: bool
+class ResponseConnection(Protocol):
+    """The connection, as far as an answer is concerned."""
 
+    @property
+    def gone(self) -> bool: ...
     @property
     def full(self) -> bool: ...
     def send(self, data: bytes) -> None: ...
     def send_piece(self, data: bytes) -> None: ...
-    def completed(self) -> None: ...
+    def finish(self, data: bytes, *, closes: bool) -> None: ...
     def lost(self) -> None: ...
     def upgrade(self, successor: Successor) -> bool: ...
     async def drained(self) -> None: ...
-    def run(self, response: Response, fn: Callable[[], Awaitable[None]]) -> None: ...
+    def start(
+        self, fn: Callable[[], Awaitable[None]], on_crash: Callable[[BaseException], object]
+    ) -> None: ...
 
 
 class Response:
-    """One per request: either `answer`, or `start`, any number of `write`, `end`.
+    """The answer to one request: either `answer`, or `start`, any number of `write`, and `end`.
 
-    All but `drained` return at once, from any task. When the peer is `gone`, `answer`, `start` and `end` do nothing and
-    `write` raises `trio.BrokenResourceError`. Using it after it ended raises `LocalProtocolError`; a status, a
-    content type or a header that must not be sent raises `ValueError`, and nothing is sent.
+    All methods but `drained` return at once and may be called from any task. When the peer is `gone`, `answer`, `start`
+    and `end` do nothing, and `write` raises.
+
+    Raises:
+        ResponseStateError: A method was called that the state does not allow, such as a second answer.
+        ValueError: A status, a content type or a header must not be sent. Nothing was sent then.
     """
 
-    __slots__ = ("_chunked", "_closes", "_head_only", "_http10", "_shared", "_state", "_wire", "on_gone")
+    __slots__ = (
+        "_chunked",
+        "_closes",
+        "_connection",
+        "_head_only",
+        "_http10",
+        "_server",
+        "_state",
+        "on_gone",
+    )
 
-    def __init__(self, wire: Channel, shared: Shared, request: Request) -> None:
-        self._wire = wire
-        self._shared = shared
+    def __init__(self, connection: ResponseConnection, server: ResponseServer, request: Request) -> None:
+        self._connection = connection
+        self._server = server
         self._state: Literal["new", "streaming", "ended"] = "new"
         self._closes = not request.keep_alive
         self._http10 = request.version == "1.0"
@@ -95,15 +119,15 @@ class Response:
         self._chunked = False
         self.on_gone: Callable[[], None] | None = None
         """Called once, synchronously, when the peer leaves or the connection breaks before the answer was complete.
-        Must not raise or wait. That happens inside `write` too, when it is the write that finds out."""
+        Must not raise or wait. It is called inside `write` when the write finds out."""
 
     def __repr__(self) -> str:
         return f"<Response {self._state}{' gone' if self.gone else ''}>"
 
     @property
     def gone(self) -> bool:
-        """Nothing can be sent any more: the peer left, or the connection is closed."""
-        return self._wire.gone
+        """Whether nothing can be sent any more: the peer left, or the connection is closed."""
+        return self._connection.gone
 
     @property
     def started(self) -> bool:
@@ -112,51 +136,65 @@ class Response:
 
     @property
     def ended(self) -> bool:
-        """Whether the answer is complete, as far as we are concerned."""
+        """Whether the answer was given completely; some of it may not be sent yet."""
         return self._state == "ended"
 
     @property
     def full(self) -> bool:
-        """More is unsent than ``HttpLimits.write_buffer``: wait for `drained` before writing on."""
-        return self._wire.full
+        """Whether more than ``HttpLimits.write_buffer`` is unsent: await `drained` before writing on."""
+        return self._connection.full
 
     def answer(
         self, status: int, body: bytes = b"", *, content_type: str | None = None, headers: Headers = ()
     ) -> None:
-        """Sends a whole answer with its ``Content-Length``; for HEAD, all but the body."""
+        """Sends a whole answer with its ``Content-Length``; for HEAD, everything but the body.
+
+        Raises:
+            ResponseStateError: The request was answered already.
+            ValueError: The status, the content type or a header must not be sent.
+        """
         if self._state != "new":
-            raise LocalProtocolError("this request was answered already")
-        head = self._shared.heads.get(status) or self._head(status)
+            raise ResponseStateError("this request was answered already")
+        head = self._server.clock.heads.get(status) or self._head(status)
         extra = _type_line(content_type)
         for name, value in headers:
             extra += _header_line(name, value)
         self._state = "ended"
-        wire = self._wire
-        if wire.gone:
+        if self._connection.gone:
             return
-        if self._closes or self._http10 or self._shared.stopping:
+        if self._closes or self._http10 or self._server.stopping:
             extra += self._connection_line()
         if status == 204 or status == 304:
-            # RFC 9110 §6.4.1: these never have a body, and 204 no length.
+            # RFC 9110 section 6.4.1: these never have a body, and 204 has no length.
             data = b"%b%b\r\n" % (head, extra)
         else:
             content = b"" if self._head_only else body
             data = b"%b%bcontent-length: %d\r\n\r\n%b" % (head, extra, len(body), content)
-        wire.send(data)
-        wire.completed()
+        self._connection.finish(data, closes=self._closes)
 
     def start(
         self, status: int = 200, *, content_type: str | None, headers: Headers = (), first: bytes = b""
     ) -> None:
-        """Opens a stream: chunked, or until the connection closes for HTTP/1.0. ``first`` goes out with the head."""
+        """Begins a streamed answer: chunked, or for HTTP/1.0 ended by the end of the connection.
+
+        Args:
+            status: One that has a body.
+            content_type: Of the body.
+            headers: Further headers.
+            first: A piece of the body that is sent together with the head.
+
+        Raises:
+            ResponseStateError: The request was answered already.
+            ValueError: The status, the content type or a header must not be sent.
+        """
         if self._state != "new":
-            raise LocalProtocolError("this request was answered already")
-        parts = [self._shared.heads.get(status) or self._head(status), _type_line(content_type)]
+            raise ResponseStateError("this request was answered already")
+        parts = [self._server.clock.heads.get(status) or self._head(status), _type_line(content_type)]
         if status in (204, 304):
             raise ValueError(f"an answer with the status {status} has no body to stream")
         parts += [_header_line(name, value) for name, value in headers]
         self._state = "streaming"
-        if self._wire.gone:
+        if self._connection.gone:
             return
         if self._http10:
             self._closes = True
@@ -166,81 +204,112 @@ class Response:
         parts += (self._connection_line(), b"\r\n")
         if first:
             parts.append(self._framed(first))
-        self._wire.send(b"".join(parts))
+        self._connection.send(b"".join(parts))
 
     def write(self, data: bytes) -> None:
-        """Sends a piece of the stream, or buffers what the peer does not take yet. Never waits.
+        """Sends a piece of a streamed answer, or buffers what the peer does not take yet. Never waits.
 
-        Raises `trio.BrokenResourceError` when the peer is gone, and drops it when more than
-        ``HttpLimits.max_buffered`` bytes would wait for it.
+        Raises:
+            trio.BrokenResourceError: The peer is gone, or was dropped because more than ``HttpLimits.max_buffered``
+                bytes would wait for it.
+            ResponseStateError: No stream is open.
         """
         self._must_stream()
-        if self._wire.gone:
+        if self._connection.gone:
             raise trio.BrokenResourceError("the peer is gone")
         if data and not self._head_only:
-            self._wire.send_piece(self._framed(data))
-            if self._wire.gone:
+            self._connection.send_piece(self._framed(data))
+            if self._connection.gone:
                 raise trio.BrokenResourceError("the peer is gone")
 
     async def drained(self) -> None:
-        """Waits until less than ``HttpLimits.write_buffer`` is unsent. Always a checkpoint.
+        """Waits until no more than ``HttpLimits.write_buffer`` is unsent. Always a checkpoint.
 
-        Raises `trio.BrokenResourceError` when the peer is gone or took nothing for ``HttpLimits.write_timeout``.
         Cancelling it loses nothing.
+
+        Raises:
+            trio.BrokenResourceError: The peer is gone, or took nothing for ``HttpLimits.write_timeout``.
         """
-        await self._wire.drained()
+        await self._connection.drained()
 
     def end(self, last: bytes = b"") -> None:
-        """Ends the stream; ``last`` is a last piece that saves a write of its own. The connection serves on."""
+        """Ends a streamed answer; the connection may be used again.
+
+        Args:
+            last: A last piece of the body, which is sent together with the end.
+
+        Raises:
+            ResponseStateError: No stream is open.
+        """
         self._must_stream()
         self._state = "ended"
-        if self._wire.gone:
+        if self._connection.gone:
             return
         piece = self._framed(last) if last and not self._head_only else b""
         if self._chunked and not self._head_only:
             piece += b"0\r\n\r\n"
-        if piece:
-            self._wire.send(piece)
-        self._wire.completed()
+        self._connection.finish(piece, closes=self._closes)
 
     def abort(self) -> None:
-        """Closes the connection now, whatever is unsent: so a client knows that a stream was cut off.
+        """Closes the connection now, whatever is unsent, so that a client knows that a stream was cut off.
 
         Does nothing when the answer is complete. ``on_gone`` is called as for any other loss.
         """
         if self._state != "ended":
             self._state = "ended"
-            self._wire.lost()
+            self._connection.lost()
 
     def upgrade(self, successor: Successor) -> bool:
-        """Hands the connection over to another protocol (RFC 9110 §7.8): ``successor(stream)`` answers the request too.
+        """Hands the connection over to another protocol (RFC 9110 section 7.8), which answers the request too.
 
-        It runs to its end and raises nothing; then the stream is closed. It is for itself to be bounded in time, and to
-        end when the server stops. False, with nothing done, when the peer has sent more than this request, is owed
-        earlier answers, or is gone.
+        Args:
+            successor: Awaited with the stream, in the connection's task; the stream is closed when it returns. It has
+                to bound its own time, and to end when the server stops.
+
+        Returns:
+            False, with nothing done, when the peer has sent more than this request, when earlier answers are not sent
+            yet, when the request closes the connection, or when the peer is gone.
+
+        Raises:
+            ResponseStateError: The request was answered already.
         """
         if self._state != "new":
-            raise LocalProtocolError("this request was answered already")
-        if not self._wire.upgrade(successor):
+            raise ResponseStateError("this request was answered already")
+        if not self._connection.upgrade(successor):
             return False
         self._state = "ended"
         return True
 
     def run(self, fn: Callable[[], Awaitable[None]]) -> None:
-        """Runs ``fn`` in a task of this connection, which is cancelled when the peer goes away or the server stops.
+        """Runs ``fn`` in a task of this connection, which is cancelled when the peer leaves or the server is cancelled.
 
-        It may outlive the answer. An exception is logged and answered with 500, or with a cut-off stream.
+        The task may outlive the answer. What it raises is logged and answered with 500, or with a stream that is cut
+        off. Does nothing when the peer is gone.
         """
-        if not self._wire.gone:
-            self._wire.run(self, fn)
+        if not self._connection.gone:
+            self._connection.start(partial(self._run, fn), lambda _: self.fail())
 
-    @property
-    def closes(self) -> bool:
-        """Whether the connection ends with this answer."""
-        return self._closes
+    async def _run(self, fn: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await fn()
+        except (trio.BrokenResourceError, BaseExceptionGroup) as error:
+            if not self.gone or not _is_disconnect(error):
+                raise
+            log.debug("a peer left before it was answered", reason=str(error))
+
+    def peer_left(self, peer: str) -> None:
+        """Calls ``on_gone``, and logs what it raises."""
+        if self.on_gone is not None:
+            with Containment(HTTP_RESPONSE, None, {"peer": peer}):
+                self.on_gone()
+
+    def app_raised(self, error: BaseException, peer: str) -> None:
+        """Logs what the application raised instead of answering, and ends the answer."""
+        with Containment(HTTP_RESPONSE, lambda _: self.fail(), {"peer": peer}):
+            raise error
 
     def fail(self) -> None:
-        """What a mistake of the application makes of an answer: 500 and close, or a cut-off stream."""
+        """Ends an answer after a mistake of the application: with 500, or with a stream that is cut off."""
         if self._state == "new":
             self._closes = True
             self.answer(500, b"Internal Server Error", content_type="text/plain")
@@ -248,7 +317,7 @@ class Response:
             self.abort()
 
     def refuse(self, status: int, reason: str, headers: Headers = ()) -> None:
-        """Answers what was no request, and closes."""
+        """Answers bytes that were no request, and closes the connection."""
         self._closes = True
         text = f"{status} {http.HTTPStatus(status).phrase}: {reason}\n"
         self.answer(status, text.encode(), content_type="text/plain", headers=headers)
@@ -257,12 +326,12 @@ class Response:
         line = _STATUS_LINES.get(status)
         if line is None or status < 200:
             raise ValueError(f"not the status of an answer: {status}")
-        self._shared.heads[status] = head = line + self._shared.date_line
+        self._server.clock.heads[status] = head = line + self._server.clock.date_line
         return head
 
     def _must_stream(self) -> None:
         if self._state != "streaming":
-            raise LocalProtocolError(f"no stream is open: the answer is {self._state}")
+            raise ResponseStateError(f"no stream is open: the answer is {self._state}")
 
     def _framed(self, data: bytes) -> bytes:
         if self._head_only:
@@ -270,7 +339,13 @@ class Response:
         return b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
 
     def _connection_line(self) -> bytes:
-        if self._closes or self._shared.stopping:
+        if self._closes or self._server.stopping:
             self._closes = True
             return b"connection: close\r\n"
         return b"connection: keep-alive\r\n" if self._http10 else b""
+
+
+def _is_disconnect(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_disconnect(each) for each in error.exceptions)
+    return isinstance(error, trio.BrokenResourceError)

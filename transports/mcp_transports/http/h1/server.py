@@ -1,14 +1,14 @@
-"""Listening sockets, and the server that accepts from them."""
+"""A server: accepts from listening sockets and runs a connection for each peer."""
 
 from __future__ import annotations
 
-import logging
 import socket
-import ssl
 from collections.abc import Sequence
 
 import trio
 
+from mcp_actors.logging import log
+from mcp_actors.supervision import ACCEPT, POLLER, SOCKET_CONNECTION, TICKER, start, start_again
 from mcp_transports.http.h1.byte_stream import ByteStream, SocketByteStream, WrappedByteStream
 from mcp_transports.http.h1.connection import Connection
 from mcp_transports.http.h1.limits import HttpLimits
@@ -17,7 +17,6 @@ from mcp_transports.http.h1.server_state import App, ConnectionCounts, ServerSta
 
 __all__ = ["HttpListener", "HttpServer", "open_tcp", "open_unix", "serve_http"]
 
-_logger = logging.getLogger("mcp_transports.http")
 _TOO_MANY = (
     b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 5\r\ncontent-type: text/plain\r\n"
     b"content-length: 31\r\nconnection: close\r\n\r\n503: too many connections open\n"
@@ -27,22 +26,39 @@ _TOO_MANY = (
 class HttpServer:
     """Accepts connections and hands their requests to ``app(request, response)``.
 
-    ``app`` is called in the reader of a connection and must not block; what needs time goes to ``response.run``.
+    A connection that fails, whatever the failure is, ends alone. The tasks that serve all connections are started
+    again when they fail (`mcp_actors.supervision`).
+
+    Args:
+        app: Called where requests are read, so it must not block; what takes time goes to `Response.run`.
+        listeners: Where to accept; `serve` closes them.
+        limits: What peers may take.
     """
 
     def __init__(self, app: App, listeners: Sequence[HttpListener], limits: HttpLimits | None = None) -> None:
         self.limits = limits or HttpLimits()
         self.listeners = list(listeners)
-        self._hub = ServerState(app, self.limits)
+        self._state = ServerState(app, self.limits)
+        # Accepted and not closed; those whose task has not run yet are no members of the ticker.
+        self._open = 0
 
     def __repr__(self) -> str:
         state = self.statistics()
         where = ", ".join(each.url for each in self.listeners)
         return f"<HttpServer on {where}: {state.connections} connections, {state.busy} busy>"
 
+    @property
+    def app(self) -> App:
+        """The application; another one is called from the next request on."""
+        return self._state.app
+
+    @app.setter
+    def app(self, app: App) -> None:
+        self._state.app = app
+
     def statistics(self) -> ConnectionCounts:
-        """What is going on now, and what was."""
-        return self._hub.statistics()
+        """Returns what is going on now, and what was."""
+        return self._state.statistics()
 
     async def serve(
         self,
@@ -53,30 +69,33 @@ class HttpServer:
         """Serves until ``stopping`` is set and the last busy connection has finished, or until cancelled.
 
         Once ``stopping`` is set nothing is accepted any more, idle connections are closed, and every answer that
-        begins from then on closes its connection. Whoever needs a deadline for that cancels. Cancelled, it closes
-        everything at once. The listeners are closed when it returns, however that comes about.
+        begins from then on closes its connection. That may take as long as an answer takes: a caller that has a
+        deadline cancels. Cancelled, it closes everything at once. The listeners are closed when it returns, however
+        that comes about.
         """
-        hub = self._hub
+        state = self._state
         stopping = trio.Event() if stopping is None else stopping
         try:
             async with trio.open_nursery() as service:
-                service.start_soon(hub.keep_time)
-                service.start_soon(hub.poller.run)
+                start_again(service, TICKER, state.ticker.run)
+                start_again(service, POLLER, state.poller.run)
                 async with trio.open_nursery() as connections:
                     async with trio.open_nursery() as accepting:
                         for listener in self.listeners:
-                            accepting.start_soon(self._accept, listener, connections)
+                            start_again(
+                                accepting, ACCEPT, self._accept, listener, connections, about=listener.url
+                            )
                         task_status.started(self)
                         await stopping.wait()
                         accepting.cancel_scope.cancel()
-                    hub.stopping = True
+                    state.stopping = True
                     self._close_listeners()
-                    for member in list(hub.members):
+                    for member in list(state.ticker.members):
                         member.stop()
                 service.cancel_scope.cancel()
         finally:
             self._close_listeners()
-            hub.close()
+            state.close()
 
     async def serve_stream(
         self, stream: trio.abc.Stream, peer: str = "stream", *, secure: bool = False
@@ -84,8 +103,17 @@ class HttpServer:
         """Serves one connection over any stream, until it ends. For tests and for streams from elsewhere.
 
         Its times are kept only while `serve` runs, which needs no listeners for that.
+
+        Args:
+            stream: It is closed at the end.
+            peer: The peer's address, for the log and for requests.
+            secure: Whether the stream goes through TLS.
         """
-        await Connection(self._hub, WrappedByteStream(stream), peer, secure=secure).serve()
+        await Connection(self._state, WrappedByteStream(stream, peer, secure=secure)).serve()
+
+    def expire(self, now: float) -> None:
+        """Expires every connection whose deadline is not later than ``now``, as the ticker does all the time."""
+        self._state.ticker.expire(now)
 
     def _close_listeners(self) -> None:
         for listener in self.listeners:
@@ -94,15 +122,25 @@ class HttpServer:
     async def _accept(self, listener: HttpListener, connections: trio.Nursery) -> None:
         while True:
             arrived = await listener.accept_many()
-            self._hub.refresh()
+            self._state.clock.refresh()
             for accepted, address in arrived:
-                if self._hub.open >= self.limits.connections:
+                if self._open >= self.limits.connections:
                     self._turn_away(accepted, secure=listener.ssl_context is not None)
                 else:
-                    connections.start_soon(self._connection(listener, accepted, address).serve)
+                    self._open += 1
+                    peer = listener.describe(address)
+                    start(
+                        connections,
+                        SOCKET_CONNECTION,
+                        self._serve_socket,
+                        listener,
+                        accepted,
+                        peer,
+                        about=peer,
+                    )
 
     def _turn_away(self, accepted: socket.socket, *, secure: bool) -> None:
-        self._hub.rejected += 1
+        self._state.rejected += 1
         with accepted:
             if not secure:
                 try:
@@ -110,25 +148,25 @@ class HttpServer:
                     accepted.send(_TOO_MANY)
                     accepted.shutdown(socket.SHUT_WR)
                 except OSError as error:
-                    _logger.debug("a connection that was turned away did not hear of it: %s", error)
+                    log.debug("a peer that was turned away left before", reason=error.strerror)
 
-    def _connection(self, listener: HttpListener, accepted: socket.socket, address: object) -> Connection:
+    async def _serve_socket(self, listener: HttpListener, accepted: socket.socket, peer: str) -> None:
+        try:
+            with accepted:
+                await Connection(self._state, self._byte_stream(listener, accepted, peer)).serve()
+        finally:
+            self._open -= 1
+
+    def _byte_stream(self, listener: HttpListener, accepted: socket.socket, peer: str) -> ByteStream:
         accepted.setblocking(False)
-        peer = listener.describe(address)
         if listener.socket.family != socket.AF_UNIX:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        wire: ByteStream
         if listener.ssl_context is None:
-            wire = SocketByteStream(accepted, self._hub.buffer)
-        else:
-            stream = trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
-            wire = WrappedByteStream(_secured(stream, listener.ssl_context))
-        return Connection(self._hub, wire, peer, secure=listener.ssl_context is not None)
-
-
-def _secured(stream: trio.SocketStream, context: ssl.SSLContext) -> trio.abc.Stream:
-    # HTTP frames its messages itself, so a missing goodbye of TLS cuts nothing off unseen.
-    return trio.SSLStream(stream, context, server_side=True, https_compatible=True)
+            return SocketByteStream(accepted, self._state.poller, self._state.buffer, peer)
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
+        # HTTP frames its messages itself, so without the closing message of TLS nothing is cut off unseen.
+        secured = trio.SSLStream(stream, listener.ssl_context, server_side=True, https_compatible=True)
+        return WrappedByteStream(secured, peer, secure=True)
 
 
 async def serve_http(

@@ -1,4 +1,4 @@
-"""What the connections of one server share: time, parsers, a receive buffer, a poller, counters."""
+"""What the connections of one server share: time, parsers, a receive buffer, a poller, a ticker, counters."""
 
 from __future__ import annotations
 
@@ -11,35 +11,29 @@ import attrs
 import trio
 
 from mcp_transports._poller import Poller
+from mcp_transports._ticker import Ticker, Timed
 from mcp_transports.http.h1.byte_stream import RECEIVE_BYTES
 from mcp_transports.http.h1.limits import HttpLimits
-from mcp_transports.http.h1.parser import RequestParser
+from mcp_transports.http.h1.parser import ParserPool
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
 
-__all__ = ["App", "ConnectionCounts", "ServerState"]
+__all__ = ["App", "ConnectionCounts", "HttpClock", "ServerState"]
 
 App = Callable[[Request, Response], None]
 
-# The ticker's longest and shortest sleep, seconds.
+# The longest and the shortest time between two looks at the clocks of all connections, seconds.
 _LONGEST_TICK = 1.0
 _SHORTEST_TICK = 0.02
-# Parsers kept for the next request; a few more than are half-way through one at a time.
-_SPARE_PARSERS = 64
 
 
-class Member(Protocol):
-    """A connection, as far as the hub is concerned."""
+class ServedConnection(Timed, Protocol):
+    """A connection, as far as its server is concerned."""
 
-    read_deadline: float
-
-    @property
-    def write_deadline(self) -> float: ...
     @property
     def busy(self) -> bool: ...
     @property
     def unsent(self) -> int: ...
-    def expire(self, now: float) -> None: ...
     def stop(self) -> None: ...
 
 
@@ -63,39 +57,32 @@ class ConnectionCounts:
     """Bytes that wait for peers to take them."""
 
 
-class ServerState:
-    """Shared by all connections of a server."""
+class HttpClock:
+    """The time, as of the last tick. Reading it there spares every request two system calls."""
 
-    def __init__(self, app: App, limits: HttpLimits) -> None:
-        self.app = app
-        self.limits = limits
-        self.members: set[Member] = set()
-        self.stopping = False
-        self.open = 0  # connections, those included whose task has not run yet
-        self.requests = self.refused = self.rejected = self.lost = 0
-        self.buffer = memoryview(bytearray(RECEIVE_BYTES))
-        times = (
+    __slots__ = ("_date_second", "_idle_time", "date_line", "heads", "idle_deadline", "now", "tick")
+
+    def __init__(self, limits: HttpLimits) -> None:
+        shortest = min(
             limits.head_time,
             limits.body_time,
             limits.idle_time,
             limits.write_timeout,
             limits.linger_time,
         )
-        self.tick = max(_SHORTEST_TICK, min(_LONGEST_TICK, min(times) / 4))
-        self.now = 0.0
+        self.tick = max(_SHORTEST_TICK, min(_LONGEST_TICK, shortest / 4))
+        """Seconds between two looks at the clocks of all connections."""
         self.date_line = b""
         self.heads: dict[int, bytes] = {}
-        self.idle_deadline = 0.0
+        """By status: the status line and the date, filled by responses and emptied once a second."""
+        self._idle_time = limits.idle_time
         self._date_second = 0
-        self._spare: list[RequestParser] = []
-        self._awake = trio.Event()
-        self.poller = Poller()
         self.refresh()
 
     def refresh(self) -> None:
-        """Looks at the clocks. Between two ticks nobody does, which spares every request two system calls."""
+        """Looks at the system's clocks."""
         self.now = trio.current_time()
-        self.idle_deadline = self.in_seconds(self.limits.idle_time)
+        self.idle_deadline = self.in_seconds(self._idle_time)
         second = int(time.time())
         if second != self._date_second:
             self._date_second = second
@@ -103,49 +90,38 @@ class ServerState:
             self.heads.clear()
 
     def in_seconds(self, seconds: float) -> float:
-        """A deadline that is never early although `now` may be a tick old."""
+        """Returns a deadline that is never early although `now` may be a tick old."""
         return self.now + self.tick + seconds
 
-    async def keep_time(self) -> None:
-        """Expires what is over; sleeps for good while there is no connection, so that an idle server costs nothing."""
-        while True:
-            if not self.members:
-                self._awake = trio.Event()
-                await self._awake.wait()
-            await trio.sleep(self.tick)
-            self.refresh()
-            now = self.now
-            expired = [
-                each for each in self.members if each.read_deadline <= now or each.write_deadline <= now
-            ]
-            for member in expired:
-                member.expire(now)
 
-    def add(self, member: Member) -> None:
-        """A connection begins."""
-        self.members.add(member)
-        self._awake.set()
+class ServerState:
+    """Shared by all connections of a server.
 
-    def take_parser(self) -> RequestParser:
-        """A parser that is between two requests."""
-        return self._spare.pop() if self._spare else RequestParser(self.limits)
+    Args:
+        app: Called with each request and its response; must not wait.
+        limits: What peers may take.
+    """
 
-    def give_parser(self, parser: RequestParser) -> None:
-        """Takes back a parser that is between two requests."""
-        if len(self._spare) < _SPARE_PARSERS:
-            self._spare.append(parser)
-        else:
-            parser.close()
+    def __init__(self, app: App, limits: HttpLimits) -> None:
+        self.app = app
+        self.limits = limits
+        self.stopping = False
+        """Whether every answer that begins from now on closes its connection."""
+        self.clock = HttpClock(limits)
+        self.ticker: Ticker[ServedConnection] = Ticker(self.clock.tick, self.clock.refresh)
+        self.poller = Poller()
+        self.parsers = ParserPool(limits)
+        self.buffer = memoryview(bytearray(RECEIVE_BYTES))
+        self.requests = self.refused = self.rejected = self.lost = 0
 
     def close(self) -> None:
-        """Frees what is kept for later."""
+        """Frees what is kept for later requests."""
         self.poller.close()
-        while self._spare:
-            self._spare.pop().close()
+        self.parsers.close()
 
     def statistics(self) -> ConnectionCounts:
-        """How things are now."""
-        members = self.members
+        """Returns what is going on now, and what was."""
+        members = self.ticker.members
         return ConnectionCounts(
             connections=len(members),
             busy=sum(each.busy for each in members),

@@ -1,7 +1,7 @@
-"""Who takes the requests that come in at an address: one application, or one for HTTP and others for upgrades.
+"""One address for several applications: one for HTTP, and others for the requests that ask for a WebSocket.
 
-A page, a proxy and a firewall know one port. So a transport that is told to serve where another one of this process
-already listens takes a seat there, if the two can be told apart: by whether a request asks for a WebSocket.
+A page, a proxy and a firewall know one port. So a transport that is to serve where another one of this process listens
+already joins it there, if their requests can be told apart: by whether they ask for a WebSocket, and by their path.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from mcp_actors.errors import ConnectFailed
+from mcp_transports._sockets import ListenError
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.listen_url import ListenUrl
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
-from mcp_transports.http.h1.server import HttpListener, open_tcp, open_unix, serve_http
+from mcp_transports.http.h1.server import HttpListener, HttpServer, open_tcp, open_unix
 from mcp_transports.http.h1.server_state import App
 
 __all__ = ["PortShare", "share_port"]
@@ -26,104 +26,131 @@ Address = tuple[str | None, int]
 
 
 class SharedPort:
-    """The listeners of one address and the applications behind them. The one who opened them serves for all."""
+    """The server at one address and the applications behind it."""
 
     def __init__(
         self, listeners: list[HttpListener], ssl_context: ssl.SSLContext | None, limits: HttpLimits
     ) -> None:
-        self.listeners = listeners
+        self.server = HttpServer(self, listeners, limits)
         self.ssl_context = ssl_context
-        self.limits = limits
         self.done = trio.Event()
-        # By path; the one without takes what nobody else does.
-        self.apps: dict[str | None, App] = {}
+        # By the path of their WebSockets; the one under None gets every other request.
+        self._apps: dict[str | None, App] = {}
+
+    def __contains__(self, path: str | None) -> bool:
+        return path in self._apps
+
+    @property
+    def port(self) -> int | None:
+        """The real port, where there are ports."""
+        return self.server.listeners[0].port
 
     def __call__(self, request: Request, response: Response) -> None:
-        apps = self.apps
-        if len(apps) == 1:
-            (app,) = apps.values()
-        elif "websocket" in request.headers.get("upgrade", "").lower() or None not in apps:
+        apps = self._apps
+        if "websocket" in request.headers.get("upgrade", "").lower() or None not in apps:
             app = apps.get(request.path) or apps.get(None) or next(iter(apps.values()))
         else:
             app = apps[None]
         app(request, response)
 
+    def join(self, path: str | None, app: App) -> None:
+        """Adds an application."""
+        self._apps[path] = app
+        self._route()
+
+    def leave(self, path: str | None) -> None:
+        """Removes an application."""
+        del self._apps[path]
+        self._route()
+
+    def _route(self) -> None:
+        # One application alone is called without a detour.
+        self.server.app = next(iter(self._apps.values())) if len(self._apps) == 1 else self
+
 
 class PortShare:
-    """One application's place at an address."""
+    """One application's part of an address; the application that opened the address serves for all."""
 
-    def __init__(self, room: SharedPort, *, owner: bool) -> None:
-        self._room = room
+    def __init__(self, shared: SharedPort, *, owner: bool) -> None:
+        self._shared = shared
         self._owner = owner
 
     @property
     def port(self) -> int | None:
         """The real port, where there are ports."""
-        return self._room.listeners[0].port
+        return self._shared.port
 
     async def serve(self, stopping: trio.Event) -> None:
-        """Returns when ``stopping`` was set and all connections have ended; cancelled, only the owner closes them."""
-        room = self._room
+        """Returns when ``stopping`` was set and all connections have ended.
+
+        Cancelled, it closes the connections at once if this application opened the address, and none otherwise.
+        """
         if self._owner:
-            await serve_http(room, room.listeners, limits=room.limits, stopping=stopping)
+            await self._shared.server.serve(stopping=stopping)
         else:
-            await room.done.wait()
+            await self._shared.done.wait()
 
 
-_rooms: trio.lowlevel.RunVar[dict[Address, SharedPort]] = trio.lowlevel.RunVar("rooms")
+_shared_ports: trio.lowlevel.RunVar[dict[Address, SharedPort]] = trio.lowlevel.RunVar("shared ports")
 
 
 @asynccontextmanager
 async def share_port(
-    place: ListenUrl,
+    where: ListenUrl,
     app: App,
     *,
     ssl_context: ssl.SSLContext | None,
     limits: HttpLimits,
     upgrades: bool = False,
 ) -> AsyncIterator[PortShare]:
-    """Listens there, or joins who does, for the length of the block.
+    """Listens at an address, or joins the application that listens there, for the length of the block.
 
-    ``upgrades`` says that ``app`` wants the WebSocket requests for its path alone. A joined address keeps the
-    ``limits`` of the one who opened it. Raises `ConnectFailed`.
+    Args:
+        where: The address.
+        app: Called with the requests.
+        ssl_context: For TLS.
+        limits: What peers may take. An address that is joined keeps the limits of the application that opened it.
+        upgrades: Whether ``app`` wants nothing but the WebSocket requests for its path.
+
+    Raises:
+        ListenError: The address cannot be listened at, or is served with another ``ssl_context``.
+        InvalidSocketPath: The path of a Unix socket is too long for the system, or is none.
     """
-    address = (place.host, place.port)
-    path = place.path if upgrades else None
-    rooms = _all_rooms()
-    room = rooms.get(address) if place.port else None
-    owner = room is None or path in room.apps
-    if room is None or owner:
-        room = await _open(place, ssl_context, limits)
-        if port := room.listeners[0].port:  # for port 0 it is known only now
-            address = (place.host, port)
-            rooms[address] = room
-    elif room.ssl_context is not ssl_context:
-        raise ConnectFailed(f"cannot listen on {place.url()}: it is served with another ssl_context already")
-    room.apps[path] = app
+    address = (where.host, where.port)
+    path = where.path if upgrades else None
+    all_shared = _all_shared_ports()
+    shared = all_shared.get(address) if where.port else None
+    owner = shared is None or path in shared
+    if shared is None or owner:
+        shared = SharedPort(await _open(where, ssl_context), ssl_context, limits)
+        if shared.port:  # for port 0 it is known only now
+            address = (where.host, shared.port)
+            all_shared[address] = shared
+    elif shared.ssl_context is not ssl_context:
+        raise ListenError(f"cannot listen on {where.url()}: it is served with another ssl_context already")
+    shared.join(path, app)
     try:
-        yield PortShare(room, owner=owner)
+        yield PortShare(shared, owner=owner)
     finally:
-        del room.apps[path]
+        shared.leave(path)
         if owner:
-            if rooms.get(address) is room:
-                del rooms[address]
-            room.done.set()
-            for listener in room.listeners:
+            if all_shared.get(address) is shared:
+                del all_shared[address]
+            shared.done.set()
+            for listener in shared.server.listeners:
                 listener.close()
 
 
-def _all_rooms() -> dict[Address, SharedPort]:
+def _all_shared_ports() -> dict[Address, SharedPort]:
     try:
-        return _rooms.get()
+        return _shared_ports.get()
     except LookupError:
-        rooms: dict[Address, SharedPort] = {}
-        _rooms.set(rooms)
-        return rooms
+        made: dict[Address, SharedPort] = {}
+        _shared_ports.set(made)
+        return made
 
 
-async def _open(place: ListenUrl, ssl_context: ssl.SSLContext | None, limits: HttpLimits) -> SharedPort:
-    if place.socket_path is not None:
-        listeners = [await open_unix(place.socket_path)]
-    else:
-        listeners = await open_tcp(place.host, place.port, ssl_context=ssl_context)
-    return SharedPort(listeners, ssl_context, limits)
+async def _open(where: ListenUrl, ssl_context: ssl.SSLContext | None) -> list[HttpListener]:
+    if where.socket_path is not None:
+        return [await open_unix(where.socket_path)]
+    return await open_tcp(where.host, where.port, ssl_context=ssl_context)

@@ -1,89 +1,98 @@
-"""The sending side of a connection: what goes out at once, and what waits for a peer that reads slowly."""
+"""What a connection sends: what the kernel takes goes out at once, the rest waits for a peer that reads slowly."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import trio
 
 from mcp_transports.http.h1.byte_stream import ByteStream
-from mcp_transports.http.h1.server_state import ServerState
+from mcp_transports.http.h1.limits import HttpLimits
+from mcp_transports.http.h1.server_state import HttpClock
 
-__all__ = ["Outbox"]
-
-
-class Owner(Protocol):
-    """The connection, as far as its outbox is concerned."""
-
-    def settle(self) -> None: ...
-    def lost(self) -> None: ...
+__all__ = ["WriteBuffer"]
 
 
-class Outbox:
-    """Sends without waiting what the kernel takes; a flusher task, there only while needed, sends the rest.
+class ByteSender(Protocol):
+    """The connection, as far as what it sends is concerned. Its methods must not wait."""
 
-    Its owner hears of two things: `Owner.settle` when there is room again, `Owner.lost` when nothing can be sent.
-    """
+    def sent(self) -> None:
+        """The buffer has become empty."""
+
+    def lost(self) -> None:
+        """The connection broke."""
+
+    def start_flush(self, flush: Callable[[], Awaitable[None]]) -> None:
+        """Starts the task that sends what waits."""
+
+
+class WriteBuffer:
+    """Sends without waiting what the kernel takes; a task that exists only while it is needed sends the rest."""
 
     __slots__ = (
+        "_clock",
         "_closed",
         "_flushing",
-        "_hub",
-        "_owner",
+        "_limits",
         "_room",
+        "_sender",
+        "_stream",
         "_unsent",
-        "_wire",
         "deadline",
         "full",
-        "nursery",
     )
 
-    nursery: trio.Nursery
-
-    def __init__(self, hub: ServerState, wire: ByteStream, owner: Owner) -> None:
-        self._hub = hub
-        self._wire = wire
-        self._owner = owner
+    def __init__(self, limits: HttpLimits, clock: HttpClock, stream: ByteStream, sender: ByteSender) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._stream = stream
+        self._sender = sender
         self._unsent: bytearray | None = None
         self._room: trio.Event | None = None
         self._flushing = self._closed = False
         self.full = False
         """Whether more than ``HttpLimits.write_buffer`` is unsent."""
         self.deadline = math.inf
+        """When the peer must have taken some of what is unsent."""
 
     @property
     def unsent(self) -> int:
         """Bytes that the peer has not taken yet."""
         return len(self._unsent) if self._unsent else 0
 
-    def overflows(self, more: int) -> bool:
+    def would_overflow(self, more: int) -> bool:
         """Whether ``more`` bytes behind others would be more than ``HttpLimits.max_buffered``."""
-        return bool(self._unsent) and self.unsent + more > self._hub.limits.max_buffered
+        return bool(self._unsent) and self.unsent + more > self._limits.max_buffered
 
     def send(self, data: bytes) -> None:
-        """Sends or buffers."""
+        """Sends ``data``, or keeps what cannot be sent now. Does nothing once closed."""
         if self._closed:
             return
         if self._unsent:
             self._unsent += data
-            self._measure()
+            self._update_full()
             return
         try:
-            sent = self._wire.send_now(data)
+            sent = self._stream.send_now(data)
         except trio.BrokenResourceError:
-            self._owner.lost()
+            self._sender.lost()
             return
         if sent < len(data):
             self._unsent = bytearray(memoryview(data)[sent:])
-            self._measure()
-            self.deadline = self._hub.in_seconds(self._hub.limits.write_timeout)
+            self._update_full()
+            self.deadline = self._clock.in_seconds(self._limits.write_timeout)
             if not self._flushing:
                 self._flushing = True
-                self.nursery.start_soon(self._flush)
+                self._sender.start_flush(self._flush)
 
     async def drained(self) -> None:
-        """Waits until it is not `full`; `trio.BrokenResourceError` when the connection ends first."""
+        """Waits until the buffer is not `full`. Always a checkpoint; cancelling it loses nothing.
+
+        Raises:
+            trio.BrokenResourceError: The connection ended before.
+        """
         await trio.lowlevel.checkpoint()
         while self.full:
             if self._room is None:
@@ -93,33 +102,32 @@ class Outbox:
             raise trio.BrokenResourceError("the peer is gone, or took nothing for too long")
 
     def close(self) -> None:
-        """Drops what is unsent and sends nothing more; whoever waits for room hears of it."""
+        """Drops what is unsent, sends nothing more, and lets `drained` raise."""
         self._closed = True
         self._unsent = None
         self.deadline = math.inf
-        self._measure()
+        self._update_full()
 
     async def _flush(self) -> None:
-        hub = self._hub
         try:
             while self._unsent:
-                sent = await self._wire.send_some(self._unsent)
+                sent = await self._stream.send_some(self._unsent)
                 if self._closed:
                     return
                 del self._unsent[:sent]
-                self.deadline = hub.in_seconds(hub.limits.write_timeout)
-                self._measure()
+                self.deadline = self._clock.in_seconds(self._limits.write_timeout)
+                self._update_full()
         except trio.BrokenResourceError:
-            self._owner.lost()
+            self._sender.lost()
             return
         finally:
             self._flushing = False
         self._unsent = None
         self.deadline = math.inf
-        self._owner.settle()
+        self._sender.sent()
 
-    def _measure(self) -> None:
-        self.full = self.unsent > self._hub.limits.write_buffer
+    def _update_full(self) -> None:
+        self.full = self.unsent > self._limits.write_buffer
         if not self.full and self._room is not None:
             self._room.set()
             self._room = None

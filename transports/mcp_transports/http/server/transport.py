@@ -16,7 +16,7 @@ from mcp_actors.logging import log
 from mcp_actors.supervision import EVENT_STREAMS, SESSION_EXPIRY, STOP_STREAMS, start, start_again
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.listen_url import ListenUrl
-from mcp_transports.http.h1.shared_port import share_port
+from mcp_transports.http.port_sharing import share_port
 from mcp_transports.http.server.endpoint import Authenticate, Endpoint, EndpointPaths
 from mcp_transports.http.server.event_store import EventStore, MemoryEventStore
 from mcp_transports.http.server.http_sse import HttpSseChannels

@@ -1,0 +1,49 @@
+"""The requests of one connection that wait until those before them are answered."""
+
+from __future__ import annotations
+
+import trio
+
+from mcp_transports.http.h1.limits import HttpLimits
+from mcp_transports.http.h1.request import MalformedRequest, Request
+
+__all__ = ["Pipeline"]
+
+
+class Pipeline:
+    """A queue, with the bound up to which a connection reads ahead of its answers."""
+
+    __slots__ = ("_limits", "_resumed", "has_refusal", "read_ahead", "waiting")
+
+    def __init__(self, limits: HttpLimits) -> None:
+        self._limits = limits
+        self._resumed: trio.Event | None = None
+        self.waiting: list[Request | MalformedRequest] = []
+        self.read_ahead = 0
+        """Bytes read while an answer was outstanding."""
+        self.has_refusal = False
+        """Whether the last request is malformed. Its peer may still be sending, and should see why that is in vain."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much was read ahead that no more must be read now."""
+        limits = self._limits
+        return self.read_ahead > limits.pipelined_bytes or len(self.waiting) > limits.pipelined_requests
+
+    def put(self, requests: list[Request | MalformedRequest]) -> None:
+        """Adds requests, and empties the list that was given."""
+        self.waiting += requests
+        self.has_refusal = isinstance(requests[-1], MalformedRequest)
+        requests.clear()
+
+    def resume(self) -> None:
+        """Everything is answered, or nothing is going to be: reads on."""
+        self.read_ahead = 0
+        if self._resumed is not None:
+            self._resumed.set()
+
+    async def wait_until_resumed(self) -> None:
+        """Waits for `resume`."""
+        self._resumed = trio.Event()
+        await self._resumed.wait()
+        self._resumed = None
