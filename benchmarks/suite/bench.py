@@ -15,15 +15,15 @@ from benchmarks.suite.eras import Era
 from benchmarks.suite.fields.field import Field
 from benchmarks.suite.model import BenchmarkJob
 from benchmarks.suite.process import cpu_seconds, peak_mib, resident_kib
-from benchmarks.suite.server import Told
+from benchmarks.suite.server import HandlerEvents
 
-__all__ = ["Bench", "Clock", "Served", "ThisProcess", "percentile_us"]
+__all__ = ["Bench", "Served", "ThisProcess", "TimedBlock", "percentile_us"]
 
 
 class Served(Protocol):
     """What is known of the server's process."""
 
-    told: Told
+    told: HandlerEvents
 
     @property
     def pid(self) -> int: ...
@@ -35,7 +35,7 @@ class Served(Protocol):
 class ThisProcess:
     """A server in memory: its figures are those of the one process, the load's share included."""
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, told: HandlerEvents) -> None:
         self.told = told
 
     pid = 0
@@ -51,7 +51,7 @@ class ThisProcess:
 
 
 @dataclass
-class Clock:
+class TimedBlock:
     """What passed in a `Bench.timed` block: seconds, the server's processor time and this process's share."""
 
     seconds: float = 0.0
@@ -74,8 +74,8 @@ class Bench:
         return self.job.parameters[name]
 
     @contextmanager
-    def timed(self) -> Iterator[Clock]:
-        clock = Clock()
+    def timed(self) -> Iterator[TimedBlock]:
+        clock = TimedBlock()
         server_cpu = self.server.cpu_seconds()
         started, own_cpu = time.perf_counter(), time.process_time()
         yield clock

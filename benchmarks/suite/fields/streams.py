@@ -74,7 +74,7 @@ def wait_for(poll: select.epoll, until: float | None) -> list[tuple[int, int]]:
     return events
 
 
-class _Lane:
+class _StreamLane:
     __slots__ = ("blocked", "ends", "framing", "number", "out")
 
     def __init__(self, number: int, ends: Ends, framing: Framing) -> None:
@@ -93,15 +93,15 @@ class StreamField(Field):
         self._opener = opener
         self._framing = framing
         self._poll = select.epoll()
-        self._lanes: dict[int, _Lane] = {}
-        self._reading: dict[int, _Lane] = {}
+        self._lanes: dict[int, _StreamLane] = {}
+        self._reading: dict[int, _StreamLane] = {}
         self._unsent: set[int] = set()
         self._numbers = 0
 
     async def connect(self) -> int:
         ends = self._opener()
         self._numbers += 1
-        lane = _Lane(self._numbers, ends, self._framing())
+        lane = _StreamLane(self._numbers, ends, self._framing())
         self._lanes[lane.number] = lane
         self._reading[ends.read] = lane
         self._poll.register(ends.read, select.EPOLLIN)
@@ -126,7 +126,7 @@ class StreamField(Field):
                 break
         return found
 
-    def _read(self, lane: _Lane, found: list[Arrival]) -> None:
+    def _read(self, lane: _StreamLane, found: list[Arrival]) -> None:
         try:
             data = os.read(lane.ends.read, READ_BYTES)
         except BlockingIOError:
@@ -158,7 +158,7 @@ class StreamField(Field):
                 if not lane.blocked:
                     self._watch(lane, True)
 
-    def _watch(self, lane: _Lane, blocked: bool) -> None:
+    def _watch(self, lane: _StreamLane, blocked: bool) -> None:
         """Whether to be woken when this lane can be written to."""
         lane.blocked = blocked
         read, write, _ = lane.ends

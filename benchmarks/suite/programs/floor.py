@@ -61,7 +61,7 @@ async def call(params: Params, notify: Notify) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": arguments.get("text", "done")}], "isError": False}
 
 
-class Peer:
+class FloorConnection:
     """One connection that carries messages as they are."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
@@ -106,7 +106,7 @@ async def lines(source: int, sink: int) -> None:
     os.set_blocking(source, False)
     os.set_blocking(sink, False)
     async with trio.open_nursery() as nursery:
-        peer = Peer(nursery)
+        peer = FloorConnection(nursery)
 
         async def write() -> None:
             async for line in peer.queued:

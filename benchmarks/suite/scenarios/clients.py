@@ -17,7 +17,7 @@ from benchmarks.suite.model import BenchmarkJob, Point
 from benchmarks.suite.peers import OURS, client_command, server_command
 from benchmarks.suite.process import LoadError
 from benchmarks.suite.scenarios.solo import Start
-from benchmarks.suite.server import ROOT, Server, free_port
+from benchmarks.suite.server import ROOT, ServerProcess, free_port
 
 __all__ = ["client_calls"]
 
@@ -42,7 +42,7 @@ def _served(job: BenchmarkJob) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="mcp-") as directory:
         url = here.address(port, directory)
         command = server_command(OURS, {"python": sys.executable}, url, job.loads)
-        with Server(command, url, port, Path(directory), streams=False) as server:
+        with ServerProcess(command, url, port, Path(directory), streams=False) as server:
             if here.drive != "channel":
                 server.wait_until_open()
             yield url
