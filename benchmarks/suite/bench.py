@@ -1,4 +1,4 @@
-"""What a scenario works with while it runs, in the load process."""
+"""The objects that a scenario uses while it runs, in the load process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Bench", "Served", "ThisProcess", "TimedBlock", "percentile_us"]
 
 
 class Served(Protocol):
-    """What is known of the server's process."""
+    """Figures of the server's process."""
 
     told: HandlerEvents
 
@@ -33,7 +33,7 @@ class Served(Protocol):
 
 
 class ThisProcess:
-    """A server in memory: its figures are those of the one process, the load's share included."""
+    """A server in memory. Its figures are those of this process, including the share of the load."""
 
     def __init__(self, told: HandlerEvents) -> None:
         self.told = told
@@ -52,7 +52,7 @@ class ThisProcess:
 
 @dataclass
 class TimedBlock:
-    """What passed in a `Bench.timed` block: seconds, the server's processor time and this process's share."""
+    """Figures of a `Bench.timed` block: seconds, the server's processor time and this process's share."""
 
     seconds: float = 0.0
     server_cpu: float = 0.0
@@ -107,5 +107,5 @@ def _pin(server: int, processors: set[int]) -> None:
 
 
 def percentile_us(took: list[float], share: float) -> float:
-    """Microseconds within which that share of requests was answered."""
+    """Returns the microseconds within which that share of the requests was answered."""
     return sorted(took)[min(len(took) - 1, int(len(took) * share))] * 1e6

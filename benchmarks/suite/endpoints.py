@@ -1,4 +1,4 @@
-"""Transports by URL scheme: where a server is told to serve, and which field drives it."""
+"""Transports by URL scheme: the URL of a server, and the field that drives it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def transport(text: str) -> Transport:
 
 
 def raw_field(here: Transport, era: Era, server: ServerProcess) -> StreamField | HttpField:
-    """The field that drives ``server`` with bytes of our own."""
+    """Returns the field that drives ``server`` with raw bytes."""
     parts = urlsplit(server.url)
     host = f"127.0.0.1:{server.port}"
     if here.drive == "pipe":

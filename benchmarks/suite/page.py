@@ -1,4 +1,4 @@
-"""A document as one HTML page that needs nothing else: tables, and plots as inline SVG."""
+"""A document as one self-contained HTML page: tables, and plots as inline SVG."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def _nines(percentile: float) -> float:
 
 
 def _memory(document: Document) -> list[Plot]:
-    """What servers hold when they have started, and after the load of roundtrip."""
+    """The memory of servers after their start, and after the load of roundtrip."""
     samples = document.samples()
     transports = list(dict.fromkeys(key.transport for key in samples if key.scenario == "startup"))
     lines: dict[str, PlotLine] = {}

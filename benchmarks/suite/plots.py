@@ -1,4 +1,4 @@
-"""Plots as SVG, written here: no library, nothing from a network, readable as text."""
+"""Draws plots as SVG, without a library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process of a server: started, watched and ended by the load process."""
+"""Starts, watches and ends the process of a server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def free_port() -> int:
 
 
 class HandlerEvents:
-    """Reads what handlers tell by `benchmarks.suite.programs.telling`."""
+    """Reads the events that handlers wrote with `benchmarks.suite.programs.telling`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,7 +46,7 @@ class HandlerEvents:
         self._seen = 0
 
     def all(self) -> list[tuple[str, float]]:
-        """What is new: words and their times."""
+        """Returns the new events: words and their times."""
         with self.path.open("rb") as file:
             file.seek(self._seen)
             text = file.read()
@@ -138,7 +138,7 @@ class ServerProcess:
             time.sleep(LOOK_EVERY_SECONDS)
 
     def complaint(self) -> str:
-        """The last lines of what the server said on stderr."""
+        """Returns the last lines of the server's stderr."""
         lines = self._stderr.read_text(errors="replace").strip().splitlines()[-4:]
         return ": " + " / ".join(lines) if lines else ""
 

@@ -34,7 +34,10 @@ class _ChannelLane:
 
 
 class ChannelField(Field):
-    """The load's own work is more here than on a raw field: compare peers on one transport, or mind the generator."""
+    """Lanes over a transport's own client.
+
+    The load itself costs more than on a raw field, so figures compare peers on one transport only.
+    """
 
     def __init__(self, era: Era, url: str, nursery: trio.Nursery) -> None:
         super().__init__(era)
@@ -153,6 +156,6 @@ class ChannelField(Field):
         await trio.sleep(seconds)
 
     async def aclose(self) -> None:
-        """Leaves every lane."""
+        """Closes every lane."""
         for lane in tuple(self._lanes):
             await self.leave(lane)

@@ -44,7 +44,10 @@ class _HttpLane:
 
 
 class HttpField(Field):
-    """``opener`` opens a connection to the server, ``host`` and ``path`` are what its requests say."""
+    """Lanes over Streamable HTTP.
+
+    ``opener`` opens a connection to the server; ``host`` and ``path`` are those of its requests.
+    """
 
     def __init__(self, era: Era, opener: Callable[[], socket.socket], host: str, path: str) -> None:
         super().__init__(era)
@@ -82,7 +85,7 @@ class HttpField(Field):
         self._unsent.append(connection)
 
     async def begin(self) -> int:
-        """Waits for every answer of the opening: requests on other connections must not overtake it."""
+        """Waits for all answers of the handshake, since requests on other connections must not overtake it."""
         lane = await super().begin()
         self._settle_all(self._lanes[lane])
         return lane
@@ -139,7 +142,7 @@ class HttpField(Field):
         return found
 
     def _turn(self, until: float | None, found: list[Arrival]) -> bool:
-        """Sends what can be sent and reads what has come; whether anything happened."""
+        """Sends and reads as much as possible; returns whether anything happened."""
         self._flush()
         ready = wait_for(self._poll, until)
         for descriptor, event in ready:
@@ -194,7 +197,7 @@ class HttpField(Field):
         connection.socket.close()
 
     def cancel(self, lane: int, id: int) -> None:
-        """The modern era takes a request back by closing its connection."""
+        """Closes the connection of the request in the modern era, which cancels it."""
         if self.era == "legacy":
             super().cancel(lane, id)
             return
@@ -203,7 +206,7 @@ class HttpField(Field):
             self._drop(connection)
 
     async def attend(self, lane: int) -> None:
-        """Sessions get what answers nothing by a GET that stays open."""
+        """Opens the GET stream of a session, on which messages arrive that answer no request."""
         if self.era == "modern":
             return
         here = self._lanes[lane]
@@ -230,7 +233,7 @@ class HttpField(Field):
         del self._lanes[lane]
 
     def rest(self, lane: int) -> None:
-        """The session stays, at the server; its connections are taken by others."""
+        """Releases the connections; the session continues at the server."""
         here = self._lanes[lane]
         self._spare += here.free
         here.free = []

@@ -18,7 +18,7 @@ _CHUNKS = -1
 
 
 class ResponsePiece(NamedTuple):
-    """What a piece of a response brought: messages, and whether it was the last piece."""
+    """The messages in a piece of a response, and whether it was the last piece."""
 
     messages: list[bytes]
     complete: bool = False
@@ -37,7 +37,7 @@ _NOTHING = ResponsePiece([])
 
 
 class ResponseReader:
-    """Reads the responses of one connection, one outstanding at a time."""
+    """Reads the responses of one connection, of one request at a time."""
 
     # Heads repeat but for the date: each is parsed once, and a day of seconds is not kept.
     _heads: dict[bytes, _Head] = {}

@@ -1,4 +1,4 @@
-"""The floor: the least that could do the job on Trio, on each transport: ``floor URL``.
+"""The floor, the smallest server on Trio for each transport: ``floor URL``.
 
 A task and a cancel scope for every request, one writer task a connection, no schema, no protocol check.
 """
@@ -62,7 +62,7 @@ async def call(params: Params, notify: Notify) -> dict[str, Any]:
 
 
 class FloorConnection:
-    """One connection that carries messages as they are."""
+    """One connection that carries nothing but messages."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.nursery = nursery

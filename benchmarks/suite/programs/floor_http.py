@@ -18,7 +18,7 @@ def event(data: bytes) -> bytes:
 
 
 class FloorHttpConnection:
-    """One request after the other; closing the connection takes the one in flight back, as does its cancel."""
+    """A connection with one request at a time. Closing it cancels the request, as a cancellation does."""
 
     # Calls in flight by id, of all connections: there are no sessions here.
     calls: dict[int, trio.CancelScope] = {}

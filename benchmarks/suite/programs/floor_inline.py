@@ -1,4 +1,4 @@
-"""The least of all, which no engine that can cancel a call does: answered in the reader. ``floor_inline URL``."""
+"""The smallest server of all, which answers in the reader and so cannot cancel a call: ``floor_inline URL``."""
 
 from __future__ import annotations
 

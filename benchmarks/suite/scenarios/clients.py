@@ -1,4 +1,4 @@
-"""Clients are what is measured: calls of a typed tool in a closed loop, each client in a process of its own."""
+"""Measures clients: calls of a typed tool in a closed loop, each client in a process of its own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BUSY_SHARE = 0.75
 
 @contextmanager
 def _served(job: BenchmarkJob) -> Iterator[str]:
-    """Where the clients call: one server for all of them, and never what is slow; in memory that SDK's own."""
+    """Runs the server for the clients: one fast server for all of them, and in memory the one of their SDK."""
     here = transport(job.transport)
     if here.drive == "memory":
         yield "memory:"
