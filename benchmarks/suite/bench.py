@@ -1,4 +1,4 @@
-"""What a scenario works with while it runs, in the load process."""
+"""The objects that a scenario uses while it runs, in the load process."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from benchmarks.suite.eras import Era
 from benchmarks.suite.fields.field import Field
 from benchmarks.suite.model import BenchmarkJob
 from benchmarks.suite.process import cpu_seconds, peak_mib, resident_kib
-from benchmarks.suite.server import Told
+from benchmarks.suite.server import HandlerEvents
 
-__all__ = ["Bench", "Clock", "Served", "ThisProcess", "percentile_us"]
+__all__ = ["Bench", "Served", "ThisProcess", "TimedBlock", "percentile_us"]
 
 
 class Served(Protocol):
-    """What is known of the server's process."""
+    """Figures of the server's process."""
 
-    told: Told
+    told: HandlerEvents
 
     @property
     def pid(self) -> int: ...
@@ -33,9 +33,9 @@ class Served(Protocol):
 
 
 class ThisProcess:
-    """A server in memory: its figures are those of the one process, the load's share included."""
+    """A server in memory. Its figures are those of this process, including the share of the load."""
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, told: HandlerEvents) -> None:
         self.told = told
 
     pid = 0
@@ -51,8 +51,8 @@ class ThisProcess:
 
 
 @dataclass
-class Clock:
-    """What passed in a `Bench.timed` block: seconds, the server's processor time and this process's share."""
+class TimedBlock:
+    """Figures of a `Bench.timed` block: seconds, the server's processor time and this process's share."""
 
     seconds: float = 0.0
     server_cpu: float = 0.0
@@ -74,8 +74,8 @@ class Bench:
         return self.job.parameters[name]
 
     @contextmanager
-    def timed(self) -> Iterator[Clock]:
-        clock = Clock()
+    def timed(self) -> Iterator[TimedBlock]:
+        clock = TimedBlock()
         server_cpu = self.server.cpu_seconds()
         started, own_cpu = time.perf_counter(), time.process_time()
         yield clock
@@ -107,5 +107,5 @@ def _pin(server: int, processors: set[int]) -> None:
 
 
 def percentile_us(took: list[float], share: float) -> float:
-    """Microseconds within which that share of requests was answered."""
+    """Returns the microseconds within which that share of the requests was answered."""
     return sorted(took)[min(len(took) - 1, int(len(took) * share))] * 1e6

@@ -1,4 +1,4 @@
-"""Two runs, one after a change: what became slower or faster, and how sure that is."""
+"""Compares two runs, one before and one after a change: which figures changed, with what confidence."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class Comparison:
 
     @property
     def regressions(self) -> list[Change]:
-        """Those that chance does not explain, however many places were looked at."""
+        """Returns the regressions that are significant after correction for the number of comparisons."""
         return [change for change in self.of("regression") if change.sure]
 
 
 def compare(before: Document, after: Document, *, beside: str = "", least: float = 0.05) -> Comparison:
-    """Every metric of every place that both runs have. Changes of less than the share ``least`` are none.
+    """Compares every metric of every place that both runs have. Changes of less than the share ``least`` are ignored.
 
-    ``beside`` names a peer: then what is compared is the ratio to that peer, round by round, in each run.
+    If ``beside`` names a peer, the ratios to that peer are compared, round by round, in each run.
     """
     comparison = Comparison(remarks=_remarks(before, after, beside))
     first, second = _samples(before, beside), _samples(after, beside)
@@ -142,7 +142,7 @@ def _remarks(before: Document, after: Document, beside: str) -> list[str]:
 
 
 def comparison_text(comparison: Comparison) -> str:
-    """As Markdown: what differs first, then what was looked at without a result."""
+    """Returns Markdown: first the differences, then the comparisons without one."""
     lines = ["# Comparison", ""]
     verdicts: tuple[Verdict, ...] = ("regression", "improvement")
     for verdict in verdicts:

@@ -1,4 +1,4 @@
-"""Transports by URL scheme: where a server is told to serve, and which field drives it."""
+"""Transports by URL scheme: the URL of a server, and the field that drives it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.suite.fields.http import HttpField
 from benchmarks.suite.fields.streams import Ends, Lines, StreamField
 from benchmarks.suite.fields.websocket import WebSocketFrames, upgrade
 from benchmarks.suite.process import LoadError
-from benchmarks.suite.server import Server
+from benchmarks.suite.server import ServerProcess
 
 __all__ = ["TRANSPORTS", "Transport", "raw_field", "transport"]
 
@@ -59,8 +59,8 @@ def transport(text: str) -> Transport:
     return TRANSPORTS.get(scheme) or Transport(scheme, f"{scheme}://127.0.0.1:{{port}}")
 
 
-def raw_field(here: Transport, era: Era, server: Server) -> StreamField | HttpField:
-    """The field that drives ``server`` with bytes of our own."""
+def raw_field(here: Transport, era: Era, server: ServerProcess) -> StreamField | HttpField:
+    """Returns the field that drives ``server`` with raw bytes."""
     parts = urlsplit(server.url)
     host = f"127.0.0.1:{server.port}"
     if here.drive == "pipe":
@@ -84,7 +84,7 @@ def raw_field(here: Transport, era: Era, server: Server) -> StreamField | HttpFi
     return HttpField(era, open_http, host, parts.path or "/")
 
 
-def _connect(server: Server) -> socket.socket:
+def _connect(server: ServerProcess) -> socket.socket:
     server.wait_until_open()
     try:
         if server.socket_path:

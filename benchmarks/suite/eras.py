@@ -1,4 +1,4 @@
-"""The two eras as a raw load speaks them."""
+"""The differences between the two eras for a raw load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The goals as a table: the ratio that was reached, where it lies, and whether it is enough."""
+"""The goals as a table: the measured ratio, its interval, and whether it reaches the goal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Cell(NamedTuple):
 
 
 def goal_rows(document: Document, goals: Sequence[Goal] = GOALS) -> list[list[Cell]]:
-    """The head, then a row for each goal of which there is a ratio; no row at all if there is none."""
+    """Returns the head, then a row for each goal with a ratio; nothing if there is none."""
     found = _by_round(document)
     ran = {row.peer for row in document.rows} | {failure.peer for failure in document.failures}
     rows = [
@@ -47,7 +47,7 @@ def _by_round(document: Document) -> dict[tuple[Key, str], Rounds]:
 
 
 def _ratios(goal: Goal, against: Against, found: dict[tuple[Key, str], Rounds]) -> list[float]:
-    """Ours / theirs, round by round: only within one is the machine the same."""
+    """The ratio to the other peer in each round, since the machine is the same only within a round."""
     ours, theirs = found.get((goal.ours, goal.metric), {}), found.get((against.key, goal.metric), {})
     return [value / theirs[turn] for turn, value in ours.items() if theirs.get(turn)]
 
@@ -90,7 +90,7 @@ def _ratio(value: float) -> str:
 
 
 def about_goals(document: Document) -> str:
-    """Where, with what, when and by which command the figures were taken."""
+    """Returns the machine, the versions, the time and the command of the figures."""
     versions = document.versions
     named = [
         versions[name] if " " in versions[name] else f"{name} {versions[name]}"
@@ -114,7 +114,7 @@ def about_goals(document: Document) -> str:
 
 
 def goals_markdown(document: Document) -> str:
-    """The table with what is above it. Raises `LoadError` if no goal can be told from the document."""
+    """Returns the table and its introduction. Raises `LoadError` if the document has no figure for any goal."""
     rows = goal_rows(document)
     if not rows:
         raise LoadError("there are no figures for any goal; python -m benchmarks run --goals takes them")

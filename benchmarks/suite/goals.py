@@ -1,4 +1,4 @@
-"""The speed that this package is held to: rows of ratios, and the jobs that give exactly the figures they need."""
+"""The goals for the speed of this package, as ratios, and the jobs that measure exactly those."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ PARAMETERS = {"in_flight": "windows", "sessions": "sessions", "live_calls": "liv
 
 
 def goal_cases(goals: tuple[Goal, ...] = GOALS) -> list[Case]:
-    """What has to run for these rows, and no more: the parameters of a peer are the places where it is asked for."""
+    """Returns the jobs for these rows and no more. The parameters of a peer are the places at which it is needed."""
     needed: dict[tuple[str, str, str], dict[str, dict[str, Any]]] = {}
     for goal in goals:
         for key in goal.keys:

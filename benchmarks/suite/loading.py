@@ -13,7 +13,7 @@ __all__ = ["load_files"]
 
 
 def load_files(files: Iterable[str]) -> None:
-    """Imports each; a file calls `mcp_actors.discovery.register_transport` for what it offers."""
+    """Imports each file; it calls `mcp_actors.discovery.register_transport` for its transports."""
     for number, name in enumerate(files):
         path = Path(name).resolve()
         spec = importlib.util.spec_from_file_location(f"loaded_{number}_{path.stem}", path)

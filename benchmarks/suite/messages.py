@@ -1,4 +1,4 @@
-"""Messages as bytes, made once: what is sent per request while the clock runs costs next to nothing."""
+"""Messages as bytes, encoded in advance, so that sending one costs almost nothing during the measurement."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ID = re.compile(rb'"id": ?(\d+)')
 
 
 class Message(NamedTuple):
-    """An encoded message, and what a transport that mirrors it in headers has to know."""
+    """An encoded message, with the values that HTTP mirrors in headers."""
 
     data: bytes
     id: int | None = None
@@ -91,7 +91,7 @@ class Calls:
 
 
 def id_of(data: bytes) -> int | None:
-    """The id of an answer; nothing for a notification."""
+    """Returns the id of an answer; ``None`` for a notification."""
     match = _ID.search(data)
     return int(match[1]) if match else None
 
@@ -106,7 +106,7 @@ def answer_to(data: bytes) -> dict[str, Any]:
 
 
 def check_sums(answers: Sequence[bytes], chance: random.Random) -> None:
-    """Every answer is a good one and, on a sample, the right sum."""
+    """Checks that every answer is a result and, in a sample, the right sum."""
     for data in answers:
         if b'"error"' in data or b'"isError":true' in data:
             raise LoadError(f"not a good answer: {data[:300]!r}")

@@ -1,4 +1,4 @@
-"""What a run is made of: jobs go to load processes, rows come back, a document holds all of them."""
+"""The data of a run: jobs for load processes, the rows that they return, and a document with all of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Place = tuple[tuple[str, int | str], ...]
 
 
 class Metric(NamedTuple):
-    """How a figure is told."""
+    """The name, unit and direction of a figure."""
 
     title: str
     unit: str
@@ -90,7 +90,7 @@ class BenchmarkJob:
 
 @dataclass
 class Point:
-    """What a scenario measured at one place. ``took`` are seconds, one for each request.
+    """The measurement of a scenario at one place. ``took`` has the seconds of each request.
 
     ``generator`` is the share of a processor that the load itself took, where that is another process; ``note`` is
     what a reader of the figure must know.
@@ -104,7 +104,7 @@ class Point:
 
 
 class Key(NamedTuple):
-    """What rows of all rounds have in common."""
+    """The fields that the rows of all rounds have in common."""
 
     scenario: str
     transport: str
@@ -138,7 +138,7 @@ class Row:
 
 @dataclass
 class JobFailure:
-    """A job that gave no figure, and why. It is not tried again in later rounds."""
+    """A job without a figure, and the reason. It is not repeated in later rounds."""
 
     scenario: str
     transport: str
@@ -149,7 +149,7 @@ class JobFailure:
 
 @dataclass
 class Document:
-    """A run: where, with what, every sample, and what failed."""
+    """A run: the machine, the versions, every sample, and the failures."""
 
     machine: dict[str, str]
     versions: dict[str, str]
@@ -175,7 +175,7 @@ class Document:
 
     @classmethod
     def read(cls, path: Path) -> Document:
-        """Raises `LoadError` for a file that is none of ours."""
+        """Reads a document. Raises `LoadError` for a file that is none."""
         try:
             members = json.loads(path.read_text())
             if members.pop("format") != FORMAT:

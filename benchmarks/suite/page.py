@@ -1,4 +1,4 @@
-"""A document as one HTML page that needs nothing else: tables, and plots as inline SVG."""
+"""A document as one self-contained HTML page: tables, and plots as inline SVG."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from html import escape
 from benchmarks.suite.goal_table import goal_rows
 from benchmarks.suite.model import METRICS, Document, place_text
 from benchmarks.suite.peers import OURS
-from benchmarks.suite.plots import Line, Plot
+from benchmarks.suite.plots import Plot, PlotLine
 from benchmarks.suite.report import about, how_to_read, tables
 from benchmarks.suite.statistics import interval, median
 from benchmarks.suite.views import percentiles, warnings_in_short
@@ -106,12 +106,12 @@ def _curves(document: Document) -> list[Plot]:
     plots = []
     samples = document.samples()
     for scenario, member, metric, x, title in CURVES:
-        found: dict[tuple[str, str], dict[str, Line]] = {}
+        found: dict[tuple[str, str], dict[str, PlotLine]] = {}
         for key, metrics in samples.items():
             at = dict(key.at)
             if key.scenario == scenario and member in at and len(at) == 1 and metric in metrics:
                 lines = found.setdefault((key.transport, key.era), {})
-                line = lines.setdefault(key.peer, Line(key.peer, []))
+                line = lines.setdefault(key.peer, PlotLine(key.peer, []))
                 line.points.append(_point(float(at[member]), metrics[metric]))
         plots += [
             Plot(
@@ -137,12 +137,12 @@ def _transports(document: Document) -> list[Plot]:
     plots = []
     for metric in ("per_second", "p50_us", "cpu_us"):
         for era in ("legacy", "modern"):
-            lines: dict[str, Line] = {}
+            lines: dict[str, PlotLine] = {}
             for key, metrics in samples.items():
                 at = dict(key.at)
                 here = (key.scenario, key.peer, key.era) == ("roundtrip", OURS, era)
                 if here and set(at) == {"in_flight"} and metric in metrics:
-                    line = lines.setdefault(key.transport, Line(key.transport, []))
+                    line = lines.setdefault(key.transport, PlotLine(key.transport, []))
                     line.points.append(_point(float(at["in_flight"]), metrics[metric]))
             told = METRICS[metric]
             plots.append(Plot(f"{told.title}, {era}", "requests in flight", told.unit, list(lines.values())))
@@ -150,7 +150,7 @@ def _transports(document: Document) -> list[Plot]:
 
 
 def _distributions(document: Document) -> list[Plot]:
-    found: dict[tuple[str, str, str, str], list[Line]] = {}
+    found: dict[tuple[str, str, str, str], list[PlotLine]] = {}
     for key in document.samples():
         at = dict(key.at)
         if (
@@ -162,7 +162,7 @@ def _distributions(document: Document) -> list[Plot]:
         name, where = key.peer, place_text(key.at)
         if "live_calls" in at:
             name, where = f"{key.peer}, beside {at['beside']}", f"{at['live_calls']} live calls"
-        line = Line(name, [(_nines(share), us, us, us) for share, us in percentiles(document, key)])
+        line = PlotLine(name, [(_nines(share), us, us, us) for share, us in percentiles(document, key)])
         found.setdefault((key.scenario, key.transport, key.era, where), []).append(line)
     ticks = [(_nines(share), f"{share:g} %") for share in (0, 50, 90, 99, 99.9, 99.99)]
     plots = []
@@ -180,13 +180,13 @@ def _nines(percentile: float) -> float:
 
 
 def _memory(document: Document) -> list[Plot]:
-    """What servers hold when they have started, and after the load of roundtrip."""
+    """The memory of servers after their start, and after the load of roundtrip."""
     samples = document.samples()
     transports = list(dict.fromkeys(key.transport for key in samples if key.scenario == "startup"))
-    lines: dict[str, Line] = {}
+    lines: dict[str, PlotLine] = {}
     for key, metrics in samples.items():
         if key.scenario == "startup" and "rss_mib" in metrics:
-            line = lines.setdefault(f"{key.peer}", Line(key.peer, []))
+            line = lines.setdefault(f"{key.peer}", PlotLine(key.peer, []))
             place = transports.index(key.transport) + (0.15 if key.era == "modern" else -0.15)
             line.points.append(_point(place, metrics["rss_mib"]))
     ticks = [(float(place), name) for place, name in enumerate(transports)]

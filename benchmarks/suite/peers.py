@@ -1,4 +1,4 @@
-"""Who is measured: a peer is a row of the table, and a program that is started with a URL."""
+"""The peers: each is a row of a table, and a program that is started with a URL."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ PEERS = {
 
 
 def server_command(name: str, prepared: dict[str, str], url: str, loads: tuple[str, ...] = ()) -> list[str]:
-    """How the peer's program is started to serve at ``url``."""
+    """Returns the command that makes the peer's program serve at ``url``."""
     peer = PEERS[name]
     if peer.npm:
         return [prepared["node"], str(PROGRAMS / f"{peer.program}.mjs"), url, prepared["modules"]]
@@ -146,7 +146,7 @@ def server_command(name: str, prepared: dict[str, str], url: str, loads: tuple[s
 
 
 def client_command(name: str, prepared: dict[str, str], work: str) -> list[str]:
-    """How the peer's client is started to do ``work``, which is JSON: see `scenarios.clients`."""
+    """Returns the command that makes the peer's client do ``work``, which is JSON: see `scenarios.clients`."""
     peer = PEERS[name]
     if peer.pip:
         return [prepared["python"], str(PROGRAMS / f"{peer.client}.py"), work]

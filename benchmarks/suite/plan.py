@@ -1,4 +1,4 @@
-"""Which jobs a run has: every scenario on every transport in every era for every peer that can do it."""
+"""The jobs of a run: every scenario on every transport in every era for every peer that supports them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["FULL", "QUICK", "TOY", "Case", "Size", "make_plan"]
 
 @dataclass(frozen=True)
 class Size:
-    """How long a run is. ``seconds`` is the length of one loop; no job is begun after ``budget`` seconds."""
+    """The length of a run. ``seconds`` is the length of one loop; no job is begun after ``budget`` seconds."""
 
     name: Literal["quick", "full", "toy", "goals"]
     rounds: int
@@ -38,7 +38,7 @@ TOY = Size("toy", 1, 0.05, ("ours",), ("stdio", "http", "memory"))
 
 @dataclass(frozen=True)
 class Case:
-    """What is done to several peers in turn within a round. ``parameters`` of a peer replace those of the size."""
+    """Jobs for several peers, one after another in a round. ``parameters`` of a peer replace those of the size."""
 
     scenario: Scenario
     transport: str
@@ -70,7 +70,7 @@ def make_plan(
     peers: Sequence[str] = (),
     eras: Sequence[str] = (),
 ) -> list[Case]:
-    """Raises `LoadError` for names that nobody knows. Empty means all that the size has."""
+    """Returns the jobs; empty names mean all of the size. Raises `LoadError` for unknown names."""
     for given, known, what in ((scenarios, SCENARIOS, "scenario"), (peers, PEERS, "peer")):
         unknown = [name for name in given if name not in known]
         if unknown:

@@ -1,4 +1,4 @@
-"""Plots as SVG, written here: no library, nothing from a network, readable as text."""
+"""Draws plots as SVG, without a library."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-__all__ = ["Line", "Plot", "colour"]
+__all__ = ["Plot", "PlotLine", "colour"]
 
 WIDTH, HEIGHT = 460, 300
 LEFT, RIGHT, TOP, BOTTOM = 62, 26, 34, 46
@@ -33,7 +33,7 @@ def _place(name: str) -> int:
 
 
 @dataclass
-class Line:
+class PlotLine:
     """``points`` are (x, y, lowest y, highest y)."""
 
     name: str
@@ -47,15 +47,15 @@ class Plot:
     title: str
     x: str
     y: str
-    lines: list[Line] = field(default_factory=list)
+    lines: list[PlotLine] = field(default_factory=list)
     log_x: bool = True
     log_y: bool = True
     ticks_x: list[tuple[float, str]] = field(default_factory=list)
 
-    def _drawn(self) -> list[Line]:
+    def _drawn(self) -> list[PlotLine]:
         """Lines that have points; nothing, and less, has no place on a logarithmic scale."""
         lines = [
-            Line(line.name, [point for point in line.points if point[2] > 0 or not self.log_y])
+            PlotLine(line.name, [point for point in line.points if point[2] > 0 or not self.log_y])
             for line in self.lines
         ]
         return [line for line in lines if line.points]
@@ -102,7 +102,9 @@ class Plot:
         return "\n".join([*parts, "</svg>"])
 
 
-def _draw(line: Line, ink: str, across: Callable[[float], float], up: Callable[[float], float]) -> list[str]:
+def _draw(
+    line: PlotLine, ink: str, across: Callable[[float], float], up: Callable[[float], float]
+) -> list[str]:
     points = sorted(line.points)
     path = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y, _, _ in points)
     dashes = DASHES.get(line.name.partition(", ")[2] or line.name)

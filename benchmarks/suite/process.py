@@ -1,4 +1,4 @@
-"""What the system knows of a process that is measured."""
+"""The operating system's figures of a process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["LoadError", "cpu_seconds", "peak_mib", "resident_kib"]
 
 
 class LoadError(Exception):
-    """The server did not answer as it should, so there is no figure."""
+    """The server did not answer correctly, so there is no figure."""
 
 
 def cpu_seconds(pid: int) -> float:
@@ -24,5 +24,5 @@ def peak_mib(pid: int) -> float:
 
 
 def resident_kib(pid: int) -> int:
-    """Memory the process holds now. What ``status`` says of it may be some pages behind."""
+    """Returns the memory that the process has now; the figure of ``status`` may be some pages behind."""
     return int(Path(f"/proc/{pid}/smaps_rollup").read_text().partition("\nRss:")[2].split()[0])

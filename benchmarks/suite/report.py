@@ -21,7 +21,7 @@ __all__ = ["about", "how_to_read", "markdown", "tables"]
 
 
 def about(document: Document) -> list[tuple[str, str]]:
-    """Where and with what the figures were taken."""
+    """Returns the machine and the versions of the figures."""
     options = document.options
     size = (
         f"{options['size']}, {options['rounds']} rounds, loops of {options['seconds']:g} s, seed {options['seed']}, "

@@ -43,7 +43,7 @@ OWN_PACKAGES = ("mcp-actors", "trio", "msgspec", "attrs", "cattrs", "httptools",
 def prepare_peers(
     names: set[str], cache: Path, console: Console, *, refresh: bool
 ) -> dict[str, dict[str, str]]:
-    """Installs what is missing. A peer that cannot be installed is left out, and that is said."""
+    """Installs the missing programs. A peer that cannot be installed is left out, with a message."""
     prepared = {}
     for name in PEERS:
         if name not in names:
@@ -57,7 +57,7 @@ def prepare_peers(
 
 
 def run_job(job: BenchmarkJob) -> list[dict[str, Any]]:
-    """One job in a load process of its own. Raises `LoadError` with what it complained of."""
+    """Runs one job in a load process of its own. Raises `LoadError` with its error message."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.suite.worker"],
@@ -138,7 +138,7 @@ def run_plan(
 
 
 def _in_turn(case: Case, turn: int, prepared: dict[str, dict[str, str]]) -> list[str]:
-    """Who begins changes from round to round."""
+    """The peers in an order that changes from round to round."""
     able = [peer for peer in case.peers if peer in prepared]
     first = turn % len(able) if able else 0
     return able[first:] + able[:first]
@@ -178,7 +178,7 @@ def _progress(console: Console, total: int) -> Iterator[Any]:
 
 
 def machine(load: str) -> dict[str, str]:
-    """What the figures were taken on."""
+    """Returns a description of this machine."""
     cpuinfo = Path("/proc/cpuinfo")
     model = platform.processor() or platform.machine()
     if cpuinfo.exists():

@@ -1,4 +1,4 @@
-"""The process of a server: started, watched and ended by the load process."""
+"""Starts, watches and ends the process of a server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ from benchmarks.suite.fields.streams import Ends
 from benchmarks.suite.process import LoadError, cpu_seconds, peak_mib, resident_kib
 from benchmarks.suite.programs.telling import TELL
 
-__all__ = ["END_WITHIN_SECONDS", "PROFILE_WITHIN_SECONDS", "ROOT", "Server", "Told", "free_port"]
+__all__ = [
+    "END_WITHIN_SECONDS",
+    "PROFILE_WITHIN_SECONDS",
+    "ROOT",
+    "HandlerEvents",
+    "ServerProcess",
+    "free_port",
+]
 
 ROOT = Path(__file__).parent.parent.parent
 START_WITHIN_SECONDS = 30.0
@@ -30,8 +37,8 @@ def free_port() -> int:
         return port
 
 
-class Told:
-    """Reads what handlers tell by `benchmarks.suite.programs.telling`."""
+class HandlerEvents:
+    """Reads the events that handlers wrote with `benchmarks.suite.programs.telling`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -39,7 +46,7 @@ class Told:
         self._seen = 0
 
     def all(self) -> list[tuple[str, float]]:
-        """What is new: words and their times."""
+        """Returns the new events: words and their times."""
         with self.path.open("rb") as file:
             file.seek(self._seen)
             text = file.read()
@@ -49,7 +56,7 @@ class Told:
         return [(word, float(number)) for word, _, number in pairs]
 
 
-class Server:
+class ServerProcess:
     """Runs ``command`` for the length of a ``with`` block. Its pid is 0 when it is this process itself."""
 
     def __init__(
@@ -64,7 +71,7 @@ class Server:
     ) -> None:
         self.url = url
         self.port = port
-        self.told = Told(directory / "told")
+        self.told = HandlerEvents(directory / "told")
         parts = urlsplit(url)
         self.socket_path = ""
         if "unix" in parts.scheme:
@@ -131,11 +138,11 @@ class Server:
             time.sleep(LOOK_EVERY_SECONDS)
 
     def complaint(self) -> str:
-        """The last lines of what the server said on stderr."""
+        """Returns the last lines of the server's stderr."""
         lines = self._stderr.read_text(errors="replace").strip().splitlines()[-4:]
         return ": " + " / ".join(lines) if lines else ""
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> ServerProcess:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""What a handful of rounds allows to be said, and no more.
+"""Statistics for few samples.
 
 Nothing here assumes a distribution. Rounds are the samples, never single requests: those of one round depend on each
 other, and thousands of them would prove anything.

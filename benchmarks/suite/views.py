@@ -1,4 +1,4 @@
-"""What reports show of a document: medians with intervals, ratios side by side, merged distributions."""
+"""The contents of reports: medians with intervals, ratios side by side, merged distributions."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def shown_metrics(scenario: str, all_of_it: Iterable[Group]) -> list[str]:
 
 
 def number(value: float) -> str:
-    """A figure to read: whole, or with digits that mean something."""
+    """Returns a figure with its significant digits."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -85,7 +85,7 @@ def figure_text(samples: list[float]) -> str:
 
 
 def ratio_text(group: Group, metric: str, better: str, other: str) -> str:
-    """How many times better ours is than ``other``: the median of the rounds' own ratios, with its interval."""
+    """Returns the ratio of ours to ``other``: the median of the ratios of the rounds, with its interval."""
     mine = group.samples.get(OURS, {}).get(metric)
     theirs = group.samples.get(other, {}).get(metric)
     if not mine or not theirs or len(mine) != len(theirs) or not all(mine) or not all(theirs):

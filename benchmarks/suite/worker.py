@@ -28,7 +28,13 @@ from benchmarks.suite.peers import server_command
 from benchmarks.suite.process import LoadError
 from benchmarks.suite.programs.telling import TELL
 from benchmarks.suite.scenarios.table import SCENARIOS
-from benchmarks.suite.server import END_WITHIN_SECONDS, PROFILE_WITHIN_SECONDS, Server, Told, free_port
+from benchmarks.suite.server import (
+    END_WITHIN_SECONDS,
+    PROFILE_WITHIN_SECONDS,
+    HandlerEvents,
+    ServerProcess,
+    free_port,
+)
 
 __all__ = ["encoded", "main", "measure"]
 
@@ -66,7 +72,7 @@ class _Starter:
         directory = self._directory / str(self._number)
         directory.mkdir()
         if self._here.drive == "memory":
-            told = Told(directory / "told")
+            told = HandlerEvents(directory / "told")
             os.environ[TELL] = str(told.path)
             async with _opening().in_memory(era, f"{self._here.url}-{self._number}") as field:
                 yield self._bench(era, field, ThisProcess(told))
@@ -76,7 +82,7 @@ class _Starter:
         command = [*job.prefix, *server_command(job.peer, job.prepared, url, job.loads)]
         streams = SCENARIOS[job.scenario].streams
         end_within = PROFILE_WITHIN_SECONDS if job.prefix else END_WITHIN_SECONDS
-        with Server(command, url, port, directory, streams=streams, end_within=end_within) as server:
+        with ServerProcess(command, url, port, directory, streams=streams, end_within=end_within) as server:
             try:
                 if self._here.drive != "channel":
                     async with raw_field(self._here, era, server) as raw:

@@ -155,14 +155,15 @@ class PatternConverter:
 
     def convert(self, value: Any) -> str:
         """Raises `ConversionError` for what is no string or of the wrong length, `ValueError` for the patterns."""
-        try:
-            text: str = convert(value, self._inner)
-        except msgspec.ValidationError as error:
-            raise ConversionError(problems_of(error)) from None
+        if self._inner is not str or value.__class__ is not str:
+            try:
+                value = convert(value, self._inner)
+            except msgspec.ValidationError as error:
+                raise ConversionError(problems_of(error)) from None
         for each in self._patterns:
-            if not each.matches(text):
+            if not each.matches(value):
                 raise ValueError(f'must match the pattern "{each.pattern}"')
-        return text
+        return typing.cast(str, value)
 
 
 class MappingConverter:

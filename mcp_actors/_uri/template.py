@@ -42,12 +42,12 @@ class UriTemplate:
         self._pattern = plain_pattern(self._steps)
 
     def match(self, uri: str) -> dict[str, str] | None:
-        """The values of the variables, percent-decoded, or ``None`` if this is no URI of the template.
+        """Returns the values of the variables, percent-decoded, or ``None`` if the URI does not match the template.
 
-        ``{var}`` takes at least one character, and none of ``/ ? #``; ``{+var}`` and ``{/var*}`` cross ``/``. An
-        expression with another operator than ``+`` may be absent: its variables are absent from the result, too.
-        Query parameters come in any order, but none that the template does not have. A list is one string, with the
-        separators it has in the URI; the length in ``{var:3}`` is an upper bound.
+        ``{var}`` matches at least one character, and none of ``/ ? #``; ``{+var}`` and ``{/var*}`` also match ``/``.
+        An expression with another operator than ``+`` may be absent from the URI, and its variables are then absent
+        from the result. Query parameters may have any order, but must all be in the template. A list is one string
+        with the separators of the URI. The length in ``{var:3}`` is an upper bound.
         """
         if not uri.isascii():
             uri = quote(uri, safe=PRINTABLE)

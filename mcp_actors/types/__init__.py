@@ -1,8 +1,8 @@
 """The vocabulary of the protocol: one attrs class for each kind of object, the same for every revision.
 
-Attributes are the snake_case of the names on the wire (``_meta`` is ``meta``), ``None`` is absent, and ``extra`` holds
-members that arrived and are not known here; they are written back. Nothing in here knows how JSON is read or written,
-nor which revision has what: that is the business of the eras.
+Attributes have the snake_case of the names in JSON (``_meta`` is ``meta``). ``None`` means absent. ``extra`` holds
+received members that the class does not have; they are written back. Nothing here knows how JSON is read or written,
+or which revision has which member.
 """
 
 from __future__ import annotations

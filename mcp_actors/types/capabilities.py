@@ -1,4 +1,4 @@
-"""What each side can do, and what it calls itself."""
+"""The capabilities of clients and servers, and the names of programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 @attrs.define
 class Implementation:
-    """Name and version of a program, for display and diagnosis only: nothing may be decided by it."""
+    """The name and version of a program, for display and diagnosis only: no behaviour may depend on it."""
 
     name: str
     version: str
@@ -36,7 +36,7 @@ class Implementation:
 
 @attrs.define
 class RootsCapability:
-    """The client answers ``roots/list``; with ``list_changed`` it also tells of changes."""
+    """The client answers ``roots/list``; with ``list_changed`` it also notifies the server of changes."""
 
     list_changed: bool | None = None
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
@@ -44,7 +44,7 @@ class RootsCapability:
 
 @attrs.define
 class SamplingCapability:
-    """The client answers ``sampling/createMessage``; ``{}`` in a member means that it is supported."""
+    """The client answers ``sampling/createMessage``. A member that is ``{}`` means that the feature is supported."""
 
     context: dict[str, Any] | None = None
     tools: dict[str, Any] | None = None
@@ -53,7 +53,7 @@ class SamplingCapability:
 
 @attrs.define
 class ElicitationCapability:
-    """The client answers ``elicitation/create``. Neither member means form only."""
+    """The client answers ``elicitation/create``. Without any member it supports forms only."""
 
     form: dict[str, Any] | None = None
     url: dict[str, Any] | None = None
@@ -62,9 +62,9 @@ class ElicitationCapability:
 
 @attrs.define
 class ClientCapabilities:
-    """What a client can do. A member that is present counts, even when it is empty.
+    """The capabilities of a client. A member that is present is declared, even if it is empty.
 
-    ``extensions`` maps an extension's identifier to its settings; ``tasks`` is passed on as it is.
+    ``extensions`` maps the identifier of an extension to its settings; ``tasks`` is passed on unchanged.
     """
 
     experimental: dict[str, Any] | None = None
@@ -86,7 +86,7 @@ class PromptsCapability:
 
 @attrs.define
 class ResourcesCapability:
-    """The server has resources; with ``subscribe`` it tells of changes of single ones."""
+    """The server has resources; with ``subscribe`` it also notifies clients of changes of a single one."""
 
     subscribe: bool | None = None
     list_changed: bool | None = None
@@ -103,7 +103,7 @@ class ToolsCapability:
 
 @attrs.define
 class ServerCapabilities:
-    """What a server can do. A member that is present counts, even when it is empty."""
+    """The capabilities of a server. A member that is present is declared, even if it is empty."""
 
     experimental: dict[str, Any] | None = None
     logging: dict[str, Any] | None = None

@@ -20,7 +20,7 @@ __all__ = [
 
 @attrs.define
 class PromptReference:
-    """Names a prompt."""
+    """Refers to a prompt by its name."""
 
     type: ClassVar[Literal["ref/prompt"]] = "ref/prompt"
 
@@ -31,7 +31,7 @@ class PromptReference:
 
 @attrs.define
 class ResourceTemplateReference:
-    """Names a resource template; ``uri`` is the template's text."""
+    """Refers to a resource template; ``uri`` is the text of the template."""
 
     type: ClassVar[Literal["ref/resource"]] = "ref/resource"
 
@@ -44,7 +44,7 @@ CompletionReference = PromptReference | ResourceTemplateReference
 
 @attrs.define
 class CompletionArgument:
-    """The argument being typed and what is typed of it so far."""
+    """The argument that is being typed, and the part of its value that was typed so far."""
 
     name: str
     value: str
@@ -53,7 +53,7 @@ class CompletionArgument:
 
 @attrs.define
 class CompletionContext:
-    """The values of the arguments that were settled before."""
+    """The values of the arguments that were completed before."""
 
     arguments: dict[str, str] | None = None
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
@@ -61,7 +61,7 @@ class CompletionContext:
 
 @attrs.define
 class CompleteParams:
-    """Asks for values of one argument."""
+    """Params of ``completion/complete``, which asks for values of one argument."""
 
     ref: CompletionReference
     argument: CompletionArgument
@@ -72,7 +72,7 @@ class CompleteParams:
 
 @attrs.define
 class Completion:
-    """At most 100 values, best first; ``total`` may count more than were sent."""
+    """At most 100 values, the best first. ``total`` also counts those that were not sent."""
 
     values: list[str]
     total: int | None = None
@@ -82,7 +82,7 @@ class Completion:
 
 @attrs.define
 class CompleteResult:
-    """The answer to `CompleteParams`."""
+    """Result of ``completion/complete``."""
 
     result_type: ClassVar[Literal["complete"]] = "complete"
 

@@ -1,4 +1,4 @@
-"""Content blocks: what tools, prompts and models say; and the annotations and icons that go with them."""
+"""Content blocks, of which the results of tools, prompts and models consist."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class AudioContent:
 
 @attrs.define
 class ResourceLink(Resource):
-    """Points at a resource that the client may read; it need not be one that ``resources/list`` shows."""
+    """Refers to a resource that the client may read; ``resources/list`` need not have it."""
 
     type: ClassVar[Literal["resource_link"]] = "resource_link"
 

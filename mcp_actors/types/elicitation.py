@@ -1,4 +1,4 @@
-"""Elicitation: a server asks the person in front of the client, by a form or by a web page."""
+"""Elicitation: a server asks the user of the client, by a form or by a web page."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ ElicitAction = Literal["accept", "decline", "cancel"]
 
 @attrs.define
 class ElicitFormParams:
-    """Asks by a form. ``requested_schema`` is a plain JSON Schema of a flat object: see `form_schema`.
+    """Asks by a form. ``requested_schema`` is the plain JSON Schema of a flat object: see `form_schema`.
 
-    Never ask for a secret this way.
+    A server must not ask for secrets this way (MCP 2025-11-25, Client Features, Elicitation).
     """
 
     method: ClassVar[Literal["elicitation/create"]] = "elicitation/create"
@@ -38,9 +38,9 @@ class ElicitFormParams:
 
 @attrs.define
 class ElicitUrlParams:
-    """Asks the person to visit ``url``.
+    """Asks the user to visit ``url``.
 
-    ``elicitation_id`` is for the one revision with sessions that knows this mode: needed there, left out elsewhere.
+    ``elicitation_id`` is required in the only revision with sessions that has this mode, and left out in others.
     """
 
     method: ClassVar[Literal["elicitation/create"]] = "elicitation/create"
@@ -58,7 +58,7 @@ ElicitParams = ElicitFormParams | ElicitUrlParams
 
 @attrs.define
 class ElicitResult:
-    """What the person did. Only an accepted form has ``content``: text, numbers, booleans or lists of text."""
+    """The reaction of the user. Only an accepted form has ``content``: strings, numbers, booleans, lists of strings."""
 
     action: ElicitAction
     content: dict[str, Any] | None = None
@@ -68,7 +68,7 @@ class ElicitResult:
 
 @attrs.define
 class ElicitationCompleteParams:
-    """What was asked for by url has been done."""
+    """Params of ``notifications/elicitation/complete``: the user has finished at the URL."""
 
     elicitation_id: str
     meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
@@ -76,7 +76,7 @@ class ElicitationCompleteParams:
 
 
 def fill_defaults(requested_schema: Mapping[str, Any], content: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The accepted ``content`` plus the schema's defaults for what it leaves out (SEP-1034), as a new dict."""
+    """Returns a new dict with ``content`` and the schema's defaults for members that it does not have (SEP-1034)."""
     filled = dict(content or {})
     properties = requested_schema.get("properties")
     if isinstance(properties, Mapping):

@@ -1,6 +1,6 @@
-"""The vocabulary of elicitation forms: typed schemas for who writes one, and the check of an answer.
+"""Classes for the fields of elicitation forms, and the validation of an answer.
 
-Using these classes is optional: ``requested_schema`` is a plain dict, which `form_schema` makes out of them.
+Using the classes is optional: ``requested_schema`` is a plain dict, which `form_schema` makes of them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ StringFormat = Literal["email", "uri", "date", "date-time"]
 
 @attrs.define(kw_only=True)
 class StringSchema:
-    """Free text."""
+    """A text field."""
 
     type: ClassVar[str] = "string"
 
@@ -48,7 +48,7 @@ class StringSchema:
 
 @attrs.define(kw_only=True)
 class NumberSchema:
-    """A number; with ``type="integer"`` a whole one."""
+    """A field for a number; with ``type="integer"`` for an integer."""
 
     type: Literal["number", "integer"] = "number"
     title: str | None = None
@@ -60,7 +60,7 @@ class NumberSchema:
 
 @attrs.define(kw_only=True)
 class BooleanSchema:
-    """Yes or no."""
+    """A field for a boolean."""
 
     type: ClassVar[str] = "boolean"
 
@@ -71,7 +71,7 @@ class BooleanSchema:
 
 @attrs.define
 class EnumOption:
-    """One choice: the value that is answered and the words that are shown."""
+    """One choice: ``const`` is the value in the answer, ``title`` the text that is shown."""
 
     const: str
     title: str
@@ -79,7 +79,7 @@ class EnumOption:
 
 @attrs.define
 class UntitledSingleSelectEnumSchema:
-    """One of some values, shown as they are."""
+    """A choice of one value; the values themselves are shown."""
 
     type: ClassVar[str] = "string"
 
@@ -91,7 +91,7 @@ class UntitledSingleSelectEnumSchema:
 
 @attrs.define
 class TitledSingleSelectEnumSchema:
-    """One of some values, shown by their titles."""
+    """A choice of one value; their titles are shown."""
 
     type: ClassVar[str] = "string"
 
@@ -103,7 +103,7 @@ class TitledSingleSelectEnumSchema:
 
 @attrs.define
 class UntitledMultiSelectEnumSchema:
-    """Any number of some values, shown as they are."""
+    """A choice of several values; the values themselves are shown."""
 
     type: ClassVar[str] = "array"
 
@@ -117,7 +117,7 @@ class UntitledMultiSelectEnumSchema:
 
 @attrs.define
 class TitledMultiSelectEnumSchema:
-    """Any number of some values, shown by their titles."""
+    """A choice of several values; their titles are shown."""
 
     type: ClassVar[str] = "array"
 
@@ -131,7 +131,7 @@ class TitledMultiSelectEnumSchema:
 
 @attrs.define
 class LegacyTitledEnumSchema:
-    """The older way to give titles: ``enum_names`` stand in the order of ``enum``."""
+    """A choice of one value, as earlier revisions have it: ``enum_names`` has the titles in the order of ``enum``."""
 
     type: ClassVar[str] = "string"
 
@@ -163,7 +163,12 @@ _WIRE_NAMES = {
 def form_schema(
     properties: Mapping[str, PrimitiveSchema | Mapping[str, Any]], *, required: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """Makes the plain dict for ``requested_schema``; a property may also be given as plain JSON Schema."""
+    """Makes the plain dict for ``requested_schema``.
+
+    Args:
+        properties: the fields by name; each is one of the classes above or plain JSON Schema.
+        required: the names of the fields that must be filled in.
+    """
     schema: dict[str, Any] = {
         "type": "object",
         "properties": {
@@ -202,10 +207,10 @@ def _option(option: EnumOption) -> dict[str, str]:
 
 
 def validate_form_answer(requested_schema: Mapping[str, Any], content: Mapping[str, Any] | None) -> list[str]:
-    """What is wrong with an accepted answer, one sentence for each member; empty when nothing is.
+    """Returns what is wrong with an accepted answer, one sentence for each member; empty if it is valid.
 
-    Members that the form does not have are no fault. Keywords outside the form vocabulary are not looked at: a
-    ``pattern`` from a peer could take for ever to match.
+    Members that the form does not have are allowed. Keywords that forms do not have are ignored: a ``pattern`` of a
+    peer could take exponential time to match.
     """
     answer = content or {}
     properties = requested_schema.get("properties")
@@ -289,7 +294,7 @@ def _choices(schema: Mapping[str, Any], titled: str) -> list[Any] | None:
     return None
 
 
-# Each is linear in the length of the value, which comes from the peer.
+# Both match in linear time, since the value comes from the peer.
 _DATE_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
@@ -305,7 +310,7 @@ def _is_date(value: str) -> bool:
 
 
 def _is_date_time(value: str) -> bool:
-    """RFC 3339: with an offset, since a time without one names no moment."""
+    """Whether it is a time with an offset from UTC, as RFC 3339 requires."""
     if _DATE_TIME.fullmatch(value) is None:
         return False
     try:

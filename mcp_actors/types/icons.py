@@ -11,10 +11,10 @@ __all__ = ["Icon"]
 
 @attrs.define
 class Icon:
-    """A picture for a server, tool, prompt or resource. Untrusted: it comes from the peer.
+    """An image for a server, tool, prompt or resource. It comes from the peer, so it is untrusted.
 
     ``src`` is an https or ``data:`` URI, ``sizes`` are like ``"48x48"`` or ``"any"``, ``theme`` is ``"light"`` or
-    ``"dark"`` (any text is accepted: an odd decoration must not make a list unreadable).
+    ``"dark"`` (any text is accepted, so that a wrong icon does not make a list unreadable).
     """
 
     src: str

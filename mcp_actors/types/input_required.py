@@ -1,4 +1,4 @@
-"""Results that ask for input instead of answering (stateless revisions)."""
+"""Results that ask for input instead of answering (SEP-2322, revisions without sessions)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from mcp_actors.types.sampling import CreateMessageParams, CreateMessageResult
 __all__ = ["InputRequest", "InputRequiredResult", "InputResponse"]
 
 InputRequest = ElicitFormParams | ElicitUrlParams | CreateMessageParams | ListRootsParams
-"""One question. On the wire it is wrapped as ``{"method": ..., "params": ...}``."""
+"""One question. In JSON it is the object ``{"method": ..., "params": ...}``."""
 
 InputResponse = ElicitResult | CreateMessageResult | ListRootsResult
 
 
 @attrs.define
 class InputRequiredResult:
-    """Answer the questions, then send the same request again with the answers and the untouched state.
+    """Asks the client to send the same request again, with answers to the questions and the unchanged state.
 
-    Has at least one of its two members. Without ``input_requests`` it means: come back with ``request_state``.
+    At least one of the two members is present. Without ``input_requests`` the client only sends ``request_state``.
     """
 
     result_type: ClassVar[Literal["input_required"]] = "input_required"

@@ -1,4 +1,4 @@
-"""How two programs meet, and the messages that belong to no feature: progress, cancelling, empty answers."""
+"""The handshake, and the messages that belong to no feature: progress, cancellation, empty results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ProgressToken = int | str
 
 @attrs.define
 class RequestParams:
-    """Params of a request that has none of its own."""
+    """Params of a request without members of its own."""
 
     meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
@@ -35,7 +35,7 @@ class RequestParams:
 
 @attrs.define
 class NotificationParams:
-    """Params of a notification that has none of its own."""
+    """Params of a notification without members of its own."""
 
     meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
@@ -43,7 +43,7 @@ class NotificationParams:
 
 @attrs.define
 class PaginatedParams:
-    """Asks for one page of a list; ``cursor`` is opaque and comes from the page before."""
+    """Params of a request for one page of a list; ``cursor`` is opaque and comes from the previous page."""
 
     cursor: str | None = None
     meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
@@ -52,7 +52,7 @@ class PaginatedParams:
 
 @attrs.define
 class EmptyResult:
-    """Done, and nothing to say."""
+    """A result without members of its own."""
 
     result_type: ClassVar[Literal["complete"]] = "complete"
 
@@ -62,7 +62,7 @@ class EmptyResult:
 
 @attrs.define
 class InitializeParams:
-    """Opens a session (revisions with sessions)."""
+    """Params of ``initialize``, which opens a session (MCP 2025-11-25, Lifecycle)."""
 
     protocol_version: str
     capabilities: ClientCapabilities
@@ -73,7 +73,7 @@ class InitializeParams:
 
 @attrs.define
 class InitializeResult:
-    """The server's side of the handshake; ``instructions`` are for the model."""
+    """Result of ``initialize``; ``instructions`` are for the model."""
 
     protocol_version: str
     capabilities: ServerCapabilities
@@ -85,7 +85,7 @@ class InitializeResult:
 
 @attrs.define
 class DiscoverResult:
-    """What a server without sessions says of itself."""
+    """Result of ``server/discover`` (MCP 2026-07-28): the versions and capabilities of a server without sessions."""
 
     result_type: ClassVar[Literal["complete"]] = "complete"
 
@@ -100,7 +100,7 @@ class DiscoverResult:
 
 @attrs.define
 class ProgressParams:
-    """How far a request got. ``progress`` only ever grows; ``total`` is absent when nobody knows it."""
+    """Params of ``notifications/progress``. ``progress`` only increases; ``total`` is absent if it is not known."""
 
     progress_token: ProgressToken
     progress: float
@@ -112,7 +112,7 @@ class ProgressParams:
 
 @attrs.define
 class CancelledParams:
-    """Takes a request back. Without ``request_id`` it says nothing and is ignored."""
+    """Params of ``notifications/cancelled``. Without ``request_id`` it is ignored."""
 
     request_id: int | str | None = None
     reason: str | None = None

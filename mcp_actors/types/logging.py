@@ -1,4 +1,4 @@
-"""Log messages from a server to its client."""
+"""Log messages that a server sends to its client."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["LOGGING_LEVELS", "LoggingLevel", "LoggingMessageParams", "SetLevelPa
 LoggingLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 
 LOGGING_LEVELS: tuple[LoggingLevel, ...] = get_args(LoggingLevel)
-"""The levels of RFC 5424, the least severe first."""
+"""The levels of RFC 5424 section 6.2.1, the least severe first."""
 
 
 @attrs.define
 class SetLevelParams:
-    """Sets the least severe level that a session wants (revisions with sessions)."""
+    """Params of ``logging/setLevel``: the least severe level that is sent in this session (revisions with sessions)."""
 
     level: LoggingLevel
     meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
@@ -25,7 +25,7 @@ class SetLevelParams:
 
 @attrs.define
 class LoggingMessageParams:
-    """One log message; ``data`` is any JSON value, null included."""
+    """Params of ``notifications/message``; ``data`` is any JSON value, including null."""
 
     level: LoggingLevel
     data: Any

@@ -1,4 +1,4 @@
-"""Prompts."""
+"""Prompts (MCP 2026-07-28, Server Features, Prompts)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 @attrs.define
 class PromptArgument:
-    """An argument of a prompt; its value is always text. Absent ``required`` means that it may be left out."""
+    """An argument of a prompt, whose value is always text. It may be left out unless ``required`` is true."""
 
     name: str
     title: str | None = attrs.field(default=None, kw_only=True)
@@ -33,7 +33,7 @@ class PromptArgument:
 
 @attrs.define
 class Prompt:
-    """What a client sees of a prompt before getting it."""
+    """The description of a prompt in ``prompts/list``."""
 
     name: str
     title: str | None = attrs.field(default=None, kw_only=True)
@@ -46,7 +46,7 @@ class Prompt:
 
 @attrs.define
 class ListPromptsResult:
-    """One page of prompts; no ``next_cursor`` means that it is the last (an empty string is a cursor)."""
+    """One page of prompts. It is the last one if ``next_cursor`` is absent; an empty string is a cursor."""
 
     result_type: ClassVar[Literal["complete"]] = "complete"
 
@@ -60,7 +60,10 @@ class ListPromptsResult:
 
 @attrs.define
 class GetPromptParams:
-    """``input_responses`` maps a question's key to the bare answer, as plain JSON: see `InputRequiredResult`."""
+    """Params of ``prompts/get``.
+
+    ``input_responses`` maps the key of a question to the answer as plain JSON: see `InputRequiredResult`.
+    """
 
     name: str
     arguments: dict[str, str] | None = None
@@ -72,7 +75,7 @@ class GetPromptParams:
 
 @attrs.define
 class PromptMessage:
-    """One message of a prompt: exactly one block."""
+    """One message of a prompt, with exactly one block."""
 
     role: Role
     content: ContentBlock
@@ -81,7 +84,7 @@ class PromptMessage:
 
 @attrs.define
 class GetPromptResult:
-    """A prompt with its arguments filled in."""
+    """Result of ``prompts/get``: the prompt with its arguments filled in."""
 
     result_type: ClassVar[Literal["complete"]] = "complete"
 

@@ -32,7 +32,7 @@ CacheScope = Literal["public", "private"]
 
 @attrs.define
 class Annotations:
-    """Hints for whoever shows content: for whom, how important from 0 to 1, changed when (ISO 8601)."""
+    """Hints for displaying content: its audience, its priority from 0 to 1, the time of its last change (ISO 8601)."""
 
     audience: list[Role] | None = None
     priority: float | None = None
@@ -42,7 +42,7 @@ class Annotations:
 
 @attrs.define
 class Resource:
-    """Something that can be read under ``uri``; ``size`` counts bytes before any encoding."""
+    """A resource that can be read by its ``uri``. ``size`` is in bytes, before any encoding."""
 
     uri: str
     name: str
@@ -58,7 +58,7 @@ class Resource:
 
 @attrs.define
 class ResourceTemplate:
-    """A family of resources; ``uri_template`` is RFC 6570."""
+    """A set of resources whose URIs have the form of ``uri_template`` (RFC 6570)."""
 
     uri_template: str
     name: str
@@ -73,7 +73,7 @@ class ResourceTemplate:
 
 @attrs.define
 class TextResourceContents:
-    """Contents that are text. ``uri`` may be a sub-resource of the one that was read."""
+    """Contents as text. ``uri`` may be that of a sub-resource of the one that was read."""
 
     uri: str
     text: str
@@ -84,7 +84,7 @@ class TextResourceContents:
 
 @attrs.define
 class BlobResourceContents:
-    """Contents that are bytes; ``blob`` is base64."""
+    """Contents as bytes; ``blob`` is base64."""
 
     uri: str
     blob: str
@@ -98,7 +98,7 @@ ResourceContents = TextResourceContents | BlobResourceContents
 
 @attrs.define
 class ListResourcesResult:
-    """One page of resources; no ``next_cursor`` means that it is the last (an empty string is a cursor)."""
+    """One page of resources. It is the last one if ``next_cursor`` is absent; an empty string is a cursor."""
 
     result_type: ClassVar[Literal["complete"]] = "complete"
 
@@ -126,7 +126,10 @@ class ListResourceTemplatesResult:
 
 @attrs.define
 class ReadResourceParams:
-    """``input_responses`` maps a question's key to the bare answer, as plain JSON: see `InputRequiredResult`."""
+    """Params of ``resources/read``.
+
+    ``input_responses`` maps the key of a question to the answer as plain JSON: see `InputRequiredResult`.
+    """
 
     uri: str
     input_responses: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
@@ -137,7 +140,7 @@ class ReadResourceParams:
 
 @attrs.define
 class ReadResourceResult:
-    """The contents of one resource, or of several where one was asked for (a directory)."""
+    """Result of ``resources/read``: the contents of one resource, or of several for a resource like a directory."""
 
     result_type: ClassVar[Literal["complete"]] = "complete"
 
@@ -150,7 +153,7 @@ class ReadResourceResult:
 
 @attrs.define
 class SubscribeParams:
-    """Asks for ``notifications/resources/updated`` about ``uri`` (revisions with sessions)."""
+    """Params of ``resources/subscribe`` (revisions with sessions)."""
 
     uri: str
     meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
@@ -159,7 +162,7 @@ class SubscribeParams:
 
 @attrs.define
 class UnsubscribeParams:
-    """Ends what `SubscribeParams` began."""
+    """Params of ``resources/unsubscribe`` (revisions with sessions)."""
 
     uri: str
     meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
@@ -168,7 +171,7 @@ class UnsubscribeParams:
 
 @attrs.define
 class ResourceUpdatedParams:
-    """A resource changed; read it again for what it holds now. ``uri`` may be below a subscribed one."""
+    """Params of ``notifications/resources/updated``. ``uri`` may be that of a sub-resource of the subscribed one."""
 
     uri: str
     meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)

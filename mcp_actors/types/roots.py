@@ -1,4 +1,4 @@
-"""Roots: the places that a client lets a server look at."""
+"""Roots: the directories and files that a client names to a server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ListRootsParams", "ListRootsResult", "Root"]
 
 @attrs.define
 class Root:
-    """A ``file://`` URI. It is guidance, not a guard: the server checks paths itself."""
+    """A ``file://`` URI. It is information for the server, which must check paths itself."""
 
     uri: str
     name: str | None = None
@@ -21,7 +21,7 @@ class Root:
 
 @attrs.define
 class ListRootsParams:
-    """Asks the client for its roots."""
+    """Params of ``roots/list``."""
 
     method: ClassVar[Literal["roots/list"]] = "roots/list"
 
@@ -31,7 +31,7 @@ class ListRootsParams:
 
 @attrs.define
 class ListRootsResult:
-    """The client's roots."""
+    """Result of ``roots/list``."""
 
     roots: list[Root]
     meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)

@@ -1,4 +1,4 @@
-"""Sampling: a server asks the client's model to go on with a conversation."""
+"""Sampling: a server asks the model of the client to continue a conversation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ IncludeContext = Literal["none", "thisServer", "allServers"]
 
 @attrs.define
 class ToolUseContent:
-    """The model wants a tool called; ``id`` pairs the call with its `ToolResultContent`."""
+    """The model asks for the call of a tool; the `ToolResultContent` with its result has the same ``id``."""
 
     type: ClassVar[Literal["tool_use"]] = "tool_use"
 
@@ -42,7 +42,7 @@ class ToolUseContent:
 
 @attrs.define
 class ToolResultContent:
-    """What the tool answered, for the model."""
+    """The result of a tool, for the model."""
 
     type: ClassVar[Literal["tool_result"]] = "tool_result"
 
@@ -59,7 +59,7 @@ SamplingContent = TextContent | ImageContent | AudioContent | ToolUseContent | T
 
 @attrs.define
 class SamplingMessage:
-    """One message of the conversation: one block or a list of them, kept as it came."""
+    """One message of the conversation, with one block or a list of blocks as it was received."""
 
     role: Role
     content: SamplingContent | list[SamplingContent]
@@ -77,7 +77,7 @@ class ModelHint:
 
 @attrs.define
 class ModelPreferences:
-    """What matters in the choice of a model: hints in order of preference, and weights from 0 to 1."""
+    """Preferences for the choice of a model: hints in order of preference, and weights from 0 to 1."""
 
     hints: list[ModelHint] | None = None
     cost_priority: float | None = None
@@ -88,7 +88,7 @@ class ModelPreferences:
 
 @attrs.define
 class ToolChoice:
-    """Whether the model may, must or must not use tools; absence means ``"auto"``."""
+    """Whether the model may, must or must not use tools. The default is ``"auto"``."""
 
     mode: Literal["auto", "required", "none"] | None = None
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
@@ -96,7 +96,7 @@ class ToolChoice:
 
 @attrs.define
 class CreateMessageParams:
-    """Asks the client's model for the next message, of at most ``max_tokens`` tokens."""
+    """Params of ``sampling/createMessage``: asks for the next message, of at most ``max_tokens`` tokens."""
 
     method: ClassVar[Literal["sampling/createMessage"]] = "sampling/createMessage"
 
@@ -116,7 +116,7 @@ class CreateMessageParams:
 
 @attrs.define
 class CreateMessageResult:
-    """The model's message; ``stop_reason`` is ``endTurn``, ``stopSequence``, ``maxTokens``, ``toolUse`` or other."""
+    """The message of the model. ``stop_reason`` is ``endTurn``, ``stopSequence``, ``maxTokens``, ``toolUse``, other."""
 
     role: Role
     content: SamplingContent | list[SamplingContent]

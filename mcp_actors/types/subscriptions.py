@@ -1,4 +1,4 @@
-"""Subscriptions of the stateless revisions: one request whose stream carries the changes."""
+"""Subscriptions of revisions without sessions: one request, whose response stream carries the changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = [
 
 @attrs.define
 class SubscriptionFilter:
-    """Which changes are wanted, or (in the acknowledgement) which of them will be told."""
+    """The changes that a client asks for, or (in the acknowledgement) those that the server will send."""
 
     tools_list_changed: bool | None = None
     prompts_list_changed: bool | None = None
@@ -27,7 +27,7 @@ class SubscriptionFilter:
 
 @attrs.define
 class SubscriptionsListenParams:
-    """Opens a subscription."""
+    """Params of ``subscriptions/listen``, which opens a subscription (MCP 2026-07-28)."""
 
     notifications: SubscriptionFilter
     meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
@@ -36,7 +36,7 @@ class SubscriptionsListenParams:
 
 @attrs.define
 class SubscriptionsAcknowledgedParams:
-    """The first message of a subscription; ``meta`` carries its id."""
+    """Params of the first notification of a subscription; ``meta`` has its id."""
 
     notifications: SubscriptionFilter
     meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
@@ -45,7 +45,7 @@ class SubscriptionsAcknowledgedParams:
 
 @attrs.define
 class SubscriptionsListenResult:
-    """The server ended the subscription in order; ``meta`` carries its id."""
+    """Result of ``subscriptions/listen``: the server ended the subscription regularly; ``meta`` has its id."""
 
     result_type: ClassVar[Literal["complete"]] = "complete"
 

@@ -1,4 +1,4 @@
-"""Tools, their calls and results."""
+"""Tools, their calls and results (MCP 2026-07-28, Server Features, Tools)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = [
 
 @attrs.define
 class ToolAnnotations:
-    """Hints about a tool. Untrusted: a client must not decide by them for a server that it does not trust.
+    """Hints about a tool. A client must not rely on them unless it trusts the server.
 
-    What absence means: not read-only, destructive, not idempotent, open world.
+    The defaults are: not read-only, destructive, not idempotent, open world.
     """
 
     title: str | None = None
@@ -38,7 +38,7 @@ class ToolAnnotations:
 
 @attrs.define
 class ToolExecution:
-    """``task_support`` is ``"forbidden"`` (what absence means), ``"optional"`` or ``"required"``."""
+    """Execution as a task: ``task_support`` is ``"forbidden"`` (the default), ``"optional"`` or ``"required"``."""
 
     task_support: str | None = None
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
@@ -46,7 +46,7 @@ class ToolExecution:
 
 @attrs.define
 class Tool:
-    """What a client sees of a tool. The schemas are plain JSON Schema and are never changed on the way."""
+    """The description of a tool in ``tools/list``. The schemas are plain JSON Schema and are never changed."""
 
     name: str
     input_schema: dict[str, Any]
@@ -62,7 +62,7 @@ class Tool:
 
 @attrs.define
 class ListToolsResult:
-    """One page of tools; no ``next_cursor`` means that it is the last (an empty string is a cursor)."""
+    """One page of tools. It is the last one if ``next_cursor`` is absent; an empty string is a cursor."""
 
     result_type: ClassVar[Literal["complete"]] = "complete"
 
@@ -76,7 +76,10 @@ class ListToolsResult:
 
 @attrs.define
 class CallToolParams:
-    """``input_responses`` maps a question's key to the bare answer, as plain JSON: see `InputRequiredResult`."""
+    """Params of ``tools/call``.
+
+    ``input_responses`` maps the key of a question to the answer as plain JSON: see `InputRequiredResult`.
+    """
 
     name: str
     arguments: dict[str, Any] | None = None
@@ -88,10 +91,10 @@ class CallToolParams:
 
 @attrs.define
 class CallToolResult:
-    """What a tool answered.
+    """Result of ``tools/call``.
 
-    ``structured_content`` is any JSON value, null included, hence `UNSET` for none. ``is_error`` marks a failure
-    inside the tool, which the model should see; absence means success.
+    ``structured_content`` is any JSON value, including null, or `UNSET` if there is none. ``is_error`` marks a failure
+    inside the tool, which the model should see; if it is absent, the call succeeded.
     """
 
     result_type: ClassVar[Literal["complete"]] = "complete"

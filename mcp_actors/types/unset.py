@@ -1,4 +1,4 @@
-"""The marker for a member that is absent where ``None`` would be a value."""
+"""The marker for an absent member for which ``None`` would be a value."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["UNSET", "Unset"]
 
 
 class Unset(enum.Enum):
-    """Has one member, `UNSET`: an enum, so that type checkers can narrow ``value is UNSET``."""
+    """The type of `UNSET`. It is an enum, so that type checkers narrow ``value is UNSET``."""
 
     UNSET = "UNSET"
 
@@ -21,4 +21,4 @@ class Unset(enum.Enum):
 
 
 UNSET: Final = Unset.UNSET
-"""Absent. Only members for which JSON ``null`` is a legal value have it as their default."""
+"""Marks an absent member. It is the default of members for which JSON ``null`` is a legal value."""

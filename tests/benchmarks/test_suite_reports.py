@@ -12,7 +12,7 @@ from benchmarks.suite.command import main
 from benchmarks.suite.compare import compare, comparison_text
 from benchmarks.suite.model import METRICS, Document, JobFailure, Row
 from benchmarks.suite.page import page
-from benchmarks.suite.plots import Line, Plot
+from benchmarks.suite.plots import Plot, PlotLine
 from benchmarks.suite.process import LoadError
 from benchmarks.suite.report import markdown
 from benchmarks.suite.worker import encoded
@@ -140,7 +140,7 @@ def test_names_in_a_page_are_no_markup() -> None:
 @pytest.mark.parametrize("log", [True, False])
 @pytest.mark.parametrize("points", [[(1.0, 5.0)], [(1.0, 5.0), (2.0, 5.0)], [(1.0, 0.001), (1000.0, 1e7)]])
 def test_a_plot_stays_in_its_frame(log: bool, points: list[tuple[float, float]]) -> None:
-    line = Line("ours", [(x, y, y, y) for x, y in points])
+    line = PlotLine("ours", [(x, y, y, y) for x, y in points])
     svg = ElementTree.fromstring(Plot("t", "x", "y", [line], log_x=log, log_y=log).svg())
     circles = svg.findall("circle")
     assert len(circles) == len(points)
@@ -150,7 +150,7 @@ def test_a_plot_stays_in_its_frame(log: bool, points: list[tuple[float, float]])
 
 
 def test_nothing_has_no_place_on_a_logarithmic_scale() -> None:
-    line = Line("floor", [(1.0, 0.0, 0.0, 0.0), (2.0, 3.0, 3.0, 3.0)])
+    line = PlotLine("floor", [(1.0, 0.0, 0.0, 0.0), (2.0, 3.0, 3.0, 3.0)])
     assert Plot("t", "x", "y", [line]).svg().count("<circle") == 1
     assert Plot("t", "x", "y", [line], log_y=False).svg().count("<circle") == 2
 

@@ -21,7 +21,7 @@ from benchmarks.suite.messages import Calls, Message, check_sums, id_of
 from benchmarks.suite.model import BenchmarkJob
 from benchmarks.suite.process import LoadError
 from benchmarks.suite.scenarios import loops
-from benchmarks.suite.server import Told
+from benchmarks.suite.server import HandlerEvents
 
 MESSAGES = st.lists(
     st.binary(min_size=1, max_size=300).map(lambda data: data.replace(b"\n", b" ")), max_size=5
@@ -142,7 +142,7 @@ def stalling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Bench, St
     field = StallingField(stall_at=0.5, stall=0.2)
     monkeypatch.setattr(loops, "time", field)
     job = BenchmarkJob("roundtrip", "stdio", "ours", "modern", 1, 1.0, {})
-    served = ThisProcess(Told(tmp_path / "told"))
+    served = ThisProcess(HandlerEvents(tmp_path / "told"))
     return Bench(job, field, served, itertools.count(1), random.Random(1), "modern"), field
 
 

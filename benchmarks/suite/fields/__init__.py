@@ -1,1 +1,1 @@
-"""How the load process speaks to a server: raw bytes where it knows the wire, a transport's own client elsewhere."""
+"""Connections of the load process to a server: raw bytes where it can, a transport's own client elsewhere."""

@@ -23,7 +23,7 @@ LOOK_EVERY_SECONDS = 0.02
 LOOK_SECONDS = 0.002
 
 
-class _Lane:
+class _ChannelLane:
     def __init__(self, channel: FrameChannel, stack: AsyncExitStack) -> None:
         self.channel = channel
         self.stack = stack
@@ -34,13 +34,16 @@ class _Lane:
 
 
 class ChannelField(Field):
-    """The load's own work is more here than on a raw field: compare peers on one transport, or mind the generator."""
+    """Lanes over a transport's own client.
+
+    The load itself costs more than on a raw field, so figures compare peers on one transport only.
+    """
 
     def __init__(self, era: Era, url: str, nursery: trio.Nursery) -> None:
         super().__init__(era)
         self._url = url
         self._nursery = nursery
-        self._lanes: dict[int, _Lane] = {}
+        self._lanes: dict[int, _ChannelLane] = {}
         self._numbers = 0
         self._found: list[Arrival] = []
         self._arrived = trio.Event()
@@ -58,12 +61,12 @@ class ChannelField(Field):
                     raise LoadError(f"{self._url}: {error}") from error
                 await trio.sleep(LOOK_EVERY_SECONDS)
         self._numbers += 1
-        lane = self._lanes[self._numbers] = _Lane(channel, stack)
+        lane = self._lanes[self._numbers] = _ChannelLane(channel, stack)
         self._nursery.start_soon(self._write, lane)
         self._nursery.start_soon(self._read, self._numbers, lane)
         return self._numbers
 
-    async def _write(self, lane: _Lane) -> None:
+    async def _write(self, lane: _ChannelLane) -> None:
         with lane.scope:
             while True:
                 await lane.wake.wait()
@@ -76,7 +79,7 @@ class ChannelField(Field):
                         self._fail(error)
                         return
 
-    async def _read(self, number: int, lane: _Lane) -> None:
+    async def _read(self, number: int, lane: _ChannelLane) -> None:
         with lane.reading:
             while True:
                 try:
@@ -153,6 +156,6 @@ class ChannelField(Field):
         await trio.sleep(seconds)
 
     async def aclose(self) -> None:
-        """Leaves every lane."""
+        """Closes every lane."""
         for lane in tuple(self._lanes):
             await self.leave(lane)

@@ -1,4 +1,4 @@
-"""What a scenario needs of a transport, whichever it is."""
+"""The interface that a scenario has to any transport."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Field(ABC):
-    """Lanes to one server: connections, or what stands for one in a transport without any.
+    """Lanes to one server: connections, or their equivalent in a transport without connections.
 
     Raw fields block in their ``async`` methods and never suspend: `run_blocking` drives them, so that no scheduler's
     time is in a figure. Fields on Trio suspend.
@@ -36,43 +36,43 @@ class Field(ABC):
 
     @abstractmethod
     async def connect(self) -> int:
-        """A new lane, nothing sent yet."""
+        """Opens a new lane without sending anything."""
 
     @abstractmethod
     def post(self, lane: int, message: Message) -> None:
-        """Takes a message; it is sent with all others of its lane by the next `arrivals`."""
+        """Queues a message; the next `arrivals` sends it with all others of its lane."""
 
     @abstractmethod
     async def arrivals(self, until: float | None = None) -> list[Arrival]:
-        """Sends what was posted and waits for messages; nothing comes when ``until`` (`time.perf_counter`) passes.
+        """Sends the queued messages and waits for messages; none if ``until`` (`time.perf_counter`) passes first.
 
-        Without ``until``, raises `LoadError` when nothing comes for a long time.
+        Without ``until`` it raises `LoadError` if no message arrives for a long time.
         """
 
     @abstractmethod
     async def leave(self, lane: int) -> None:
-        """Closes a lane as a client would that is done with it."""
+        """Closes a lane as a client does that has finished."""
 
     @abstractmethod
     async def pause(self, seconds: float) -> None:
-        """Does nothing for so long."""
+        """Sleeps for this time."""
 
     @abstractmethod
     async def stall(self, lane: int) -> None:
-        """Sends what was posted; from now on nothing of this lane is read, and it is not heard of again."""
+        """Sends the queued messages, and never reads from this lane again."""
 
     def cancel(self, lane: int, id: int) -> None:
-        """Takes a request back in the way of this transport."""
+        """Cancels a request as this transport does."""
         self.post(lane, cancelled(id))
 
     async def attend(self, lane: int) -> None:  # noqa: B027 - most transports need nothing
-        """Sees to it that messages which answer nothing arrive, where that takes an effort."""
+        """Makes messages arrive that answer no request, where that needs a stream of its own."""
 
     def rest(self, lane: int) -> None:  # noqa: B027 - most transports need nothing
-        """Nothing more is asked here for now: others may use what this lane needs only while it is asked."""
+        """Releases resources that the lane needs only during requests, so that other lanes may use them."""
 
     async def begin(self) -> int:
-        """A new lane, opened as its era wants it."""
+        """Opens a new lane with the handshake of its era."""
         lane = await self.connect()
         await self.ask(lane, opening(self.era, next(self._ids)))
         if self.era == "legacy":
@@ -80,7 +80,7 @@ class Field(ABC):
         return lane
 
     async def ask(self, lane: int, message: Message) -> dict[str, Any]:
-        """One request and its result, outside the clock; drops what else arrives meanwhile."""
+        """Sends one request and returns its result, unmeasured; drops other messages."""
         self.post(lane, message)
         while True:
             for where, data in await self.arrivals():
@@ -89,7 +89,7 @@ class Field(ABC):
 
 
 def run_blocking(work: Coroutine[Any, Any, T]) -> T:
-    """Runs what never suspends."""
+    """Runs a coroutine that never suspends."""
     try:
         work.send(None)
     except StopIteration as done:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from benchmarks.suite.eras import LEGACY_VERSION, Era
 from benchmarks.suite.fields.field import Arrival, Field
-from benchmarks.suite.fields.responses import Response, ResponseReader
+from benchmarks.suite.fields.responses import ResponsePiece, ResponseReader
 from benchmarks.suite.fields.streams import READ_BYTES, wait_for
 from benchmarks.suite.messages import Message
 from benchmarks.suite.process import LoadError
@@ -19,10 +19,10 @@ from benchmarks.suite.process import LoadError
 __all__ = ["HttpField"]
 
 
-class _Connection:
+class _KeepAliveConnection:
     __slots__ = ("asked", "blocked", "lane", "out", "reader", "socket", "stream")
 
-    def __init__(self, lane: _Lane, connection: socket.socket) -> None:
+    def __init__(self, lane: _HttpLane, connection: socket.socket) -> None:
         self.lane = lane
         self.socket = connection
         self.reader = ResponseReader()
@@ -32,19 +32,22 @@ class _Connection:
         self.stream = False
 
 
-class _Lane:
+class _HttpLane:
     __slots__ = ("busy", "free", "number", "session", "unsettled")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.session = ""
         self.unsettled = 0
-        self.free: list[_Connection] = []
-        self.busy: dict[int, _Connection] = {}
+        self.free: list[_KeepAliveConnection] = []
+        self.busy: dict[int, _KeepAliveConnection] = {}
 
 
 class HttpField(Field):
-    """``opener`` opens a connection to the server, ``host`` and ``path`` are what its requests say."""
+    """Lanes over Streamable HTTP.
+
+    ``opener`` opens a connection to the server; ``host`` and ``path`` are those of its requests.
+    """
 
     def __init__(self, era: Era, opener: Callable[[], socket.socket], host: str, path: str) -> None:
         super().__init__(era)
@@ -52,17 +55,17 @@ class HttpField(Field):
         self._host = host
         self._path = path
         self._poll = select.epoll()
-        self._lanes: dict[int, _Lane] = {}
-        self._open: dict[int, _Connection] = {}
-        self._unsent: list[_Connection] = []
+        self._lanes: dict[int, _HttpLane] = {}
+        self._open: dict[int, _KeepAliveConnection] = {}
+        self._unsent: list[_KeepAliveConnection] = []
         # Connections outlive their lanes: sessions need none of their own.
-        self._spare: list[_Connection] = []
+        self._spare: list[_KeepAliveConnection] = []
         self._heads: dict[tuple[str, str, str], bytes] = {}
         self._numbers = 0
 
     async def connect(self) -> int:
         self._numbers += 1
-        self._lanes[self._numbers] = _Lane(self._numbers)
+        self._lanes[self._numbers] = _HttpLane(self._numbers)
         return self._numbers
 
     def post(self, lane: int, message: Message) -> None:
@@ -82,16 +85,16 @@ class HttpField(Field):
         self._unsent.append(connection)
 
     async def begin(self) -> int:
-        """Waits for every answer of the opening: requests on other connections must not overtake it."""
+        """Waits for all answers of the handshake, since requests on other connections must not overtake it."""
         lane = await super().begin()
         self._settle_all(self._lanes[lane])
         return lane
 
-    def _settle_all(self, lane: _Lane) -> None:
+    def _settle_all(self, lane: _HttpLane) -> None:
         while lane.unsettled:
             self._turn(None, [])
 
-    def _head(self, lane: _Lane, verb: str, headers: dict[str, str], *, length: bool) -> bytes:
+    def _head(self, lane: _HttpLane, verb: str, headers: dict[str, str], *, length: bool) -> bytes:
         lines = {"host": self._host, "accept": "application/json, text/event-stream"} | headers
         if lane.session:
             lines["mcp-session-id"] = lane.session
@@ -100,14 +103,14 @@ class HttpField(Field):
         text = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
         return f"{verb} {self._path} HTTP/1.1\r\n{text}\r\n".encode()
 
-    def _take(self, lane: _Lane) -> _Connection:
+    def _take(self, lane: _HttpLane) -> _KeepAliveConnection:
         if lane.free:
             return lane.free.pop()
         if self._spare:
             connection = self._spare.pop()
             connection.lane = lane
             return connection
-        connection = _Connection(lane, self._opener())
+        connection = _KeepAliveConnection(lane, self._opener())
         self._open[connection.socket.fileno()] = connection
         self._poll.register(connection.socket, select.EPOLLIN)
         return connection
@@ -139,7 +142,7 @@ class HttpField(Field):
         return found
 
     def _turn(self, until: float | None, found: list[Arrival]) -> bool:
-        """Sends what can be sent and reads what has come; whether anything happened."""
+        """Sends and reads as much as possible; returns whether anything happened."""
         self._flush()
         ready = wait_for(self._poll, until)
         for descriptor, event in ready:
@@ -148,7 +151,7 @@ class HttpField(Field):
                 self._read(connection, found)
         return bool(ready)
 
-    def _read(self, connection: _Connection, found: list[Arrival]) -> None:
+    def _read(self, connection: _KeepAliveConnection, found: list[Arrival]) -> None:
         try:
             data = connection.socket.recv(READ_BYTES)
         except BlockingIOError:
@@ -174,7 +177,7 @@ class HttpField(Field):
         if response.complete:
             self._settle(connection, response)
 
-    def _settle(self, connection: _Connection, response: Response) -> None:
+    def _settle(self, connection: _KeepAliveConnection, response: ResponsePiece) -> None:
         if response.status >= 400:
             text = f"{response.status} {b' '.join(response.messages)[:300]!r}"
             raise LoadError(f"refused over HTTP: {text}")
@@ -187,14 +190,14 @@ class HttpField(Field):
         connection.stream = False
         lane.free.append(connection)
 
-    def _drop(self, connection: _Connection) -> None:
+    def _drop(self, connection: _KeepAliveConnection) -> None:
         descriptor = connection.socket.fileno()
         if self._open.pop(descriptor, None) is not None:
             self._poll.unregister(descriptor)
         connection.socket.close()
 
     def cancel(self, lane: int, id: int) -> None:
-        """The modern era takes a request back by closing its connection."""
+        """Closes the connection of the request in the modern era, which cancels it."""
         if self.era == "legacy":
             super().cancel(lane, id)
             return
@@ -203,7 +206,7 @@ class HttpField(Field):
             self._drop(connection)
 
     async def attend(self, lane: int) -> None:
-        """Sessions get what answers nothing by a GET that stays open."""
+        """Opens the GET stream of a session, on which messages arrive that answer no request."""
         if self.era == "modern":
             return
         here = self._lanes[lane]
@@ -230,7 +233,7 @@ class HttpField(Field):
         del self._lanes[lane]
 
     def rest(self, lane: int) -> None:
-        """The session stays, at the server; its connections are taken by others."""
+        """Releases the connections; the session continues at the server."""
         here = self._lanes[lane]
         self._spare += here.free
         here.free = []

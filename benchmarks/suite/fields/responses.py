@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from benchmarks.suite.process import LoadError
 
-__all__ = ["Response", "ResponseReader"]
+__all__ = ["ResponsePiece", "ResponseReader"]
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
@@ -17,8 +17,8 @@ _MOST_HEADS = 1000
 _CHUNKS = -1
 
 
-class Response(NamedTuple):
-    """What a piece of a response brought: messages, and whether it was the last piece."""
+class ResponsePiece(NamedTuple):
+    """The messages in a piece of a response, and whether it was the last piece."""
 
     messages: list[bytes]
     complete: bool = False
@@ -33,11 +33,11 @@ class _Head(NamedTuple):
     session: str
 
 
-_NOTHING = Response([])
+_NOTHING = ResponsePiece([])
 
 
 class ResponseReader:
-    """Reads the responses of one connection, one outstanding at a time."""
+    """Reads the responses of one connection, of one request at a time."""
 
     # Heads repeat but for the date: each is parsed once, and a day of seconds is not kept.
     _heads: dict[bytes, _Head] = {}
@@ -49,7 +49,7 @@ class ResponseReader:
         self._needed = 0  # bytes of the chunk that is arriving
         self._text: list[bytes] = []  # of the body or event that is arriving
 
-    def feed(self, data: bytes) -> Response:
+    def feed(self, data: bytes) -> ResponsePiece:
         if self._head is None:
             if self._rest:
                 data = b"".join([*self._rest, data])
@@ -72,7 +72,7 @@ class ResponseReader:
         body = data if len(self._rest) == 1 else b"".join(self._rest)
         return self._end(_data_lines(body) if self._head.events else [body])
 
-    def _chunks(self, data: bytes) -> Response:
+    def _chunks(self, data: bytes) -> ResponsePiece:
         self._rest.append(data)
         self._size += len(data)
         if self._size < self._needed:
@@ -97,7 +97,7 @@ class ResponseReader:
             self._text = []
             return self._end(messages if self._head.events else [body])
         self._rest = [data[start:]]
-        return Response(messages, False, self._head.status, self._head.session)
+        return ResponsePiece(messages, False, self._head.status, self._head.session)
 
     def _events(self, last: bool) -> list[bytes]:
         if not self._text or not (last or self._text[-1].endswith((b"\n\n", b"\r\n\r\n"))):
@@ -106,9 +106,11 @@ class ResponseReader:
         self._text = []
         return _data_lines(text)
 
-    def _end(self, messages: list[bytes]) -> Response:
+    def _end(self, messages: list[bytes]) -> ResponsePiece:
         assert self._head is not None
-        response = Response([each for each in messages if each], True, self._head.status, self._head.session)
+        response = ResponsePiece(
+            [each for each in messages if each], True, self._head.status, self._head.session
+        )
         self._head = None
         self._rest = []
         return response

@@ -1,4 +1,4 @@
-"""Connections that carry messages as they are: lines over pipes and sockets, frames of WebSocket."""
+"""Connections that carry nothing but messages: lines over pipes and sockets, frames of WebSocket."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOOK_SECONDS = 0.0001
 
 
 class Ends(NamedTuple):
-    """File descriptors of an open connection, non-blocking, and how it is closed."""
+    """The non-blocking file descriptors of an open connection, and the function that closes it."""
 
     read: int
     write: int
@@ -31,14 +31,14 @@ class Ends(NamedTuple):
 
 
 class Framing(ABC):
-    """How messages lie in the bytes of one connection."""
+    """The framing of messages in the bytes of one connection."""
 
     @abstractmethod
     def wrap(self, data: bytes) -> bytes: ...
 
     @abstractmethod
     def feed(self, data: bytes) -> list[bytes]:
-        """The messages that are complete with ``data``."""
+        """Returns the messages that ``data`` completes."""
 
 
 class Lines(Framing):
@@ -59,7 +59,7 @@ class Lines(Framing):
 
 
 def wait_for(poll: select.epoll, until: float | None) -> list[tuple[int, int]]:
-    """Events, or none when ``until`` has passed. Raises `LoadError` if there is no ``until`` and nothing happens."""
+    """Returns events, or none when ``until`` has passed. Raises `LoadError` if nothing happens without ``until``."""
     if until is None:
         events = poll.poll(ANSWER_WITHIN_SECONDS)
         if not events:
@@ -74,7 +74,7 @@ def wait_for(poll: select.epoll, until: float | None) -> list[tuple[int, int]]:
     return events
 
 
-class _Lane:
+class _StreamLane:
     __slots__ = ("blocked", "ends", "framing", "number", "out")
 
     def __init__(self, number: int, ends: Ends, framing: Framing) -> None:
@@ -86,22 +86,25 @@ class _Lane:
 
 
 class StreamField(Field):
-    """``opener`` opens a connection and does the transport's own handshake, if it has one."""
+    """Lanes over such connections.
+
+    ``opener`` opens a connection and makes the transport's own handshake, if it has one.
+    """
 
     def __init__(self, era: Era, opener: Callable[[], Ends], framing: Callable[[], Framing]) -> None:
         super().__init__(era)
         self._opener = opener
         self._framing = framing
         self._poll = select.epoll()
-        self._lanes: dict[int, _Lane] = {}
-        self._reading: dict[int, _Lane] = {}
+        self._lanes: dict[int, _StreamLane] = {}
+        self._reading: dict[int, _StreamLane] = {}
         self._unsent: set[int] = set()
         self._numbers = 0
 
     async def connect(self) -> int:
         ends = self._opener()
         self._numbers += 1
-        lane = _Lane(self._numbers, ends, self._framing())
+        lane = _StreamLane(self._numbers, ends, self._framing())
         self._lanes[lane.number] = lane
         self._reading[ends.read] = lane
         self._poll.register(ends.read, select.EPOLLIN)
@@ -126,7 +129,7 @@ class StreamField(Field):
                 break
         return found
 
-    def _read(self, lane: _Lane, found: list[Arrival]) -> None:
+    def _read(self, lane: _StreamLane, found: list[Arrival]) -> None:
         try:
             data = os.read(lane.ends.read, READ_BYTES)
         except BlockingIOError:
@@ -158,8 +161,8 @@ class StreamField(Field):
                 if not lane.blocked:
                     self._watch(lane, True)
 
-    def _watch(self, lane: _Lane, blocked: bool) -> None:
-        """Whether to be woken when this lane can be written to."""
+    def _watch(self, lane: _StreamLane, blocked: bool) -> None:
+        """Sets whether `wait_for` reports that this lane can be written to."""
         lane.blocked = blocked
         read, write, _ = lane.ends
         if read == write:

@@ -1,4 +1,4 @@
-"""As much of WebSocket (RFC 6455) as a load needs: text frames, never fragmented by us."""
+"""The part of WebSocket (RFC 6455) that a load needs: text frames, which it never fragments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MASKED = 0x80
 
 
 class WebSocketFrames(Framing):
-    """One message a frame out; in, fragments are joined and pings passed over."""
+    """Sends one message in one frame; joins received fragments and ignores pings."""
 
     def __init__(self) -> None:
         self._fragments: list[bytes] = []
@@ -75,7 +75,7 @@ class WebSocketFrames(Framing):
 
 
 def upgrade(connection: socket.socket, host: str, path: str) -> None:
-    """The handshake of a client. Raises `LoadError` if the server does not switch."""
+    """Makes a client's handshake. Raises `LoadError` if the server does not switch protocols."""
     head = (
         f"GET {path} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         f"Sec-WebSocket-Key: {KEY}\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: mcp\r\n\r\n"

@@ -1,1 +1,1 @@
-"""What is measured: servers, each started with a URL and offering the same tools, and clients in a loop."""
+"""The measured programs: servers with the same tools, each started with a URL, and clients that call in a loop."""

@@ -1,4 +1,4 @@
-"""What floors answer without looking anything up, and the one tool they have."""
+"""The fixed answers of the floor programs, and their one tool."""
 
 from __future__ import annotations
 

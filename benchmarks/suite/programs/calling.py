@@ -1,4 +1,4 @@
-"""A closed loop of calls on Trio: what a client on Trio is measured with."""
+"""A closed loop of calls, for the measurement of a client on Trio."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The floor: the least that could do the job on Trio, on each transport: ``floor URL``.
+"""The floor, the smallest server on Trio for each transport: ``floor URL``.
 
 A task and a cancel scope for every request, one writer task a connection, no schema, no protocol check.
 """
@@ -61,8 +61,8 @@ async def call(params: Params, notify: Notify) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": arguments.get("text", "done")}], "isError": False}
 
 
-class Peer:
-    """One connection that carries messages as they are."""
+class FloorConnection:
+    """One connection that carries nothing but messages."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.nursery = nursery
@@ -106,7 +106,7 @@ async def lines(source: int, sink: int) -> None:
     os.set_blocking(source, False)
     os.set_blocking(sink, False)
     async with trio.open_nursery() as nursery:
-        peer = Peer(nursery)
+        peer = FloorConnection(nursery)
 
         async def write() -> None:
             async for line in peer.queued:

@@ -17,8 +17,8 @@ def event(data: bytes) -> bytes:
     return b"%x\r\ndata: %b\n\n\r\n" % (len(data) + 8, data)
 
 
-class HttpConnection:
-    """One request after the other; closing the connection takes the one in flight back, as does its cancel."""
+class FloorHttpConnection:
+    """A connection with one request at a time. Closing it cancels the request, as a cancellation does."""
 
     # Calls in flight by id, of all connections: there are no sessions here.
     calls: dict[int, trio.CancelScope] = {}
@@ -101,4 +101,4 @@ async def serve(port: int) -> None:
     async with trio.open_nursery() as nursery:
         while True:
             socket, _ = await listener.accept()
-            nursery.start_soon(HttpConnection(socket, nursery).serve)
+            nursery.start_soon(FloorHttpConnection(socket, nursery).serve)

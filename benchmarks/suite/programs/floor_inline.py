@@ -1,4 +1,4 @@
-"""The least of all, which no engine that can cancel a call does: answered in the reader. ``floor_inline URL``."""
+"""The smallest server of all, which answers in the reader and so cannot cancel a call: ``floor_inline URL``."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from benchmarks.suite.programs.answers import ACCEPTED, ANSWERS, HEAD, encode, s
 READ_BYTES = 65_536
 
 
-class Params(msgspec.Struct):
+class InlineParams(msgspec.Struct):
     arguments: dict[str, int] = {}
 
 
-class Request(msgspec.Struct):
+class InlineRequest(msgspec.Struct):
     method: str
     id: int | str | None = None
-    params: Params | None = None
+    params: InlineParams | None = None
 
 
-read = msgspec.json.Decoder(Request).decode
+read = msgspec.json.Decoder(InlineRequest).decode
 
 
 def answer(data: bytes | str) -> bytes | None:
@@ -60,7 +60,7 @@ async def serve_stdio() -> None:
                 await trio.lowlevel.wait_writable(1)
 
 
-class HttpConnection:
+class InlineHttpConnection:
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         self.ready: list[bytes] = []
@@ -75,7 +75,7 @@ class HttpConnection:
 
 
 async def serve_http(stream: trio.SocketStream) -> None:
-    connection = HttpConnection()
+    connection = InlineHttpConnection()
     feed = httptools.HttpRequestParser(connection).feed_data
     receive, send = stream.socket.recv, stream.send_all
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 import trio_websocket
 
-from benchmarks.suite.programs.floor import Peer
+from benchmarks.suite.programs.floor import FloorConnection
 
 __all__ = ["serve"]
 
@@ -15,7 +15,7 @@ MOST_BYTES = 32 * 2**20
 async def web_socket(request: trio_websocket.WebSocketRequest) -> None:
     connection = await request.accept(subprotocol="mcp")
     async with trio.open_nursery() as nursery:
-        peer = Peer(nursery)
+        peer = FloorConnection(nursery)
 
         async def write() -> None:
             try:

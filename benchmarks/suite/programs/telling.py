@@ -1,4 +1,4 @@
-"""What a handler tells the load beside the protocol: words with the system's monotonic time, in a file."""
+"""Writes events of handlers for the load process to a file: words with the system's monotonic time."""
 
 from __future__ import annotations
 

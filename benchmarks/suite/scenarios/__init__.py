@@ -1,1 +1,1 @@
-"""What is measured: a scenario is a row of the table and a function."""
+"""The scenarios: each is a row of a table and a function."""

@@ -1,4 +1,4 @@
-"""How long a handler runs on after its caller no longer wants it: from the cancel to the handler's ``Cancelled``."""
+"""The time from a client's cancellation to the ``Cancelled`` in the handler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients are what is measured: calls of a typed tool in a closed loop, each client in a process of its own."""
+"""Measures clients: calls of a typed tool in a closed loop, each client in a process of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.suite.model import BenchmarkJob, Point
 from benchmarks.suite.peers import OURS, client_command, server_command
 from benchmarks.suite.process import LoadError
 from benchmarks.suite.scenarios.solo import Start
-from benchmarks.suite.server import ROOT, Server, free_port
+from benchmarks.suite.server import ROOT, ServerProcess, free_port
 
 __all__ = ["client_calls"]
 
@@ -30,7 +30,7 @@ BUSY_SHARE = 0.75
 
 @contextmanager
 def _served(job: BenchmarkJob) -> Iterator[str]:
-    """Where the clients call: one server for all of them, and never what is slow; in memory that SDK's own."""
+    """Runs the server for the clients: one fast server for all of them, and in memory the one of their SDK."""
     here = transport(job.transport)
     if here.drive == "memory":
         yield "memory:"
@@ -42,7 +42,7 @@ def _served(job: BenchmarkJob) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="mcp-") as directory:
         url = here.address(port, directory)
         command = server_command(OURS, {"python": sys.executable}, url, job.loads)
-        with Server(command, url, port, Path(directory), streams=False) as server:
+        with ServerProcess(command, url, port, Path(directory), streams=False) as server:
             if here.drive != "channel":
                 server.wait_until_open()
             yield url

@@ -1,4 +1,4 @@
-"""The two ways to ask: a fixed number in flight, and a fixed rate of arrivals."""
+"""Closed loops, with a fixed number of requests in flight, and open loops, with a fixed rate of requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATIENCE = 3.0
 
 @dataclass
 class Taken:
-    """Seconds that each request took, the answers, and in an open loop how late the generator itself was."""
+    """The seconds of each request, the answers, and in an open loop the delay of the generator itself."""
 
     took: list[float] = field(default_factory=list)
     answers: list[bytes] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Taken:
 
 
 def _match(sent: dict[int, float], data: bytes) -> float | None:
-    """When the request of an answer was sent, or nothing for a notification."""
+    """The time at which the request of an answer was sent, or ``None`` for a notification."""
     if b'"method"' in data[:40]:
         return None
     id = id_of(data)

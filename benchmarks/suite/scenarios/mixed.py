@@ -1,4 +1,4 @@
-"""What an agent's day looks like: several users, each thinks, asks one of several things, waits for it."""
+"""A mixed load: several users, each of which thinks, sends one of several requests and waits for the answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of a small typed tool: how many a second, how long each, at which load; and both eras side by side."""
+"""Calls of a small typed tool: their rate and latency at several loads, in both eras."""
 
 from __future__ import annotations
 

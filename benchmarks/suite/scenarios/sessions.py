@@ -1,4 +1,4 @@
-"""Many peers at once: what an idle one costs, whether many make a call dearer, and one change told to all."""
+"""Many sessions at once: the memory of an idle one, the cost of calls beside them, and a change sent to all."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def _subscribe(bench: Bench) -> int:
 
 
 async def fan_out(bench: Bench) -> list[Point]:
-    """One change, so many subscribers: when each of them has heard of it."""
+    """Sends one change to many subscribers, and measures when each of them receives it."""
     field = bench.field
     points = []
     teller = await field.begin()

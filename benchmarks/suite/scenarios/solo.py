@@ -1,4 +1,4 @@
-"""Scenarios that start servers themselves: what a start costs, both eras side by side, and JSON alone."""
+"""Scenarios that start servers themselves: the time of a start, both eras side by side, and JSON alone."""
 
 from __future__ import annotations
 
