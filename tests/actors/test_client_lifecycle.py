@@ -198,7 +198,9 @@ def test_every_row_is_driven_and_every_state_is_reached() -> None:
     assert set(REACH) == set(ClientState)
 
 
-@pytest.mark.parametrize(("row", "happens"), HAPPEN.items(), ids=str)
+@pytest.mark.parametrize(
+    ("row", "happens"), HAPPEN.items(), ids=[f"{state.name}-{event.name}" for state, event in HAPPEN]
+)
 async def test_a_row_is_what_happens(row: tuple[ClientState, ClientEvent], happens: Steps) -> None:
     state, _ = row
     async with trio.open_nursery() as nursery:
