@@ -1,6 +1,6 @@
-"""How a client finds out which era a server speaks, on a connection that carries both.
+"""Which era a server speaks, by its answer to a client's ``server/discover``.
 
-The client sends ``server/discover`` first, and reads what comes back:
+MCP 2026-07-28, Versioning and Discovery, Backward Compatibility. The client sends ``server/discover`` first:
 
 ==============================================================  ==================================================
 outcome                                                         verdict
@@ -28,7 +28,10 @@ __all__ = ["newest_common", "verdict_on_error", "verdict_on_result", "versions_f
 
 
 def versions_for(choice: str) -> tuple[str, ...]:
-    """The versions that ``"auto"``, ``"legacy"``, ``"modern"`` or one version stand for, oldest first."""
+    """Returns the versions that ``"auto"``, ``"legacy"``, ``"modern"`` or one version stand for, oldest first.
+
+    Raises `ValueError` for anything else.
+    """
     by_name = {"auto": (*LEGACY, *MODERN), "legacy": tuple(LEGACY), "modern": tuple(MODERN)}
     if choice in by_name:
         return by_name[choice]
@@ -40,14 +43,14 @@ def versions_for(choice: str) -> tuple[str, ...]:
 
 
 def newest_common(ours: Sequence[str], theirs: Any) -> str | None:
-    """The newest version both sides speak."""
+    """Returns the newest version that both sides speak, or ``None``; ``theirs`` may be any JSON value."""
     if not isinstance(theirs, list | tuple):
         return None
     return next((version for version in reversed(ours) if version in theirs), None)
 
 
 def verdict_on_result(result: dict[str, Any], ours: Sequence[str]) -> Era | None:
-    """``None`` means that this was no answer of a modern server.
+    """Returns the era to speak after a result; ``None`` means that this was no answer of a modern server.
 
     Raises `UnsupportedVersion` when it was one but no version is common.
     """
@@ -58,7 +61,10 @@ def verdict_on_result(result: dict[str, Any], ours: Sequence[str]) -> Era | None
 
 
 def verdict_on_error(error: RpcError, ours: Sequence[str], tried: Era) -> Era | None:
-    """``None`` means that the server is no modern one. Raises `UnsupportedVersion` as `verdict_on_result` does."""
+    """Returns the era to speak after an error; ``None`` means that the server is no modern one.
+
+    Raises `UnsupportedVersion` as `verdict_on_result` does.
+    """
     if isinstance(error, UnsupportedVersion) and error.supported:
         return _era(newest_common(ours, error.supported), ours, error.supported)
     return tried if isinstance(error, HeaderMismatch | MissingCapability) else None

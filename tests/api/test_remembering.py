@@ -7,6 +7,10 @@ import trio
 from trio.testing import MockClock
 
 from mcp_actors import Client
+from mcp_actors._client.era_cache import EraCache
+from mcp_actors._eras.legacy.eras import LEGACY
+from mcp_actors._eras.modern.eras import LATEST_MODERN
+from mcp_actors._eras.probe import versions_for
 from mcp_actors.discovery import register_transport
 from mcp_actors.errors import ConnectFailed
 from mcp_actors.testing import RawServer, raw_server
@@ -109,3 +113,14 @@ async def test_nobody_there(autojump_clock: MockClock) -> None:
     with pytest.raises(ConnectFailed):
         async with Client("memory:nobody-serves-this"):
             raise AssertionError("never reached")
+
+
+def test_what_is_remembered_is_bounded_and_the_oldest_goes() -> None:
+    cache = EraCache(max_entries=2)
+    first, second = versions_for("legacy")[-1], MODERN
+    cache.put("a:", LEGACY[first])
+    cache.put("b:", LATEST_MODERN)
+    cache.put("a:", LATEST_MODERN)
+    cache.put("c:", LEGACY[first])
+    known = {url: era and era.version for url in ("a:", "b:", "c:") for era in [cache.get(url)]}
+    assert known == {"a:": second, "b:": None, "c:": first}
