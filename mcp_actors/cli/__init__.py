@@ -1,10 +1,10 @@
 """The command line ``mcp-actors``.
 
-General layout: this file knows the commands by name and imports the one that is run, so ``serve`` starts without the
-parts that draw. One file a command: `serve`, `listing`, `call`, `read`, `prompt`, `demo`. Below them: `target` (TARGET
--> Server), `talk` (URL -> Client, Ctrl-C), `arguments` (``key=text``), `shown` (results -> text or JSON), `asking`
-(elicitation on a terminal), `progress` (the bar), `failures` (exceptions -> one line and an exit code), and
-``demo_*`` (what the demo runs and how it draws itself).
+This file knows the commands by name and imports the one that is run, so that ``serve`` does not import the parts that
+draw. Each command has a file: `serve`, `listing`, `call`, `read`, `prompt`, `demo`. They use `target` (TARGET ->
+Server), `client_session` (URL -> Client, Ctrl-C), `arguments` (``key=text``), `output` (results -> text or JSON),
+`elicitation` (questions on a terminal), `progress` (the bar), `failures` (exceptions -> one line and an exit code), and
+``demo_*`` (the load of the demo and its table).
 """
 
 from __future__ import annotations
@@ -90,5 +90,12 @@ def _group(ctx: click.Context) -> None:
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Runs the command line with ``args`` (default: those of the process) and exits with its code."""
+    """Runs the command line and exits.
+
+    Args:
+        args: the words after the name of the program; those of the process by default.
+
+    Raises:
+        SystemExit: always, with the exit code that ``mcp-actors --help`` lists.
+    """
     _group.main(args, prog_name="mcp-actors")

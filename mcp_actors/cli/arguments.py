@@ -12,7 +12,11 @@ __all__ = ["text_arguments", "tool_arguments"]
 
 
 def tool_arguments(words: Sequence[str]) -> dict[str, Any]:
-    """``a=1`` is the text ``"1"``, ``a:=1`` is the number 1; raises `click.UsageError` for anything else."""
+    """Parses ``a=1`` as the text ``"1"`` and ``a:=1`` as the number 1.
+
+    Raises:
+        click.UsageError: a word is neither, its JSON is malformed, or a key is empty or given twice.
+    """
     arguments: dict[str, Any] = {}
     for word in words:
         key, text = _split(word)
@@ -25,7 +29,11 @@ def tool_arguments(words: Sequence[str]) -> dict[str, Any]:
 
 
 def text_arguments(words: Sequence[str]) -> dict[str, str]:
-    """For prompts, whose arguments are always text: the key ends at the first ``=``."""
+    """Parses ``a=1`` for prompts, whose arguments are always text. The key ends at the first ``=``.
+
+    Raises:
+        click.UsageError: a word is nothing like that, or a key is empty or given twice.
+    """
     arguments: dict[str, str] = {}
     for word in words:
         key, text = _split(word)

@@ -9,11 +9,11 @@ import click
 
 from mcp_actors import Client, types
 from mcp_actors.cli.arguments import tool_arguments
-from mcp_actors.cli.asking import Asking
+from mcp_actors.cli.client_session import client_options, run_with_client
+from mcp_actors.cli.elicitation import TerminalElicitation
 from mcp_actors.cli.failures import EXIT_FAILED, reported, traceback_option
+from mcp_actors.cli.output import blocks_text, echo_json, echo_text, plain
 from mcp_actors.cli.progress import CallView
-from mcp_actors.cli.shown import blocks_text, echo_json, echo_text, plain
-from mcp_actors.cli.talk import client_options, talk
 
 __all__ = ["command"]
 
@@ -57,7 +57,9 @@ def command(
             return await client.call_tool(tool, values, on_progress=view.progress)
 
     with reported(show_traceback):
-        result = talk(url, era, work, on_log=view.log, elicitation=Asking(view), timeout=timeout, cap=cap)
+        result = run_with_client(
+            url, era, work, on_log=view.log, elicitation=TerminalElicitation(view), timeout=timeout, cap=cap
+        )
     _show(result, as_json)
     if result.is_error:
         _hint(arguments, values, blocks_text(result.content))

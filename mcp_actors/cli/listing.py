@@ -12,9 +12,9 @@ import attrs
 import click
 
 from mcp_actors import Client, types
+from mcp_actors.cli.client_session import client_options, run_with_client
 from mcp_actors.cli.failures import reported, traceback_option
-from mcp_actors.cli.shown import echo_json, plain, safe
-from mcp_actors.cli.talk import client_options, talk
+from mcp_actors.cli.output import echo_json, plain, safe
 
 __all__ = ["command"]
 
@@ -39,7 +39,7 @@ class _Found:
 def command(url: str, era: str, as_json: bool, show_traceback: bool) -> None:
     """Show what a server offers: who it is, its era and capabilities, tools, resources, templates and prompts."""
     with reported(show_traceback):
-        found = talk(url, era, _ask_everything)
+        found = run_with_client(url, era, _ask_everything)
         if as_json:
             echo_json({name: value for name, value in plain(found).items() if value is not None})
         else:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from mcp_actors.cli.shown import safe
+from mcp_actors.cli.output import safe
 
 __all__ = ["CallView"]
 

@@ -6,9 +6,9 @@ import click
 
 from mcp_actors import Client, types
 from mcp_actors.cli.arguments import text_arguments
+from mcp_actors.cli.client_session import client_options, run_with_client
 from mcp_actors.cli.failures import reported, traceback_option
-from mcp_actors.cli.shown import block_text, echo_json, echo_text
-from mcp_actors.cli.talk import client_options, talk
+from mcp_actors.cli.output import block_text, echo_json, echo_text
 
 __all__ = ["command"]
 
@@ -29,7 +29,7 @@ def command(
         return await client.get_prompt(name, values)
 
     with reported(show_traceback):
-        result = talk(url, era, work)
+        result = run_with_client(url, era, work)
     if as_json:
         echo_json(result)
         return

@@ -8,9 +8,9 @@ import sys
 import click
 
 from mcp_actors import Client, types
+from mcp_actors.cli.client_session import client_options, run_with_client
 from mcp_actors.cli.failures import WrongUsage, reported, traceback_option
-from mcp_actors.cli.shown import echo_json, echo_text
-from mcp_actors.cli.talk import client_options, talk
+from mcp_actors.cli.output import echo_json, echo_text
 
 __all__ = ["command"]
 
@@ -30,7 +30,7 @@ def command(url: str, era: str, resource_uri: str, as_json: bool, show_traceback
         return await client.read_resource(resource_uri)
 
     with reported(show_traceback):
-        result = talk(url, era, work)
+        result = run_with_client(url, era, work)
         if as_json:
             echo_json(result)
         else:

@@ -41,9 +41,17 @@ class _WouldRun(BaseException):
 
 
 def load_server(target: str, args: Sequence[str]) -> Server:
-    """Imports TARGET and finds or makes its server; raises `CommandFailure` with one line that says what is wrong.
+    """Imports TARGET and finds or makes its server.
 
-    What the target prints meanwhile goes to stderr: stdout may be the wire.
+    What the target prints meanwhile goes to stderr, because stdout may carry the protocol.
+
+    Args:
+        target: a path or module, and optionally an attribute.
+        args: the arguments for a function that makes a server.
+
+    Raises:
+        WrongUsage: there is no such target, it has no server, or it does not take these arguments.
+        CommandFailure: the target failed; the text is one line with its own file and line number.
     """
     place, attribute = _split(target)
     with _stdout_is_stderr(), _run_means_serve():

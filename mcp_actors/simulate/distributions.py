@@ -1,4 +1,4 @@
-"""How long things take: small values, each of which draws from rng that it is given. All times are seconds."""
+"""Distributions of durations, in seconds, that draw from the random numbers that they are given."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["Constant", "Distribution", "Empirical", "Exponential", "LogNormal", 
 
 
 class Distribution(Protocol):
-    """Anything with this method will do."""
+    """Any object with this method."""
 
     def sample(self, rng: random.Random) -> float:
-        """Draws one value, 0 or more; must use no other source of chance than ``rng``."""
+        """Returns one value, 0 or more. It must take its random numbers from ``rng`` only."""
 
 
 def _not_negative(instance: Any, attribute: attrs.Attribute[float], value: float) -> None:
@@ -27,18 +27,26 @@ def _not_negative(instance: Any, attribute: attrs.Attribute[float], value: float
 
 @attrs.frozen
 class Constant:
-    """Always the same."""
+    """The same value each time.
+
+    Raises:
+        ValueError: it is negative or infinite.
+    """
 
     seconds: float = attrs.field(validator=_not_negative)
 
     def sample(self, rng: random.Random) -> float:
-        """Draws nothing."""
+        """Returns the value."""
         return self.seconds
 
 
 @attrs.frozen
 class Uniform:
-    """Anything between two values, all equally likely."""
+    """Values between ``low`` and ``high``, all equally likely.
+
+    Raises:
+        ValueError: one of them is negative or infinite, or ``high`` is lower than ``low``.
+    """
 
     low: float = attrs.field(validator=_not_negative)
     high: float = attrs.field(validator=_not_negative)
@@ -48,18 +56,22 @@ class Uniform:
             raise ValueError("Uniform: high is lower than low")
 
     def sample(self, rng: random.Random) -> float:
-        """One draw."""
+        """Returns one value."""
         return self.low + rng.random() * (self.high - self.low)
 
 
 @attrs.frozen
 class Exponential:
-    """Waiting times for what happens at random, ``mean`` seconds apart."""
+    """Times between random events that are ``mean`` seconds apart on average.
+
+    Raises:
+        ValueError: the mean is negative or infinite.
+    """
 
     mean: float = attrs.field(validator=_not_negative)
 
     def sample(self, rng: random.Random) -> float:
-        """One draw."""
+        """Returns one value."""
         return -math.log(1.0 - rng.random()) * self.mean
 
 
@@ -68,13 +80,16 @@ class LogNormal:
     """Half of the values below ``median``, and a long tail: the longer, the greater ``sigma``.
 
     p99 is ``median * exp(2.33 * sigma)``: with 0.5 about 3 times the median, with 1 about 10 times.
+
+    Raises:
+        ValueError: a value is negative or infinite.
     """
 
     median: float = attrs.field(validator=_not_negative)
     sigma: float = attrs.field(validator=_not_negative)
 
     def sample(self, rng: random.Random) -> float:
-        """One normal draw."""
+        """Returns one value."""
         return self.median * math.exp(rng.gauss(0.0, self.sigma))
 
 
@@ -84,7 +99,11 @@ def _numbers(values: Iterable[float]) -> tuple[float, ...]:
 
 @attrs.frozen
 class Empirical:
-    """Values that were measured, each as likely as the others, or in proportion to ``weights``."""
+    """Values that were measured, each as likely as the others, or in proportion to ``weights``.
+
+    Raises:
+        ValueError: there are no values, one is negative or infinite, or the weights do not fit them.
+    """
 
     values: Sequence[float] = attrs.field(converter=_numbers)
     weights: Sequence[float] | None = attrs.field(default=None, converter=attrs.converters.optional(_numbers))
@@ -101,10 +120,10 @@ class Empirical:
         object.__setattr__(self, "_cumulated", tuple(itertools.accumulate(weights)))
 
     def sample(self, rng: random.Random) -> float:
-        """One draw."""
+        """Returns one value."""
         return rng.choices(self.values, cum_weights=self._cumulated)[0]
 
 
 def as_distribution(value: float | Distribution) -> Distribution:
-    """A plain number is a `Constant`."""
+    """Returns ``value``, or a `Constant` for a plain number."""
     return Constant(value) if isinstance(value, int | float) else value

@@ -23,13 +23,13 @@ COLLECT_AFTER = (1_000_000, 50, 1_000)
 
 
 class VirtualClock(trio.abc.Clock):
-    """Starts at 0 and stands still while anybody has something to do; then it is at once as late as the next thing.
+    """A clock that starts at 0, stands still while any task can run, and then jumps to the next deadline.
 
     `trio.testing.MockClock` with autojump does the same in three turns of Trio's loop for each jump; this one needs a
     single turn, and its time is the deadline itself, not a sum that should be equal to it. Trio asks a clock how long
     to sleep only when no task is ready. That is the moment to jump, as nothing here waits for the world outside.
 
-    What is under way on links stands in the clock's own heap: to bring it costs no task and no cancel scope.
+    Frames in transit on links are entries in the clock's own heap, so their arrival costs no task and no cancel scope.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class VirtualClock(trio.abc.Clock):
         self._due: list[tuple[float, int, Callable[[Any], None], Any]] = []
 
     def __repr__(self) -> str:
-        return f"<VirtualClock {self._now:.6f} s, {len(self._due)} under way>"
+        return f"<VirtualClock {self._now:.6f} s, {len(self._due)} due>"
 
     def at(self, when: float, action: Callable[[Any], None], argument: Any) -> None:
         """Calls ``action(argument)`` when that time has come; at the same time in the order in which it was asked.
@@ -56,7 +56,7 @@ class VirtualClock(trio.abc.Clock):
         return self._now
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Jumps to ``deadline``, or to what is due before it and does that. Nobody needs to sleep for it."""
+        """Jumps to ``deadline``, or to an action that is due before it and calls that; Trio need not sleep."""
         due = self._due
         then = min(deadline, due[0][0]) if due else deadline
         if then == math.inf:
@@ -80,7 +80,7 @@ def run(function: Callable[[VirtualClock], Awaitable[T]], seed: int) -> T:
 
 @contextmanager
 def _repeatable(seed: int) -> Iterator[None]:
-    """Takes chance out of Trio's scheduler, and out of Python's own rng for whoever uses them, for a while.
+    """Makes Trio's scheduler and the module `random` repeatable for the length of the block.
 
     Trio runs the tasks that are ready in a random order, on purpose, and has no public switch for that. It has one for
     Hypothesis, in a private module: a batch is sorted by the age of its tasks before it is shuffled, and the rng for
@@ -106,7 +106,7 @@ def _repeatable(seed: int) -> Iterator[None]:
 
 @contextmanager
 def _seldom_collecting() -> Iterator[None]:
-    """Whoever runs one world after another wants the last one gone first; what ends here can wait for its turn."""
+    """Collects the garbage of earlier runs first, and collects seldom in the block."""
     gc.collect()
     before = gc.get_threshold()
     gc.set_threshold(*COLLECT_AFTER)

@@ -70,10 +70,10 @@ class Report:
     handler_seconds: float
     """Time that handlers spent on calls."""
     wasted_seconds: float
-    """That part of it that was spent on calls whose answer reached nobody, because the caller had gone, got an
+    """The part of it that was spent on calls whose answer reached nobody, because the caller had left, got an
     error, or the answer was lost; calls in flight at the end are not in it."""
     wasted_runs: int
-    """Handlers that ran for nobody."""
+    """Runs of handlers whose answer reached nobody."""
     messages: int
     """Frames that were sent on all links, both ways."""
     messages_lost: int

@@ -29,22 +29,22 @@ from mcp_actors.types import CallToolResult
 
 __all__ = ["User", "World", "simulate"]
 
-# How long a client that got no session waits before it tries again, on average.
+# Seconds that a client waits after a failed connection before it tries again.
 TRY_AGAIN = Exponential(1.0)
 
 
 class User:
-    """Who uses one client: what a behaviour is given."""
+    """The user of one client, which is what a behaviour gets."""
 
     def __init__(
         self, number: int, client: Client, rng: random.Random, ledger: CallLedger, world: World
     ) -> None:
         self.number = number
-        """Counts from 0."""
+        """The number of the user, from 0."""
         self.client = client
-        """Its client, connected when the behaviour begins. What is asked of it directly is not counted."""
+        """The client, connected when the behaviour begins. Calls made with it directly are not counted."""
         self.rng = rng
-        """The only source of chance that a behaviour may use."""
+        """The only source of random numbers that a behaviour may use."""
         self._ledger = ledger
         self._world = world
 
@@ -52,15 +52,21 @@ class User:
         return f"<User {self.number} {self.client!r}>"
 
     async def think(self, time: Distribution | float | None = None) -> None:
-        """Waits: as long as given, or as the world says."""
+        """Waits for a time that is drawn from ``time``, in seconds, or from the world's ``think`` by default."""
         await trio.sleep(as_distribution(self._world.think if time is None else time).sample(self.rng))
 
     async def call(
         self, tool: str, arguments: Mapping[str, Any] | None = None, *, patience: float = math.inf
     ) -> CallToolResult | None:
-        """Calls a tool and counts what becomes of it; cancels it after ``patience`` seconds without an answer.
+        """Calls a tool and counts how the call ended.
 
-        ``None`` if there was no result, for what reason whatever: that is in the report.
+        Args:
+            tool: the name of the tool.
+            arguments: its arguments.
+            patience: seconds after which the call is cancelled, never by default.
+
+        Returns:
+            The result, or ``None`` if there was none; the report has the reason.
         """
         call = self._ledger.begin()
         result: CallToolResult | None = None
@@ -84,7 +90,7 @@ Behaviour = Callable[[User], Awaitable[None]]
 
 
 async def think_and_call(user: User) -> None:
-    """What users do unless they are told otherwise: think, call the tool ``work``, and that again."""
+    """The default behaviour: thinks and calls the tool ``work``, again and again."""
     world = user._world
     while True:
         await user.think()
@@ -95,7 +101,7 @@ async def think_and_call(user: User) -> None:
 
 
 def worker() -> Server:
-    """The server of a world that brings none: its tool ``work`` takes the time that the call says."""
+    """Returns the default server, whose tool ``work`` takes the time that the call says."""
     server = Server("simulated")
 
     @server.tool
@@ -108,33 +114,36 @@ def worker() -> Server:
 
 @attrs.frozen(kw_only=True)
 class World:
-    """What is simulated. Where a time is wanted, a number will do for a `Constant`.
+    """The world of an experiment. A number in place of a distribution stands for `Constant`; times are seconds.
 
-    Computing takes no time in it, only what sleeps does: a server is as fast as its handlers' sleeps and as wide as
-    its limits. Raises `ValueError` for what cannot be.
+    Computing takes no time in it, only sleeping does: the speed of a server follows from the sleeps of its handlers and
+    from its limits.
+
+    Raises:
+        ValueError: there is no client or server, ``cancel`` is not within 0 and 1, or a time is out of range.
     """
 
     clients: int
-    """Each with a session of its own, on one of the servers in turn."""
+    """The number of clients, each with a session of its own, distributed evenly over the servers."""
     link: LinkProfile = attrs.field(factory=LinkProfile)
-    """What the connection of each client is like."""
+    """The properties of each client's connection."""
     servers: int = 1
-    """How many there are."""
+    """The number of servers."""
     server: Callable[[], Server] = worker
-    """Makes one. Tools must be async, or ``inline=True``: a thread knows nothing of virtual time."""
+    """Makes a server. Tools must be async or ``inline=True``, because threads do not run in virtual time."""
     behaviour: Behaviour = think_and_call
-    """What each user does; when it returns, that client is closed. The following are for the one given here."""
+    """What each user does; when it returns, the client is closed. The fields below are for the default one."""
     think: Distribution = attrs.field(default=Exponential(10.0), converter=as_distribution)
     """Time between an answer and the next call."""
     service: Distribution = attrs.field(default=Constant(0.05), converter=as_distribution)
     """How long the server works for a call. Drawn from the caller's rng, so that worlds which differ in their links
-    only are asked the same."""
+    have the same calls."""
     cancel: float = 0.0
     """The share of calls that is cancelled when there is no answer after ``cancel_after``."""
     cancel_after: Distribution = attrs.field(default=Constant(1.0), converter=as_distribution)
     """See ``cancel``."""
     ramp: float = 1.0
-    """All clients come within so many seconds."""
+    """Seconds within which all clients connect."""
     era: str = "modern"
     """As for `~mcp_actors.Client`, as are the rest."""
     timeout: float = 30.0
@@ -153,11 +162,20 @@ class World:
 
 
 def simulate(world: World, *, seed: int, duration: float) -> Report:
-    """Runs ``world`` for ``duration`` virtual seconds in a Trio loop of its own, and says what happened.
+    """Runs a world in virtual time, in a Trio loop of its own, and returns the figures.
 
-    The same world and seed give the same report, in any process. What is in flight at the end is counted as that,
-    then cancelled. Raises `ValueError` for what cannot be, `RuntimeError` if Trio runs already or cannot be made
-    repeatable, and what a behaviour raises.
+    The same world and seed give the same report, in any process. Calls in flight at the end are counted as unfinished,
+    then cancelled.
+
+    Args:
+        world: what to simulate.
+        seed: the same seed gives the same run.
+        duration: virtual seconds.
+
+    Raises:
+        ValueError: the duration is not positive and finite.
+        RuntimeError: Trio runs already, or this version of it cannot be made repeatable.
+        Exception: what a behaviour raises.
     """
     if not 0 < duration < math.inf:
         raise ValueError("duration is a number of seconds, more than 0")

@@ -1,9 +1,9 @@
-"""For tests of programs that use mcp-actors, and of transports of one's own.
+"""Tools for tests of programs that use mcp-actors, and of transports.
 
-- `connected_pair`, `raw_client` and `raw_server`: a server and a client in memory, and a peer that follows a script.
+- `connected_pair`, `raw_client` and `raw_server`: a server and a client in memory, and a peer that the test drives.
 - `check_transport`: proves that a binding keeps the contract of `mcp_actors.abc`.
-- `FaultyTransport`: latency, bandwidth, loss and the like round any binding, the same way each time.
-- `RecordingTransport`, `Recording`, `play_to_server` and `RecordedServer`: sessions written down and played back.
+- `FaultyTransport`: latency, bandwidth, loss and the like added to any binding, the same each time.
+- `RecordingTransport`, `Recording`, `play_to_server` and `RecordedServer`: sessions recorded and played back.
 
 Everything here works under `trio.testing.MockClock` with autojump, as far as the transport in use does.
 """

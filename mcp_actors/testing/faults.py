@@ -84,13 +84,13 @@ class FaultStatistics:
     """Counts of what has happened on all connections of a `FaultyTransport`, both directions together."""
 
     connections: int = 0
-    """ChannelHandler opened."""
+    """Connections opened."""
     frames: int = 0
     """Frames that were sent, those at which a connection was lost included."""
     bytes: int = 0
     """Bytes of those frames."""
     lost: int = 0
-    """ChannelHandler lost."""
+    """Connections lost."""
     stalled: int = 0
     """Times that a line stood still."""
     moved: int = 0

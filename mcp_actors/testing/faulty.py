@@ -1,4 +1,4 @@
-"""A transport that goes wrong on purpose, exactly, and the same way each time."""
+"""A transport with faults that are planted on purpose, and the same each time."""
 
 from __future__ import annotations
 
@@ -19,26 +19,29 @@ from mcp_actors.testing.faults import Faults, FaultStatistics, FaultyDirection, 
 
 __all__ = ["FaultyChannel", "FaultyTransport"]
 
-# How long a closed channel goes on after the last of its frames should have arrived: for an inner channel whose peer
-# takes nothing.
+# Seconds for which a closed channel goes on after its last frame should have arrived. They bound the wait for a peer
+# that reads nothing.
 LINGER = 1.0
 
 
 class FaultyTransport:
-    """Wraps a transport of connections, of either side, and does to its frames what `Faults` say.
+    """Wraps a connection binding's transport, of either side, and adds faults to its connections.
 
-    ``faults`` is for what the wrapped side sends, ``back`` for what it receives; without ``back`` both are alike. A
-    client's transport that is wrapped has faulty connections, whatever serves them, and the other way round; wrap
-    one side only, or the faults add up. What an exchange binding does with exchanges goes through untouched.
+    Wrap one side only, or the faults add up. What an exchange binding does with exchanges is not changed. When the
+    connection is lost, the wrapped side gets `trio.BrokenResourceError` in both directions.
 
-    When the connection is lost, the wrapped side gets `trio.BrokenResourceError` both ways. What its peer sees is up
-    to the inner binding: the channel is closed, which in memory is a clean end; give ``break_off``, an async function
-    of the inner channel, where there is a harder way.
+    Every connection uses two `random.Random` of its own, made from ``seed`` and the number of the connection. So under
+    virtual time the same program sees the same faults at the same times. Up to 256 frames or 256 KiB are in transit in
+    each direction of a connection; then `send` waits. Without faults it is a binding like any other, but each frame
+    passes through one more task.
 
-    Every connection draws from two `random.Random` of its own, made from ``seed`` and the number of the connection.
-    So under virtual time the same program sees the same faults at the same times. Up to 256 frames or 256 KiB are
-    under way each way on each connection; then `send` waits. With no faults it is a binding like any other, but each
-    frame goes through a task more.
+    Args:
+        inner: the transport.
+        faults: those of what the wrapped side sends; none by default.
+        back: those of what it receives; the same as ``faults`` by default.
+        seed: the same seed gives the same faults.
+        break_off: an async function that breaks an inner channel, so that its peer sees a loss too. By default the
+            channel is closed, which in memory is a clean end.
     """
 
     def __init__(
@@ -62,15 +65,16 @@ class FaultyTransport:
         return f"<FaultyTransport round {self._inner!r}: {statistics.connections} connections, {statistics.lost} lost>"
 
     def statistics(self) -> FaultStatistics:
-        """A snapshot of what has happened so far."""
+        """Returns a snapshot of the counts."""
         return attrs.evolve(self._statistics)
 
     async def serve(
         self, handler: ServerHandler, *, task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Serves as the inner transport does, every connection with faults; reports what it reports.
+        """Serves as the inner transport does, every connection with faults, and reports what it reports.
 
-        Raises `LocalProtocolError` if the inner transport serves nothing.
+        Raises:
+            LocalProtocolError: the inner transport is one of a client.
         """
         if not isinstance(self._inner, ServerTransport):
             raise LocalProtocolError(f"{self._inner!r} can be connected to, not served")
@@ -78,9 +82,12 @@ class FaultyTransport:
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[FrameChannel]:
-        """Opens a connection with faults. Leaving the block waits for what is still under way.
+        """Opens a connection with faults, and raises what the inner transport raises.
 
-        Raises what the inner transport does, and `LocalProtocolError` if it connects to nothing.
+        Leaving the block waits for the frames in transit.
+
+        Raises:
+            LocalProtocolError: the inner transport is one of a server.
         """
         if not isinstance(self._inner, ClientTransport):
             raise LocalProtocolError(f"{self._inner!r} can be served, not connected to")
@@ -110,7 +117,7 @@ class FaultyTransport:
 
 
 class _FaultyHandler:
-    """The handler that the inner transport gets: channels become faulty, all else is the handler's own."""
+    """The handler for the inner transport: it makes channels faulty, and is the wrapped handler in all else."""
 
     def __init__(self, handler: ServerHandler, transport: FaultyTransport) -> None:
         self._handler = handler
@@ -129,10 +136,10 @@ class _FaultyHandler:
 
 
 class FaultyChannel(FrameChannel):
-    """A channel between two lanes; made by `FaultyTransport`.
+    """A channel with faults in both directions; made by `FaultyTransport`.
 
-    Cancelling ``send_many`` leaves the frames that still waited for room not sent; none is torn. ``aclose`` returns
-    at once; what was sent is still on its way to the peer until the block that made the channel is left.
+    Cancelling ``send_many`` leaves the frames unsent that still waited for space, and tears none. ``aclose`` returns at
+    once; what was sent arrives before the block that made the channel is left.
     """
 
     def __init__(
@@ -148,12 +155,12 @@ class FaultyChannel(FrameChannel):
         self._break_off = break_off
         self._closed = False
         self._lost_at = math.inf
-        # The line was cut: both directions are over.
+        # Why both directions have ended, if the connection was lost.
         self._loss: Exception | None = None
-        # The inner channel takes no more: nothing can be sent, but what the peer sent before can be received.
+        # Why the inner channel accepts no more frames. What the peer sent before can still be received.
         self._refused: Exception | None = None
         self.flushed = trio.Event()
-        """Set when nothing of ours is under way any more."""
+        """Set when no frame of this side is in transit any more."""
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "broken" if self._loss is not None else "open"
@@ -179,14 +186,14 @@ class FaultyChannel(FrameChannel):
     def loss_report(self) -> Mapping[str, Any]:
         return self._inner.loss_report()
 
-    # -- what the two sides do ---------------------------------------------------------------------------------------
+    # -- used by the two sides ---------------------------------------------------------------------------------------
 
     async def send(self, value: Frame) -> None:
         """Sends one frame; see `send_many`."""
         await self.send_many((value,))
 
     async def send_many(self, frames: Sequence[Frame]) -> None:
-        """Sends frames on their way, waiting while too much is under way."""
+        """Sends frames, waiting while too many are in transit."""
         await trio.lowlevel.checkpoint()
         self._require_open()
         if reason := check_frames(frames, self.max_message_bytes or math.inf):
@@ -247,7 +254,7 @@ class FaultyChannel(FrameChannel):
             self._lost_at = trio.current_time()
             self._wake()
 
-    # -- what the line does ------------------------------------------------------------------------------------------
+    # -- the tasks of the line ----------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Moves the frames; returns when the connection is closed or lost."""
@@ -272,7 +279,7 @@ class FaultyChannel(FrameChannel):
         lingering.deadline = max(trio.current_time(), self._out.furthest) + LINGER
 
     async def _deliver(self) -> None:
-        """From our lane into the inner channel, until closed and empty, or lost, or nobody takes it."""
+        """Moves arrived frames into the inner channel, until closed and empty, or lost, or the channel refuses them."""
         while self._loss is None and not (self._closed and not len(self._out)):
             frames = self._out.take()
             if frames:
@@ -289,7 +296,7 @@ class FaultyChannel(FrameChannel):
                     await self._out.changed.park()
 
     async def _collect(self) -> None:
-        """From the inner channel into the lane to us."""
+        """Moves frames from the inner channel into the direction to this side."""
         try:
             while not self._in.ended:
                 while self._in.full:
@@ -299,6 +306,6 @@ class FaultyChannel(FrameChannel):
         except (trio.EndOfChannel, trio.BrokenResourceError, trio.ClosedResourceError) as ending:
             self._in.put_end(ending)
             return
-        # The line to us is cut: we find out when the cut arrives, whether we read or not.
+        # The loss is noticed when it arrives, whether this side reads or not.
         await trio.sleep_until(self._in.furthest)
         self._lose(trio.BrokenResourceError("the connection was lost (a planted fault)"))

@@ -1,4 +1,4 @@
-"""A channel that passes everything on to another one: what the channels of this package that watch are made of."""
+"""A channel that passes everything on to another one, for channels that watch or change what passes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["PassingChannel"]
 
 
 class PassingChannel(FrameChannel):
-    """Everything that is not overridden is the inner channel's."""
+    """A channel whose methods are those of the inner channel."""
 
     def __init__(self, inner: FrameChannel) -> None:
         self._inner = inner

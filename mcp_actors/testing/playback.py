@@ -1,4 +1,4 @@
-"""Recordings played back: against a server, being its client, or against a client, being its server."""
+"""Plays recordings back: as the client of a server, or as the server of a client."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _ENDINGS = (trio.EndOfChannel, trio.BrokenResourceError, trio.ClosedResourceErro
 
 @attrs.frozen
 class PlaybackReport:
-    """What a peer sent, compared with what the recorded one did."""
+    """The difference between what a peer sent and what the recorded peer sent."""
 
     expected: tuple[bytes, ...]
-    """What the recorded peer sent, in order."""
+    """The frames that the recorded peer sent, in order."""
     received: tuple[bytes, ...]
-    """What this peer sent, in order."""
+    """The frames that this peer sent, in order."""
     missing: tuple[bytes, ...]
-    """What it did not send of it."""
+    """Expected frames that did not come."""
     unexpected: tuple[bytes, ...]
-    """What it sent beyond it."""
+    """Frames that were not expected."""
     misplaced: tuple[int, ...]
-    """Places in ``received`` at which something else was due; only looked for in the exact comparison."""
+    """Indexes in ``received`` of frames that are out of order; only found when the comparison is exact."""
     unsent: int
-    """Frames of ours that could not be sent, because the peer had ended or took nothing."""
+    """The number of our frames that could not be sent, because the peer had ended or read nothing."""
 
     @property
     def same(self) -> bool:
@@ -70,13 +70,22 @@ async def play_to_server(
 ) -> PlaybackReport:
     """Plays the client of a recorded connection to a server, and reports how its answers differ.
 
-    A frame is sent when as much has come back as had when it was recorded, or nothing came for ``patience`` seconds.
-    After the last one the rest is waited for likewise, and ``quiet`` seconds more for what was not recorded.
+    A frame is sent when as many frames have come back as had when it was recorded, or none came for ``patience``
+    seconds.
 
-    By default frames are compared as JSON values, in any order. ``exact`` compares bytes and order. ``normal`` is
-    applied to both sides before: it takes out what differs each time, such as tokens and times of day.
+    Args:
+        recording: what to play.
+        target: a server, which is served in memory for that time, or a transport that connects to one.
+        connection: the number of the recorded connection, from 1.
+        exact: compares bytes and order. By default frames are compared as JSON values, in any order.
+        normal: applied to the frames of both sides before they are compared, to remove what differs each time, such as
+            tokens and times of day.
+        patience: seconds to wait for a frame that was recorded, 5 by default.
+        quiet: seconds to wait at the end for frames that were not recorded, 0.1 by default.
 
-    Raises `ConnectFailed` when there is no server, `ValueError` when there is no such connection.
+    Raises:
+        ConnectFailed: the server could not be reached.
+        ValueError: there is no such connection in the recording.
     """
     script = recording.script(connection)
     if not isinstance(target, Server):
@@ -100,17 +109,21 @@ async def play_to_server(
 
 
 class RecordedServer:
-    """A `~mcp_actors.abc.ClientTransport` at whose other end a recorded server answers, one recorded connection after
-    the other::
+    """A `~mcp_actors.abc.ClientTransport` whose server is a recorded one, one recorded connection after the other::
 
         recorded = RecordedServer(Recording.load("session.jsonl"))
         async with Client(recorded) as client:
             ...
         assert recorded.reports[0].same
 
-    A frame is sent when as much has come from the client as had when it was recorded, or nothing came for
-    ``patience`` seconds. ``exact`` and ``normal`` are those of `play_to_server`. `connect` raises `ConnectFailed` when
-    no further connection was recorded.
+    A frame is sent when as many frames have come from the client as had when it was recorded, or none came for
+    ``patience`` seconds.
+
+    Args:
+        recording: what to play.
+        exact: as for `play_to_server`.
+        normal: as for `play_to_server`.
+        patience: seconds to wait for a frame of the client that was recorded, 5 by default.
     """
 
     def __init__(
@@ -126,14 +139,18 @@ class RecordedServer:
         self._patience = patience
         self._connected = 0
         self.reports: list[PlaybackReport] = []
-        """What the client did differently, for each connection that has ended."""
+        """How the client differed, for each connection that has ended."""
 
     def __repr__(self) -> str:
         return f"<RecordedServer {self._connected} of {len(self._scripts)} connections played>"
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[FrameChannel]:
-        """Opens the next connection. Leaving the block closes it and makes the report."""
+        """Opens the next connection. Leaving the block closes it and makes the report.
+
+        Raises:
+            ConnectFailed: no further connection was recorded.
+        """
         if self._connected == len(self._scripts):
             raise ConnectFailed(f"the recording has {len(self._scripts)} connections, and they are played")
         script = self._scripts[self._connected]
@@ -161,7 +178,7 @@ class RecordedServer:
 
 @attrs.frozen
 class _Comparison:
-    """How two frames are compared."""
+    """The way in which frames are compared."""
 
     exact: bool
     normal: Normal | None
@@ -194,7 +211,7 @@ class _Comparison:
 def _without(
     data: Sequence[bytes], keys: Sequence[Hashable], others: Sequence[Hashable]
 ) -> tuple[bytes, ...]:
-    """Those of ``data`` whose keys are not among the others, each of which counts for one."""
+    """Returns those of ``data`` whose keys are not among the others, each of which counts once."""
     left = Counter(others)
     rest = []
     for each, key in zip(data, keys, strict=True):
@@ -213,7 +230,7 @@ async def _play(
     patience: float,
     quiet: float | None,
 ) -> PlaybackReport:
-    """Is ``side``. ``quiet`` is how long to wait for what is not expected, ``None`` until the peer ends."""
+    """Plays ``side``. At the end it waits ``quiet`` seconds for unexpected frames, or for the peer's end."""
     received: list[bytes] = []
     expected: list[bytes] = []
     unsent = given_up = 0
@@ -236,7 +253,7 @@ async def _play(
             with trio.move_on_after(patience):
                 await changed.park()
             if len(received) == before:
-                # What does not come is waited for once.
+                # Frames that do not come are waited for only once.
                 given_up = len(expected) - before
 
     async with trio.open_nursery() as nursery:
@@ -264,7 +281,7 @@ async def _play(
 
 
 def _take(channel: FrameChannel, frame: Frame) -> bytes:
-    """What arrived; a channel is told when that is an answer, as the engine tells it."""
+    """Returns what was received. As the engine does, it calls `settled` on the channel for a response."""
     if isinstance(frame, NoAnswer):
         return f"no answer to {frame.about!r}: {frame.reason}".encode()
     try:

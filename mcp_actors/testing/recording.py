@@ -65,20 +65,22 @@ class RecordedEvent:
 
 @attrs.frozen
 class Recording:
-    """What a `RecordingTransport` wrote."""
+    """The events that a `RecordingTransport` wrote."""
 
     events: tuple[RecordedEvent, ...]
 
     @classmethod
     def load(cls, path: str | Path) -> Recording:
-        """Reads a file; a last line that was not written to its end is left out.
+        """Reads a file. A last line that was not written completely is left out.
 
-        Raises `ValueError` for a file that is no recording, `OSError` if it cannot be read.
+        Raises:
+            ValueError: the file is no recording.
+            OSError: the file cannot be read.
         """
         head, *lines = Path(path).read_text("utf-8").split("\n")
         if not head.startswith('{"recording"') or json.loads(head)["recording"] != FORMAT:
             raise ValueError(f"{path} is no recording of format {FORMAT}")
-        # What stands after the last newline is empty, or a line that was being written.
+        # After the last newline there is nothing, or a line that was being written.
         return cls(tuple(_event(json.loads(line)) for line in lines[:-1]))
 
     @property
@@ -87,9 +89,10 @@ class Recording:
         return tuple(event.connection for event in self.events if event.event == "opened")
 
     def script(self, connection: int = 1) -> tuple[tuple[Side, Frame], ...]:
-        """The frames of a connection in order, each with the side that sent it.
+        """Returns the frames of a connection in order, each with the side that sent it.
 
-        Raises `ValueError` if there is no such connection.
+        Raises:
+            ValueError: there is no such connection.
         """
         events = [event for event in self.events if event.connection == connection]
         side = next((event.side for event in events if event.event == "opened"), None)
@@ -106,22 +109,31 @@ class Recording:
 class RecordingTransport:
     """Wraps a transport of either side and writes every frame of its connections to the file at ``path``.
 
-    The file is made anew when the first connection is opened and closed with the last one; a line is written out at
-    once, so what happened before a crash is there. Writing blocks the event loop for as long as the file system takes.
-    Exchanges of an exchange binding's server side go through without being recorded; record its client.
+    The file is created when the first connection is opened, and closed with the last one. Each line is flushed at once,
+    so that the file has everything that happened before a crash. Writing blocks the event loop for as long as the file
+    system takes. What the server's side of an exchange binding receives is not recorded: record its client.
+
+    Args:
+        inner: the transport.
+        path: the file; one that exists is overwritten.
     """
 
     def __init__(self, inner: ClientTransport | ServerTransport, path: str | Path) -> None:
         self._inner = inner
-        self._file_of_all = _RecordingFile(Path(path))
+        self._record = _RecordingFile(Path(path))
 
     def __repr__(self) -> str:
-        return f"<RecordingTransport of {self._inner!r}: {self._file_of_all.connections} connections>"
+        return f"<RecordingTransport of {self._inner!r}: {self._record.connections} connections>"
 
     async def serve(
         self, handler: ServerHandler, *, task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """As the inner transport; raises `LocalProtocolError` if that serves nothing, `OSError` for the file."""
+        """Serves as the inner transport does and reports what it reports.
+
+        Raises:
+            LocalProtocolError: the inner transport is one of a client.
+            OSError: the file cannot be written.
+        """
         if not isinstance(self._inner, ServerTransport):
             raise LocalProtocolError(f"{self._inner!r} can be connected to, not served")
         recorded = cast(ServerHandler, _RecordingHandler(handler, self))
@@ -129,7 +141,12 @@ class RecordingTransport:
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[FrameChannel]:
-        """As the inner transport; raises `LocalProtocolError` if that connects to nothing, `OSError` for the file."""
+        """Opens a connection as the inner transport does, and raises what it raises.
+
+        Raises:
+            LocalProtocolError: the inner transport is one of a server.
+            OSError: the file cannot be written.
+        """
         if not isinstance(self._inner, ClientTransport):
             raise LocalProtocolError(f"{self._inner!r} can be served, not connected to")
         async with self._inner.connect() as inner, self.recorded(inner, "client") as channel:
@@ -138,16 +155,16 @@ class RecordingTransport:
     @asynccontextmanager
     async def recorded(self, inner: FrameChannel, side: Side) -> AsyncIterator[RecordingChannel]:
         """Records one channel for the length of the block; ``side`` is the end that it is."""
-        number = self._file_of_all.open(side)
-        channel = RecordingChannel(inner, self._file_of_all, number)
+        number = self._record.open(side)
+        channel = RecordingChannel(inner, self._record, number)
         try:
             yield channel
         finally:
-            self._file_of_all.close(number)
+            self._record.close(number)
 
 
 class _RecordingHandler:
-    """The handler that the inner transport gets: channels are recorded, all else is the handler's own."""
+    """The handler for the inner transport: it records channels, and is the wrapped handler in all else."""
 
     def __init__(self, handler: ServerHandler, transport: RecordingTransport) -> None:
         self._handler = handler
@@ -206,7 +223,7 @@ class RecordingChannel(PassingChannel):
 
     def __init__(self, inner: FrameChannel, file: _RecordingFile, number: int) -> None:
         super().__init__(inner)
-        self._file_of_all = file
+        self._record = file
         self._number = number
         self._over = False
 
@@ -258,18 +275,14 @@ class RecordingChannel(PassingChannel):
     def _write(self, event: str, frames: Iterable[Frame]) -> None:
         for frame in frames:
             if isinstance(frame, NoAnswer):
-                self._file_of_all.write(
-                    self._number, "no_answer", about=frame.about, reason=str(frame.reason)
-                )
+                self._record.write(self._number, "no_answer", about=frame.about, reason=str(frame.reason))
             else:
-                self._file_of_all.write(self._number, event, **_line(frame))
+                self._record.write(self._number, event, **_line(frame))
 
     def _end(self, ending: Exception) -> None:
         if not self._over:
             self._over = True
-            self._file_of_all.write(
-                self._number, "ended" if isinstance(ending, trio.EndOfChannel) else "broken"
-            )
+            self._record.write(self._number, "ended" if isinstance(ending, trio.EndOfChannel) else "broken")
 
 
 def _line(frame: Frame) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A server and a client in memory, and a peer that does what a test tells it to, message by message."""
+"""A server and a client in memory, and a peer that a test drives message by message."""
 
 from __future__ import annotations
 
@@ -19,28 +19,39 @@ __all__ = ["RawServer", "ScriptedPeer", "connected_pair", "raw_client", "raw_ser
 
 @asynccontextmanager
 async def connected_pair(server: Server, **client_options: Any) -> AsyncIterator[Client]:
-    """A client of ``server`` in memory. Leaving the block ends both, without waiting for any clock."""
+    """Connects a client to ``server`` in memory. Leaving the block ends both without a delay.
+
+    Args:
+        server: it is started with the block and ends with it.
+        client_options: those of `~mcp_actors.Client`.
+
+    Raises:
+        ConnectFailed: the handshake failed, as for `~mcp_actors.Client`, which may raise its other errors too.
+    """
     async with Client(server, **client_options) as client:
         yield client
 
 
-# ChannelHandler that a raw server lets wait until the test accepts them.
+# Connections of a raw server that wait until the test accepts them.
 MAX_WAITING_PEERS = 64
 
 
 class ScriptedPeer:
-    """One end of a connection, driven by a test message by message: what a hostile or odd peer would do."""
+    """One end of a connection that a test drives message by message, as a hostile or odd peer would.
+
+    All methods raise the endings of the channel: see `mcp_actors.abc`.
+    """
 
     def __init__(self, channel: FrameChannel) -> None:
         self.channel = channel
 
     async def send(self, message: Any) -> None:
-        """Sends a message: an object that is encoded, or ``bytes`` exactly as they are."""
+        """Sends a message: an object that is encoded as JSON, or ``bytes`` exactly as they are."""
         data = message if isinstance(message, bytes) else json.dumps(message, separators=(",", ":")).encode()
         await self.channel.send(Frame(data))
 
     async def receive(self) -> Any:
-        """Waits for one message, decoded. Raises the channel's endings."""
+        """Waits for one message and decodes it. Raises `ValueError` if it is not JSON."""
         return json.loads((await self.channel.receive()).data)
 
     async def request(self, id: int | str, method: str, params: dict[str, Any] | None = None) -> Any:
@@ -52,7 +63,15 @@ class ScriptedPeer:
                 return message
 
     async def initialize(self, version: str, capabilities: dict[str, Any] | None = None) -> Any:
-        """Performs a legacy handshake as a client and returns the server's result."""
+        """Performs the ``initialize`` handshake as a client and returns the server's result.
+
+        Args:
+            version: the protocol version to ask for.
+            capabilities: those of the client; none by default.
+
+        Raises:
+            KeyError: the server answered with an error.
+        """
         answer = await self.request(
             "initialize",
             "initialize",
@@ -68,7 +87,7 @@ class ScriptedPeer:
 
 @asynccontextmanager
 async def raw_client(server: Server) -> AsyncIterator[ScriptedPeer]:
-    """A scripted client of ``server`` in memory."""
+    """Serves ``server`` in memory and yields a client that the test drives; leaving the block ends both."""
     transport: Any = client_transport("memory:")
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve, transport)
@@ -78,20 +97,20 @@ async def raw_client(server: Server) -> AsyncIterator[ScriptedPeer]:
 
 
 class RawServer:
-    """What `raw_server` yields: connect a `Client` to ``transport``, then `accept` its other end."""
+    """A server that the test drives, made by `raw_server`: connect a `Client` to ``transport`` and `accept` it."""
 
     def __init__(self, transport: Any, channels: trio.MemoryReceiveChannel[FrameChannel]) -> None:
         self.transport: ClientTransport = transport
         self._channels = channels
 
     async def accept(self) -> ScriptedPeer:
-        """Waits for a connection; each one has a peer of its own, good until the block of `raw_server` ends."""
+        """Waits for a connection and returns its server's end, which is open until the block of `raw_server` ends."""
         return ScriptedPeer(await self._channels.receive())
 
 
 @asynccontextmanager
 async def raw_server() -> AsyncIterator[RawServer]:
-    """A scripted server in memory, for tests of clients."""
+    """Yields a server in memory that the test drives, for tests of clients. Up to 64 connections wait for `accept`."""
     transport: Any = client_transport("memory:")
     accepted, channels = trio.open_memory_channel[FrameChannel](MAX_WAITING_PEERS)
 

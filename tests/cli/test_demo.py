@@ -66,7 +66,7 @@ def test_a_wrong_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = next(binding for binding in demo_load.BINDINGS if binding.name == "memory")
     monkeypatch.setattr(demo_load, "BINDINGS", (memory,))
     monkeypatch.setattr(demo_load.demo_server, "server", lying_server)
-    result = CliRunner().invoke(command, ["--sessions", "4", "--seconds", "0.2", "--seed", "1"])
+    result = CliRunner().invoke(command, ["--sessions", "4", "--seconds", "60", "--seed", "1"])
     assert result.exit_code == 1
     assert "WrongAnswer" in result.output
 

@@ -12,7 +12,6 @@ worker that took it. Run it: ``python -m mcp_actors.examples.transports.broker``
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -24,11 +23,10 @@ import trio
 from mcp_actors import Client, Context, Server, register_transport
 from mcp_actors.abc import Frame, FrameChannel, NoAnswer, ServerHandler
 from mcp_actors.errors import ConnectFailed, ConnectionLost, LocalProtocolError, McpError, Overloaded
+from mcp_actors.logging import log
 from mcp_actors.types import ElicitResult
 
 __all__ = ["Broker", "BrokerClient", "BrokerWorker", "from_url", "open_broker"]
-
-log = logging.getLogger(__name__)
 
 MAX_MESSAGE = 1024 * 1024  # bytes, as brokers have it
 MAX_QUEUED = 1000  # requests that wait for a worker; the next one is refused
@@ -235,7 +233,7 @@ class BrokerWorker:
                 job = await broker.take(self)
                 calls.start_soon(self._run, broker, handler, job, places)
         except (trio.EndOfChannel, trio.ClosedResourceError):
-            log.debug("the broker %s is gone", self._name)
+            log.debug("the broker is gone", broker=self._name)
 
     async def _run(self, broker: Broker, handler: ServerHandler, job: Job, places: trio.Semaphore) -> None:
         outlet = ReplyOutlet(broker, job)

@@ -13,7 +13,6 @@ The server, then a client that starts it (both need ``pip install mcp-actors[exa
 
 from __future__ import annotations
 
-import logging
 import os
 import shlex
 import subprocess
@@ -33,6 +32,7 @@ from mcp_actors import errors, register_transport
 from mcp_actors.abc import Frame, FrameChannel, NoAnswer, ServerHandler
 from mcp_actors.cli.target import load_server
 from mcp_actors.examples.transports.http2_wire import MAX_MESSAGE, MAX_STREAMS, STALL, Stream, Wire, joined
+from mcp_actors.logging import log
 
 __all__ = [
     "Http2Channel",
@@ -43,8 +43,6 @@ __all__ = [
     "serve_streams",
 ]
 
-log = logging.getLogger(__name__)
-
 MAX_QUEUED = 1024  # requests of a client that wait for a stream
 MAX_UNSENT = 1024 * 1024  # bytes that they and the others may have waiting before `send` waits
 STREAM_WATER = 64 * 1024  # bytes that wait in a stream before its handler waits
@@ -54,7 +52,7 @@ JSON = "application/json"
 
 
 @attrs.define(eq=False, kw_only=True)
-class Exchange(Stream):
+class Http2Exchange(Stream):
     """A stream of a client, and the `Outlet` of what it asked for."""
 
     wire: Wire
@@ -117,15 +115,15 @@ async def serve_streams(
                     _serve(event, handler, wire, tasks)
                 await trio.lowlevel.checkpoint()  # what was taken back ends before more is read
         except (trio.EndOfChannel, trio.BrokenResourceError) as ending:
-            log.debug("the client is gone: %r", ending.__cause__ or ending)
+            log.debug("the client is gone", error=repr(ending.__cause__ or ending))
         tasks.cancel_scope.cancel(reason="the client is gone")
 
 
 def _serve(event: Any, handler: ServerHandler, wire: Wire, tasks: trio.Nursery) -> None:
-    exchange: Exchange | None = wire.streams.get(getattr(event, "stream_id", 0))
+    exchange: Http2Exchange | None = wire.streams.get(getattr(event, "stream_id", 0))
     match event:
         case events.RequestReceived():
-            exchange = Exchange(id=event.stream_id, wire=wire, metadata=joined(event.headers))
+            exchange = Http2Exchange(id=event.stream_id, wire=wire, metadata=joined(event.headers))
             # Beside h2's own count: handlers that were cancelled may take a moment to end.
             if len(wire.streams) < 2 * MAX_STREAMS and not handler.stopping.is_set():
                 wire.streams[exchange.id] = exchange
@@ -144,7 +142,7 @@ def _serve(event: Any, handler: ServerHandler, wire: Wire, tasks: trio.Nursery) 
                 _forget(exchange)
 
 
-async def _run(exchange: Exchange, handler: ServerHandler) -> None:
+async def _run(exchange: Http2Exchange, handler: ServerHandler) -> None:
     try:
         with exchange.scope:
             arrival = handler.sort(Frame(bytes(exchange.received), metadata=exchange.metadata))
@@ -169,7 +167,7 @@ async def _run(exchange: Exchange, handler: ServerHandler) -> None:
             _forget(exchange)
 
 
-def _forget(exchange: Exchange) -> None:
+def _forget(exchange: Http2Exchange) -> None:
     del exchange.wire.streams[exchange.id]
     exchange.wire.room.unpark_all()
 

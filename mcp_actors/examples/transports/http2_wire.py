@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,10 +15,9 @@ from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError as Http2Error
 
 from mcp_actors.errors import RemoteProtocolError
+from mcp_actors.logging import log
 
 __all__ = ["MAX_MESSAGE", "MAX_STREAMS", "STALL", "Stream", "Wire", "joined"]
-
-log = logging.getLogger(__name__)
 
 MAX_MESSAGE = 4 * 1024 * 1024  # bytes of one message, either way
 MAX_PARTIAL = 8 * MAX_MESSAGE  # bytes of all messages that have arrived in part
@@ -111,7 +109,7 @@ class Wire:
             try:
                 self.h2.reset_stream(stream.id, code)
             except Http2Error:
-                log.debug("stream %d had ended already", stream.id)
+                log.debug("the stream had ended already", stream=stream.id)
         stream.gone = True
         self.pump()
 
@@ -156,7 +154,7 @@ class Wire:
                     self.end()
                     await self._write_piece()
         except (trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            log.debug("nothing more can be written: %r", error)
+            log.debug("nothing more can be written", error=repr(error))
         finally:
             self.end()
             with trio.CancelScope(shield=True):

@@ -70,9 +70,11 @@ async def check_transport(
         timeout: seconds that any one check may take.
         only: names of the checks to run; all if empty.
 
-    Returns a `TransportReport` of what ran. Raises `TransportBreach`, an `AssertionError`, for the first rule that
-    is broken, and `ValueError` for a name in ``only`` that there is not. Works under the real clock and, for media
-    that live in memory, under `trio.testing.MockClock` with autojump. No two checks share anything.
+    Raises:
+        TransportBreach: a rule is broken; it is an `AssertionError`. The checks after it do not run.
+        ValueError: ``only`` has a name that does not exist.
+
+    Works under the real clock and, for media in memory, under `trio.testing.MockClock` with autojump.
     """
     tested = TransportUnderTest(
         maker=maker,

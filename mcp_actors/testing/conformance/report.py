@@ -1,4 +1,4 @@
-"""What `check_transport` reports: what ran, or which rule was broken."""
+"""The results of `check_transport`: the checks that ran, or the rule that was broken."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def expect(holds: bool, rule: str, seen: str) -> None:
 
 @attrs.frozen
 class Check:
-    """One check: an async function of the tested (and the era), and the rule that it is about."""
+    """One check: an async function of the transport under test (and the era), and the rule that it is about."""
 
     run: Callable[..., Awaitable[None]]
     rule: str
@@ -72,7 +72,7 @@ class Check:
 
 @attrs.frozen
 class TransportReport:
-    """What `check_transport` did."""
+    """The checks that `check_transport` ran and skipped."""
 
     passed: tuple[str, ...]
     """The checks that ran, in order. None failed, or there would be no report."""

@@ -159,7 +159,7 @@ async def cancelled_serve_closes_everything(tested: TransportUnderTest) -> None:
 
 
 async def nothing_is_left_behind(tested: TransportUnderTest) -> None:
-    """ChannelHandler are used, left and cancelled; afterwards no task is left of them."""
+    """Connections are used, left and cancelled; afterwards no task is left of them."""
     before = set(system_tasks())
     async with tested.serving(echo) as transport:
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""What a check works with: the transport under test, served and connected to."""
+"""The transport under test, served and connected to."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class ChannelHandler:
 
 @attrs.frozen(kw_only=True)
 class TransportUnderTest:
-    """The transport under test and what was said about its medium; see `check_transport` for the flags."""
+    """The transport under test and the properties of its medium; see `check_transport`."""
 
     maker: TransportMaker
     half_close: ChannelAction | None

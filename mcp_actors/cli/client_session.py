@@ -1,4 +1,4 @@
-"""URL -> Client for the length of one command, with Ctrl-C that cancels the call and not the terminal."""
+"""Runs one command with a client of a URL. Ctrl-C cancels the call in order, at the server as well."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import trio
 from mcp_actors import Client
 from mcp_actors.cli.failures import EXIT_INTERRUPTED, CommandFailure, WrongUsage
 
-__all__ = ["Interrupted", "client_options", "talk"]
+__all__ = ["Interrupted", "client_options", "run_with_client"]
 
 _T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class Interrupted(CommandFailure):
-    """Ctrl-C (or SIGTERM) ended the command; ``connected`` says whether there was a server to tell."""
+    """Ctrl-C or SIGTERM ended the command; ``connected`` says whether a server was connected then."""
 
     exit_code = EXIT_INTERRUPTED
 
@@ -48,18 +48,29 @@ def _checked_url(_ctx: click.Context, _parameter: click.Parameter, url: str) -> 
     return url
 
 
-def talk(url: str, era: str, work: Callable[[Client], Awaitable[_T]], **options: Any) -> _T:
-    """Connects, awaits ``work(client)`` and closes; raises what it raised, or `Interrupted`.
+def run_with_client(url: str, era: str, work: Callable[[Client], Awaitable[_T]], **options: Any) -> _T:
+    """Connects, awaits ``work(client)``, closes and returns the result.
 
-    The first Ctrl-C cancels ``work`` (so that the server hears of a cancelled call) and closes in order; a second one
-    cancels the closing as well, whose steps are bounded anyway.
+    The first Ctrl-C cancels ``work``, so that the server is told of a cancelled call, and closes in order. A second one
+    cancels the closing too.
+
+    Args:
+        url: the server.
+        era: what to speak, as for `~mcp_actors.Client`.
+        work: what to do with the client.
+        options: those of `~mcp_actors.Client`.
+
+    Raises:
+        Interrupted: Ctrl-C or SIGTERM came before there was a result.
+        WrongUsage: the era or the URL does not exist.
+        McpError: what connecting or ``work`` raised.
     """
-    return trio.run(_talk, url, era, work, options)
+    return trio.run(_run_with_client, url, era, work, options)
 
 
 @attrs.define(eq=False)
 class _Interrupt:
-    """What a signal cancels: all of it while connecting, the work once connected, all of it the second time."""
+    """Cancels on a signal: everything while connecting, the work once connected, everything the second time."""
 
     everything: trio.CancelScope
     work: trio.CancelScope = attrs.field(factory=trio.CancelScope)
@@ -72,7 +83,9 @@ class _Interrupt:
             self.happened = True
 
 
-async def _talk(url: str, era: str, work: Callable[[Client], Awaitable[_T]], options: dict[str, Any]) -> _T:
+async def _run_with_client(
+    url: str, era: str, work: Callable[[Client], Awaitable[_T]], options: dict[str, Any]
+) -> _T:
     failure: Exception | None = None
     answers: list[_T] = []
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
@@ -84,7 +97,7 @@ async def _talk(url: str, era: str, work: Callable[[Client], Awaitable[_T]], opt
                     interrupt.connected = True
                     with interrupt.work:
                         answers.append(await work(client))
-            except Exception as error:  # kept, for a nursery would wrap it in a group
+            except Exception as error:  # kept, because the nursery would wrap it in a group
                 failure = error
             nursery.cancel_scope.cancel()
     if answers and not failure:

@@ -1,4 +1,4 @@
-"""A server's questions (elicitation), asked on the terminal; without a terminal they are declined.
+"""Asks the questions of a server (elicitation) on the terminal. Without a terminal they are declined.
 
 Lines are read without a thread, by waiting until the terminal has one, so Ctrl-C ends a question at once.
 """
@@ -15,17 +15,17 @@ import click
 import trio
 
 from mcp_actors import types
+from mcp_actors.cli.output import safe
 from mcp_actors.cli.progress import CallView
-from mcp_actors.cli.shown import safe
 
-__all__ = ["Asking", "answer_field"]
+__all__ = ["TerminalElicitation", "answer_field"]
 
 
 class _LeftQuestion(Exception):
     """End of input: the user left without an answer."""
 
 
-class Asking:
+class TerminalElicitation:
     """The client's elicitation handler."""
 
     def __init__(self, view: CallView) -> None:
@@ -98,7 +98,11 @@ def _label(name: str, field: dict[str, Any], required: bool) -> str:
 
 
 def answer_field(field: dict[str, Any], text: str) -> Any:
-    """A line of the user as the value that the field's schema wants; raises `ValueError` with what to write."""
+    """Converts a line of the user to the value that the schema of the field demands.
+
+    Raises:
+        ValueError: the line is no such value; the text says what to write.
+    """
     choices = _choices(field)
     if field.get("type") == "array":
         return [_choice(choices, part.strip()) for part in text.split(",") if part.strip()]
@@ -134,7 +138,7 @@ _CONVERTERS: dict[str, Callable[[str], Any]] = {"boolean": _boolean, "integer": 
 
 
 def _choices(field: dict[str, Any]) -> dict[str, str]:
-    """value -> title, for every way in which a schema can list its choices."""
+    """Returns the choices of a schema as value -> title, in whichever way it lists them."""
     holder = field.get("items") if field.get("type") == "array" else field
     holder = holder if isinstance(holder, dict) else {}
     titled = holder.get("oneOf") or holder.get("anyOf") or []
@@ -155,7 +159,7 @@ def _choice(choices: dict[str, str], text: str) -> str:
 
 
 async def _line(question: str) -> str:
-    """One line from the terminal, which is in line mode: once readable, a read gives a whole line at once."""
+    """Reads one line. The terminal is in line mode, so once it is readable a read returns a whole line."""
     click.echo(question, err=True, nl=False)
     descriptor = sys.stdin.fileno()
     await trio.lowlevel.wait_readable(descriptor)
