@@ -64,7 +64,7 @@ class HttpExchange(msgspec.Struct, eq=False):
 
         ``doing`` says in the log what failed.
         """
-        return Containment(HTTP_RESPONSE, lambda error: self.fail(), {"doing": doing, "exchange": repr(self)})
+        return Containment(HTTP_RESPONSE, lambda error: self.fail(), {"doing": doing, "exchange": self})
 
     def run(self, continuation: Continuation) -> None:
         """Runs ``continuation`` in a task of the connection, which is cancelled when the client leaves.
@@ -81,4 +81,4 @@ class HttpExchange(msgspec.Struct, eq=False):
                 if not self.response.gone:
                     raise
                 # Leaving is no error of anybody's.
-                log.debug("a client left before it was answered", exchange=repr(self))
+                log.debug("a client left before it was answered", exchange=self)
