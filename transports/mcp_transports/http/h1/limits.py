@@ -40,7 +40,7 @@ class HttpLimits:
 
     head_time: float = attrs.field(default=10.0, validator=_positive)
     """From the first byte of a request to the end of its head; also for a TLS handshake. A head is a few packets, so
-    whoever needs longer holds a connection on purpose. Over it: 408."""
+    a peer that needs longer holds a connection on purpose. Over it: 408."""
 
     body_time: float = attrs.field(default=30.0, validator=_positive)
     """Without any byte of an announced body; long enough for a lossy mobile network to recover. Over it: 408."""

@@ -1,4 +1,4 @@
-"""What a connection sends: what the kernel takes goes out at once, the rest waits for a peer that reads slowly."""
+"""The bytes that a connection sends, and those that wait for a peer that reads slowly."""
 
 from __future__ import annotations
 
