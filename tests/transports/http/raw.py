@@ -161,6 +161,11 @@ class Served:
         self.nursery.start_soon(self.server.serve_stream, theirs)
         return self.add(ours)
 
+    def connection(self) -> str:
+        """What the only connection says of itself."""
+        [connection] = self.server._state.ticker.members
+        return repr(connection)
+
     async def settled(self) -> None:
         """Waits until no connection is left."""
         await eventually(lambda: not self.server.statistics().connections)

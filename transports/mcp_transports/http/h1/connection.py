@@ -11,16 +11,9 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from mcp_actors.logging import log
-from mcp_actors.supervision import (
-    HTTP_FLUSH,
-    HTTP_RESPONSE,
-    HTTP_SERVE,
-    SOCKET_CONNECTION,
-    Containment,
-    start,
-)
+from mcp_actors.supervision import HTTP_SERVE, SOCKET_CONNECTION, Containment, TaskKind, start
 from mcp_transports.http.h1.byte_stream import ByteStream
-from mcp_transports.http.h1.connection_states import NEXT_STATE, OPEN_STATES, ConnectionEvent, ConnectionState
+from mcp_transports.http.h1.connection_states import STATE_AFTER, ConnectionEvent, ConnectionState
 from mcp_transports.http.h1.parser import RequestParser
 from mcp_transports.http.h1.pipeline import Pipeline
 from mcp_transports.http.h1.request import MalformedRequest, Request
@@ -33,6 +26,9 @@ __all__ = ["Connection"]
 # Pipelined requests answered before other connections are served.
 _SERVED_AT_ONCE = 16
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+# Looking a member up in the class of its enumeration takes longer than a call.
+_IDLE, _READING, _ANSWERING, _DRAINING, _LINGERING, _, _CLOSED = ConnectionState
+_BYTES, _REQUEST, _ANSWERED, _LAST, _SENT, _UPGRADE, _OVER = ConnectionEvent
 _NO_REQUEST = Request("GET", "", "", "", {}, b"", "1.1", False)
 
 
@@ -52,10 +48,10 @@ class Connection:
         "_pipeline",
         "_response",
         "_server",
-        "_state",
         "_stream",
         "_successor",
         "read_deadline",
+        "state",
     )
 
     _nursery: trio.Nursery
@@ -64,7 +60,7 @@ class Connection:
         limits = server.limits
         self._server = server
         self._stream = stream
-        self._state = ConnectionState.IDLE
+        self.state = _IDLE
         self._parser: RequestParser | None = (
             None  # there is none between two requests, so idle connections are small
         )
@@ -80,17 +76,12 @@ class Connection:
 
     def __repr__(self) -> str:
         waiting = len(self._pipeline.waiting)
-        return f"<Connection {self._stream.peer} {self._state.value}, {waiting} waiting, {self.unsent} bytes unsent>"
-
-    @property
-    def state(self) -> ConnectionState:
-        """Where the connection is in the table of `connection_states`."""
-        return self._state
+        return f"<Connection {self._stream.peer} {self.state.value}, {waiting} waiting, {self.unsent} bytes unsent>"
 
     @property
     def gone(self) -> bool:
         """Whether nothing can be sent any more."""
-        return self._state is ConnectionState.CLOSED
+        return self.state is _CLOSED
 
     @property
     def busy(self) -> bool:
@@ -113,9 +104,7 @@ class Connection:
         return min(self.read_deadline, self._output.deadline)
 
     def _change(self, event: ConnectionEvent) -> None:
-        self._state = NEXT_STATE.get((self._state, event), self._state)
-
-    # -- the task ---------------------------------------------------------------------------------------------------
+        self.state = STATE_AFTER[self.state, event]
 
     async def serve(self) -> None:
         """Returns when the connection is closed and all its tasks have ended. Cancelled, it closes at once."""
@@ -153,29 +142,30 @@ class Connection:
 
     def received(self, data: bytes | memoryview) -> bool:
         """Takes what the peer sent, and returns whether more may be read before something is answered."""
-        if self._state not in OPEN_STATES:
+        state, server, pipeline, parser = self.state, self._server, self._pipeline, self._parser
+        if state is not _IDLE and state is not _READING and state is not _ANSWERING:
             return True  # dropped
-        server, pipeline, parser = self._server, self._pipeline, self._parser
         if parser is None:
             parser = self._parser = server.parsers.take()
         before = parser.state
         parser.feed(data)
         if parser.ready:
-            pipeline.put(parser.ready)
-            self._change(ConnectionEvent.REQUEST)
+            pipeline.waiting += parser.ready
+            parser.ready.clear()
+            self._change(_REQUEST)
         if parser.finished:
             self._take_no_more()
         elif parser.state == "between":
             self._parser = None
             server.parsers.give_back(parser)
         else:
-            self._change(ConnectionEvent.BYTES)
+            self._change(_BYTES)
             self._restart_clock(parser, before)
         if pipeline.waiting and self._response is None and not self._output.full:
             self._answer_waiting()
         else:
             self._go_on()
-        if self._state is not ConnectionState.ANSWERING:
+        if self.state is not _ANSWERING:
             return True
         pipeline.read_ahead += len(data)
         return not pipeline.is_full
@@ -198,7 +188,7 @@ class Connection:
 
     async def wait_to_read(self) -> None:
         """Waits, after the peer sent far more than was answered, until everything is answered."""
-        if self._state is not ConnectionState.ANSWERING or not self._pipeline.is_full:
+        if self.state is not _ANSWERING or not self._pipeline.is_full:
             return
         self.read_deadline = math.inf
         await self._pipeline.wait_until_resumed()
@@ -216,7 +206,7 @@ class Connection:
 
     def _take_no_more(self) -> None:
         """Takes no further request. Those that wait are still answered."""
-        self._change(ConnectionEvent.LAST)
+        self._change(_LAST)
         self.read_deadline = math.inf
         if self._parser is not None:
             self._parser.close()
@@ -235,6 +225,7 @@ class Connection:
             self._corked = corked
             if isinstance(item, MalformedRequest):
                 server.refused += 1
+                self._pipeline.has_refusal = True
                 self._response = response = Response(self, server, _NO_REQUEST)
                 response.refuse(item.status, item.reason)
             else:
@@ -259,22 +250,25 @@ class Connection:
                 self.read_deadline = math.inf
             if self._response is None and not self._output.full:
                 # Not from here, which may be any task, in the middle of something else.
-                start(self._nursery, HTTP_SERVE, self._answer_later, on_crash=self.crashed)
+                self.start(HTTP_SERVE, self._answer_later)
             return
-        if self._state is ConnectionState.ANSWERING:
-            self._change(ConnectionEvent.ANSWERED)
-            self._pipeline.resume()
+        server = self._server
+        if self.state is _ANSWERING:
+            self._change(_ANSWERED)
+            if self._pipeline.read_ahead:
+                self._pipeline.resume()
             if parser is not None:
-                self._change(ConnectionEvent.BYTES)
-        if self._state is ConnectionState.IDLE:
-            self.read_deadline = self._server.clock.idle_deadline
-            if self._server.stopping:
-                self._take_no_more()
+                self._change(_BYTES)
+        if self.state is _IDLE:
+            self.read_deadline = server.clock.idle_deadline
+            if not server.stopping:
+                return
+            self._take_no_more()
         elif parser is not None and parser.message.expects_continue:
             parser.message.expects_continue = False
             if not parser.message.body_size:
                 self._output.send(_CONTINUE)
-        if self._state is ConnectionState.DRAINING and not self._output.unsent:
+        if self.state is _DRAINING and not self._output.unsent:
             self._end_gracefully()
 
     async def _answer_later(self) -> None:
@@ -286,7 +280,7 @@ class Connection:
         if self._stream.stopped_reading:
             self._close()
         elif self._stream.half_close() or self._pipeline.has_refusal:
-            self._change(ConnectionEvent.SENT)
+            self._change(_SENT)
             self.read_deadline = self._server.clock.in_seconds(self._server.limits.linger_time)
         else:
             self._end()
@@ -320,16 +314,21 @@ class Connection:
             self._output.send(data)
             self._go_on()
 
-    def start(self, fn: Callable[[], Awaitable[None]], on_crash: Callable[[BaseException], object]) -> None:
-        """Runs ``fn`` in a task of this connection."""
-        start(self._nursery, HTTP_RESPONSE, fn, about=self._stream.peer, on_crash=on_crash)
+    def start(
+        self,
+        kind: TaskKind,
+        fn: Callable[[], Awaitable[None]],
+        on_crash: Callable[[BaseException], object] | None = None,
+    ) -> None:
+        """Runs ``fn`` in a task of this connection, which ends with the task's crash unless ``on_crash`` is given."""
+        start(self._nursery, kind, fn, about=self._stream.peer, on_crash=on_crash or self.crashed)
 
     def upgrade(self, successor: Successor) -> bool:
         """Reads no further and gives the stream to ``successor``, if nothing lies before or behind the request."""
         is_alone = not (self._pipeline.waiting or self._parser is not None or self._output.unsent)
-        if self._state is not ConnectionState.ANSWERING or not is_alone:
+        if self.state is not _ANSWERING or not is_alone:
             return False
-        self._change(ConnectionEvent.UPGRADE)
+        self._change(_UPGRADE)
         self._successor, self._response = successor, None
         self._server.ticker.discard(self)
         self._stream.stop_reading()
@@ -342,12 +341,8 @@ class Connection:
 
     def sent(self) -> None:
         """Nothing is unsent any more."""
-        if self._state is not ConnectionState.CLOSED:
+        if self.state is not _CLOSED:
             self._go_on()
-
-    def start_flush(self, flush: Callable[[], Awaitable[None]]) -> None:
-        """Starts the task that sends what waits."""
-        start(self._nursery, HTTP_FLUSH, flush, about=self._stream.peer, on_crash=self.crashed)
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
@@ -358,17 +353,17 @@ class Connection:
             self.lost()
         elif self._parser is not None:
             self._parser.refuse(408, f"the {self._parser.state} of the request takes too long")
-            self._pipeline.put(self._parser.ready)
+            self._pipeline.waiting += self._parser.ready
             self._take_no_more()
             self._go_on()
-        elif self.busy and self._state is not ConnectionState.LINGERING:
+        elif self.busy and self.state is not _LINGERING:
             self.read_deadline = math.inf
         else:
             self._end()
 
     def stop(self) -> None:
         """Closes the connection if it is idle; otherwise it ends behind the answers that are outstanding."""
-        if self._state is ConnectionState.IDLE and not self._output.unsent:
+        if self.state is _IDLE and not self._output.unsent:
             self._end()
 
     def _end(self) -> None:
@@ -382,14 +377,14 @@ class Connection:
 
     def lost(self) -> None:
         """Nothing can be sent any more: cancels the tasks, and calls `Response.on_gone`."""
-        if self._state is not ConnectionState.CLOSED:
+        if self.state is not _CLOSED:
             self._nursery.cancel_scope.cancel()
             self._close()
 
     def _close(self) -> None:
-        if self._state is ConnectionState.CLOSED:
+        if self.state is _CLOSED:
             return
-        self._change(ConnectionEvent.OVER)
+        self._change(_OVER)
         self._take_no_more()
         self._pipeline.waiting.clear()
         self._pipeline.resume()

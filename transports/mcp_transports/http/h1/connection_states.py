@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-__all__ = ["NEXT_STATE", "OPEN_STATES", "ConnectionEvent", "ConnectionState"]
+__all__ = ["NEXT_STATE", "STATE_AFTER", "ConnectionEvent", "ConnectionState"]
 
 
 class ConnectionState(Enum):
@@ -53,7 +53,7 @@ class ConnectionEvent(Enum):
 
 
 _STATE, _EVENT = ConnectionState, ConnectionEvent
-OPEN_STATES = frozenset((_STATE.IDLE, _STATE.READING, _STATE.ANSWERING))
+_OPEN = (_STATE.IDLE, _STATE.READING, _STATE.ANSWERING)
 
 # An event changes nothing in a state with which it is missing here.
 NEXT_STATE: dict[tuple[ConnectionState, ConnectionEvent], ConnectionState] = {
@@ -62,7 +62,10 @@ NEXT_STATE: dict[tuple[ConnectionState, ConnectionEvent], ConnectionState] = {
     (_STATE.READING, _EVENT.REQUEST): _STATE.ANSWERING,
     (_STATE.ANSWERING, _EVENT.ANSWERED): _STATE.IDLE,
     (_STATE.ANSWERING, _EVENT.UPGRADE): _STATE.UPGRADED,
-    **{(each, _EVENT.LAST): _STATE.DRAINING for each in OPEN_STATES},
+    **{(each, _EVENT.LAST): _STATE.DRAINING for each in _OPEN},
     (_STATE.DRAINING, _EVENT.SENT): _STATE.LINGERING,
     **{(each, _EVENT.OVER): _STATE.CLOSED for each in _STATE if each is not _STATE.CLOSED},
 }
+
+# The same for every pair, since a lookup that cannot fail is the cheapest.
+STATE_AFTER = {(state, event): NEXT_STATE.get((state, event), state) for state in _STATE for event in _EVENT}

@@ -33,14 +33,14 @@ class HttpLimits:
     """Header lines of a request; a client with proxies in front of it sends about twenty. Over it: 431."""
 
     target_bytes: int = attrs.field(default=8 * KIB, validator=_positive)
-    """The request target; RFC 9112 §3 asks for 8000 at least. Over it: 414."""
+    """The request target; RFC 9112 section 3 asks for 8000 at least. Over it: 414."""
 
     body_bytes: int = attrs.field(default=16 * MIB, validator=_positive)
     """A request's body, as long as the longest message of the other transports. Over it: 413, at once."""
 
     head_time: float = attrs.field(default=10.0, validator=_positive)
     """From the first byte of a request to the end of its head; also for a TLS handshake. A head is a few packets, so
-    whoever needs longer holds a connection on purpose. Over it: 408."""
+    a peer that needs longer holds a connection on purpose. Over it: 408."""
 
     body_time: float = attrs.field(default=30.0, validator=_positive)
     """Without any byte of an announced body; long enough for a lossy mobile network to recover. Over it: 408."""
@@ -76,4 +76,4 @@ class HttpLimits:
 
     linger_time: float = attrs.field(default=2.0, validator=_positive)
     """How long we read and forget what a peer still sends after our last answer: closing at once would reset the
-    connection and could take that answer away from it (RFC 9112 §9.6)."""
+    connection and could take that answer away from it (RFC 9112 section 9.6)."""

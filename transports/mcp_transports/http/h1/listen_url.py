@@ -1,4 +1,4 @@
-"""Where a URL says to listen."""
+"""The URL of an address to listen at, in parts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 __all__ = ["DEFAULT_PATH", "ListenUrl"]
 
-# Where a URL says nothing else.
+# For URLs without a path.
 DEFAULT_PATH = "/mcp"
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -15,7 +15,12 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 class ListenUrl:
     """The parts of ``http://HOST:PORT/PATH``, ``https://…`` or ``http+unix://%2Frun%2Fx.sock/PATH``.
 
-    Without a path it is ``default_path``. Raises `ValueError` for anything else.
+    Args:
+        url: The URL.
+        default_path: The path of a URL that has none.
+
+    Raises:
+        ValueError: The URL has another scheme, a query, a fragment or a user, or no address.
     """
 
     def __init__(self, url: str, *, default_path: str = DEFAULT_PATH) -> None:
@@ -39,7 +44,7 @@ class ListenUrl:
             raise ValueError(f"the URL does not say where to listen: {url!r}")
 
     def url(self, port: int | None = None) -> str:
-        """The URL, with the port that is really listened at if it is known."""
+        """Returns the URL, with ``port``, the one that is really listened at, if that is known."""
         if self.host is None:
             return f"http+unix://{quote(self.socket_path or '', safe='')}{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host

@@ -65,7 +65,6 @@ class _Message(msgspec.Struct, gc=False):
     """The request that is being read."""
 
     url: bytes = b""
-    headers: dict[str, str] = {}
     lines: int = 0
     """Header lines beyond the first of their name; in a body, lines of the trailer."""
     size: int = 0
@@ -99,6 +98,7 @@ class RequestParser:
     __slots__ = (
         "_fed",
         "_fresh",
+        "_headers",
         "_http",
         "_known_host",
         "_known_target",
@@ -118,6 +118,7 @@ class RequestParser:
         self._fed = 0
         self._fresh = False
         self._replaying = False
+        self._headers: dict[str, str] = {}
         self.message = _NO_MESSAGE
         """The request that is being read, unless `state` is ``"between"``."""
         self.ready: list[Request | MalformedRequest] = []
@@ -129,7 +130,7 @@ class RequestParser:
         """Drops the C parser, which refers to this object, and everything that is half read."""
         del self._http
         self.message = _NO_MESSAGE
-        self.ready = []
+        self._headers, self.ready = {}, []
 
     def feed(self, data: bytes | memoryview) -> None:
         """Takes bytes from the peer. Never raises for what a peer sends."""
@@ -187,12 +188,11 @@ class RequestParser:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header line, or one of a chunked body's trailer."""
-        message = self.message
         if self.state == "body":
             # RFC 9110 section 6.5.1 lets a recipient drop trailers; they are counted all the same.
             if not self._replaying:
-                message.lines += 1
-                if message.lines > self._limits.headers:
+                self.message.lines += 1
+                if self.message.lines > self._limits.headers:
                     self._stop(431, "too many trailer lines")
             return
         try:
@@ -202,11 +202,11 @@ class RequestParser:
         text = value.decode("latin-1")
         if text and text[-1] in " \t":
             text = text.rstrip(" \t")
-        headers = message.headers
+        headers = self._headers
         if key not in headers:
             headers[key] = text
             return
-        message.lines += 1
+        self.message.lines += 1
         if key in SINGLE_VALUED or key.startswith("mcp-"):
             self._stop(400, f"the header {key} is repeated")
         headers[key] += ("; " if key == "cookie" else ", ") + text
@@ -217,7 +217,7 @@ class RequestParser:
             self._replaying = False
             return
         http, message, limits = self._http, self.message, self._limits
-        headers = message.headers
+        headers = self._headers
         if len(headers) + message.lines > limits.headers:
             self._stop(431, "too many header lines")
         if message.size + self._fed > limits.head_bytes:
@@ -270,6 +270,7 @@ class RequestParser:
         request.body = parts[0] if len(parts) == 1 else b"".join(parts)
         self.ready.append(request)
         # A parser that waits for its next request keeps nothing of this one alive.
+        self._headers = {}
         self.message = _NO_MESSAGE
         self.state = "between"
         if not request.keep_alive:
@@ -295,8 +296,8 @@ class RequestParser:
         authority, path, query = found.groups()
         if not authority:
             self._stop(400, "the request target has no host")
-        if "host" in message.headers:
-            message.headers["host"] = authority
+        if "host" in self._headers:
+            self._headers["host"] = authority
         return _Target(method, message.url, target, path or "/", query or "")
 
     def _read_framing(self, version: str, headers: dict[str, str]) -> None:
@@ -329,7 +330,7 @@ class RequestParser:
         while True:
             message = self.message
             message.upgrade = False
-            length = int(message.headers.get("content-length", "0"))
+            length = int(self._headers.get("content-length", "0"))
             try:
                 if message.chunked or length:
                     head = b""

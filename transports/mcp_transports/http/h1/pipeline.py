@@ -22,19 +22,13 @@ class Pipeline:
         self.read_ahead = 0
         """Bytes read while an answer was outstanding."""
         self.has_refusal = False
-        """Whether the last request is malformed. Its peer may still be sending, and should see why that is in vain."""
+        """Whether a malformed request was answered. Its peer may still be sending, and should get that answer."""
 
     @property
     def is_full(self) -> bool:
         """Whether so much was read ahead that no more must be read now."""
         limits = self._limits
         return self.read_ahead > limits.pipelined_bytes or len(self.waiting) > limits.pipelined_requests
-
-    def put(self, requests: list[Request | MalformedRequest]) -> None:
-        """Adds requests, and empties the list that was given."""
-        self.waiting += requests
-        self.has_refusal = isinstance(requests[-1], MalformedRequest)
-        requests.clear()
 
     def resume(self) -> None:
         """Everything is answered, or nothing is going to be: reads on."""

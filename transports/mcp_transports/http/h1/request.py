@@ -8,7 +8,7 @@ __all__ = ["MalformedRequest", "Request"]
 
 
 class Request(msgspec.Struct, gc=False):
-    """One complete HTTP request. Made by the parser; nothing in it is decoded further than said here."""
+    """One complete HTTP request. Nothing in it is decoded further than said here."""
 
     method: str
     target: str
@@ -18,8 +18,8 @@ class Request(msgspec.Struct, gc=False):
     query: str
     """What follows the ``?``, or nothing."""
     headers: dict[str, str]
-    """Lower-case names, latin-1 values without surrounding blanks. Repeated list-valued headers are joined with ", "
-    (cookies with "; "); a repeated single-valued one never gets here."""
+    """Lower-case names, and latin-1 values without surrounding blanks. Repeated list-valued headers are joined with
+    ", " (cookies with "; "). A request that repeats a header with a single value is refused."""
     body: bytes
     version: str
     """``"1.1"`` or ``"1.0"``."""
@@ -35,7 +35,7 @@ class Request(msgspec.Struct, gc=False):
 
 
 class MalformedRequest(msgspec.Struct, gc=False):
-    """Stands where a request would have stood: what came is none. The connection is closed after it was told."""
+    """Bytes that are no request, or too much of one. The connection is closed behind the answer to it."""
 
     status: int
     reason: str

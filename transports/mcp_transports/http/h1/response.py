@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 import trio
 
 from mcp_actors.logging import log
-from mcp_actors.supervision import HTTP_RESPONSE, Containment
+from mcp_actors.supervision import HTTP_RESPONSE, Containment, TaskKind
 from mcp_transports.http.h1.errors import ResponseStateError
 from mcp_transports.http.h1.request import Request
 
@@ -83,7 +83,10 @@ class ResponseConnection(Protocol):
     def upgrade(self, successor: Successor) -> bool: ...
     async def drained(self) -> None: ...
     def start(
-        self, fn: Callable[[], Awaitable[None]], on_crash: Callable[[BaseException], object]
+        self,
+        kind: TaskKind,
+        fn: Callable[[], Awaitable[None]],
+        on_crash: Callable[[BaseException], object],
     ) -> None: ...
 
 
@@ -287,7 +290,7 @@ class Response:
         off. Does nothing when the peer is gone.
         """
         if not self._connection.gone:
-            self._connection.start(partial(self._run, fn), lambda _: self.fail())
+            self._connection.start(HTTP_RESPONSE, partial(self._run, fn), lambda _: self.fail())
 
     async def _run(self, fn: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -1,4 +1,4 @@
-"""What a connection sends: what the kernel takes goes out at once, the rest waits for a peer that reads slowly."""
+"""The bytes that a connection sends, and those that wait for a peer that reads slowly."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Protocol
 
 import trio
 
+from mcp_actors.supervision import HTTP_FLUSH, TaskKind
 from mcp_transports.http.h1.byte_stream import ByteStream
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.server_state import HttpClock
@@ -24,8 +25,8 @@ class ByteSender(Protocol):
     def lost(self) -> None:
         """The connection broke."""
 
-    def start_flush(self, flush: Callable[[], Awaitable[None]]) -> None:
-        """Starts the task that sends what waits."""
+    def start(self, kind: TaskKind, fn: Callable[[], Awaitable[None]]) -> None:
+        """Starts a task of the connection."""
 
 
 class WriteBuffer:
@@ -85,7 +86,7 @@ class WriteBuffer:
             self.deadline = self._clock.in_seconds(self._limits.write_timeout)
             if not self._flushing:
                 self._flushing = True
-                self._sender.start_flush(self._flush)
+                self._sender.start(HTTP_FLUSH, self._flush)
 
     async def drained(self) -> None:
         """Waits until the buffer is not `full`. Always a checkpoint; cancelling it loses nothing.
