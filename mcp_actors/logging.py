@@ -155,8 +155,17 @@ def _emit(level: str, event: str, **details: Any) -> None:
     try:
         getattr(logger(), level)(event, **details)
     except Exception as error:
-        # A sink, a processor or the `repr` of a detail failed. The task that logs must not fail because of it.
-        _stderr.msg(f"a log line could not be written: {event!r} ({type(error).__name__})")
+        # A sink, a processor or the `repr` of a detail failed, or structlog could not be imported for want of a
+        # descriptor. The task that logs must not fail because of it.
+        said = " ".join(f"{name}={_text(value)}" for name, value in details.items())
+        _stderr.msg(f"a log line could not be written: {event!r} {said} ({type(error).__name__})")
+
+
+def _text(value: object) -> str:
+    try:
+        return repr(value)
+    except Exception as error:
+        return f"<{type(value).__name__}: {type(error).__name__}>"
 
 
 log: Any = _Log()
