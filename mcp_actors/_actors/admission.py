@@ -102,7 +102,7 @@ class ConcurrencyLimiter:
 class Admission:
     """What one call has entered and has still to enter. `release` is called once, when the call has ended."""
 
-    __slots__ = ("_ahead", "_entered", "_ticket")
+    __slots__ = ("_entered", "_ticket", "ahead")
 
     def __init__(
         self,
@@ -111,19 +111,15 @@ class Admission:
         ticket: trio.Event | None = None,
     ) -> None:
         self._entered = entered
-        self._ahead = ahead
+        self.ahead = ahead
+        """What the call has still to enter before it may run."""
         self._ticket = ticket
-
-    @property
-    def complete(self) -> bool:
-        """Whether the call may run."""
-        return not self._ahead
 
     async def wait(self) -> None:
         """Enters what is ahead; raises `Overloaded` when that takes too long. Cancelled, it keeps what it entered."""
-        entered, ahead = list(self._entered), self._ahead
+        entered, ahead = list(self._entered), self.ahead
         ticket, self._ticket = self._ticket, None
-        self._entered, self._ahead = entered, ()
+        self._entered, self.ahead = entered, ()
         for limiter in ahead:
             if ticket is None and not limiter.try_enter():
                 ticket = limiter.issue_ticket()

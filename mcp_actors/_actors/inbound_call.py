@@ -206,24 +206,33 @@ class InboundCall:
             return failure_frame(self.invocation, error)
         return None
 
-    async def run(self, scope: trio.CancelScope) -> None:
+    async def run(self, scope: trio.CancelScope) -> bool:
         """Runs the continuation inside ``scope`` and sends what comes of it.
 
-        When the call was `cut_short`, `finish` has to be awaited after the scope. `close` has to be called in any case.
+        Returns whether the call was `cut_short`: then `finish`, and after it `close`, have to be called outside of the
+        scope. If not, the call is closed when this returns or raises.
         """
         self.scope = scope
         if self.state == "cancelled":
             scope.cancel(reason="cancelled by the peer before it began")
-        frame = await self._outcome()
-        if not self.cut_short:
-            await self._send(frame)
+        try:
+            frame = await self._outcome()
+            if self.state == "running":
+                await self._send(frame)
+        finally:
+            # Compared here, since asking `cut_short` for each call is measurable.
+            state = self.state
+            if state != "cancelled" and state != "replaced":
+                self.close()
+        return state != "answered"
 
     async def finish(self) -> None:
         """Sends what is left to be sent outside of the scope that was cancelled."""
         frame = None
         if self.state == "replaced":
             try:
-                frame = self._reply(self._replacement)
+                stamp = self.owner.responder.stamp
+                frame = result_frame(self.invocation, self._replacement, stamp, self.outlet.longest)
             except Exception as error:
                 frame = failure_frame(self.invocation, error)
         await self._send(frame)
@@ -231,6 +240,7 @@ class InboundCall:
     def fail(self, error: BaseException) -> None:
         """Answers with an error what a defect of the engine has ended, unless the call itself was cancelled."""
         if self.state != "answered" and crash_in(error) is not None:
+            self.owner.forget(self)
             self.state = "answered"
             try:
                 self.outlet.post(failure_frame(self.invocation, error))
@@ -242,7 +252,8 @@ class InboundCall:
         """The call is over: its id may be used again, its place and its scope are free. Legal any number of times."""
         # The scope, the continuation and what it leads to refer to each other and to what the peer sent.
         self.scope = self.continuation = self._on_drain = self._replacement = None
-        self.owner.forget(self)
+        if self.state != "answered":
+            self.owner.forget(self)
         admission, self.admission = self.admission, None
         if admission is not None:
             admission.release()
@@ -266,11 +277,12 @@ class InboundCall:
         continuation, self.continuation = self.continuation, None
         assert continuation is not None
         try:
-            if self.admission is not None and not self.admission.complete:
+            if self.admission is not None and self.admission.ahead:
                 await self._wait_for_admission(self.admission)
             if self.state == "cancelled":
                 await trio.lowlevel.checkpoint()
-            return self._reply(await continuation())
+            result = await continuation()
+            return result_frame(self.invocation, result, self.owner.responder.stamp, self.outlet.longest)
         except (Exception, GeneratorExit) as error:
             return self._failed(sole_cause(error))
         except BaseException as error:
@@ -285,12 +297,11 @@ class InboundCall:
     async def _wait_for_admission(self, admission: Admission) -> None:
         if self.state == "running":
             self.state = "waiting"
-        await admission.wait()
-        if self.state == "waiting":
-            self.state = "running"
-
-    def _reply(self, result: Any) -> Frame:
-        return result_frame(self.invocation, result, self.owner.responder.stamp, self.outlet.longest)
+        try:
+            await admission.wait()
+        finally:
+            if self.state == "waiting":
+                self.state = "running"
 
     def _failed(self, error: BaseException) -> Frame | None:
         if self.cut_short:

@@ -26,6 +26,9 @@ from mcp_actors.supervision import CALL_WORKER, Containment
 __all__ = ["TaskPool", "run_call"]
 
 _IDLE = CALL_WORKER.name
+# What identifies the cancel scope that a task is in. Trio has no public name for it, and a scope of its own for each
+# call would cost more than all else that is done for it. With a Trio that hides it elsewhere, nothing is noticed.
+_INNERMOST_SCOPE = "_cancel_status"
 
 
 class TaskPool:
@@ -84,20 +87,18 @@ class TaskPool:
         retired = False
         try:
             with scope:
-                innermost = _innermost_scope(task)
+                innermost = getattr(task, _INNERMOST_SCOPE, None)
                 while self._queue or await self._wait_for_calls(task):
                     if not self._queue:
                         continue  # other workers were faster
                     call = self._take()
                     try:
-                        await _Isolated(self._context.copy(), call.run(scope), call, task)
+                        cut_short = await _Isolated(self._context.copy(), call.run(scope), call, task)
                     finally:
-                        retired = _innermost_scope(task) is not innermost
+                        retired = getattr(task, _INNERMOST_SCOPE, None) is not innermost
                         if retired:
                             _abandon_nurseries(task, 0)
-                        if not call.cut_short:
-                            call.close()
-                    if retired or call.cut_short:
+                    if retired or cut_short:
                         break
                     call = None  # an idle worker must not keep what the peer sent
         except BaseException as error:
@@ -160,13 +161,6 @@ async def run_call(call: InboundCall) -> None:
         call.close()
 
 
-def _innermost_scope(task: trio.lowlevel.Task) -> object:
-    """Identifies the cancel scope that the task is in. Trio has no public name for it, and a scope of its own for each
-    call would cost more than all else that is done for it. With a Trio that hides it elsewhere nothing is noticed.
-    """
-    return getattr(task, "_cancel_status", None)
-
-
 def _abandon_nurseries(task: trio.lowlevel.Task, expected: int) -> None:
     """Cancels the nurseries that a function has left open behind the ``expected`` ones, and has the task forget them.
 
@@ -193,7 +187,7 @@ class _Isolated:
     def __init__(
         self,
         context: contextvars.Context,
-        coroutine: Coroutine[Any, Any, None],
+        coroutine: Coroutine[Any, Any, bool],
         call: InboundCall,
         task: trio.lowlevel.Task,
     ) -> None:

@@ -35,13 +35,18 @@ class FakeCall:
         self.cut_short = True
         self.scope.cancel()
 
-    async def run(self, scope: trio.CancelScope) -> None:
+    async def run(self, scope: trio.CancelScope) -> bool:
         self.scope = scope
         self.log.append(f"{self.name} begins")
         self.tasks.append(trio.lowlevel.current_task())
-        await self.body(self)
-        self.tasks.append(trio.lowlevel.current_task())
-        self.log.append(f"{self.name} ends")
+        try:
+            await self.body(self)
+            self.tasks.append(trio.lowlevel.current_task())
+            self.log.append(f"{self.name} ends")
+        finally:
+            if not self.cut_short:
+                self.close()
+        return self.cut_short
 
     async def finish(self) -> None:
         self.log.append(f"{self.name} finishes")
