@@ -163,6 +163,7 @@ class StatelessOutlet(ResponseOutlet):
             sse.abort()
 
     def _left(self, sse: SseResponse | None = None) -> None:
-        self.answered = True
-        if self._cancel is not None:
-            self._cancel()
+        cancel = self._cancel
+        self._forget()
+        if cancel is not None:
+            cancel()
