@@ -78,6 +78,12 @@ class DeadlineClock:
     def __repr__(self) -> str:
         return f"<DeadlineClock {'running' if self._running else 'idle'} watching={len(self._watched)}>"
 
+    def start(self, idle: float, cap: float) -> Deadline:
+        """Returns a new deadline, which is watched once what has it is among the watched."""
+        deadline = Deadline(idle, cap)
+        self.watch(deadline)
+        return deadline
+
     def watch(self, deadline: Deadline) -> None:
         """Takes note of a deadline that is new or was moved closer."""
         if deadline.at < self._wakes_at:

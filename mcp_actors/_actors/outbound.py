@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeGuard
 
 import trio
 
-from mcp_actors._actors.deadline import Deadline, DeadlineClock
+from mcp_actors._actors.deadline import DeadlineClock
 from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import CallOptions, OutboundCall, Progress
@@ -96,29 +96,30 @@ class OutboundCalls:
         carrier = self._carrier
         if carrier is None:
             raise self.loss()
-        id = self.next_id() if id is None else id
+        if id is None:
+            id = self._last_id = self._last_id + 1
         on_progress, more = options.on_progress, options.meta
         if self.meta or more or on_progress or options.wants_progress:
             meta = {**self.meta, **params.get("_meta", {}), **(more or {})}
             if on_progress or options.wants_progress:
                 meta["progressToken"] = id
             params = {**params, "_meta": meta}
-        deadline = Deadline(options.idle, options.cap)
+        deadline = self.clock.start(options.idle, options.cap)
         pending = OutboundCall(id, method, deadline, on_progress, self._limits.progress_queue)
         self.pending[id] = pending
-        self.clock.watch(deadline)
         outlet, about = (carrier.outlet, None) if call is None else (call.outlet, call.id)
         frame = Frame(encode_request(id, method, params), about, metadata=metadata, method=method, request=id)
         try:
             pending.sent = self._sent(frame, outlet) or await self._send(frame, pending, outlet)
             answer = await pending.wait()
         except BaseException as error:
+            # For an answer it was said when that arrived, before reports of progress that its caller has to see first.
+            carrier.settled(id)
             if pending.sent and options.cancellable and self._lost is None and not pending.answered:
                 self._take_back(id, isinstance(error, CallTimeout), outlet, about)
             raise
         finally:
             del self.pending[id]
-            carrier.settled(id)
         return _result_of(answer)
 
     def _take_back(self, id: int, timed_out: bool, outlet: Outlet, about: RequestId | None) -> None:

@@ -20,9 +20,7 @@ from mcp_actors._actors.dispatcher import (
 from mcp_actors._actors.inbound_call import Responder
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.link import Link
-from mcp_actors._actors.outbound import OutboundCalls
 from mcp_actors._actors.task_pool import TaskPool
-from mcp_actors._wire.messages import RequestId
 from mcp_actors.abc import FrameChannel
 from mcp_actors.errors import (
     INVALID_REQUEST,
@@ -52,7 +50,8 @@ class Session:
         on_notification: NotificationHandler = ignore,
     ) -> None:
         self.limits = limits
-        self.link = Link(channel, limits, self._broken)
+        self.link = self.outlet = Link(channel, limits, self._broken)
+        self.settled = channel.settled
         self.dispatcher = Dispatcher(
             name,
             self,
@@ -63,6 +62,8 @@ class Session:
             limiter=limiter,
             on_notification=on_notification,
         )
+        self.outbound = self.dispatcher.outbound
+        """The requests of ours."""
         self.ended = trio.Event()
         self._reading = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
@@ -166,10 +167,6 @@ class Session:
     # -- as the carrier of its dispatcher ----------------------------------------------------------------------------
 
     @property
-    def outlet(self) -> Link:
-        return self.link
-
-    @property
     def peer(self) -> str:
         return self.link.channel.peer
 
@@ -177,9 +174,6 @@ class Session:
         if self._nursery is not None:
             begin = start_again if kind.restarted else start
             begin(self._nursery, kind, fn)
-
-    def settled(self, request: RequestId) -> None:
-        self.link.channel.settled(request)
 
     def connection_lost(self, broken: BaseException | None) -> Loss:
         channel = self.link.channel
@@ -200,16 +194,6 @@ class Session:
         return lost
 
     # -- for those who hold the session ------------------------------------------------------------------------------
-
-    @property
-    def outbound(self) -> OutboundCalls:
-        """The requests of ours."""
-        return self.dispatcher.outbound
-
-    @property
-    def request(self) -> Callable[..., Awaitable[dict[str, Any]]]:
-        """Sends a request of ours: see `OutboundCalls.request`."""
-        return self.dispatcher.outbound.request
 
     @property
     def loss(self) -> Loss | None:

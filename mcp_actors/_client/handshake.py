@@ -162,7 +162,7 @@ class Handshake:
         metadata = None
         if mirrored is not None and session.link.channel.mirrors:
             metadata = mirrored(era.version, method, {}, ())
-        return await session.request(method, {}, options, metadata=metadata)
+        return await session.outbound.request(method, {}, options, metadata=metadata)
 
     # -- initialize ------------------------------------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ class Handshake:
         }
         # MCP 2025-11-25, Cancellation: initialize must not be cancelled. A client that gives up closes the connection.
         options = CallOptions(idle=self._timeout, cap=math.inf, cancellable=False)
-        result = await session.request("initialize", params, options)
+        result = await session.outbound.request("initialize", params, options)
         version = result.get("protocolVersion")
         if version not in ours:
             raise UnsupportedVersion(asked.version, [version] if isinstance(version, str) else [])
@@ -194,7 +194,7 @@ class Handshake:
         assert era.client.log_level_method is not None
         options = CallOptions(idle=self._timeout, cap=math.inf)
         try:
-            await session.request(era.client.log_level_method, {"level": level}, options)
+            await session.outbound.request(era.client.log_level_method, {"level": level}, options)
         except RpcError as error:
             # A server that is too loud is a server all the same.
             log.debug("the log level could not be set", error=str(error))

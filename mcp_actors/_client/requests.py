@@ -176,7 +176,7 @@ class Requests:
             listings = 0 if mirroring is None else mirroring.listings
             metadata = None if mirroring is None else mirroring.metadata_of(method, params)
             try:
-                return await session.request(method, params, options, metadata=metadata)
+                return await session.outbound.request(method, params, options, metadata=metadata)
             except HeaderMismatch as mismatch:
                 if mirroring is None or method != "tools/call" or not may_list:
                     raise

@@ -156,7 +156,7 @@ class Subscriptions:
             with trio.CancelScope() as scope:
                 listener.on_end = lambda: scope.cancel(reason="the listener is closed")
                 session = self._connectivity.session
-                await session.request(method, params, UNBOUNDED, id=id, metadata=metadata)
+                await session.outbound.request(method, params, UNBOUNDED, id=id, metadata=metadata)
         except trio.Cancelled:
             raise
         except BaseException as error:
