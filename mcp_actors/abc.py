@@ -84,7 +84,7 @@ class Frame(msgspec.Struct, gc=False):
 
 
 class NoAnswer(Frame, gc=True):
-    """What a channel yields, beside frames, when the request of ours with the id ``about`` gets no answer: why not.
+    """The reason why the request of ours with the id ``about`` gets no answer; a channel yields it among its frames.
 
     For bindings in which one request can fail while the connection goes on. ``data`` is empty.
     """
@@ -170,12 +170,14 @@ class FrameChannel(trio.abc.Channel[Frame]):
 
     @property
     def peer(self) -> str:
-        """Who is at the other end, for logs and ``repr``: an address, a command, ``"memory"``."""
+        """The other end, for logs and ``repr``: an address, a command, ``"memory"``."""
         return type(self).__name__
 
     def loss_report(self) -> Mapping[str, Any]:
-        """What is known about why the channel ended: ``exit_code`` and ``stderr`` lines of a child process, the
-        ``close_reason`` that a peer gave."""
+        """Returns what is known about the reason why the channel ended.
+
+        ``exit_code`` and ``stderr`` (lines) are those of a child process, ``close_reason`` is that of a peer.
+        """
         return {}
 
 
@@ -183,7 +185,7 @@ ConnectionHandler = Callable[[FrameChannel], Awaitable[None]]
 
 
 class Outlet(Protocol):
-    """Where the frames about what arrived go: given by an exchange binding together with it.
+    """The destination of frames about an arrival; an exchange binding gives it together with that.
 
     Frames come in order, and after a ``last`` one none about the same request. Raises `trio.BrokenResourceError` when
     nobody can be reached any more.
@@ -222,7 +224,7 @@ class Arrival(Protocol):
 
     @property
     def requests(self) -> int:
-        """How many of them are owed an answer."""
+        """The number of these messages that need an answer."""
 
     @property
     def initializes(self) -> bool:
@@ -259,7 +261,7 @@ class ServerSession(Protocol):
 
 
 class ServerHandler(Protocol):
-    """What a server does with what arrives: handed to `ServerTransport.serve`."""
+    """The server's side of a transport: `ServerTransport.serve` passes it everything that arrives."""
 
     async def __call__(self, channel: FrameChannel, principal: str | None = None) -> None:
         """Runs a connection to its end, then has closed it. ``principal`` is who the binding found the peer to be."""

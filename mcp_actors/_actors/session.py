@@ -178,7 +178,7 @@ class Session:
             begin = start_again if kind.restarted else start
             begin(self._nursery, kind, fn)
 
-    def settled(self, request: RequestId) -> None:
+    def request_ended(self, request: RequestId) -> None:
         self.link.channel.settled(request)
 
     def connection_lost(self, broken: BaseException | None) -> Loss:
@@ -213,7 +213,7 @@ class Session:
 
     @property
     def loss(self) -> Loss | None:
-        """Why there is no connection any more, once there is none."""
+        """The reason why there is no connection any more, ``None`` while there is one."""
         return self.dispatcher.outbound.loss() if self.dispatcher.state == "ended" else None
 
     async def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
