@@ -56,7 +56,12 @@ KNOWN: dict[str, frozenset[str]] = {
     "names_are_no_metaphors": frozenset(
         {
             "mcp_actors._actors.batch.Batch.settle",
+            "mcp_actors._actors.connectionless.ConnectionlessSession.settled",
+            "mcp_actors._actors.dispatcher.Carrier.settled",
             "mcp_actors._actors.link.Link.settle",
+            "mcp_actors._actors.outbound.CallCarrier.settled",
+            "mcp_actors._actors.session.Session.settled",
+            "mcp_actors._actors.stateless.StatelessCalls.settled",
             "mcp_transports.http.server.outlet.StatelessOutlet.settle",
             "mcp_transports.http.server.session_streams.CallStream.settle",
             "mcp_transports.http.server.session_streams.SessionStream.settle",

@@ -38,7 +38,7 @@ class CallCarrier(Protocol):
 
     def connection_lost(self, broken: BaseException | None) -> ConnectionLost | SessionExpired: ...
 
-    def request_ended(self, request: RequestId) -> None: ...
+    def settled(self, request: RequestId) -> None: ...
 
 
 class OutboundCalls:
@@ -118,7 +118,7 @@ class OutboundCalls:
             raise
         finally:
             del self.pending[id]
-            carrier.request_ended(id)
+            carrier.settled(id)
         return _result_of(answer)
 
     def _take_back(self, id: int, timed_out: bool, outlet: Outlet, about: RequestId | None) -> None:
@@ -153,7 +153,7 @@ class OutboundCalls:
         pending.resolve(answer)
         # Not only when its caller wakes up, who may have reports of progress to see first.
         if self._carrier is not None:
-            self._carrier.request_ended(pending.id)
+            self._carrier.settled(pending.id)
         return True
 
     def unanswered(self, id: RequestId, reason: McpError | None) -> bool:
@@ -163,7 +163,7 @@ class OutboundCalls:
             return False
         pending.resolve(reason or self.loss())
         if self._carrier is not None:
-            self._carrier.request_ended(pending.id)
+            self._carrier.settled(pending.id)
         return True
 
     def progressed(self, params: dict[str, Any]) -> bool:

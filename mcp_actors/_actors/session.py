@@ -178,7 +178,7 @@ class Session:
             begin = start_again if kind.restarted else start
             begin(self._nursery, kind, fn)
 
-    def request_ended(self, request: RequestId) -> None:
+    def settled(self, request: RequestId) -> None:
         self.link.channel.settled(request)
 
     def connection_lost(self, broken: BaseException | None) -> Loss:
