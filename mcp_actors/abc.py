@@ -12,7 +12,7 @@ The three endings, and no other exception, come out of a channel:
 
 =============================== =====================================================================
 `trio.ClosedResourceError`      we closed it
-`trio.BrokenResourceError`      the world broke it; nothing can be sent any more. A peer that broke the
+`trio.BrokenResourceError`      the connection broke; nothing can be sent any more. A peer that broke the
                                 framing itself (a message over the limit) is told apart by its
                                 ``__cause__``, a `~mcp_actors.errors.RemoteProtocolError`: one last
                                 message may still be sent to it. If the ``__cause__`` is a
@@ -25,7 +25,7 @@ Cancelling ``receive`` or ``receive_many`` loses nothing. Cancelling ``send`` or
 sent, not sent or torn, so only a link's writer calls them, and it never goes on after it was cancelled: a torn frame is
 the last thing that the peer sees.
 
-`mcp_actors.testing.check_transport` holds a binding to every sentence of this file.
+`mcp_actors.testing.check_transport` checks a binding against every rule of this file.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Frame(msgspec.Struct, gc=False):
 
 
 class NoAnswer(Frame, gc=True):
-    """What a channel yields, beside frames, when the request of ours with the id ``about`` gets no answer: why not.
+    """The reason why the request of ours with the id ``about`` gets no answer; a channel yields it among its frames.
 
     For bindings in which one request can fail while the connection goes on. ``data`` is empty.
     """
@@ -101,11 +101,22 @@ class FrameChannel(trio.abc.Channel[Frame]):
 
     @abstractmethod
     async def send(self, value: Frame) -> None:
-        """Sends one frame, waiting while the peer takes no more."""
+        """Sends one frame, waiting while the peer takes no more. Cancelled, it may have sent a part of the frame.
+
+        Raises:
+            trio.ClosedResourceError: We closed the channel.
+            trio.BrokenResourceError: The connection broke.
+        """
 
     @abstractmethod
     async def receive(self) -> Frame:
-        """Waits for one frame."""
+        """Waits for one frame. Cancelled, it has lost nothing.
+
+        Raises:
+            trio.EndOfChannel: The peer ended cleanly.
+            trio.ClosedResourceError: We closed the channel.
+            trio.BrokenResourceError: The connection broke, or the peer broke the framing.
+        """
 
     @abstractmethod
     async def aclose(self) -> None:
@@ -115,11 +126,11 @@ class FrameChannel(trio.abc.Channel[Frame]):
         """
 
     async def receive_many(self) -> list[Frame]:
-        """Waits for at least one frame and returns all that arrived with it."""
+        """Waits for at least one frame and returns all that arrived with it; raises as `receive` does."""
         return [await self.receive()]
 
     async def send_many(self, frames: Sequence[Frame]) -> None:
-        """Sends frames in order, as one burst where the binding can."""
+        """Sends frames in order, as one burst where the binding can; raises as `send` does."""
         for frame in frames:
             await self.send(frame)
 
@@ -133,13 +144,13 @@ class FrameChannel(trio.abc.Channel[Frame]):
     def deliver_to(self, take: Callable[[Frame], bool]) -> None:
         """Lets a channel give what arrives to ``take`` at once, while nothing waits to be received before it.
 
-        ``take`` never waits, and says whether it took the frame; what it did not take is received as ever. Called only
-        while somebody waits in `receive_many`, to whom this saves a task switch; a burst of frames is better received,
-        for its answers leave as one. The default never does.
+        ``take`` never waits, and returns whether it took the frame; one that it did not take is received as before.
+        Called only while a task waits in `receive_many`, which this saves a task switch. A burst of frames is better
+        received, because its answers leave as one. The default never delivers.
         """
 
     def write_now(self, frame: Frame) -> bool:
-        """Sends one frame in this very turn, all of it or nothing; says whether it did.
+        """Sends one frame without waiting, all of it or nothing, and returns whether it did.
 
         By one system call, or because a peer in this process takes it. Used when nothing else is on its way, to save
         the wake-up of the writer task. A channel that cannot promise all or nothing keeps this default, as does one
@@ -151,16 +162,16 @@ class FrameChannel(trio.abc.Channel[Frame]):
     def max_message_bytes(self) -> int | None:
         """The longest message this channel carries, in either direction; ``None`` if it does not measure.
 
-        The engine never sends a longer one: whoever made it is told instead. A longer one that arrives breaks the
-        channel, with a `~mcp_actors.errors.RemoteProtocolError` as the cause.
+        The engine never sends a longer one: the code that made it gets an error instead. A longer one that arrives
+        breaks the channel, with a `~mcp_actors.errors.RemoteProtocolError` as the cause.
         """
         return None
 
     def settled(self, request: RequestId) -> None:
-        """A request of ours is no longer waited for: it was answered, has failed or was given up. Must not wait.
+        """Takes note that a request of ours was answered, has failed or was given up. Must not wait.
 
-        Who uses a channel owes it this for every request, once or more: a binding with a stream for each request
-        learns here that it need not come back for an answer.
+        The user of a channel calls this for every request, once or more: a binding with a stream for each request
+        learns by it that it need not open the stream again to get the answer.
         """
 
     @property
@@ -170,12 +181,14 @@ class FrameChannel(trio.abc.Channel[Frame]):
 
     @property
     def peer(self) -> str:
-        """Who is at the other end, for logs and ``repr``: an address, a command, ``"memory"``."""
+        """The other end, for logs and ``repr``: an address, a command, ``"memory"``."""
         return type(self).__name__
 
     def loss_report(self) -> Mapping[str, Any]:
-        """What is known about why the channel ended: ``exit_code`` and ``stderr`` lines of a child process, the
-        ``close_reason`` that a peer gave."""
+        """Returns what is known about the reason why the channel ended.
+
+        ``exit_code`` and ``stderr`` (lines) are those of a child process, ``close_reason`` is that of a peer.
+        """
         return {}
 
 
@@ -183,7 +196,7 @@ ConnectionHandler = Callable[[FrameChannel], Awaitable[None]]
 
 
 class Outlet(Protocol):
-    """Where the frames about what arrived go: given by an exchange binding together with it.
+    """The destination of frames about an arrival; an exchange binding gives it together with that.
 
     Frames come in order, and after a ``last`` one none about the same request. Raises `trio.BrokenResourceError` when
     nobody can be reached any more.
@@ -194,19 +207,19 @@ class Outlet(Protocol):
         """Bytes of the longest frame that can go there."""
 
     def post(self, frame: Frame) -> None:
-        """Takes a frame without waiting, even when there is no room: for what must always get through."""
+        """Takes a frame without waiting, even when there is no room: for messages that must always be sent."""
 
     def send_nowait(self, frame: Frame) -> bool:
-        """Takes a frame if there is room, and says whether there was."""
+        """Takes a frame if there is room, and returns whether there was."""
 
     async def send(self, frame: Frame) -> None:
-        """Takes a frame, waiting for room: how a call feels that its peer reads slowly."""
+        """Takes a frame, waiting for room, so that a call is not faster than its peer reads."""
 
     def settle(self) -> None:
-        """A request ended without an answer: it was cancelled."""
+        """Takes note that a request ended without an answer, because it was cancelled."""
 
     def close_stream(self) -> None:
-        """Lets go of the peer's connection if the peer can come back for the rest; else nothing happens."""
+        """Closes the peer's stream if the peer can open it again to get the rest; else nothing happens."""
 
 
 class Arrival(Protocol):
@@ -222,7 +235,7 @@ class Arrival(Protocol):
 
     @property
     def requests(self) -> int:
-        """How many of them are owed an answer."""
+        """The number of these messages that need an answer."""
 
     @property
     def initializes(self) -> bool:
@@ -259,13 +272,18 @@ class ServerSession(Protocol):
 
 
 class ServerHandler(Protocol):
-    """What a server does with what arrives: handed to `ServerTransport.serve`."""
+    """The server's side of a transport: `ServerTransport.serve` passes it everything that arrives."""
 
     async def __call__(self, channel: FrameChannel, principal: str | None = None) -> None:
-        """Runs a connection to its end, then has closed it. ``principal`` is who the binding found the peer to be."""
+        """Runs a connection to its end and closes it.
+
+        Args:
+            channel: The connection.
+            principal: The name of the client, if the binding has authenticated it.
+        """
 
     def sort(self, frame: Frame, *, in_session: bool = False) -> Arrival:
-        """Decodes what arrived and finds out which era it belongs to; ``in_session`` tells that it named a session."""
+        """Decodes what arrived and finds out which era it belongs to; ``in_session`` says that it named a session."""
 
     async def exchange(self, arrival: Arrival, outlet: Outlet, principal: str | None = None) -> None:
         """Runs what arrived by itself, outside of any session. Returns when the last frame was given to ``outlet``.
@@ -276,14 +294,14 @@ class ServerHandler(Protocol):
     def begin(
         self, arrival: Arrival, outlet: Outlet, principal: str | None = None
     ) -> Callable[[], None] | None:
-        """As `exchange`, for what is owed an answer, in a task of the engine's, for bindings whose own have to read on.
+        """As `exchange`, for requests, in a task of the engine: for bindings whose own tasks have to read on.
 
-        Returns what cancels the call, for when the peer goes away; legal any number of times. ``None`` when all was
-        said at once. Never waits.
+        Never waits. Returns a function that cancels the call, for when the peer goes away; it may be called any number
+        of times. Returns ``None`` when the call was answered at once.
         """
 
     def open_session(self, outlet: Outlet, principal: str | None = None) -> ServerSession:
-        """Makes a session; what belongs to none of its requests goes to ``outlet``. The binding closes it."""
+        """Makes a session; messages that belong to none of its requests go to ``outlet``. The binding closes it."""
 
     @property
     def has_sessions(self) -> bool:
@@ -291,8 +309,10 @@ class ServerHandler(Protocol):
 
     @property
     def stopping(self) -> trio.Event:
-        """Set when no new work is taken any more: stop accepting, let end what is in flight. `serve` is cancelled
-        when all of it has ended, or its time is over."""
+        """Set when the server takes no new work: the binding stops accepting and lets calls in flight end.
+
+        `ServerTransport.serve` is cancelled when all of them have ended, or their time is over.
+        """
 
 
 @runtime_checkable
@@ -318,7 +338,8 @@ class ClientTransport(Protocol):
     """Opens connections."""
 
     def connect(self) -> AbstractAsyncContextManager[FrameChannel]:
-        """Opens one connection for the length of an ``async with`` block; raises `ConnectFailed` if it cannot.
+        """Opens one connection for the length of an ``async with`` block.
 
-        Leaving the block closes the channel and frees everything that came with it, within a bounded time.
+        Entering it raises `ConnectFailed` if there can be no connection. Leaving the block
+        closes the channel and frees everything that came with it, within a bounded time.
         """

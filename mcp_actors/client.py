@@ -204,12 +204,12 @@ class Client(ServerMethods):
 
     @property
     def server_capabilities(self) -> ServerCapabilities:
-        """What the server declared; raises as `era` does."""
+        """The capabilities that the server declared; raises as `era` does."""
         return self._connectivity.negotiated.capabilities
 
     @property
     def instructions(self) -> str | None:
-        """What the server wants the model to know; raises as `era` does."""
+        """The server's text for the model, if it has one; raises as `era` does."""
         return self._connectivity.negotiated.instructions
 
     # -- the connection --------------------------------------------------------------------------------------------

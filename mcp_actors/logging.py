@@ -1,4 +1,4 @@
-"""Where the engine and the bindings write log lines. Writing one never raises and never blocks.
+"""The log of the engine and the bindings. Writing a line never raises and never blocks.
 
 The lines go to structlog if the program has configured it; what the program's own sinks do then, and how long they
 take, is the program's choice. If it has not, warnings and worse go to standard error, because a library that nobody

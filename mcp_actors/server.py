@@ -1,4 +1,7 @@
-"""The server's face: declare what it offers, then serve it to any number of clients of both eras."""
+"""The server: one object that serves every revision over any number of transports.
+
+Beside `Server` this module has the types of what its users hold or write: middleware, lifespans and statistics.
+"""
 
 from __future__ import annotations
 
@@ -6,45 +9,82 @@ import secrets
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any
 
 import trio
 
-from mcp_actors._actors.event_bus import EventBus
+from mcp_actors._actors.admission import LimiterStatistics
+from mcp_actors._actors.dispatcher import SessionStatistics
+from mcp_actors._actors.event_bus import EventBus, EventBusStatistics
+from mcp_actors._actors.inbound_call import CallStatistics
 from mcp_actors._actors.limits import Limits
+from mcp_actors._eras.changes import EventKind
 from mcp_actors._eras.modern.request_state import StateSealer
 from mcp_actors._eras.server_negotiation import VERSIONS
 from mcp_actors._exception_groups import one_error
 from mcp_actors._gc import rare_full_passes
-from mcp_actors._server.dispatch import Middleware, lifecycle_handlers, stamp_of
+from mcp_actors._server.dispatch import CallNext, Middleware, lifecycle_handlers, stamp_of
 from mcp_actors._server.features import Features
-from mcp_actors._server.options import PromptOptions, ResourceOptions, ToolOptions
-from mcp_actors._server.prompts import Prompts
-from mcp_actors._server.resources import Resources
+from mcp_actors._server.registration import Registration
 from mcp_actors._server.runtime import ServerRuntime, ServerStatistics
 from mcp_actors._server.scope import ServerScope
-from mcp_actors._server.tools import Tools
 from mcp_actors.abc import ServerTransport
 from mcp_actors.context import Context
 from mcp_actors.discovery import server_transport
-from mcp_actors.types import CacheScope, Icon, Implementation, ServerCapabilities
+from mcp_actors.types import CacheScope, Icon, Implementation
 
-__all__ = ["Server", "ServerStatistics"]
+__all__ = [
+    "CallNext",
+    "CallStatistics",
+    "EventBusStatistics",
+    "EventKind",
+    "Lifespan",
+    "LimiterStatistics",
+    "Middleware",
+    "Server",
+    "ServerStatistics",
+    "SessionStatistics",
+]
 
-F = TypeVar("F", bound=Callable[..., Any])
 Lifespan = Callable[["Server"], AbstractAsyncContextManager[Any]]
+"""Makes the context manager that is entered once for each `Server.serve`; the value it yields is ``ctx.state``."""
 
 
-class Server:
-    """A server: what it offers, and the engine that serves it.
+class Server(Registration):
+    """A server: its tools, resources and prompts, and the engine that serves them to any number of clients.
 
-    ``name`` and ``version``, with ``title``, ``description``, ``website_url`` and ``icons``, are shown to people;
-    ``instructions`` are for the model. ``lifespan`` is an async context manager function that is entered once for each
-    `serve`; what it yields is ``ctx.state``. ``page_size`` is how many entries a list answers at once. ``versions``
-    narrows the protocol revisions that are served (default: all). ``state_key`` (32 bytes or more) seals the state of
-    calls that ask for input: servers that share a load share the key; by default it is random. ``ttl_ms`` and
-    ``cache_scope`` are the caching hints of lists and resources; the defaults promise nothing. ``extensions`` and
-    ``experimental`` are declared as they are.
+    What clients see is registered by decorators and by `add_tool`, `add_resource` and `add_prompt`; `run` or `serve`
+    serves it. A function that fails costs the one call it was made for, and is logged.
+
+    Four attributes take functions that are called in the event loop, must not wait, and do nothing by default:
+    ``on_subscribe(uri)`` before the first client subscribes to a resource (what it raises refuses the subscription),
+    ``on_unsubscribe(uri)`` after the last one has unsubscribed, ``on_listen(ctx)`` and ``on_unlisten(ctx)`` when a
+    client of a stateless revision begins and ends to listen (MCP 2026-07-28, Subscriptions).
+
+    Args:
+        name: The server's name, for programs and logs.
+        version: The server's own version, not that of the protocol.
+        title: The name for people; by default clients show ``name``.
+        description: A sentence for people.
+        website_url: The page where people read more.
+        instructions: A text for the model on how to use the server.
+        icons: Icons that clients may show.
+        lifespan: ``lifespan(server)`` returns an async context manager, which is entered once for each `serve` and
+            left after its last call; the value it yields is ``ctx.state``.
+        page_size: How many entries one page of a list has: 100, so that small servers have one page.
+        limits: The bounds on calls in flight, queues and waiting; see `Limits`.
+        versions: The protocol versions that are served; by default all that this engine knows.
+        state_key: The key that authenticates the state of calls that ask for input: at least 16 bytes; 32 random bytes
+            by default. A retry may reach another process, so all processes that serve one URL need the same key; with
+            the default the retry fails after a restart, too.
+        ttl_ms: For how many milliseconds clients may cache lists and resources; 0, the default, promises nothing.
+        cache_scope: ``"private"``, the default, keeps caches that several users share from storing them; ``"public"``
+            allows it.
+        extensions: Declared as they are under ``capabilities.extensions``.
+        experimental: Declared as they are under ``capabilities.experimental``.
+
+    Raises:
+        ValueError: ``versions`` is empty or has an unknown version, or ``state_key`` is too short.
     """
 
     def __init__(
@@ -85,15 +125,15 @@ class Server:
         self.on_unsubscribe: Callable[[str], None] = lambda uri: None
         self.on_listen: Callable[[Context], None] = lambda ctx: None
         self.on_unlisten: Callable[[Context], None] = lambda ctx: None
-        self.bus = EventBus(
+        bus = EventBus(
             on_first_subscriber=lambda uri: self.on_subscribe(uri),
             on_last_unsubscribed=lambda uri: self.on_unsubscribe(uri),
         )
+        super().__init__(Features(bus, page_size, extensions, experimental), bus)
         self._lifespan = lifespan
         self._sealer = StateSealer(state_key or secrets.token_bytes(32))
-        self._features = Features(self.bus, page_size, extensions, experimental)
         stamp = stamp_of(self.info, ttl_ms, cache_scope)
-        self._runtime = ServerRuntime(name, self.limits, self.versions, self._features, self.bus, stamp)
+        self._runtime = ServerRuntime(name, self.limits, self.versions, self._features, bus, stamp)
         self._features.handlers.update(
             {
                 **lifecycle_handlers(self.info, instructions, self.versions),
@@ -105,138 +145,6 @@ class Server:
     def __repr__(self) -> str:
         return f"<Server {self.name!r} {self._features!r} {self._runtime!r}>"
 
-    # -- what it offers --------------------------------------------------------------------------------------------
-
-    @overload
-    def tool(self, function: F, /) -> F: ...
-
-    @overload
-    def tool(self, function: None = None, /, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
-
-    def tool(self, function: Any = None, /, **options: Any) -> Any:
-        """Decorator, with or without options: adds a tool; see `add_tool`."""
-
-        def add(function: F) -> F:
-            self.add_tool(function, **options)
-            return function
-
-        return add if function is None else add(function)
-
-    @overload
-    def prompt(self, function: F, /) -> F: ...
-
-    @overload
-    def prompt(self, function: None = None, /, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
-
-    def prompt(self, function: Any = None, /, **options: Any) -> Any:
-        """Decorator, with or without options: adds a prompt; see `add_prompt`."""
-
-        def add(function: F) -> F:
-            self.add_prompt(function, **options)
-            return function
-
-        return add if function is None else add(function)
-
-    def resource(self, uri: str, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
-        """Decorator: adds a resource, or a template if ``uri`` has variables; see `add_resource`."""
-
-        def add(function: F) -> F:
-            self.add_resource(uri, function, **options)
-            return function
-
-        return add
-
-    def completion(
-        self, *, argument: str, prompt: str | None = None, resource: str | None = None, inline: bool = False
-    ) -> Callable[[F], F]:
-        """Decorator: completes ``argument`` of a prompt, or of a resource template, named as it was declared."""
-
-        def add(function: F) -> F:
-            self._features.completions.add(
-                function, prompt=prompt, resource=resource, argument=argument, inline=inline
-            )
-            return function
-
-        return add
-
-    def method(self, name: str) -> Callable[[F], F]:
-        """Decorator: answers a method of your own, ``async def f(params: dict, ctx: Context) -> dict``, in any era."""
-
-        def add(function: F) -> F:
-            self._features.add_method(name, function)
-            return function
-
-        return add
-
-    def middleware(self, function: Middleware) -> Middleware:
-        """Decorator: runs ``async def f(ctx, call_next)`` round every request but ``ping`` and ``initialize``.
-
-        The first one added is the outermost. It returns what ``await call_next()`` gave it, or something else.
-        """
-        self._features.middleware.append(function)
-        return function
-
-    def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
-        """Adds a tool, also while serving: clients are told.
-
-        Options: ``name``, ``title``, ``description``, ``annotations``, ``icons``, ``meta``; ``inline=True`` runs a
-        sync function on the event loop instead of in a worker thread; ``input_schema`` (a raw JSON Schema) makes the
-        function take one dict, ``output_schema`` replaces what its return type says. Raises `TypeError` or
-        `ValueError` for a signature or schema that cannot be used, `LocalProtocolError` for a name that is taken.
-        """
-        self._features.tools.add(function, **options)
-
-    def remove_tool(self, name: str) -> None:
-        """Takes a tool away; raises `LocalProtocolError` if there is none. Calls in flight go on."""
-        self._features.tools.remove(name)
-
-    def add_resource(
-        self, uri: str, function: Callable[..., Any], **options: Unpack[ResourceOptions]
-    ) -> None:
-        """Adds a resource or a template (RFC 6570), also while serving.
-
-        Options: ``name``, ``title``, ``description``, ``mime_type``, ``size`` (bytes), ``annotations``, ``icons``,
-        ``meta``, ``inline``; ``list``, for templates, is a function that returns the resources of the family that
-        exist now, for ``resources/list``. Raises like `add_tool`.
-        """
-        self._features.resources.add(uri, function, **options)
-
-    def remove_resource(self, uri: str) -> None:
-        """Takes a resource or template away; raises `LocalProtocolError` if there is none."""
-        self._features.resources.remove(uri)
-
-    def add_prompt(self, function: Callable[..., Any], **options: Unpack[PromptOptions]) -> None:
-        """Adds a prompt, also while serving. See `add_tool` for options and what is raised."""
-        self._features.prompts.add(function, **options)
-
-    def remove_prompt(self, name: str) -> None:
-        """Takes a prompt away; raises `LocalProtocolError` if there is none."""
-        self._features.prompts.remove(name)
-
-    def resource_updated(self, uri: str) -> None:
-        """Tells everybody who subscribed to ``uri``, or to something above it. Never waits; safe from any thread."""
-        self.bus.publish("resource_updated", uri)
-
-    @property
-    def tools(self) -> Tools:
-        """The tools of the moment: ``in``, ``len``, ``get(name)``."""
-        return self._features.tools
-
-    @property
-    def resources(self) -> Resources:
-        """The resources and templates of the moment: ``in``, ``len``, ``covers(uri)``."""
-        return self._features.resources
-
-    @property
-    def prompts(self) -> Prompts:
-        """The prompts of the moment: ``in``, ``len``, ``get(name)``."""
-        return self._features.prompts
-
-    @property
-    def capabilities(self) -> ServerCapabilities:
-        """What is declared to clients: what something was registered for, and logging."""
-        return self._features.capabilities()
-
     # -- serving ---------------------------------------------------------------------------------------------------
 
     def run(
@@ -244,10 +152,21 @@ class Server:
         *targets: str | ServerTransport,
         task_status: trio.TaskStatus[tuple[Any, ...]] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serves until the peer is gone or SIGINT or SIGTERM arrives, then drains and returns. Default: stdio.
+        """Serves in a Trio loop of its own until every transport is done or SIGINT or SIGTERM arrives.
 
-        A second signal does not wait for the drain. Takes over the process's signals, and has its garbage collector
-        make full passes rarely; inside a program that has a Trio loop already, use `serve`.
+        At the signal the server stops as by `stop`; a second one cancels what is left at once. Both signals are caught
+        while this runs, and the garbage collector makes full passes rarely. A program that has a Trio loop uses
+        `serve`.
+
+        Args:
+            targets: URLs or transports; by default ``"stdio:"``, one client on standard input and output.
+            task_status: As in `serve`.
+
+        Raises:
+            RuntimeError: This thread has a Trio loop already, or is not the main thread, which alone gets signals.
+            TransportNotFound: There is no binding for a URL.
+            ValueError: A URL or its options are malformed.
+            OSError: A transport cannot listen: the port is taken, or the path may not be used.
         """
         with rare_full_passes():
             trio.run(self._run, targets or ("stdio:",), task_status)
@@ -273,18 +192,32 @@ class Server:
         *targets: str | ServerTransport,
         task_status: trio.TaskStatus[tuple[Any, ...]] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serves URLs or transport objects until all of them are done, or until it is cancelled or stopped.
+        """Serves until every transport is done, or until this is cancelled or the server stopped.
 
-        ``task_status`` reports where, once all of them accept connections. Cancelled, every connection is closed at
-        once; `stop` lets calls in flight end. Raises what a transport raises when it cannot begin.
+        Cancelled, it cancels the calls in flight and closes every connection at once; `stop` lets calls end first. May
+        be called several times, also at the same time. A connection that fails ends alone. A transport that fails ends
+        the whole `serve`.
+
+        Args:
+            targets: URLs such as ``"http://127.0.0.1:8000/mcp"``, or transports; without any it returns at once.
+            task_status: Is given the tuple of the places where they accept connections, once all of them do.
+
+        Raises:
+            TransportNotFound: There is no binding for a URL.
+            ValueError: A URL or its options are malformed.
+            OSError: A transport cannot listen: the port is taken, or the path may not be used.
+            LocalProtocolError: A transport object is served already.
+            Exception: Whatever else a transport or the lifespan raises, alone and not in a group.
         """
         transports = [server_transport(each) if isinstance(each, str) else each for each in targets]
         await self._runtime.serve(transports, self._scope, task_status)
 
     def stop(self) -> None:
-        """Takes no new work, lets calls in flight end within `Limits.drain_grace`, then ends every `serve`.
+        """Takes no new work, lets calls in flight end, then ends every `serve`. Never waits itself.
 
-        Legal from any task, any number of times.
+        After `Limits.drain_grace` and `Limits.close_timeout` seconds the calls that are left are cancelled. Legal from
+        any task, any number of times; from another thread by `trio.from_thread.run_sync`. The server can be served
+        again later.
         """
         self._runtime.stop()
 
@@ -299,5 +232,5 @@ class Server:
     # -- watching --------------------------------------------------------------------------------------------------
 
     def tree(self) -> ServerStatistics:
-        """The whole live actor tree: sessions, calls in flight with age and method, depths of mailboxes."""
+        """Returns a snapshot of everything that runs: sessions, calls in flight with age and method, queue lengths."""
         return self._runtime.statistics()

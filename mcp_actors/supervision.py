@@ -1,4 +1,4 @@
-"""Who owns which task, what a crash in it costs, who is told, and whether the task is started again.
+"""The table of every kind of task: its owner, the cost of a crash, who is notified, and whether it is started again.
 
 `TASKS` is the table. Every task of the engine and of the bindings of this project has a row in it, and a task's name
 in Trio begins with the name of its row. A task is started by `start`, `start_and_wait` or `start_again`, which apply
@@ -41,7 +41,7 @@ class TaskKind:
     """Whose nursery owns the task."""
     cost: Cost
     """What a crash of the task ends."""
-    told: str
+    notified: str
     """Who learns of the crash, beside the log."""
     restarted: bool = False
     """Whether the task is started again after a crash."""

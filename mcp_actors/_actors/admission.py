@@ -1,4 +1,4 @@
-"""How many calls may run at once, how many may wait for that, and how the others are refused."""
+"""The bounds on calls: a number of them runs at once, a number waits for that, and the others are refused."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class ConcurrencyLimiter:
 
 
 class Admission:
-    """What one call has entered and has still to enter. `release` is called once, when the call has ended."""
+    """The limiters that one call has entered and has still to enter; `release` is called once, when it has ended."""
 
     __slots__ = ("_entered", "_ticket", "ahead")
 

@@ -1,4 +1,4 @@
-"""What a handler returns when its answer has to wait for something."""
+"""The value that a handler returns when its answer has to wait for something."""
 
 from __future__ import annotations
 

@@ -47,12 +47,12 @@ class Deadline:
 
     @property
     def which(self) -> Literal["idle", "cap"]:
-        """Which clock is the one that will run out, or has."""
+        """The name of the clock that runs out first, or has run out."""
         return "cap" if self.at >= self.ends_at else "idle"
 
 
 class Watched(Protocol):
-    """What a clock looks after."""
+    """Something that a clock wakes when its time is over."""
 
     deadline: Deadline
 

@@ -70,7 +70,7 @@ class Negotiation(Protocol):
 
 
 class Carrier(Protocol):
-    """What carries a conversation, seen from its dispatcher."""
+    """The connection, or the session without one, that carries a conversation, seen from its dispatcher."""
 
     @property
     def peer(self) -> str:
@@ -78,7 +78,7 @@ class Carrier(Protocol):
 
     @property
     def outlet(self) -> Outlet:
-        """Where the peer is reached with what belongs to none of its requests."""
+        """The outlet for messages that belong to none of the peer's requests."""
 
     def start_soon(self, kind: TaskKind, fn: Callable[[], Awaitable[object]]) -> None:
         """Runs ``fn`` as a supervised task, which ends with the conversation."""
@@ -87,12 +87,12 @@ class Carrier(Protocol):
         """Makes the exception for requests of ours that get no answer."""
 
     def settled(self, request: RequestId) -> None:
-        """A request of ours is no longer waited for."""
+        """Takes note that a request of ours is no longer waited for."""
 
 
 @attrs.define
 class Counters:
-    """What happened on a session since it began."""
+    """The events on a session since it began, counted."""
 
     requests: int = 0
     """Requests that arrived."""

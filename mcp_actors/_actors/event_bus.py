@@ -5,7 +5,8 @@ event that is already waiting there is not put a second time, because its reader
 A mailbox holds at most one event for each kind of list and one for each subscribed uri, so a slow reader holds
 nobody up and nothing grows.
 
-A subscribed uri also covers what lies below it (protocol.md §5.5, §7.2): ``file:///a`` covers ``file:///a/b.txt``.
+A subscribed uri also covers what lies below it (MCP 2025-11-25, Schema, ``notifications/resources/updated``):
+``file:///a`` covers ``file:///a/b.txt``.
 While an update of one resource below waits unread and another one changes, the waiting event becomes that of the
 subscribed uri itself: something below it changed.
 """
@@ -38,7 +39,7 @@ DEFAULT_MAX_URIS = 1024
 
 
 class Filter(Protocol):
-    """What a subscriber wants, in the form of `mcp_actors.types.SubscriptionFilter`."""
+    """The events that a subscriber wants, in the form of `mcp_actors.types.SubscriptionFilter`."""
 
     @property
     def tools_list_changed(self) -> bool | None: ...
@@ -230,7 +231,7 @@ class EventBus:
         self._by_kind: dict[EventKind, dict[Subscription, None]] = {}
         self._by_uri: dict[str, dict[Subscription, None]] = {}
         self._published = 0
-        self._home: tuple[int, trio.lowlevel.TrioToken] | None = None
+        self._loop: tuple[int, trio.lowlevel.TrioToken] | None = None
 
     def subscribe(self, filter: Filter, *, on_pending: Callable[[], None] | None = None) -> Subscription:
         """Begins a subscription: everything published from now on that ``filter`` asks for is pending in it.
@@ -238,7 +239,7 @@ class EventBus:
         ``on_pending`` is called, in the publisher's turn, when the mailbox stops being empty; it must neither block
         nor raise. Raises what `Subscription.add_uri` raises; then nothing is subscribed.
         """
-        self._home = (threading.get_ident(), trio.lowlevel.current_trio_token())
+        self._loop = (threading.get_ident(), trio.lowlevel.current_trio_token())
         subscription = Subscription(self, frozenset(_wanted_kinds(filter)), on_pending)
         self._subscriptions[subscription] = None
         for kind in sorted(subscription.kinds):
@@ -259,9 +260,9 @@ class EventBus:
         """
         if kind not in _KINDS or (uri is not None) != (kind == "resource_updated"):
             raise LocalProtocolError(f"no such event: {kind!r} with uri {uri!r}")
-        if self._home is not None and self._home[0] != threading.get_ident():
+        if self._loop is not None and self._loop[0] != threading.get_ident():
             try:
-                self._home[1].run_sync_soon(self._deliver, kind, uri, idempotent=True)
+                self._loop[1].run_sync_soon(self._deliver, kind, uri, idempotent=True)
             except trio.RunFinishedError:  # and with it every subscription
                 self._published += 1
         else:
@@ -322,9 +323,9 @@ class EventBus:
         del subscribers[subscription]
         if not subscribers:
             del self._by_uri[uri]
-            self._tell_unsubscribed(uri)
+            self._notify_unsubscribed(uri)
 
-    def _tell_unsubscribed(self, uri: str) -> None:
+    def _notify_unsubscribed(self, uri: str) -> None:
         if self.on_last_unsubscribed is None:
             return
         try:

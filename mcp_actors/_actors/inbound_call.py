@@ -42,7 +42,7 @@ class Responder(Protocol):
 
     @property
     def stamp(self) -> Mapping[str, Any]:
-        """What the modern era adds to results."""
+        """The members that the modern era adds to results."""
 
     def respond(self, call: InboundCall) -> Any:
         """Returns the result, or a `Continuation` when the call needs a task. Never waits."""
@@ -50,7 +50,7 @@ class Responder(Protocol):
 
 @attrs.frozen
 class DispatchRules:
-    """What a dispatcher does differently for different sides and carriers."""
+    """The differences between dispatchers of different sides and carriers."""
 
     answers_malformed: bool
     """Whether broken frames are answered: servers answer, clients count."""
@@ -61,7 +61,7 @@ class DispatchRules:
 
 
 class CallOwner(Protocol):
-    """What a call needs of the dispatcher that it belongs to."""
+    """The dispatcher that a call belongs to, seen from the call."""
 
     name: str
     responder: Responder

@@ -48,7 +48,7 @@ class LinkStatistics:
 
 
 class LinkOwner(Protocol):
-    """What the messages of a link are for: a dispatcher, seen from the link."""
+    """The dispatcher that takes the messages of a link, seen from the link."""
 
     @property
     def calls(self) -> Mapping[Any, object]: ...
@@ -75,7 +75,7 @@ def _take_nothing(frame: Frame) -> bool:
 
 
 class Link:
-    """Owns one channel; `run` is its writer, `receive` its reader's door."""
+    """Owns one channel; `run` is its writer, and `receive` is called by its reader."""
 
     def __init__(
         self, channel: FrameChannel, limits: Limits, on_broken: Callable[[BaseException], None]
@@ -312,7 +312,7 @@ class Link:
             return error
 
     def statistics(self) -> LinkStatistics:
-        """Where the link stands."""
+        """Returns a snapshot of the link."""
         outbox = self._outbox.statistics()
         return LinkStatistics(
             outbox=self._unwritten,

@@ -29,7 +29,7 @@ __all__ = ["OutboundCalls"]
 
 
 class CallCarrier(Protocol):
-    """What the requests of one side need of whatever carries them."""
+    """The connection or session that carries the requests of one side, seen from them."""
 
     @property
     def outlet(self) -> Outlet: ...

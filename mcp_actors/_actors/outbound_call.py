@@ -33,7 +33,7 @@ ProgressCallback = Callable[[Progress], Awaitable[None] | None]
 
 @attrs.frozen(kw_only=True)
 class CallOptions:
-    """How one request is made. It is created where the call is, and handed on whole."""
+    """The options of one request, created where the call is and passed on as one value."""
 
     idle: float
     """Seconds without an answer or a progress report after which the call fails; `math.inf` switches this off."""
@@ -166,6 +166,6 @@ class OutboundCall:
             trio.lowlevel.reschedule(task)
 
     def statistics(self) -> OutboundCallStatistics:
-        """Where the call stands."""
+        """Returns a snapshot of the call."""
         age = trio.current_time() - self.deadline.started
         return OutboundCallStatistics(self.id, self.method, age, len(self._progress or ()))

@@ -197,7 +197,7 @@ class Session:
 
     @property
     def loss(self) -> Loss | None:
-        """Why there is no connection any more, once there is none."""
+        """The reason why there is no connection any more, ``None`` while there is one."""
         return self.dispatcher.outbound.loss() if self.dispatcher.state == "ended" else None
 
     async def notify(self, method: str, params: dict[str, Any] | None = None) -> None:

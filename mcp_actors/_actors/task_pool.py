@@ -224,5 +224,5 @@ class _Isolated:
 
     @property
     def cr_await(self) -> Any:
-        """What the call awaits: in the end, the user's function."""
+        """The awaitable that the call awaits: in the end, the user's function."""
         return self._coroutine.cr_await  # type: ignore[attr-defined]

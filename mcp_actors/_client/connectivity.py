@@ -1,4 +1,4 @@
-"""Where a client stands: its state, the session of the moment, and what was agreed in it.
+"""The state of a client's connection: the present session, and the version and capabilities agreed in it.
 
 The supervisor keeps this up to date; whoever makes a request reads it, and waits here for a session that is on its way.
 """
@@ -25,7 +25,7 @@ _NO_SESSION_TO_COME = {ClientState.NEW, ClientState.DISCARDED, ClientState.CLOSI
 
 @attrs.frozen
 class Negotiated:
-    """What client and server agreed on in their handshake."""
+    """The result of a handshake: the version and the capabilities that client and server agreed on."""
 
     era: Era
     capabilities: ServerCapabilities
@@ -94,7 +94,7 @@ class Connectivity:
 
     @property
     def negotiated(self) -> Negotiated:
-        """What was agreed with the server last; raises `LocalProtocolError` before the first handshake."""
+        """The result of the last handshake; raises `LocalProtocolError` before the first one."""
         if self._negotiated is None:
             raise LocalProtocolError(_NOT_CONNECTED)
         return self._negotiated

@@ -1,4 +1,4 @@
-"""What a process has found out about servers: the era that each URL speaks, so that the next client need not probe."""
+"""The era that the server at each URL speaks, as far as this process knows, so that the next client need not probe."""
 
 from __future__ import annotations
 

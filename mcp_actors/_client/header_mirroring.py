@@ -1,4 +1,4 @@
-"""What a client repeats of its requests in headers, where its channel carries them.
+"""The headers in which a client repeats parts of its requests, where its channel carries them.
 
 MCP 2026-07-28, Streamable HTTP, Standard and Custom Headers: the version, the method, what the request is about, and
 the parameters of a tool whose input schema says so.

@@ -1,4 +1,4 @@
-"""What a client does with notifications: the log handler and the change handler are called in the order of arrival.
+"""The client's handlers of notifications: those of logs and changes are called in the order of arrival.
 
 A sync handler is called in the read path, so that it has seen all logs of a call when the call returns; it must not
 block. What an async handler returns is awaited by a task of its own, one after the other.

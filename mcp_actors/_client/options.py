@@ -1,4 +1,4 @@
-"""What a client was given by its user, as one value, and the types of the callbacks among it."""
+"""The options of a client as one value, and the types of the callbacks among them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ChangeHandler = Callable[[str, str | None], Awaitable[None] | None]
 
 @runtime_checkable
 class InProcessServer(Protocol):
-    """What a client needs of a `Server` that it serves itself, in memory. ``tools`` tells it from a transport."""
+    """A `Server` that a client serves itself, in memory. ``tools`` distinguishes it from a transport."""
 
     @property
     def tools(self) -> Any: ...

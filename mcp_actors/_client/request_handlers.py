@@ -1,4 +1,4 @@
-"""How a client answers what servers request: sampling, elicitation and roots.
+"""The client's answers to requests of servers: sampling, elicitation and roots.
 
 In the revisions with sessions these are requests of the server (MCP 2025-11-25, Client Features); in the stateless ones
 they are part of a result that asks for input (MCP 2026-07-28, Multi Round-Trip Requests).

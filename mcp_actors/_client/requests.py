@@ -1,4 +1,4 @@
-"""How a client makes a request: it checks that the server can serve it, looks into the cache, sends it, answers the
+"""The requests of a client: it checks that the server can serve one, looks into the cache, sends it, answers the
 server's requests for input, and returns the typed result.
 """
 
@@ -193,7 +193,7 @@ class Requests:
 
     @property
     def negotiated(self) -> Negotiated:
-        """What was agreed with the server; raises `LocalProtocolError` before the first handshake."""
+        """The result of the last handshake; raises `LocalProtocolError` before the first one."""
         return self._connectivity.negotiated
 
     def metadata_of(self, method: str, params: dict[str, Any]) -> dict[str, str] | None:

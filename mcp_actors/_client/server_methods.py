@@ -1,4 +1,4 @@
-"""What a client asks of servers' features: tools, resources, prompts and completion, as methods."""
+"""The methods of a client for servers' features: tools, resources, prompts and completion."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ STEADY = 1.0
 
 
 class UsesSession(Protocol):
-    """Who is handed each new session."""
+    """A part of the client that needs each new session."""
 
     def connected(self, session: Session, negotiated: Negotiated) -> None: ...
 

@@ -1,1 +1,1 @@
-"""What envelopes mean. `legacy` and `modern` never import each other; `era` is what both are values of."""
+"""The meaning of envelopes. `legacy` and `modern` never import each other; both make values of the class in `era`."""

@@ -1,4 +1,4 @@
-"""Which era something belongs to that arrived by itself, as in HTTP, with what the client mirrored outside the body.
+"""The era of messages that arrive by themselves, as in HTTP, with what the client mirrored outside the body.
 
 First row that fits:
 
@@ -44,7 +44,7 @@ _MODERN_ONLY = frozenset({"server/discover", "subscriptions/listen"})
 
 
 class Classified(msgspec.Struct, frozen=True, gc=False):
-    """What arrived together, decoded, and its era."""
+    """Messages that arrived together, decoded, and their era."""
 
     message: Message
     era: Literal["legacy", "modern"]

@@ -1,4 +1,4 @@
-"""What a client does differently in the revisions with sessions and in the stateless ones, as one value."""
+"""The differences for clients between the revisions with sessions and the stateless ones, as one value."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Era:
 
 
 class Peer:
-    """What a client said of itself: once per session (legacy) or in every request (modern).
+    """A client's description of itself: sent once per session (legacy) or in every request (modern).
 
     A modern request repeats all of it, so the JSON is turned into types only when something reads it.
     """
@@ -104,7 +104,7 @@ class Peer:
 
     @property
     def capabilities(self) -> ClientCapabilities:
-        """What the client can do; raises `RpcError` -32602 when it is malformed."""
+        """The capabilities that the client declared; raises `RpcError` -32602 when they are malformed."""
         if self._capabilities is None:
             self._capabilities = structured(self.era, self.raw_capabilities, ClientCapabilities)
         return self._capabilities

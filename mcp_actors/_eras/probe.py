@@ -1,4 +1,4 @@
-"""Which era a server speaks, by its answer to a client's ``server/discover``.
+"""Finds the era that a server speaks, by its answer to a client's ``server/discover``.
 
 MCP 2026-07-28, Versioning and Discovery, Backward Compatibility. The client sends ``server/discover`` first:
 

@@ -1,4 +1,4 @@
-"""Which era a message belongs to, on a connection that carries both (stdio, sockets, memory, WebSocket).
+"""The era of each message on a connection that carries both (stdio, sockets, memory, WebSocket).
 
 ==========================================================  =================================================
 a request with a protocol version in its ``_meta``          modern, judged by itself, even beside a legacy session
@@ -138,7 +138,7 @@ class ServerNegotiation:
         return open_method(legacy, method, request.id, params, Peer(legacy, {}, None, None))
 
     def version_missing(self) -> RpcError:
-        """What a server without sessions says to a message that names no version."""
+        """Returns the error that a server without sessions sends for a message that names no version."""
         error = HeaderMismatch(
             f"header mismatch: {VERSION_HEADER} is missing; supported: {', '.join(self.versions)}"
         )
@@ -181,7 +181,7 @@ class ExchangeNegotiation:
         """Nothing is remembered of a notification that came by itself."""
 
     def refusal(self) -> RpcError | None:
-        """Why a notification that came by itself is not accepted, if it is not."""
+        """Returns the error for a notification that came by itself and is not accepted, else ``None``."""
         version = self._arrival.metadata.get(VERSION_HEADER)
         if not self._arrival.stateless or version in self._server.modern_served:
             return None

@@ -1,4 +1,4 @@
-"""What the hooks need to know of a class of the vocabulary: its names on the wire and its constants."""
+"""The names on the wire and the constants of a class of the vocabulary, as the hooks need them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server may ask a client, which capability that needs, and how the answer is read.
+"""The questions that a server may ask a client, the capabilities that they need, and their answers.
 
 =======================  ===========================  =========================================================
 question                 method                       the client must have declared
@@ -45,7 +45,7 @@ _ANSWER: dict[type, type] = {
 def missing_capability(
     question: InputRequest, declared: Mapping[str, Any], era: Era
 ) -> dict[str, Any] | None:
-    """What the client would have to declare as well, in the form of the error's data; ``None`` if it did."""
+    """Returns the capability that the client did not declare, in the form of the error's data, or ``None``."""
     if question.method not in era.client_methods:
         # To declare what the agreed revision does not have means nothing.
         declared = {}

@@ -60,7 +60,7 @@ class Completions:
     ) -> None:
         """Has ``call`` complete ``argument`` of the prompt, or of the resource template (its text), that is named.
 
-        ``call`` takes what is typed so far and, if it wants them, the arguments settled before (a mapping of
+        ``call`` takes what is typed so far and, if it wants them, the arguments that have a value already (a mapping of
         strings) and the context. It returns strings, best first, or a `Completion`. Of a sequence longer than 100
         the rest is only counted; of an iterator no more than 101 values are drawn.
 

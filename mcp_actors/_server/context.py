@@ -1,4 +1,4 @@
-"""What a tool, resource or prompt function is handed when it asks for a `Context`."""
+"""The context of a call, which a tool, resource or prompt function takes by annotating a parameter with it."""
 
 from __future__ import annotations
 
@@ -46,10 +46,14 @@ _TRACE_KEYS = ("traceparent", "tracestate", "baggage")
 
 
 class Context:
-    """One call, seen from the function that answers it. Good only while that function runs.
+    """One call, seen from the function that answers it; of no use after that function has returned.
 
-    A function gets it by annotating a parameter with this class; the parameter is not part of any schema. ``call`` is
-    the actor behind it.
+    A function takes it by annotating a parameter with this class; the parameter is not part of any schema. ``call`` is
+    the engine's side of the call. All methods belong to the event loop: a function in a worker thread calls them by
+    `trio.from_thread.run` and `trio.from_thread.run_sync`.
+
+    When the client cancels the call, or its connection ends, the function sees `trio.Cancelled` at its next checkpoint
+    (in a worker thread: not at all), and whatever it returns or raises then is not sent.
     """
 
     __slots__ = ("_asked", "_kept", "_last_progress", "_logger", "_scope", "call", "params")
@@ -67,7 +71,7 @@ class Context:
     def __repr__(self) -> str:
         return f"<Context of {self.call!r}>"
 
-    # -- who asks, and what for ------------------------------------------------------------------------------------
+    # -- the client and its request ---------------------------------------------------------------------------------
 
     @property
     def request_id(self) -> RequestId:
@@ -97,17 +101,20 @@ class Context:
 
     @property
     def peer(self) -> Peer:
-        """The client: ``version``, ``capabilities`` and ``info``. Said by itself, so never a reason to trust it."""
+        """The client's own description: ``version``, ``capabilities`` and ``info``. Nothing of it is authenticated.
+
+        Reading a capability or info that is malformed raises `RpcError` (-32602), which answers the call.
+        """
         return self.call.invocation.peer
 
     @property
     def principal(self) -> str | None:
-        """Who the transport authenticated, or ``None``."""
+        """The name of the client that the transport authenticated, ``None`` if it authenticates nobody."""
         return self.call.invocation.principal
 
     @property
     def log_level(self) -> str | None:
-        """The least severe level that the client wants to hear, ``None`` when it wants none."""
+        """The least severe level of log messages that the client wants, ``None`` if it wants none."""
         return self.era.wanted_log_level(self.call.invocation)
 
     @property
@@ -117,24 +124,34 @@ class Context:
 
     @property
     def state(self) -> Any:
-        """What the server's lifespan yielded."""
+        """The value that the server's lifespan yielded, ``None`` without a lifespan."""
         return self._scope.state
 
     @property
     def logger(self) -> Any:
-        """A structlog logger bound to this session and request. For the operator; `log` is for the client."""
+        """A structlog logger with this session, request and method, for the operator; `log` is for the client."""
         if self._logger is None:
             self._logger = logger().bind(
                 session=self.call.owner.name, request=self.call.id, method=self.method
             )
         return self._logger
 
-    # -- telling the client ----------------------------------------------------------------------------------------
+    # -- messages to the client ------------------------------------------------------------------------------------
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """Reports progress, if the client asked for it. It must grow: a report that does not is not sent.
+        """Reports progress, if the client wants that; always a checkpoint. MCP 2026-07-28, Progress.
 
-        Waits while the client reads slower than this is called. A checkpoint in any case.
+        Waits while the client reads more slowly than this is called. Cancelled, the report may have been sent.
+
+        Args:
+            progress: How much is done, in any unit. A report that is not greater than the last one is not sent.
+            total: How much there is to do in all, if that is known.
+            message: A text for people; clients of the revision 2024-11-05 do not get it.
+
+        Raises:
+            LocalProtocolError: The message is longer than the connection carries.
+            trio.BrokenResourceError: The client cannot be reached any more, or has not read for
+                `Limits.stall_timeout` seconds.
         """
         await trio.lowlevel.checkpoint()
         token = self.call.invocation.progress_token
@@ -149,11 +166,38 @@ class Context:
         await self.call.notify("notifications/progress", params)
 
     async def notify(self, method: str, params: dict[str, Any]) -> None:
-        """Sends a notification that belongs to this call: for custom methods. Waits while the client reads slowly."""
+        """Sends a notification that belongs to this call, for methods that are not part of the protocol.
+
+        Waits while the client reads slowly; sends nothing after the call was cancelled. Cancelled, the notification
+        may have been sent.
+
+        Args:
+            method: The method of the notification.
+            params: Its parameters, as JSON values.
+
+        Raises:
+            LocalProtocolError: The message is longer than the connection carries.
+            trio.BrokenResourceError: The client cannot be reached any more, or has not read for
+                `Limits.stall_timeout` seconds.
+        """
         await self.call.notify(method, params)
 
     async def log(self, level: LoggingLevel, data: Any, logger: str | None = None) -> None:
-        """Sends a log message (any JSON value) to the client, if it wants to hear this level. Never put secrets in."""
+        """Sends a log message to the client, if it wants messages of this level; always a checkpoint.
+
+        MCP 2026-07-28, Logging. It must hold no secrets. Waits while the client reads slowly; cancelled, the message
+        may have been sent.
+
+        Args:
+            level: One of `mcp_actors.types.LOGGING_LEVELS`.
+            data: Any JSON value.
+            logger: The name of the part of the server that logs.
+
+        Raises:
+            LocalProtocolError: There is no such level, or the message is longer than the connection carries.
+            trio.BrokenResourceError: The client cannot be reached any more, or has not read for
+                `Limits.stall_timeout` seconds.
+        """
         if level not in _RANK:
             raise LocalProtocolError(f"no such level: {level!r}; use one of {', '.join(LOGGING_LEVELS)}")
         await trio.lowlevel.checkpoint()
@@ -166,9 +210,10 @@ class Context:
         await self.call.notify("notifications/message", params)
 
     def close_stream(self) -> None:
-        """Lets go of the HTTP connection that waits for this call; the client comes back for the rest of it.
+        """Closes the HTTP response that waits for this call; the client requests the rest of it later (SEP-1699).
 
-        For long calls of clients that do so by themselves. Elsewhere, and in other bindings, nothing happens.
+        For long calls, so that no connection is held for them. Nothing happens with clients of revisions in which they
+        do not come back by themselves, and with other transports. The call goes on.
         """
         self.call.close_stream()
 
@@ -177,10 +222,23 @@ class Context:
     async def elicit(
         self, message: str, schema: Mapping[str, Any] | type, *, key: str | None = None
     ) -> ElicitResult:
-        """Code before this line may run again. Asks the person at the client to fill in a form.
+        """Asks the person at the client to fill in a form. Code before this line may run again: see `ask`.
 
-        ``schema`` is a flat JSON Schema or a class with such fields (text, numbers, yes or no, choices); raises
-        `LocalProtocolError` for any other. See `ask` for the rest.
+        MCP 2026-07-28, Elicitation.
+
+        Args:
+            message: The question, for the person.
+            schema: The form: a flat JSON Schema, or a class with such fields (text, numbers, booleans, choices).
+            key: The name of the question in every run of the function; by default one that counts up.
+
+        Returns:
+            What the person did (``action``) and, if that was to accept, the ``content`` of the form, which fits the
+            schema.
+
+        Raises:
+            LocalProtocolError: No form can ask for what ``schema`` describes; else as `ask`.
+            TypeError: The class cannot be described by a schema.
+            McpError: As `ask`.
         """
         requested = schema if isinstance(schema, Mapping) else JsonType(schema).schema
         question = ElicitFormParams(message=message, requested_schema=flat_form(requested))
@@ -188,8 +246,19 @@ class Context:
         return result
 
     async def elicit_url(self, message: str, url: str, *, key: str | None = None) -> ElicitResult:
-        """Code before this line may run again. Asks the person to do something at ``url``; see `ask`."""
-        # One of the revisions wants an id by which the end could be told; nothing is made of it.
+        """Asks the person to do something at a URL. Code before this line may run again: see `ask`.
+
+        MCP 2026-07-28, Elicitation. The result says whether the person agreed to open the URL, not what came of it.
+
+        Args:
+            message: The reason, for the person.
+            url: The page; it must hold no secrets.
+            key: The name of the question in every run of the function; by default one that counts up.
+
+        Raises:
+            McpError: As `ask`.
+        """
+        # One of the revisions requires an id for a notification of the end, which this engine does not send.
         question = ElicitUrlParams(message=message, url=url, elicitation_id=secrets.token_urlsafe(16))
         result: ElicitResult = await self._ask_one(question, key)
         return result
@@ -202,9 +271,20 @@ class Context:
         key: str | None = None,
         **more: Any,
     ) -> CreateMessageResult:
-        """Code before this line may run again. Asks the client's model; ``more`` are fields of `CreateMessageParams`.
+        """Asks the client's model. Code before this line may run again: see `ask`.
 
-        See `ask`.
+        MCP 2026-07-28, Sampling.
+
+        Args:
+            messages: The messages, or the text of one message of the user.
+            max_tokens: How many tokens the model may generate.
+            key: The name of the question in every run of the function; by default one that counts up.
+            more: Further fields of `~mcp_actors.types.CreateMessageParams`. ``tools`` need the client's capability
+                ``sampling.tools``.
+
+        Raises:
+            TypeError: `~mcp_actors.types.CreateMessageParams` has no such field.
+            McpError: As `ask`.
         """
         if isinstance(messages, str):
             messages = [SamplingMessage(role="user", content=TextContent(text=messages))]
@@ -213,20 +293,46 @@ class Context:
         return result
 
     async def list_roots(self, *, key: str | None = None) -> list[Root]:
-        """Code before this line may run again. Asks which folders the client wants to be worked in; see `ask`."""
+        """Asks for the folders that the server may work in. Code before this line may run again: see `ask`.
+
+        MCP 2026-07-28, Roots.
+
+        Args:
+            key: The name of the question in every run of the function; by default one that counts up.
+
+        Raises:
+            McpError: As `ask`.
+        """
         return list((await self._ask_one(ListRootsParams(), key)).roots)
 
     async def ask(self, questions: Mapping[str, InputRequest]) -> dict[str, Any]:
-        """Code before this line may run again. Asks the client several things at once.
+        """Asks the client several things at once. Code before this line may run again.
 
-        A legacy client is sent requests while this call waits. A modern one gets an input-required result: the call
-        ends here, and the client's retry runs the function again from its start, with the recorded answers at
-        hand. So whatever has side effects belongs after the last question; keys must be the same in each run
-        (those made by default are, as long as the questions come in the same order).
+        A legacy client is sent requests while this call waits, each for at most `Limits.ask_timeout` seconds. To a
+        modern client the call is answered with an input-required result (MCP 2026-07-28, Multi Round-Trip Requests):
+        this never returns, the function sees `trio.Cancelled`, and the client's retry runs it again from its start with
+        the recorded answers. So side effects belong after the last question, and keys must be the same in each run;
+        those made by default are, as long as the questions come in the same order.
 
-        Raises `MissingCapability` when the client did not declare that it can answer, before anything is sent,
-        `RemoteProtocolError` for an answer that does not fit, and `LocalProtocolError` in a modern request that is
-        neither for a tool nor for a prompt nor for a resource. Cancellation withdraws the questions.
+        Cancelled, it sends a cancellation of the question that a legacy client has not answered yet.
+
+        Args:
+            questions: The questions by their keys: params objects of `mcp_actors.types`, such as `ElicitFormParams`.
+
+        Returns:
+            The answers by the same keys: `ElicitResult`, `CreateMessageResult` or `ListRootsResult`.
+
+        Raises:
+            MissingCapability: The client did not declare that it can answer; nothing was sent. If the function does
+                not catch it, it answers the call.
+            LocalProtocolError: There is no session, or the request is a modern one that is neither for a tool nor for
+                a prompt nor for a resource, or a question is longer than the connection carries.
+            RpcError: A legacy client answered with an error, or the answer that a modern one's retry carries is
+                malformed.
+            RemoteProtocolError: A legacy client's answer is malformed or does not fit the form.
+            CallTimeout: A legacy client did not answer within `Limits.ask_timeout` seconds.
+            ConnectionLost: The connection ended before the answer.
+            SessionExpired: The session ended before the answer.
         """
         for each in questions.values():
             needed = missing_capability(each, self.peer.raw_capabilities, self.era)

@@ -22,16 +22,20 @@ from mcp_actors.types import (
     ServerCapabilities,
 )
 
-__all__ = ["MethodDispatch", "Middleware", "lifecycle_handlers", "stamp_of"]
+__all__ = ["CallNext", "MethodDispatch", "Middleware", "lifecycle_handlers", "stamp_of"]
 
-Middleware = Callable[[Context, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+CallNext = Callable[[], Awaitable[Any]]
+"""Runs the next middleware, or the handler, and returns its result."""
+
+Middleware = Callable[[Context, CallNext], Awaitable[Any]]
+"""``async def f(ctx, call_next)``, which runs round a request; see `Server.middleware`."""
 
 # Answered even when everything else waits: a peer whose ping is not answered takes this server for dead.
 _NEVER_WAIT = frozenset({"ping", "initialize"})
 
 
 class FeatureTable(Protocol):
-    """What a server offers, as far as dispatching needs it."""
+    """The features of a server, as far as dispatching needs them."""
 
     handlers: dict[str, Handler]
     middleware: list[Middleware]
@@ -86,7 +90,7 @@ async def _through(middleware: Sequence[Middleware], ctx: Context, handler: Hand
 
 
 def stamp_of(info: Implementation, ttl_ms: int, cache_scope: str) -> dict[str, Any]:
-    """What the modern era writes into every result."""
+    """Returns the members that the modern era writes into every result."""
     return {
         "server_info": MODERN[LATEST_MODERN.version].unstructure(info),
         "ttl_ms": ttl_ms,
@@ -96,7 +100,7 @@ def stamp_of(info: Implementation, ttl_ms: int, cache_scope: str) -> dict[str, A
 
 @attrs.frozen
 class _ServerDescription:
-    """What a server says of itself, in each era's form."""
+    """Answers ``initialize`` and ``server/discover``: the server's own description in each era's form."""
 
     info: Implementation
     instructions: str | None
@@ -122,7 +126,7 @@ class _ServerDescription:
 
 
 def _without_a_session(capabilities: ServerCapabilities) -> ServerCapabilities:
-    """Nobody would remember who wants to be told of changes."""
+    """Takes back what needs a session: without one nobody remembers which client wants to be notified of changes."""
     prompts, resources, tools = capabilities.prompts, capabilities.resources, capabilities.tools
     return attrs.evolve(
         capabilities,

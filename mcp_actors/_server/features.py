@@ -29,7 +29,7 @@ WORKER_THREADS = 40
 
 
 class Features:
-    """What a server offers. Every change of a registry is published on the bus."""
+    """The registries of a server and the handlers of its methods. Every change is published on the bus."""
 
     def __init__(
         self,

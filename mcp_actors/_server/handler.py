@@ -1,4 +1,4 @@
-"""What a feature gives the engine for each protocol method, and what it reads of the call that it answers."""
+"""The handler that a feature has for each protocol method, and the part of a call that handlers read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a function of the user is called: awaited, in a worker thread, or in place on the event loop.
+"""Calls functions of the user: awaited, in a worker thread, or in place on the event loop.
 
 - An ``async def`` is awaited. It never runs in place: once begun it could not be moved to a task of its own.
 - A plain ``def`` runs in a worker thread, under a limiter that all features of a server share, in a copy of the

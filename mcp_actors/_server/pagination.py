@@ -1,4 +1,4 @@
-"""Pages of a list and the cursors between them (protocol.md §7.6).
+"""Pages of a list and the cursors between them (MCP 2026-07-28, Pagination).
 
 A cursor is opaque to the client and carries all that the server needs, so it survives without any memory of a
 session and means the same in another process that serves the same list. It names the last entry that was shown: the

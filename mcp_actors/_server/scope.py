@@ -1,4 +1,4 @@
-"""What all calls of one `serve` share: the server, its lifespan's state, and how answers survive a retry."""
+"""The values that all calls of one `serve` share: the server, its lifespan's state, and the key for answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["ServerScope"]
 
 @attrs.define(eq=False)
 class ServerScope:
-    """What all calls of one `serve` share."""
+    """The values that all calls of one `serve` share."""
 
     server: Any
     state: Any

@@ -1,4 +1,4 @@
-"""How what is published on the bus reaches a client: as a listen stream (modern) or unsolicited (legacy)."""
+"""Sends what is published on the bus to clients: in a listen stream (modern) or unsolicited (legacy)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def listen_handler(bus: EventBus) -> Handler:
 
 
 class SessionSubscriber:
-    """What one legacy session hears: all list changes, and the resources it subscribed to.
+    """The subscription of one legacy session: all list changes, and the resources it subscribed to.
 
     It costs no task while nothing happens: the first event starts one, which ends when the mailbox is empty.
     """

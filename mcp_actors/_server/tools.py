@@ -187,7 +187,7 @@ def _failed(error: Exception) -> CallToolResult:
 def _finish(
     encode: Callable[[Any], Any], compiled: Validator | None, *, declared: bool
 ) -> Callable[[Any], CallToolResult]:
-    """How the value that a tool returned becomes its result.
+    """Returns the function that makes the result of the value that a tool returned.
 
     A tool with an output schema has to return structured content (MCP, Tools, Output Schema): whatever it returns is
     that value, unless it builds the whole result itself. A value that does not fit raises, and the call fails.

@@ -1,4 +1,4 @@
-"""What a server does with what a transport brings: a connection, an exchange, or something for a session."""
+"""Serves what a transport brings: a connection, an exchange, or messages for a session."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SHARED_IDLE_TASKS = 1024
 
 @attrs.frozen(eq=False)
 class ServerConfig:
-    """What a server offers, and on what terms: the same for all its transports."""
+    """The features and limits of a server: the same for all its transports."""
 
     name: str
     limits: Limits
@@ -51,7 +51,7 @@ class ServerConfig:
 
 @attrs.frozen
 class RefusedArrival:
-    """What arrived and cannot be served at all."""
+    """An arrival that cannot be served at all."""
 
     refusal: Frame
     era: Literal["legacy", "modern"] = "legacy"

@@ -50,7 +50,7 @@ def command(sessions: int, seconds: float, seed: int | None, show_traceback: boo
         if not sys.stdout.isatty():
             click.echo(plain_table(load.rows, load.elapsed))
         click.echo(summary(load.rows, load.elapsed))
-    if any(row.errors for row in load.rows):
+    if any(row.failures.count for row in load.rows):
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
@@ -73,7 +73,7 @@ async def _bound(load: Load, everything: trio.CancelScope) -> None:
     await trio.sleep(_GRACE)
     for row in load.rows:
         if row.live:
-            row.fail(f"{row.binding}/{row.era}: {row.live} sessions did not end within {_GRACE:g} s")
+            row.failures.add(f"{row.binding}/{row.era}: {row.live} sessions did not end within {_GRACE:g} s")
     everything.cancel()
 
 

@@ -9,7 +9,7 @@ import attrs
 
 from mcp_actors.simulate.percentiles import percentile_of_counts
 
-__all__ = ["CallLatencies", "Tally"]
+__all__ = ["CallLatencies", "Failures", "Tally"]
 
 # Buckets from one value to twice the value: a percentile is right to about 4 %.
 _PER_DOUBLING = 16
@@ -42,6 +42,20 @@ class CallLatencies:
 
 
 @attrs.define
+class Failures:
+    """The errors of one row: how many there were, and the first few of them in words."""
+
+    count: int = 0
+    examples: list[str] = attrs.field(factory=list)
+
+    def add(self, what: str) -> None:
+        """Counts an error and keeps its text if it is one of the first three."""
+        self.count += 1
+        if len(self.examples) < 3:
+            self.examples.append(what)
+
+
+@attrs.define
 class Tally:
     """One row of the table."""
 
@@ -61,24 +75,17 @@ class Tally:
     """Calls that were cancelled in flight."""
     confirmed: int = 0
     """Of these, the handlers at the server that saw ``trio.Cancelled``, as counted by the server."""
-    errors: int = 0
-    examples: list[str] = attrs.field(factory=list)
-    """The first few errors, in words."""
+    failures: Failures = attrs.field(factory=Failures)
     latencies: CallLatencies = attrs.field(factory=CallLatencies)
     """Of the calls that were answered."""
-
-    def fail(self, what: str) -> None:
-        """Counts an error and keeps its text if it is one of the first three."""
-        self.errors += 1
-        if len(self.examples) < 3:
-            self.examples.append(what)
 
     @classmethod
     def total(cls, tallies: Iterable[Tally]) -> Tally:
         """Returns the sum of all rows."""
         total = cls("all", "", 0, 1)
         for tally in tallies:
-            for name in ("planned", "opened", "live", "calls", "reports", "cancelled", "confirmed", "errors"):
+            for name in ("planned", "opened", "live", "calls", "reports", "cancelled", "confirmed"):
                 setattr(total, name, getattr(total, name) + getattr(tally, name))
+            total.failures.count += tally.failures.count
             total.latencies.merge(tally.latencies)
         return total

@@ -1,4 +1,4 @@
-"""What the demo does: sessions over every binding in `BINDINGS`, in both eras, until the time is over.
+"""The load of the demo: sessions over every binding in `BINDINGS`, in both eras, until the time is over.
 
 Each session calls again as soon as it has its answer, so the processors are the limit and a latency contains the time
 a call waited for them.
@@ -161,7 +161,7 @@ class Load:
                 finally:
                     tally.live -= 1
         except Exception as error:
-            tally.fail(f"{who}: {type(error).__name__}: {error}")
+            tally.failures.add(f"{who}: {type(error).__name__}: {error}")
 
     async def _use(self, client: Client, tally: Tally, who: str) -> None:
         session = _DemoSession(client, tally, who)
@@ -195,7 +195,7 @@ class _DemoSession:
                 self.tally.latencies.add(trio.current_time() - started)
                 self.tally.calls += 1
         except (McpError, WrongAnswer) as error:
-            self.tally.fail(f"{self.who}: {type(error).__name__}: {error}")
+            self.tally.failures.add(f"{self.who}: {type(error).__name__}: {error}")
 
     async def _plain_call(self, a: int, b: int) -> None:
         answer = _value(await self.client.call_tool("add", {"a": a, "b": b}))
@@ -235,7 +235,9 @@ class _DemoSession:
                 await trio.sleep(0.01)
                 await self._count_confirmed()
         if self.confirmed != self.cancelled:
-            self.tally.fail(f"{self.who}: {self.cancelled} calls cancelled, {self.confirmed} handlers saw it")
+            self.tally.failures.add(
+                f"{self.who}: {self.cancelled} calls cancelled, {self.confirmed} handlers saw it"
+            )
 
     async def _count_confirmed(self) -> None:
         counted = _value(await self.client.call_tool("cancellations", {"who": self.who}))
@@ -245,7 +247,7 @@ class _DemoSession:
 
 
 def _value(result: CallToolResult) -> int:
-    """What a tool of the demo returned, read from its text: not every revision has structured content."""
+    """Returns the value of a tool of the demo, read from its text: not every revision has structured content."""
     texts = [block.text for block in result.content if isinstance(block, TextContent)]
     if result.is_error or len(texts) != 1 or not texts[0].isdecimal():
         raise WrongAnswer(f"no number but {result.content!r}")

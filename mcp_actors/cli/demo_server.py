@@ -1,4 +1,4 @@
-"""What the demo's sessions talk to, in memory and as ``mcp-actors serve mcp_actors.cli.demo_server``."""
+"""The server of the demo, in memory and as ``mcp-actors serve mcp_actors.cli.demo_server``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def server() -> Server:
 
     @app.tool
     async def cancellations(who: str) -> int:
-        """How many held calls of ``who`` saw their cancellation."""
+        """Returns the number of held calls of ``who`` that were cancelled."""
         return seen_cancelled[who]
 
     return app

@@ -1,4 +1,4 @@
-"""How the demo shows itself: a live table on a terminal, lines without."""
+"""The output of the demo: a live table on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COLUMNS: tuple[tuple[str, int, Callable[[Tally, float], str]], ...] = (
     ("confirmed", 9, lambda row, _: f"{row.confirmed:,}"),
     ("p50 ms", 6, lambda row, _: _milliseconds(row, 50)),
     ("p99 ms", 6, lambda row, _: _milliseconds(row, 99)),
-    ("errors", 6, lambda row, _: f"{row.errors:,}"),
+    ("errors", 6, lambda row, _: f"{row.failures.count:,}"),
 )
 
 
@@ -51,7 +51,7 @@ def table(rows: Iterable[Tally], seconds: float, title: str) -> Any:
         side: Any = "left" if name == _COLUMNS[0][0] else "right"
         drawn.add_column(name, cell(total, seconds), justify=side, min_width=width, no_wrap=True)
     for row in rows:
-        style = "red" if row.errors else None
+        style = "red" if row.failures.count else None
         drawn.add_row(*(cell(row, seconds) for _, _, cell in _COLUMNS), style=style)
     return drawn
 
@@ -61,7 +61,7 @@ def progress_line(rows: Iterable[Tally], seconds: float) -> str:
     total = Tally.total(rows)
     return (
         f"{seconds:5.1f} s  {total.live:,} sessions live  {total.calls:,} calls  {total.cancelled:,} cancelled  "
-        f"p50 {_milliseconds(total, 50)} ms  p99 {_milliseconds(total, 99)} ms  {total.errors:,} errors"
+        f"p50 {_milliseconds(total, 50)} ms  p99 {_milliseconds(total, 99)} ms  {total.failures.count:,} errors"
     )
 
 
@@ -88,9 +88,9 @@ def summary(rows: Iterable[Tally], seconds: float) -> str:
         f"{total.opened:,} sessions, {total.calls:,} calls in {seconds:.1f} s: {total.calls / seconds:,.0f} calls/s, "
         f"p50 {_milliseconds(total, 50)} ms, p99 {_milliseconds(total, 99)} ms",
         f"{total.cancelled:,} calls cancelled in flight, {total.confirmed:,} confirmed by their handlers{unconfirmed}",
-        f"{total.reports:,} reports of progress, {total.errors:,} errors, peak memory {peak_memory()} MiB",
+        f"{total.reports:,} reports of progress, {total.failures.count:,} errors, peak memory {peak_memory()} MiB",
     ]
-    lines += [click.style(f"  {text}", fg="red") for row in rows for text in row.examples]
+    lines += [click.style(f"  {text}", fg="red") for row in rows for text in row.failures.examples]
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""What went wrong, in one readable line on stderr, with an exit code; the traceback only where it was asked for."""
+"""Failures as one readable line on stderr and an exit code; the traceback only where it was asked for."""
 
 from __future__ import annotations
 

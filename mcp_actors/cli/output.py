@@ -1,4 +1,4 @@
-"""What a server sent, as text for people or as the JSON of the wire.
+"""Prints what a server sent, as text for people or as the JSON of the wire.
 
 Everything a server sends is untrusted: on a terminal control characters are spelled out, so no escape sequence of a
 server reaches it. Into pipes and files the text goes as it is.

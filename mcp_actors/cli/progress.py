@@ -1,4 +1,4 @@
-"""What is seen while a call runs: a progress bar on a terminal, and the server's log lines. All of it on stderr."""
+"""The output while a call runs, all of it on stderr: a progress bar on a terminal, and the server's log lines."""
 
 from __future__ import annotations
 

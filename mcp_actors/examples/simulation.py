@@ -1,4 +1,4 @@
-"""What do disconnects do to ten thousand users on a link of 200 ms? The same answer every time.
+"""Simulates ten thousand users on a link of 200 ms that disconnects; the figures are the same every time.
 
 ``python -m mcp_actors.examples.simulation [clients] [seed]``
 """

@@ -167,7 +167,13 @@ class SimulatedChannel(FrameChannel):
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def send_nowait(self, frame: Frame) -> None:
-        """Sends one frame; raises `trio.WouldBlock` when too much is in transit already."""
+        """Sends one frame without waiting.
+
+        Raises:
+            trio.WouldBlock: Too much is in transit already.
+            trio.ClosedResourceError: This end was closed.
+            trio.BrokenResourceError: The connection has ended.
+        """
         if self.closed:
             raise trio.ClosedResourceError("this end was closed")
         if self._ending is not None:

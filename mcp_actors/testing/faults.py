@@ -22,7 +22,7 @@ MAX_BYTES = 256 * 1024
 
 @attrs.frozen(kw_only=True)
 class Faults:
-    """What goes wrong in one direction of every connection. The defaults are a perfect line.
+    """The faults in one direction of every connection. The defaults are a perfect line.
 
     Raises:
         ValueError: a probability is not within 0 and 1, a time is negative or infinite, the bandwidth is not positive,

@@ -193,7 +193,13 @@ class FaultyChannel(FrameChannel):
         await self.send_many((value,))
 
     async def send_many(self, frames: Sequence[Frame]) -> None:
-        """Sends frames, waiting while too many are in transit."""
+        """Sends frames, waiting while too many are in transit.
+
+        Raises:
+            LocalProtocolError: A frame is empty, longer than `max_message_bytes`, or holds a newline; nothing was sent.
+            trio.ClosedResourceError: This end is closed.
+            trio.BrokenResourceError: The connection has ended.
+        """
         await trio.lowlevel.checkpoint()
         self._require_open()
         if reason := check_frames(frames, self.max_message_bytes or math.inf):

@@ -97,6 +97,6 @@ def test_the_sum_of_rows() -> None:
     for number, row in enumerate(rows, 1):
         row.calls = number
         row.latencies.add(number)
-    rows[1].fail("x")
+    rows[1].failures.add("x")
     total = Tally.total(rows)
-    assert (total.planned, total.calls, total.errors, sum(total.latencies.counts)) == (3, 3, 1, 2)
+    assert (total.planned, total.calls, total.failures.count, sum(total.latencies.counts)) == (3, 3, 1, 2)

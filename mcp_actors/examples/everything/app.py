@@ -17,7 +17,7 @@ __all__ = ["PIXEL_BASE64", "PIXEL_PNG", "SILENCE_BASE64", "Activity", "server"]
 
 @attrs.define
 class Activity:
-    """What the server did since it started; one object per ``serve``, made by the lifespan."""
+    """Counts what the server did since it started; one object per ``serve``, made by the lifespan."""
 
     sleeping: int = 0
     slept: int = 0

@@ -36,7 +36,7 @@ def form(required: list[str] | None = None, **properties: dict[str, Any]) -> dic
 
 
 def field(answer: ElicitResult, name: str) -> str:
-    """What the user wrote into that field, or that there is nothing."""
+    """Returns what the user wrote into that field, or says that there is nothing."""
     return str((answer.content or {}).get(name, "nobody"))
 
 

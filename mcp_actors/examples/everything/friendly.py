@@ -88,6 +88,6 @@ async def touch(text: str, *, ctx: Context) -> str:
 
 @server.tool
 async def activity(*, ctx: Context) -> dict[str, int]:
-    """How many sleeps run now, ended, and were cancelled since the server started."""
+    """Counts the sleeps that run now, ended, and were cancelled since the server started."""
     state: Activity = ctx.state
     return {"sleeping": state.sleeping, "slept": state.slept, "cancelled": state.cancelled}

@@ -45,7 +45,7 @@ DIRECTORY_TYPE = "inode/directory"
 
 @dataclass(frozen=True)
 class Listing:
-    """What a directory holds; ``truncated`` says that there is more than fits into one answer."""
+    """The entries of a directory; ``truncated`` says that there is more than fits into one answer."""
 
     entries: list[Entry]
     truncated: bool

@@ -49,7 +49,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Found:
-    """What the walk met: ``path`` is relative to the root."""
+    """A file or directory that the walk met; ``path`` is relative to the root."""
 
     path: str
     kind: Kind

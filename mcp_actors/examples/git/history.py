@@ -1,4 +1,4 @@
-"""What a repository can tell: commits, branches, authors, files; nothing is ever written."""
+"""Reads a repository: commits, branches, authors, files; nothing is ever written."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class History:
         return local + [name for name in remote if not name.endswith("/HEAD")]
 
     async def authors(self, revision: str) -> list[str]:
-        """Who wrote the latest commits, the most frequent first."""
+        """Returns the authors of the latest commits, the most frequent first."""
         return [
             name
             for name, _ in Counter(

@@ -58,7 +58,7 @@ class NoSuchRevision(ToolError):
 
 @dataclass(frozen=True)
 class Output:
-    """What a run of git printed, cut at `MAX_OUTPUT_BYTES`."""
+    """The output of a run of git, cut at `MAX_OUTPUT_BYTES`."""
 
     data: bytes
     truncated: bool

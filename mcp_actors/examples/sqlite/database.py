@@ -43,7 +43,7 @@ Parameters = list[Parameter] | dict[str, Parameter]
 
 @dataclass(frozen=True)
 class QueryResult:
-    """What a statement gave: ``changes`` counts the rows it wrote, ``truncated`` says that there were more rows."""
+    """The result of a statement: ``changes`` counts the rows it wrote, ``truncated`` says that there were more rows."""
 
     columns: list[str]
     rows: list[list[Value]]

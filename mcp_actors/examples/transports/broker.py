@@ -37,7 +37,7 @@ _brokers: dict[str, Broker] = {}
 
 
 class Topic:
-    """Where the replies for one caller go."""
+    """The queue of the replies for one caller."""
 
     def __init__(self) -> None:
         self.incoming, self._out = trio.open_memory_channel[Frame](
@@ -337,7 +337,7 @@ class BrokerClient:
 
 
 class BrokerAddress(BrokerWorker, BrokerClient):
-    """What ``broker:NAME`` stands for: to work for that broker, or to call those who do."""
+    """The transport of ``broker:NAME``: it serves the broker's calls, or calls those who do."""
 
 
 def from_url(url: str) -> BrokerAddress:

@@ -1,4 +1,4 @@
-"""What the sans-I/O library ``h2`` leaves open: reading, writing, and bodies that wait for windows. Knows no MCP."""
+"""Does what the sans-I/O library ``h2`` does not: reads, writes, and has bodies wait for windows. Knows no MCP."""
 
 from __future__ import annotations
 

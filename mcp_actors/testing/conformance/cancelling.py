@@ -141,7 +141,7 @@ async def sends_cancelled_while_waiting_tear_nothing(tested: TransportUnderTest)
 
 
 async def _send_next(channel: FrameChannel) -> Frame | None:
-    """What was sent after a cancelled send, if it could be."""
+    """Sends a frame after a cancelled send; returns it, or ``None`` if it could not be sent."""
     after = make_frame(0, tag="after")
     try:
         await channel.send(after)
@@ -185,7 +185,7 @@ async def _cancel_one_send(tested: TransportUnderTest, count: int, step: int) ->
 
 
 def _judge(got: list[bytes], victims: Sequence[Frame], accepted: Frame | None, what: str) -> None:
-    """What may arrive: some of the cancelled frames from the first on, then what was sent later; or a torn one last."""
+    """Allows some of the cancelled frames from the first on, then those sent later; or a torn one last."""
     wanted = [frame.data for frame in victims]
     if accepted is not None:
         expect(

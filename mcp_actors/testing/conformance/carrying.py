@@ -175,7 +175,7 @@ async def _take_turns(sender: FrameChannel, frames: Sequence[Frame], sent: list[
 
 
 async def deliveries_keep_the_order(tested: TransportUnderTest) -> None:
-    """What a channel delivers past ``receive_many``, if it does, comes in order with the rest, and only in between."""
+    """Frames that a channel delivers past ``receive_many`` come in order with the others, and only in between."""
     async with tested.pair() as (client, server):
         frames, last = make_frames(FRAMES, sizes=(0, 200, 3000)), make_frame(0, tag="last")
         sent: list[Frame] = []
@@ -236,7 +236,11 @@ async def senders_at_once(tested: TransportUnderTest) -> None:
 
 
 async def handing_over_keeps_its_promise(tested: TransportUnderTest) -> None:
-    """``send_nowait``, where it is overridden: whole and in order, bounded, an ending when the channel is closed."""
+    """``send_nowait``, where it is overridden: whole and in order, bounded, an ending when the channel is closed.
+
+    Raises:
+        RuleBroken: It is not so.
+    """
     async with tested.pair() as (client, server):
         for sender, receiver in ((client, server), (server, client)):
             if type(sender).send_nowait is FrameChannel.send_nowait:

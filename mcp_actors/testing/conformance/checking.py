@@ -125,7 +125,7 @@ async def _run(check: Check, tested: TransportUnderTest, timeout: float) -> None
 
 
 def _breach(check: Check, error: Exception, timeout: float) -> tuple[str, str]:
-    """Which rule an exception breaks, and in what words. What a check found goes before what came of that."""
+    """Returns the rule that an exception breaks, and the words. A check's finding goes before its consequences."""
     leaves = list(_leaves(error))
     for leaf in leaves:
         if isinstance(leaf, RuleBroken):

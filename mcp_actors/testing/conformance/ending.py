@@ -54,7 +54,11 @@ async def what_was_sent_arrives_before_the_end(tested: TransportUnderTest) -> No
 
 
 def compare_delivered(got: list[bytes], frames: list[Frame], who: str) -> None:
-    """As `compare`; what is missing at the end was lost by closing."""
+    """As `compare`, for frames that were sent before a channel was closed.
+
+    Raises:
+        RuleBroken: Frames are missing at the end, which closing has lost, or it is as `compare` says.
+    """
     wanted = [frame.data for frame in frames]
     if len(got) < len(wanted) and got == wanted[: len(got)]:
         raise RuleBroken(
@@ -171,7 +175,7 @@ async def a_closed_client_channel_says_so(tested: TransportUnderTest) -> None:
 
 
 def expect_closed(caught: list[BaseException], what: str) -> None:
-    """What waited in a channel when it was closed got `trio.ClosedResourceError`."""
+    """Checks that what waited in a channel when it was closed got `trio.ClosedResourceError`."""
     for error in caught:
         expect(
             isinstance(error, trio.ClosedResourceError),

@@ -39,13 +39,13 @@ LOAD_TASKS, LOAD_CALLS = 8, 12
 
 @attrs.define
 class _Witness:
-    """What happened inside the handlers."""
+    """Records what happened inside the handlers."""
 
     waiting: int = 0
     cancelled: int = 0
     changed: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         self.changed.unpark_all()
 
     async def saw(self, *, waiting: int = 0, cancelled: int = 0) -> None:
@@ -69,12 +69,12 @@ def _make_server(witness: _Witness) -> Server:
     @server.tool
     async def wait() -> str:
         witness.waiting += 1
-        witness.tell()
+        witness.notify()
         try:
             await trio.sleep_forever()
         except trio.Cancelled:
             witness.cancelled += 1
-            witness.tell()
+            witness.notify()
             raise
 
     @server.tool

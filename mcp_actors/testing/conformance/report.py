@@ -66,7 +66,7 @@ class Check:
 
     @property
     def about(self) -> str:
-        """What it does, in words."""
+        """A description of the check."""
         return inspect.getdoc(self.run) or self.rule
 
 

@@ -51,7 +51,7 @@ async def connections_are_accepted_once_started(tested: TransportUnderTest) -> N
 async def many_connections_stand_alone(tested: TransportUnderTest) -> None:
     """Many connections at once; one does not read, one is closed half-way; the others get all that is theirs."""
 
-    async def talk(number: int, client: FrameChannel) -> None:
+    async def exchange(number: int, client: FrameChannel) -> None:
         frames = make_frames(40, f"connection-{number}", sizes=(0, 300))
         who = f"echoed on connection {number} of {tested.connections}"
         async with trio.open_nursery() as nursery:
@@ -64,7 +64,7 @@ async def many_connections_stand_alone(tested: TransportUnderTest) -> None:
             if number == 1:
                 await client.send(make_frame(0))
                 return
-            await talk(number, client)
+            await exchange(number, client)
 
     async with tested.serving(echo) as transport, tested.connected(transport) as stalled:
         async with trio.open_nursery() as stalling:

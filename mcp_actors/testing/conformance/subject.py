@@ -52,19 +52,19 @@ class ChannelHandler:
             await channel.aclose()
 
     def sort(self, frame: Frame, *, in_session: bool = False) -> Arrival:
-        """Not for connections."""
+        """Raises `LocalProtocolError`: a connection binding has no exchanges."""
         raise self._no_exchange()
 
     async def exchange(self, arrival: Arrival, outlet: Outlet, principal: str | None = None) -> None:
-        """Not for connections."""
+        """Raises `LocalProtocolError`: a connection binding has no exchanges."""
         raise self._no_exchange()
 
     def begin(self, arrival: Arrival, outlet: Outlet, principal: str | None = None) -> Callable[[], None]:
-        """Not for connections."""
+        """Raises `LocalProtocolError`: a connection binding has no exchanges."""
         raise self._no_exchange()
 
     def open_session(self, outlet: Outlet, principal: str | None = None) -> ServerSession:
-        """Not for connections."""
+        """Raises `LocalProtocolError`: a connection binding has no exchanges."""
         raise self._no_exchange()
 
     def _no_exchange(self) -> LocalProtocolError:
@@ -91,7 +91,12 @@ class TransportUnderTest:
     ) -> AsyncIterator[ClientTransport]:
         """Serves by ``serve(transport, task_status=…)``; yields the transport that connects there.
 
-        ``place`` finds what the binding reported in what ``serve`` does.
+        Args:
+            serve: Reports by its ``task_status`` where it serves.
+            place: Finds in that report what the binding itself has reported.
+
+        Raises:
+            RuleBroken: ``serve`` did not report exactly once within the patience.
         """
         async with self.maker() as (server, client_for):
             async with trio.open_nursery() as nursery:
@@ -116,7 +121,11 @@ class TransportUnderTest:
 
     @asynccontextmanager
     async def connected(self, transport: ClientTransport) -> AsyncIterator[FrameChannel]:
-        """Opens a connection; one that does not come about breaks a rule."""
+        """Opens a connection for the length of the block.
+
+        Raises:
+            RuleBroken: Connecting failed, or it or leaving the block took longer than the patience.
+        """
         open_ = False
         try:
             # Round the block, since a block may hold a nursery; its deadline is there on the way in and on the way out.
@@ -155,7 +164,11 @@ class TransportUnderTest:
 
     @contextmanager
     def soon(self, rule: str, seen: str) -> Iterator[None]:
-        """What is done in the block must come to its end within the patience."""
+        """Bounds the time of the block by the patience.
+
+        Raises:
+            RuleBroken: The block took longer: ``rule`` is broken, and ``seen`` says how.
+        """
         with trio.move_on_after(self.patience) as waiting:
             yield
         if waiting.cancelled_caught:

@@ -46,7 +46,15 @@ async def send_in_ways(channel: FrameChannel, frames: Sequence[Frame]) -> None:
 
 
 async def receive_count(channel: FrameChannel, count: int, patience: float, who: str) -> list[bytes]:
-    """Receives at least ``count`` frames, alternately one and all that there are; none may be longer on its way."""
+    """Receives at least ``count`` frames, alternately one and all that there are.
+
+    Args:
+        patience: The seconds that each frame may take at most.
+        who: The words for these frames in a complaint.
+
+    Raises:
+        RuleBroken: A frame did not arrive in time.
+    """
     got: list[bytes] = []
     turn = 0
     while len(got) < count:

@@ -1,0 +1,290 @@
+"""The part of a server that registers what it has for clients: tools, resources, prompts and methods of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, Unpack, overload
+
+from mcp_actors._actors.event_bus import EventBus
+from mcp_actors._server.dispatch import Middleware
+from mcp_actors._server.features import Features
+from mcp_actors._server.options import PromptOptions, ResourceOptions, ToolOptions
+from mcp_actors._server.prompts import Prompts
+from mcp_actors._server.resources import Resources
+from mcp_actors._server.tools import Tools
+from mcp_actors.types import ServerCapabilities
+
+__all__ = ["Registration"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Registration:
+    """The part of `Server` that registers tools, resources, prompts, completions, methods and middleware.
+
+    All of it may be called while the server serves; clients are then notified that a list has changed.
+    """
+
+    def __init__(self, features: Features, bus: EventBus) -> None:
+        self.bus = bus
+        self._features = features
+
+    @overload
+    def tool(self, function: F, /) -> F: ...
+
+    @overload
+    def tool(self, function: None = None, /, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
+
+    def tool(self, function: Any = None, /, **options: Any) -> Any:
+        """Decorator, with or without options: adds a tool, and returns the function as it is.
+
+        ``@server.tool`` and ``@server.tool(title="Search")`` are the two forms.
+
+        Args:
+            function: The function, when the decorator is used without options.
+            options: Those of `add_tool`.
+
+        Raises:
+            TypeError: The signature cannot be used.
+            ValueError: A schema cannot be used.
+            LocalProtocolError: The name is taken.
+        """
+
+        def add(function: F) -> F:
+            self.add_tool(function, **options)
+            return function
+
+        return add if function is None else add(function)
+
+    @overload
+    def prompt(self, function: F, /) -> F: ...
+
+    @overload
+    def prompt(self, function: None = None, /, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
+
+    def prompt(self, function: Any = None, /, **options: Any) -> Any:
+        """Decorator, with or without options: adds a prompt, and returns the function as it is.
+
+        Args:
+            function: The function, when the decorator is used without options.
+            options: Those of `add_prompt`.
+
+        Raises:
+            TypeError: The signature cannot be used.
+            LocalProtocolError: The name is taken.
+        """
+
+        def add(function: F) -> F:
+            self.add_prompt(function, **options)
+            return function
+
+        return add if function is None else add(function)
+
+    def resource(self, uri: str, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
+        """Decorator: adds a resource, or a template if ``uri`` has variables, and returns the function as it is.
+
+        Args:
+            uri: The URI, or a URI template (RFC 6570).
+            options: Those of `add_resource`.
+
+        Raises:
+            TypeError: The function's parameters are not the template's variables, or an option does not fit.
+            ValueError: The template is malformed.
+            LocalProtocolError: The URI is taken.
+        """
+
+        def add(function: F) -> F:
+            self.add_resource(uri, function, **options)
+            return function
+
+        return add
+
+    def completion(
+        self, *, argument: str, prompt: str | None = None, resource: str | None = None, inline: bool = False
+    ) -> Callable[[F], F]:
+        """Decorator: the function completes an argument of a prompt or a variable of a resource template.
+
+        MCP 2026-07-28, Completion. The function takes the text that was typed so far and, if it has parameters for
+        them, the arguments that have a value already (a mapping of strings) and the `Context`. It returns strings, the
+        best one first, or a `~mcp_actors.types.Completion`. Clients are sent at most 100 values. Arguments whose
+        annotation lists their values are completed without such a function.
+
+        Args:
+            argument: The name of the argument or variable.
+            prompt: The name of the prompt; it may be added later.
+            resource: The text of the resource template; it may be added later.
+            inline: Whether a sync function runs on the event loop instead of in a thread; then it must not block.
+
+        Raises:
+            TypeError: Not exactly one of ``prompt`` and ``resource`` is given, or the function takes other arguments.
+            LocalProtocolError: There is a function for this argument already.
+        """
+
+        def add(function: F) -> F:
+            self._features.completions.add(
+                function, prompt=prompt, resource=resource, argument=argument, inline=inline
+            )
+            return function
+
+        return add
+
+    def method(self, name: str) -> Callable[[F], F]:
+        """Decorator: the function answers a method that is not part of the protocol, in every revision.
+
+        It is ``async def f(params: dict[str, Any], ctx: Context) -> dict[str, Any]``. It raises
+        `~mcp_actors.errors.RpcError` to answer with an error of its own; for any other exception the client is sent
+        -32603 without its text.
+
+        Args:
+            name: The method, as clients send it.
+
+        Raises:
+            LocalProtocolError: The method is answered already, by the protocol or by another function.
+        """
+
+        def add(function: F) -> F:
+            self._features.add_method(name, function)
+            return function
+
+        return add
+
+    def middleware(self, function: Middleware) -> Middleware:
+        """Decorator: runs a function round every request but ``ping`` and ``initialize``.
+
+        Those two are answered at once even when everything else waits, because a peer whose ping is not answered takes
+        the server for dead. With middleware every other request runs in a task of its own, inline tools as well.
+
+        Args:
+            function: ``async def f(ctx, call_next)``. It returns the result of ``await call_next()``, or another one,
+                or raises. The function that was added first is the outermost.
+        """
+        self._features.middleware.append(function)
+        return function
+
+    def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
+        """Adds a tool. MCP 2026-07-28, Tools.
+
+        The input schema comes from the function's type hints, the output schema from its return type, the description
+        from its docstring. An ``async def`` is awaited; a plain ``def`` runs in one of 40 worker threads, which a
+        cancelled call abandons. A `ToolError` is shown to the model; for any other exception the client is sent -32603
+        without its text.
+
+        Args:
+            function: Takes the arguments by name, and the `Context` in a parameter that is annotated with it.
+            options: ``name``, the name for clients, by default the function's; ``title``, the name for people;
+                ``description``; ``annotations`` (`~mcp_actors.types.ToolAnnotations`); ``icons``; ``meta``, the tool's
+                ``_meta``; ``inline=True`` runs a sync function on the event loop instead of in a thread, for functions
+                that take microseconds and never block; ``input_schema``, a JSON Schema with ``type: object``, makes
+                the function take the arguments as one dict; ``output_schema``, a JSON Schema, replaces the one of the
+                return type.
+
+        Raises:
+            TypeError: The signature cannot be used, or the function has no name of its own and none is given.
+            ValueError: A schema cannot be used.
+            LocalProtocolError: There is a tool with this name.
+        """
+        self._features.tools.add(function, **options)
+
+    def remove_tool(self, name: str) -> None:
+        """Removes a tool. Calls in flight go on.
+
+        Args:
+            name: The name for clients.
+
+        Raises:
+            LocalProtocolError: There is no such tool.
+        """
+        self._features.tools.remove(name)
+
+    def add_resource(
+        self, uri: str, function: Callable[..., Any], **options: Unpack[ResourceOptions]
+    ) -> None:
+        """Adds a resource, or a template (RFC 6570) if ``uri`` has variables. MCP 2026-07-28, Resources.
+
+        The function returns text, bytes, contents, a list of contents, or any typed value, which is sent as JSON. It
+        raises `ResourceNotFound` when there is nothing. A URI is looked up among the resources first, then in the
+        templates in the order in which they were added.
+
+        Args:
+            uri: The URI, or a template such as ``weather://{city}/now``.
+            function: Takes the template's variables, as text, by name, and the `Context` as tools do.
+            options: ``name``, ``title``, ``description``, ``icons``, ``meta`` and ``inline`` as `add_tool` has them;
+                ``mime_type``; ``annotations`` (`~mcp_actors.types.Annotations`); ``size``, in bytes, for resources
+                only; ``list``, for templates only, is a function that returns the `~mcp_actors.types.Resource` objects
+                that exist now: ``resources/list`` shows them, and calls it for every page.
+
+        Raises:
+            TypeError: The function's parameters are not the template's variables, or an option does not fit.
+            ValueError: The template is malformed.
+            LocalProtocolError: There is a resource or template with this URI.
+        """
+        self._features.resources.add(uri, function, **options)
+
+    def remove_resource(self, uri: str) -> None:
+        """Removes a resource or a template. Calls in flight go on.
+
+        Args:
+            uri: The URI or the template, as it was added.
+
+        Raises:
+            LocalProtocolError: There is none.
+        """
+        self._features.resources.remove(uri)
+
+    def add_prompt(self, function: Callable[..., Any], **options: Unpack[PromptOptions]) -> None:
+        """Adds a prompt. MCP 2026-07-28, Prompts.
+
+        The function returns a string or a content block (one message of the user), a `~mcp_actors.types.PromptMessage`,
+        a list of these, or a whole `~mcp_actors.types.GetPromptResult`.
+
+        Args:
+            function: Its parameters are the prompt's arguments: text, optional if they have a default. It takes the
+                `Context` as tools do.
+            options: ``name``, ``title``, ``description``, ``icons``, ``meta`` and ``inline`` as `add_tool` has them.
+
+        Raises:
+            TypeError: A parameter takes no text, or the function has no name of its own and none is given.
+            LocalProtocolError: There is a prompt with this name.
+        """
+        self._features.prompts.add(function, **options)
+
+    def remove_prompt(self, name: str) -> None:
+        """Removes a prompt. Calls in flight go on.
+
+        Args:
+            name: The name for clients.
+
+        Raises:
+            LocalProtocolError: There is no such prompt.
+        """
+        self._features.prompts.remove(name)
+
+    def resource_updated(self, uri: str) -> None:
+        """Notifies every client that subscribed to this resource or to one that its URI lies below.
+
+        Never waits; safe from any thread. Updates that a slow client has not taken yet count as one.
+
+        Args:
+            uri: The resource that has changed.
+        """
+        self.bus.publish("resource_updated", uri)
+
+    @property
+    def tools(self) -> Tools:
+        """The tools that are registered now: ``name in tools``, ``len``, iteration, ``get(name)``."""
+        return self._features.tools
+
+    @property
+    def resources(self) -> Resources:
+        """The resources and templates that are registered now: ``uri in resources``, ``len``, ``covers(uri)``."""
+        return self._features.resources
+
+    @property
+    def prompts(self) -> Prompts:
+        """The prompts that are registered now: ``name in prompts``, ``len``, iteration, ``get(name)``."""
+        return self._features.prompts
+
+    @property
+    def capabilities(self) -> ServerCapabilities:
+        """The capabilities that are declared to clients: those for which something was ever registered, and logging."""
+        return self._features.capabilities()
