@@ -309,22 +309,23 @@ def own_attributes(node: ast.ClassDef) -> set[str]:
     return found - {"__weakref__"}
 
 
-def methods_of(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> set[str]:
-    """The public methods, inherited ones as well."""
+def members_of(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> set[str]:
+    """The public methods and attributes, inherited ones as well: an attribute may implement a property."""
     bases = [each.id if isinstance(each, ast.Name) else getattr(each, "attr", "") for each in node.bases]
-    found = {each.name for each in node.body if isinstance(each, Function) and not each.name.startswith("_")}
+    found = own_attributes(node) | {each.name for each in node.body if isinstance(each, Function)}
+    found = {name for name in found if not name.startswith("_")}
     for base in bases:
         if base in classes and classes[base] is not node:
-            found |= methods_of(classes[base], classes)
+            found |= members_of(classes[base], classes)
     return found
 
 
 def is_a_contract_method(name: str, owner: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> bool:
-    """Whether a class implements a contract, by a base or by having all of its methods, and this is its verb."""
+    """Whether a class implements a contract, by a base or by having all of its members, and this is its verb."""
     return any(
         name == verb
         and contract in classes
-        and methods_of(classes[contract], classes) <= methods_of(owner, classes)
+        and members_of(classes[contract], classes) <= members_of(owner, classes)
         for contract, verb in CONTRACT_VERBS.items()
     )
 

@@ -104,6 +104,8 @@ from attrs import define, frozen
 
 
 class Outlet:
+    @property
+    def longest(self): ...
     def post(self): ...
     def settle(self): ...
 
@@ -149,6 +151,7 @@ class Value:
 
 
 class Alike:
+    __slots__ = ("longest",)
     def post(self): ...
     def settle(self): ...
 '''

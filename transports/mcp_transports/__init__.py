@@ -1,5 +1,5 @@
 """The bindings: each carries frames over one medium and is found by its URL scheme (see `mcp_actors.discovery`).
 
-They use public names of `mcp_actors` only, as a stranger's binding does, and import nothing that their own medium
-does not need.
+They use only public names of `mcp_actors`, as a third party's binding does, and import only what their own medium
+needs.
 """

@@ -13,7 +13,7 @@ __all__ = ["as_engine_errors"]
 
 @contextmanager
 def as_engine_errors() -> Iterator[None]:
-    """Translates what listening raises for the users of the engine.
+    """Translates the errors of listening for the users of the engine.
 
     Raises:
         ConnectFailed: Instead of `ListenError`.

@@ -1,9 +1,9 @@
 """One task that waits for many sockets at once.
 
-Waiting for one socket costs a system call and a switch to a task, each time. Here the kernel is told once of each
-socket, one task waits, and the sockets that are ready are read in a row: the busier a listener, the less each read
-costs. Where many thousand connections are open, a task that has slept for long is no longer in any cache of the
-processor, and is not woken here either.
+Waiting for one socket costs a system call and a task switch, each time. Here each socket is registered with the kernel
+once, one task waits, and the sockets that are ready are read in a row: the busier a listener, the less each read costs.
+With many thousand connections, a task that has slept for long has left the caches of the processor; it need not wake
+here.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class Pollable(Protocol):
     """The reader of one socket, called by the `Poller` that waits for the socket."""
 
     def readable(self) -> None:
-        """Called when there are bytes, or their end, again and again until they were read. Must not wait."""
+        """Called when there are bytes or the end, repeatedly until they were read. Must not wait."""
 
     def crashed(self, error: BaseException) -> None:
-        """`readable` raised ``error``: the reader, which the poller has removed by now, has to end. Must not wait."""
+        """Called when `readable` has raised ``error`` and the poller has removed the reader. Must not wait."""
 
 
 class Poller:
     """Calls the readers of sockets that have something to read.
 
-    A reader that raises is logged, removed and told (`Pollable.crashed`); all others go on.
+    An error of a reader is logged, and the reader is removed (`Pollable.crashed` is called); all others go on.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Poller:
             self._epoll.unregister(descriptor)
 
     async def run(self) -> None:
-        """Waits and calls until cancelled."""
+        """Waits for sockets and calls their readers, until cancelled."""
         descriptor, poll, readers = self._epoll.fileno(), self._epoll.poll, self._readers
         while True:
             await trio.lowlevel.wait_readable(descriptor)
@@ -110,7 +110,7 @@ class Waiter:
         Raises:
             trio.BusyResourceError: Another task waits.
             OSError: The kernel does not wait for this socket.
-            Exception: Whatever ``read`` raises is raised here.
+            Exception: ``read`` raised it.
         """
         if self._task is not None:
             raise trio.BusyResourceError("another task is receiving already")
@@ -134,7 +134,7 @@ class Waiter:
     def readable(self) -> None:
         """Called by the poller."""
         if self._read is None:
-            # The task is busy with what was read before. Until it comes back the kernel keeps the rest.
+            # The task still works on earlier bytes. Until it waits again the kernel keeps the rest.
             self._forget()
             return
         try:

@@ -27,7 +27,7 @@ __all__ = [
     "is_abstract",
 ]
 
-# The kernel cuts it to its own maximum (4096 on Linux today). A burst of clients that connect at once must fit.
+# The kernel limits it to its own maximum (4096 on Linux). A burst of clients that connect at once must fit.
 BACKLOG = 2048
 # sockaddr_un has room for 108 bytes, one of them a terminator.
 _LONGEST_PATH = 107
@@ -90,9 +90,9 @@ class ListeningSocket:
         return self.socket.accept()
 
     async def accept_many(self) -> list[tuple[socket.socket, object]]:
-        """Waits for connections and returns those there are, 64 at most. Cancelling loses none.
+        """Waits for connections and returns those that there are, 64 at most. Cancelling loses none.
 
-        Without descriptors or memory it logs that, once until there are some again, and goes on trying.
+        When the process has no descriptors or memory left, it logs that once, and tries again until there are some.
 
         Raises:
             OSError: The listening socket is closed or broken.
@@ -126,7 +126,7 @@ class ListeningSocket:
         return "unix" if self.path is not None else address_text(address)
 
     def close(self) -> None:
-        """Closes the socket and removes its path, unless another socket is there by now. Legal any number of times."""
+        """Closes the socket and removes its path, unless another socket has replaced it. Legal any number of times."""
         if self._closed:
             return
         self._closed = True
@@ -312,7 +312,7 @@ def _remove_stale(path: str) -> None:
         try:
             probe.connect(path)
         except ConnectionRefusedError:
-            os.unlink(path)  # nobody listens any more
+            os.unlink(path)  # no server listens any more
         except BlockingIOError:
             raise ListenError(f"cannot listen on {path}: a busy server is there already") from None
         else:
@@ -324,7 +324,7 @@ def _bind_unix(path: str, mode: int | None, backlog: int) -> socket.socket:
     try:
         listening.setblocking(False)
         listening.bind(path)
-        # Nobody can connect before listen(), so the mode is never too wide for a connection.
+        # No client can connect before listen(), so the mode is never too wide for a connection.
         if mode is not None:
             os.chmod(path, mode)
         listening.listen(backlog)

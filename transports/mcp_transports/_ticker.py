@@ -17,13 +17,13 @@ class Timed(Protocol):
 
     @property
     def deadline(self) -> float:
-        """When `expire` is due, in Trio's time; ``math.inf`` for never. ``-math.inf`` is due at every tick."""
+        """The time at which `expire` is due, in Trio's time: ``math.inf`` for never, ``-math.inf`` for every tick."""
 
     def expire(self, now: float) -> None:
         """Called once a tick as long as the deadline is not in the future. Must not wait."""
 
     def crashed(self, error: BaseException) -> None:
-        """`expire` raised ``error``: the member, which the ticker has discarded by now, has to end. Must not wait."""
+        """Called when `expire` has raised ``error`` and the ticker has discarded the member. Must not wait."""
 
 
 TimedT = TypeVar("TimedT", bound=Timed)
@@ -32,7 +32,7 @@ TimedT = TypeVar("TimedT", bound=Timed)
 class Ticker(Generic[TimedT]):
     """Expires its members, late by up to one tick, never early.
 
-    A member whose `Timed.expire` raises is logged, discarded and told (`Timed.crashed`); all others go on.
+    An error of `Timed.expire` is logged, and the member is discarded (`Timed.crashed` is called); all others go on.
 
     Args:
         tick: Seconds from one look at the members to the next.

@@ -1,6 +1,6 @@
 """A transport for either side of a URL, which imports the side that is used and not the other one.
 
-A server then never loads what only clients need, nor a client what only servers need: an HTTP server, TLS, a pool.
+A server then never loads the modules that only clients need, nor a client those that only servers need.
 """
 
 from __future__ import annotations

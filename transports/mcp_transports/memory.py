@@ -1,7 +1,7 @@
-"""The binding inside one process: frames are handed over as objects, nothing is copied, nothing waits for a clock.
+"""The binding inside one process: frames are passed as objects, without copies and without timers.
 
-URLs: ``memory:NAME`` is one and the same `MemoryTransport` for all of this process that ask for that name while one of
-them holds it; ``memory:`` is a new one each time.
+URLs: ``memory:NAME`` is the same `MemoryTransport` for all callers in this process, as long as one of them holds
+it; ``memory:`` is a new one each time.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from mcp_actors.supervision import MEMORY_CONNECTION, start
 
 __all__ = ["DEFAULT_MAX_BUFFER", "MemoryChannel", "MemoryTransport", "from_url", "memory_channel_pair"]
 
-# Frames on their way in each direction. About what a pipe holds of small messages, so that a program behaves under
-# a slow reader here as it will there.
+# Frames that wait in each direction: about as many small messages as a pipe holds, so that a slow reader has the same
+# effect here as there.
 DEFAULT_MAX_BUFFER = 256
 
 _named: weakref.WeakValueDictionary[str, MemoryTransport] = weakref.WeakValueDictionary()
@@ -29,7 +29,7 @@ _serial = itertools.count(1)
 
 
 class _DirectDelivery:
-    """The way past the buffer of one direction: open while its reader waits and the buffer is empty."""
+    """Delivers frames of one direction past the buffer, while its reader waits and the buffer is empty."""
 
     __slots__ = ("is_open", "take")
 
@@ -38,7 +38,7 @@ class _DirectDelivery:
         self.take: Callable[[Frame], bool] | None = None
 
     def deliver(self, frame: Frame) -> bool:
-        """Returns whether the reader took the frame. What it did not take goes into the buffer, and all after it."""
+        """Returns whether the reader took the frame. If not, this frame and all later ones go into the buffer."""
         if not self.is_open or self.take is None:
             return False
         if self.take(frame):
@@ -48,7 +48,7 @@ class _DirectDelivery:
 
 
 class MemoryChannel(FrameChannel):
-    """One end of `memory_channel_pair`. ``inward`` is for the frames that come in, ``outward`` is the peer's."""
+    """One end of `memory_channel_pair`. ``inward`` delivers the frames that it receives, ``outward`` those it sends."""
 
     def __init__(
         self,
@@ -76,12 +76,17 @@ class MemoryChannel(FrameChannel):
         return self._name
 
     async def send(self, value: Frame) -> None:
-        """Sends one frame; while the buffer is full, waits. Cancelled while waiting, the frame is not sent."""
+        """Sends one frame, and waits while the buffer is full. Cancelled while it waits, it has sent nothing.
+
+        Raises:
+            trio.ClosedResourceError: this channel was closed.
+            trio.BrokenResourceError: the other end was closed.
+        """
         self._outward.is_open = False
         await self._send.send(value)
 
     async def send_many(self, frames: Sequence[Frame]) -> None:
-        """Sends frames in order. Cancelled, those that still waited for room are not sent, none is torn."""
+        """Sends frames in order. Cancelled, it has not sent those that still waited for room. Raises as `send` does."""
         hand_over = self.send_nowait
         for frame in frames:
             try:
@@ -90,24 +95,35 @@ class MemoryChannel(FrameChannel):
                 await self._send.send(frame)
 
     def send_nowait(self, frame: Frame) -> None:
-        """Hands one frame over if there is room, else raises `trio.WouldBlock`."""
+        """Sends one frame if there is room.
+
+        Raises:
+            trio.WouldBlock: the buffer is full.
+            trio.ClosedResourceError: this channel was closed.
+            trio.BrokenResourceError: the other end was closed.
+        """
         self._outward.is_open = False
         self._send.send_nowait(frame)
 
     def write_now(self, frame: Frame) -> bool:
-        """Has the peer's reader take one frame in this very call; returns whether it did."""
+        """Has the peer's reader take one frame within this call, and returns whether it did."""
         return self._outward.deliver(frame)
 
     def deliver_to(self, take: Callable[[Frame], bool]) -> None:
-        """Has the peer's `write_now` call ``take`` while a task waits in `receive_many`, and need not wake up."""
+        """Has the peer's `write_now` call ``take`` while a task waits in `receive_many`, which stays asleep then."""
         self._inward.take = take
 
     async def receive(self) -> Frame:
-        """Waits for one frame. Cancelling loses nothing."""
+        """Waits for one frame. Cancelling loses nothing.
+
+        Raises:
+            trio.EndOfChannel: the other end was closed, and no frame is left.
+            trio.ClosedResourceError: this channel was closed.
+        """
         return await self._receive.receive()
 
     async def receive_many(self) -> list[Frame]:
-        """Waits for one frame and returns it with all that are there already. Cancelling loses nothing."""
+        """Waits for one frame and returns it with all that are there already, as `receive` does."""
         self._inward.is_open = not self._receive.statistics().current_buffer_used
         try:
             frames = [await self._receive.receive()]
@@ -121,7 +137,7 @@ class MemoryChannel(FrameChannel):
             return frames
 
     async def aclose(self) -> None:
-        """Closes both directions: the other end receives what was sent, then the end; its sends break."""
+        """Closes both directions. The other end receives the frames that were sent, then the end; its sends fail."""
         self._inward.is_open = self._outward.is_open = False
         self._send.close()
         self._receive.close()
@@ -131,9 +147,9 @@ class MemoryChannel(FrameChannel):
 def memory_channel_pair(
     max_buffer: int = DEFAULT_MAX_BUFFER, *, name: str = "memory"
 ) -> tuple[MemoryChannel, MemoryChannel]:
-    """Two channels that are each other's peer; ``max_buffer`` frames each way wait for a slow reader.
+    """Returns two connected channels. In each direction ``max_buffer`` frames may wait for a slow reader.
 
-    Messages are not measured here: they exist already in this process's memory.
+    Messages have no maximum length here, because they exist already in this process's memory.
     """
     there_send, there_receive = trio.open_memory_channel[Frame](max_buffer)
     back_send, back_receive = trio.open_memory_channel[Frame](max_buffer)
@@ -150,7 +166,7 @@ class MemoryTransport:
     One task serves it, any number connect to it.
 
     Args:
-        name: what stands in its URL behind ``memory:``.
+        name: the part of its URL behind ``memory:``.
         max_buffer: how many frames may wait in each direction of each connection; 256 by default.
     """
 
@@ -173,7 +189,7 @@ class MemoryTransport:
     ) -> None:
         """Runs ``handler(channel)`` in a task for every connection, until cancelled; reports its URL when ready.
 
-        What leaves a handler ends its connection alone.
+        An error of a handler ends its connection alone.
 
         Raises:
             LocalProtocolError: another task serves this object already.

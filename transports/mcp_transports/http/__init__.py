@@ -1,8 +1,8 @@
 """MCP over HTTP: Streamable HTTP in both eras, and the older HTTP+SSE.
 
 URLs: ``http://HOST:PORT/PATH`` and ``https://…``, served or connected to; ``http+unix://%2Fpath%2Fto.sock/PATH`` for
-Unix sockets. `mcp_transports.http.server.HttpServerTransport` and `mcp_transports.http.client.HttpClientTransport` take
-what a URL cannot express. A server never imports the client's side, nor a client the server's.
+Unix sockets. `mcp_transports.http.server.HttpServerTransport` and `mcp_transports.http.client.HttpClientTransport` have
+the options that a URL cannot express. A server never imports the client's side, nor a client the server's.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ["HttpTransport", "from_url"]
 
 
 class HttpTransport:
-    """Either side of a URL. The side that is used is imported then, and gets the options.
+    """The transport of an HTTP URL, for either side. Only the side that is used is imported, and gets the options.
 
     Args:
-        url: What is served or connected to.
+        url: The URL to serve or to connect to.
         options: Keyword arguments of `HttpServerTransport` or `HttpClientTransport`, whichever is used.
     """
 
@@ -40,14 +40,18 @@ class HttpTransport:
 
         Raises:
             ValueError: The URL cannot be served with these options.
-            ConnectFailed: It cannot listen there.
+            ConnectFailed: The address cannot be listened at.
         """
         side = importlib.import_module("mcp_transports.http.server")
         transport: ServerTransport = side.HttpServerTransport(self.url, **self._options)
         await transport.serve(handler, task_status=task_status)
 
     def connect(self) -> AbstractAsyncContextManager[FrameChannel]:
-        """Connects to the URL; see `HttpClientTransport.connect`."""
+        """Connects to the URL; see `HttpClientTransport.connect`.
+
+        Raises:
+            ValueError: The URL cannot be connected to with these options.
+        """
         side = importlib.import_module("mcp_transports.http.client")
         transport: ClientTransport = side.HttpClientTransport(self.url, **self._options)
         return transport.connect()

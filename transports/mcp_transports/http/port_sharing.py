@@ -1,4 +1,4 @@
-"""`share_port` of the HTTP server, with the engine's errors."""
+"""`share_port` of the HTTP server, with the errors of the engine."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def encode_event(
 
 
 def encode_retry(retry: int) -> bytes:
-    """Returns the line that has a client wait ``retry`` milliseconds before it connects again. It is not an event.
+    """Returns the line that makes a client wait ``retry`` milliseconds before it connects again. It is not an event.
 
     Raises:
         LocalProtocolError: ``retry`` is negative.
@@ -59,19 +59,19 @@ def encode_retry(retry: int) -> bytes:
 
 @attrs.frozen
 class ServerSentEvent:
-    """What stood between two blank lines, without comments.
+    """One event of a stream: the fields between two blank lines.
 
-    Only an event whose `is_message` is true carries something; of others ``id`` and ``retry`` are of interest.
+    An event whose `is_message` is false carries no message; only its ``id`` and ``retry`` matter.
     """
 
     data: bytes = b""
-    """Its data lines, joined by newlines. They are not decoded, and may be no UTF-8."""
+    """Its data lines, joined by newlines. They are not decoded, and may be invalid UTF-8."""
     event: str = "message"
     """Its name; an event without one is a message."""
     id: str | None = None
-    """The id that it carries itself; ``None`` without one, ``""`` if it withdraws the one before."""
+    """The id in this event; ``None`` without one, ``""`` if it withdraws the one before."""
     retry: int | None = None
-    """The delay that it carries itself, in milliseconds."""
+    """The delay in this event, in milliseconds."""
 
     @property
     def is_message(self) -> bool:
@@ -82,7 +82,7 @@ class ServerSentEvent:
 class SseDecoder:
     """Cuts the bytes of one stream into events, wherever they were split. A new connection needs a new decoder.
 
-    Between two feeds no more than one event and one line are held, and the time is linear in what is fed.
+    Between two feeds no more than one event and one line are held. The time is linear in the number of bytes.
 
     Args:
         max_event_bytes: Bounds one line, comments included, and all lines of one event that are kept, together with the
@@ -96,7 +96,7 @@ class SseDecoder:
         if max_event_bytes < 1:
             raise ValueError("max_event_bytes must be at least 1")
         self._limit = max_event_bytes
-        # The first bytes of the stream, as long as they may still become a byte order mark; then None.
+        # The first bytes of the stream, while they may still become a byte order mark; then None.
         self._start: bytes | None = b""
         # The beginning of a line whose end is still to come.
         self._partial = bytearray()
@@ -125,22 +125,22 @@ class SseDecoder:
 
     @property
     def retry(self) -> int | None:
-        """Milliseconds to wait before connecting again, as the server said last; ``None`` if it never did."""
+        """Milliseconds to wait before connecting again, as the server sent last; ``None`` if it never did."""
         return self._retry
 
     @property
     def failure(self) -> RemoteProtocolError | None:
-        """Why nothing more can be decoded; the next `feed` raises it."""
+        """The error after which nothing more can be decoded; the next `feed` raises it."""
         return self._failure
 
     def feed(self, data: bytes) -> list[ServerSentEvent]:
         """Takes the next bytes and returns the events that they complete.
 
-        An event that is incomplete when the stream ends is none.
+        An event that is incomplete when the stream ends is dropped.
 
         Raises:
             RemoteProtocolError: A line or an event is over the limit, now or earlier. Events that came before it in the
-                same bytes are returned first; `failure` tells that there will be no more.
+                same bytes are returned first, and `failure` is set.
         """
         if self._failure is not None:
             raise self._failure

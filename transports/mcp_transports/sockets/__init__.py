@@ -6,7 +6,7 @@ URLs: ``tcp://HOST:PORT``, and ``unix:///path``, ``unix:relative/path`` or ``uni
 Everything else is an argument of `TcpTransport` and `UnixTransport`.
 
 Calls are cancelled by message. A peer that shuts down only its sending side still gets the answers to its calls, so
-``printf '…' | nc -N HOST PORT`` works. A lost connection is lost for good: legacy sessions end with it.
+``printf '…' | nc -N HOST PORT`` works. A lost connection cannot be resumed: legacy sessions end with it.
 """
 
 from __future__ import annotations

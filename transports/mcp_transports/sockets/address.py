@@ -19,7 +19,7 @@ class TcpAddress:
     port: int
 
     def url(self, port: int | None = None) -> str:
-        """As a URL, with the port that is really listened at if it is known."""
+        """Returns the URL, with ``port``, the one that is really listened at, if that is known."""
         host = self.host or "localhost"
         return f"tcp://{f'[{host}]' if ':' in host else host}:{self.port if port is None else port}"
 
@@ -41,10 +41,12 @@ def parse_tcp(url: str) -> TcpAddress:
 
 
 def parse_unix(url: str) -> str:
-    """The path in ``unix:///absolute/path`` or ``unix:relative/path``; ``unix:@name`` gives an abstract name.
+    """Returns the path in ``unix:///absolute/path`` or ``unix:relative/path``, or the abstract name in ``unix:@name``.
 
-    Percent-encoding is undone; an abstract name comes back with a NUL in front, as the system wants it. Raises
-    `LocalProtocolError`.
+    Percent-encoding is decoded. An abstract name begins with NUL, as the system expects it.
+
+    Raises:
+        LocalProtocolError: the URL has another form.
     """
     scheme, _, rest = url.partition(":")
     if scheme.lower() != "unix":
@@ -64,7 +66,7 @@ def parse_unix(url: str) -> str:
 
 
 def unix_url(path: str) -> str:
-    """What `parse_unix` reads as ``path``."""
+    """Returns the URL that `parse_unix` reads as ``path``."""
     if path.startswith("\0"):
         return f"unix:@{quote(path[1:])}"
     shown = quote(path, safe="/")

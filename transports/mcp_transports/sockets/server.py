@@ -55,7 +55,7 @@ class SocketServer:
         self._open = self._accepted = self._turned_away = self._failed = 0
 
     def statistics(self) -> SocketStatistics:
-        """Returns what is open now, and what was counted so far."""
+        """Returns a snapshot of the counters."""
         return SocketStatistics(self._open, self._accepted, self._turned_away, self._failed)
 
     async def serve(self, listeners: Sequence[ListeningSocket]) -> None:

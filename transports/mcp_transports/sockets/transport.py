@@ -76,7 +76,7 @@ class _SocketTransport(ABC):
         happens in a connection, or leaves its handler, ends that connection alone.
 
         Raises:
-            ConnectFailed: it cannot listen there.
+            ConnectFailed: the address cannot be listened at.
             LocalProtocolError: this object is served already.
         """
         if self._server is not None:
@@ -135,7 +135,7 @@ class TcpTransport(_SocketTransport):
     """Newline frames over TCP at ``tcp://HOST:PORT``: a `ServerTransport` and a `ClientTransport`.
 
     A host of ``localhost``, or none, is the loopback of IPv4 and IPv6; ``0.0.0.0`` and ``[::]`` are every interface of
-    their family, and to be chosen only with TLS or in a trusted network, because no peer has to say who it is. Port 0
+    their family, and to be chosen only with TLS or in a trusted network, because peers are not authenticated. Port 0
     listens at any free one. Clients try all addresses of a host, the next one when an earlier takes long.
 
     Args:
@@ -211,7 +211,7 @@ class UnixTransport(_SocketTransport):
 
     Args:
         url: ``unix:///absolute/path``, ``unix:relative/path``, percent-encoded where need be, or ``unix:@name`` for
-            Linux's abstract names, to which everybody on the machine may connect.
+            Linux's abstract names, to which every user of the machine may connect.
         mode: (servers) the socket's permissions, 0o600 by default: only this user connects.
         connect_timeout: (clients) seconds that a busy server has to accept; 10 by default.
         max_connections: (servers) more are closed as soon as they were accepted; 1000 by default.

@@ -1,7 +1,7 @@
-"""One child process and everything it started: spawned, read from, stopped, reaped.
+"""Starts, reads, stops and reaps one child process, with all the processes that it started.
 
-The child leads a process group of its own. Once its process has ended the connection is over, even if other processes
-still hold its pipes, and what is left of its group is ended too, so that programs such as npx or a shell leave no
+The child leads a process group of its own. When its process ends the connection ends, even if other processes still
+hold its pipes, and the rest of its group is ended too, so that programs such as npx or a shell leave no
 process behind.
 """
 
@@ -25,14 +25,14 @@ from mcp_transports.stdio.streams import DescriptorReceiveStream, DescriptorSend
 
 __all__ = ["ChildProcess", "StderrTail", "spawn"]
 
-# Seconds. The end of the pipe usually comes a moment before the exit status, and waits this long to carry it.
+# Seconds. The end of the pipe usually comes a moment before the exit status, so it is reported this much later.
 EXIT_STATUS_WAIT = 0.5
 # Bytes of a line of stderr that are kept: enough for a message, too short to be a memory problem.
 STDERR_LINE_BYTES = 2048
 
 
 class StderrTail:
-    """The last lines a child wrote to stderr. Bytes that are no UTF-8 are replaced: this is for people to read."""
+    """The last lines that a child wrote to stderr, as text. Bytes that are not UTF-8 are replaced."""
 
     def __init__(self, max_lines: int, on_line: Callable[[str], object] | None) -> None:
         self._lines: deque[str] = deque(maxlen=max_lines)
@@ -51,7 +51,7 @@ class StderrTail:
         self._partial = (self._partial + rest[:STDERR_LINE_BYTES])[:STDERR_LINE_BYTES]
 
     def finish(self) -> None:
-        """Takes what came after the last newline as a line."""
+        """Adds the bytes after the last newline as a line."""
         if self._partial:
             self._add(self._partial)
             self._partial = b""
@@ -71,7 +71,7 @@ class StderrTail:
 
 
 class _ChildOutput(DescriptorReceiveStream):
-    """Closing it leaves the pipe open and hands it to ``discard``: a child that cannot write cannot come to its end.
+    """Gives its pipe to ``discard`` when it is closed, because a child that cannot write might never exit.
 
     MCP 2026-07-28, Transports, stdio, Shutdown: the client closes the child's stdin first and waits for its exit.
     """
@@ -100,7 +100,7 @@ class ChildProcess:
         self._hung_up = trio.Event()
         self._stderr_ended = trio.Event()
         self._group_ended = trio.Event()
-        # The watching outlives a cancelled owner: the child is stopped while its pipes are still drained.
+        # `watch` goes on when its owner is cancelled, so that the pipes are drained while the child is stopped.
         self._watching = trio.CancelScope(shield=True)
         self._watch_failed = False
 
@@ -114,7 +114,7 @@ class ChildProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; negative is the number of the signal that ended it."""
+        """The exit code; None while the child runs, and negative for the signal that ended it."""
         return self._process.returncode if self._exited.is_set() else None
 
     @property
@@ -146,7 +146,7 @@ class ChildProcess:
 
     @trio.lowlevel.enable_ki_protection
     async def stop(self, grace: float, kill_after: float) -> None:
-        """Closes stdin, waits ``grace``, SIGTERM, waits ``kill_after``, SIGKILL; then nothing of the group is left.
+        """Closes stdin, waits ``grace``, sends SIGTERM, waits ``kill_after``, sends SIGKILL. Then the group is gone.
 
         Not cancellable, and bounded: at most ``grace + 2 * kill_after + 3 * REAP_TIMEOUT`` seconds.
         """
@@ -190,7 +190,7 @@ class ChildProcess:
         self._hung_up.set()
 
     async def _wait_for_report(self) -> None:
-        """Gives the exit status and the last lines of stderr the moment that they need to arrive."""
+        """Waits a moment for the exit status and the last lines of stderr."""
         with trio.move_on_after(EXIT_STATUS_WAIT):
             await self._exited.wait()
             await self._stderr_ended.wait()
@@ -225,7 +225,7 @@ async def spawn(
     """Starts the child with three pipes of its own.
 
     Raises:
-        ConnectFailed: it cannot be started.
+        ConnectFailed: the child cannot be started.
     """
     with ExitStack() as theirs, ExitStack() as ours:
         child_in, to_child = os.pipe()  # close-on-exec, all of them: no other child holds an end open

@@ -1,4 +1,4 @@
-"""The client side: a server started as a child process and spoken to through its pipes."""
+"""The client side: starts a server as a child process and communicates through its pipes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["ChildChannel", "StdioClientTransport"]
 
 
 class ChildChannel(LineChannel):
-    """Frames to and from a child process. Its endings wait a moment for the exit status, so `loss_report` has it."""
+    """Frames to and from a child process. The end is reported after the exit status, so `loss_report` has it."""
 
     def __init__(self, child: ChildProcess, *, max_message_bytes: int, peer: str) -> None:
         super().__init__(child.stdout, child.stdin, max_message_bytes=max_message_bytes, peer=peer)
@@ -43,8 +43,8 @@ class StdioClientTransport:
     Args:
         command: the program and its arguments; no shell is run.
         env: the whole environment of the child. None, the default, hands on ours, as `subprocess` does and as
-            programs started by hand have it; to add to it, pass ``{**os.environ, …}``, and to keep secrets from a
-            server that you do not trust, pass only what it needs.
+            programs started by hand have it. To add to it, pass ``{**os.environ, …}``; for a server that you do not
+            trust, pass only the variables that it needs, because others may hold secrets.
         cwd: its working directory; default ours.
         grace: seconds that the child has to exit after its stdin was closed; then SIGTERM to its process group.
         kill_after: seconds after SIGTERM until SIGKILL. Both default to 2: time to write a file, short enough for

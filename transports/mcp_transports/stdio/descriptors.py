@@ -1,4 +1,4 @@
-"""Takes descriptors 0 and 1 for the protocol, as private copies, and puts harmless ones in their place meanwhile."""
+"""Takes descriptors 0 and 1 for the protocol, as private copies, and replaces them meanwhile."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _FIRST_PRIVATE = 3
 class StandardStreams:
     """Takes descriptors 0 and 1 for the protocol and gives them back: a ``with`` block that yields two descriptors.
 
-    Inside, descriptor 0 is /dev/null and descriptor 1 is where descriptor 2 points, so nothing that prints, not C
-    code, not a child process, reaches the peer, and nothing that reads takes the peer's bytes.
+    Inside, descriptor 0 is /dev/null and descriptor 1 is a copy of descriptor 2. So the output of other code, also of C
+    code and child processes, does not reach the peer, and no other code reads the peer's bytes.
 
     The flag O_NONBLOCK belongs to the open file, which the parent process and the shell may share. Terminals and
     pipes are therefore opened anew, which leaves the shared one alone. Where that cannot be (sockets, named FIFOs),
@@ -68,8 +68,7 @@ class StandardStreams:
         return _reopened(saved, os.O_WRONLY if standard else os.O_RDONLY)
 
     def _restore(self) -> None:
-        # What was printed meanwhile goes where it belongs before descriptor 1 is the peer's again; if it cannot be
-        # written there, nowhere.
+        # Buffered output is written before descriptor 1 is the peer's again. If that fails it must be dropped.
         if self._undo and not _flush_everything():
             _point_at_null(1)
             _flush_everything()
@@ -85,7 +84,7 @@ def _put_back(saved: int, standard: int, was_blocking: bool) -> None:
 
 def _divert() -> None:
     _point_at_null(0)
-    # Python found nothing at 2 when it started: what is there by now is a private descriptor of other code.
+    # Descriptor 2 was closed when Python started, so by now it may be a private descriptor of other code.
     if sys.__stderr__ is None:
         _point_at_null(1)
     else:
@@ -100,7 +99,7 @@ def _point_at_null(standard: int) -> None:
 
 
 def _reopened(fd: int, direction: int) -> int:
-    """A descriptor for the same thing, with an open file of its own where the system gives one."""
+    """Returns a descriptor for the same pipe or terminal, with an open file of its own if the system gives one."""
     try:
         path = _path_to_reopen(fd)
         opened = fd if path is None else os.open(path, direction | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -126,7 +125,7 @@ def _path_to_reopen(fd: int) -> str | None:
 
 
 def _flush_everything() -> bool:
-    """Empties the buffers of Python and C; false if that failed."""
+    """Flushes the buffers of Python and C. Returns false if that failed."""
     try:
         sys.stdout.flush()
     except (AttributeError, ValueError):

@@ -1,4 +1,4 @@
-"""Signals process groups, and ends them to the last process."""
+"""Signals process groups, and ends all of their processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["REAP_TIMEOUT", "end_group", "signal_group"]
 
 # Seconds. SIGKILL works at once but for a process inside an uninterruptible system call, which is left to the system.
 REAP_TIMEOUT = 1.0
-# Seconds between two looks at a process group that was signalled; the pause doubles from the first to the second.
+# Seconds between two checks of a process group that was signalled; the pause doubles from the first to the second.
 _LOOK_AGAIN = 0.002
 _LOOK_AGAIN_AT_MOST = 0.05
 

@@ -16,9 +16,9 @@ __all__ = ["StdioServerTransport"]
 class StdioServerTransport:
     """Serves the one peer at descriptors 0 and 1 (MCP 2026-07-28, Transports, stdio). A `ServerTransport`.
 
-    While it serves, descriptor 0 reads as empty and descriptor 1 is stderr for everybody else: `print`,
-    ``os.write(1)``, C code and child processes cannot corrupt the protocol, and appear on stderr. Both are put back,
-    with the blocking mode they had, on every way out. No thread reads; pipes, sockets, terminals, files and
+    While it serves, descriptor 0 reads as empty and descriptor 1 is stderr for all other code: `print`,
+    ``os.write(1)``, C code and child processes cannot corrupt the protocol, and appear on stderr. Both are restored,
+    with the blocking mode they had, however serving ends. No thread reads; pipes, sockets, terminals, files and
     /dev/null are all served.
 
     Args:

@@ -1,7 +1,7 @@
 """Trio streams on file descriptors.
 
-`trio.lowlevel.FdStream` would work for pipes. These streams wait first and read then (one system call
-and one exception less for each message), read what cannot be polled, and can be ended from outside (`finish`).
+`trio.lowlevel.FdStream` would work for pipes. These streams wait before they read (one system call and one exception
+less for each message), can read descriptors that cannot be polled, and can be ended by another task (`finish`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ async def _nothing() -> None:
 
 
 def is_pollable(fd: int) -> bool:
-    """Whether the kernel can say that ``fd`` is ready. Reading what it cannot (files, /dev/null) never waits."""
+    """Whether the kernel can report when ``fd`` is ready. Otherwise (files, /dev/null) a read never waits."""
     mode = os.fstat(fd).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(fd)
 
@@ -50,7 +50,7 @@ class _Descriptor:
         return self._fd
 
     def release(self) -> int | None:
-        """Gives the descriptor up without closing it; this stream counts as closed. None if it was closed before."""
+        """Closes this stream, but returns the descriptor, still open; None if this stream was closed before."""
         if self._fd < 0:
             return None
         fd, self._fd = self._fd, -1
@@ -83,7 +83,7 @@ class DescriptorReceiveStream(_Descriptor, trio.abc.ReceiveStream):
         self._left: int | None = None
 
     def finish(self) -> None:
-        """Ends the stream after what the kernel holds now, though another process may still have the other end open."""
+        """Ends the stream after the bytes that the kernel holds now, even if another process has the other end open."""
         if self._fd >= 0 and self._left is None:
             held = array.array("i", [0])
             fcntl.ioctl(self._fd, termios.FIONREAD, held)
@@ -91,7 +91,13 @@ class DescriptorReceiveStream(_Descriptor, trio.abc.ReceiveStream):
             trio.lowlevel.notify_closing(self._fd)  # wakes the task that waits
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Waits for bytes; ``b""`` is the end. Cancelling loses nothing: after the read there is no checkpoint."""
+        """Waits for bytes; ``b""`` is the end. Cancelling loses nothing: after the read there is no checkpoint.
+
+        Raises:
+            trio.BrokenResourceError: the descriptor cannot be read.
+            trio.ClosedResourceError: this stream was closed.
+            trio.BusyResourceError: another task is receiving.
+        """
         max_bytes = max_bytes or _RECEIVE_BYTES
         if not self._pollable or self._left is not None:
             await trio.lowlevel.checkpoint()
@@ -107,7 +113,7 @@ class DescriptorReceiveStream(_Descriptor, trio.abc.ReceiveStream):
             except BlockingIOError:
                 if self._left is None:
                     continue
-                data = b""  # another process took what was left
+                data = b""  # another process took the remaining bytes
             except OSError as error:
                 await self._before_end()
                 raise trio.BrokenResourceError(f"reading failed: {error}") from error
@@ -143,7 +149,12 @@ class DescriptorSendStream(_Descriptor, trio.abc.SendStream):
             return False  # full, or broken: `send_all` waits, or raises the reason
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Sends everything. Cancelled, a part may have been sent."""
+        """Sends everything. Cancelled, a part may have been sent.
+
+        Raises:
+            trio.BrokenResourceError: the peer reads no more.
+            trio.ClosedResourceError: this stream was closed.
+        """
         self._sends = (self._sends + 1) % _SENDS_PER_CHECKPOINT
         if self._sends:
             await trio.lowlevel.checkpoint_if_cancelled()

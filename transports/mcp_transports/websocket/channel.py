@@ -111,7 +111,7 @@ class WebSocketChannel(BufferedChannel):
 
     def _arrived(self, data: bytes) -> bool:
         """Takes what was read; returns whether the reader may sleep on."""
-        self._activity.heard = True
+        self._activity.has_received = True
         protocol = self._protocol
         frames = [
             # JSON has newlines between its tokens only, and a `Frame` holds none.
@@ -222,7 +222,7 @@ class WebSocketChannel(BufferedChannel):
             self.abort(f"it took nothing of what was sent for {times.write_timeout:g} s")
 
     def abort(self, why: str) -> None:
-        """Closes the stream without a Close frame; whoever receives or sends gets `trio.BrokenResourceError`.
+        """Closes the stream without a Close frame. Tasks that receive or send get `trio.BrokenResourceError`.
 
         Returns at once; a task of the connection does the rest.
         """

@@ -1,4 +1,4 @@
-"""Which peers are gone: a silent one is pinged, one that stays silent or takes nothing that is sent to it is dropped.
+"""Finds lost peers: a silent one is pinged, and one that stays silent, or reads nothing, is dropped.
 
 RFC 6455 section 5.5.2 has pings as a keep-alive and as a means to learn whether the peer is still there.
 """
@@ -28,7 +28,7 @@ def _positive(_times: KeepAliveTimes, attribute: attrs.Attribute[Any], value: fl
 
 @attrs.frozen(kw_only=True)
 class KeepAliveTimes:
-    """How long a peer may do nothing, in seconds. Kept by a ticker: never early, late by up to two of its ticks.
+    """The time limits for an inactive peer, in seconds. A ticker applies them: never early, and up to two ticks late.
 
     Raises:
         ValueError: if one of them is not greater than zero.
@@ -41,14 +41,14 @@ class KeepAliveTimes:
     """Further silence after which the peer counts as gone. Any byte ends the silence."""
 
     write_timeout: float = attrs.field(default=30.0, validator=_positive)
-    """How long a peer may take no byte of what is sent to it before it is dropped."""
+    """Time without reading any byte that is sent to it after which a peer is dropped."""
 
     close_timeout: float = attrs.field(default=0.5, validator=_positive)
-    """How long closing waits for the peer's Close frame; shorter than what the engine allows for closing."""
+    """Time for which closing waits for the peer's Close frame; shorter than the engine's limit for closing."""
 
 
 class KeepAliveAction(Enum):
-    """What is to be done about a peer."""
+    """The actions that a check of a peer may lead to."""
 
     FINE = "nothing"
     PING = "a ping shall ask whether it is there"
@@ -57,18 +57,26 @@ class KeepAliveAction(Enum):
 
 
 class PeerActivity:
-    """What one peer did lately. Its channel sets ``heard`` and ``listening``."""
+    """The recent activity of one peer. Its channel sets ``has_received`` and ``listening``."""
 
-    __slots__ = ("_pinged", "_progress", "_silent_since", "_stuck_since", "heard", "is_dropped", "listening")
+    __slots__ = (
+        "_pinged",
+        "_progress",
+        "_silent_since",
+        "_stuck_since",
+        "has_received",
+        "is_dropped",
+        "listening",
+    )
 
     def __init__(self, now: float) -> None:
         self._pinged = False
         self._progress = 0
         self._silent_since = self._stuck_since = now
-        self.heard = False
+        self.has_received = False
         """Whether any byte has come since the last look."""
         self.listening = False
-        """Whether a task waits for bytes; a peer to which nobody listens cannot be heard."""
+        """Whether a task waits for bytes; without one a peer counts as active, because its bytes are not read."""
         self.is_dropped = False
         """Whether a look found it gone; from then on every look finds nothing to do."""
 
@@ -77,7 +85,7 @@ class PeerActivity:
 
         Args:
             now: seconds on Trio's clock.
-            times: how much patience there is.
+            times: the time limits.
             progress: grows with everything that the stream took.
             sending: whether a write is under way.
         """
@@ -89,8 +97,8 @@ class PeerActivity:
         elif now - self._stuck_since >= times.write_timeout:
             self.is_dropped = True
             return KeepAliveAction.STUCK
-        if self.heard or not self.listening:
-            self.heard = self._pinged = False
+        if self.has_received or not self.listening:
+            self.has_received = self._pinged = False
             self._silent_since = now
             return KeepAliveAction.FINE
         silence = now - self._silent_since

@@ -53,7 +53,7 @@ _KEY_BYTES = 4
 
 
 class WebSocketState(Enum):
-    """What a connection is doing; RFC 6455 has the same four words."""
+    """The states of a connection, in the terms of RFC 6455."""
 
     # The hash of Enum is written in Python, and the table is looked up for every message.
     __hash__ = object.__hash__
@@ -65,7 +65,7 @@ class WebSocketState(Enum):
 
 
 class WebSocketEvent(Enum):
-    """What can happen to a connection."""
+    """The events that may change the state of a connection."""
 
     __hash__ = object.__hash__
 

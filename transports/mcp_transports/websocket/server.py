@@ -198,7 +198,7 @@ class WebSocketServerTransport:
             await shared.serve(handler.stopping)
 
     def statistics(self) -> WebSocketServerStatistics:
-        """What is open now."""
+        """Returns a snapshot of the counters."""
         return WebSocketServerStatistics(len(self._keep_alive), self._refused)
 
     # -- the opening -----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The channel of a client: each frame becomes an HTTP request, and what comes back becomes frames."""
+"""The channel of a client: each frame is sent as an HTTP request, and the responses are received as frames."""
 
 from __future__ import annotations
 
@@ -70,7 +70,11 @@ class HttpChannel(FrameChannel):
         return self._state.peer
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Is the parent of all tasks of this channel; returns when it was closed or broke."""
+        """Owns the nursery of all tasks of this channel. Returns when the channel was closed or broke.
+
+        Raises:
+            RuntimeError: the tasks were cancelled without either, because one of them raised a stray `trio.Cancelled`.
+        """
         try:
             async with trio.open_nursery() as nursery:
                 self._state.nursery = nursery
@@ -89,6 +93,10 @@ class HttpChannel(FrameChannel):
 
         Only for ``notifications/initialized`` it waits for the response, because servers may refuse requests that
         arrive before it.
+
+        Raises:
+            trio.ClosedResourceError: the channel was closed.
+            trio.BrokenResourceError: the channel has ended, with the reason as its cause.
         """
         await trio.lowlevel.checkpoint()
         nursery, state = self._nursery(), self._state
@@ -121,7 +129,7 @@ class HttpChannel(FrameChannel):
         return self._state.nursery
 
     def settled(self, request: int | str) -> None:
-        """Does not resume the stream of that request any more, and closes it if it does not end soon."""
+        """Stops resuming the stream of that request, and closes it if it does not end soon."""
         post = self._state.requests.get(request)
         if post is not None:
             post.response_no_longer_awaited()
@@ -140,7 +148,7 @@ class HttpChannel(FrameChannel):
             start(nursery, HTTP_MESSAGE, self._post_cancellation, frame, post, about=frame.method or "")
 
     async def _post_cancellation(self, frame: Frame, post: RequestInFlight | None) -> None:
-        """Posts a cancellation after its request, then closes the stream of that, which brings nothing of use now."""
+        """Posts a cancellation after its request, then closes the stream of the request, which is useless by then."""
         try:
             await self._post_message(frame, None if post is None else post.body_sent)
         finally:
@@ -208,7 +216,7 @@ class HttpChannel(FrameChannel):
         """Changes the channel to HTTP+SSE (MCP 2025-11-25, Transports, Backwards Compatibility).
 
         Raises:
-            McpError: the server does not speak that either.
+            McpError: the server does not speak HTTP+SSE either.
         """
         with trio.move_on_after(ENDPOINT_TIMEOUT):
             await start_and_wait(
@@ -225,11 +233,11 @@ class HttpChannel(FrameChannel):
     # -- incoming --------------------------------------------------------------------------------------------------
 
     async def receive(self) -> Frame:
-        """Waits for one frame. Cancelling loses nothing."""
+        """Waits for one frame. Cancelling loses nothing. Raises the errors of `ReceiveQueue.take`."""
         return (await self._state.receive_queue.take(1))[0]
 
     async def receive_many(self) -> list[Frame]:
-        """Waits for one frame and returns it with all that are there already. Cancelling loses nothing."""
+        """Waits for one frame and returns it with all that are there already, as `receive` does."""
         return await self._state.receive_queue.take()
 
     # -- the end ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""HTTP statuses that are no answer, as typed errors whose text says what to do next."""
+"""The errors for HTTP responses that do not answer the request; their texts say what to do next."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from mcp_actors.errors import ConnectFailed, RemoteProtocolError
 
 __all__ = ["AccessRefused", "HttpRefused", "error_for_status"]
 
-# Characters of a body that are shown: longer pages say nothing more to a person.
+# Characters of a body that an error shows.
 MAX_TEXT = 200
 
 _ADVICE = {
@@ -25,7 +25,7 @@ _ADVICE = {
 
 
 class HttpRefused(RemoteProtocolError):
-    """A request got an HTTP status that is no answer to it."""
+    """The server refused a request with an HTTP status."""
 
     def __init__(self, message: str, *, status: int, text: str = "") -> None:
         super().__init__(message)
@@ -59,14 +59,14 @@ class AccessRefused(ConnectFailed):
 def error_for_status(
     peer: str, status: int, body: bytes, *, location: str | None = None, challenge: str | None = None
 ) -> HttpRefused | AccessRefused:
-    """Returns the error for a response of ``peer`` that is no answer.
+    """Returns the error for a response of ``peer`` that does not answer the request.
 
     Args:
         peer: the server's URL, as it may be shown.
         status: the HTTP status.
         body: the beginning of the body.
-        location: where a redirection leads. Redirections are not followed, because the body and the headers may hold
-            secrets, and an answer that was not encrypted might lead anywhere.
+        location: the URL that a redirection leads to. Redirections are not followed, because the body and the
+            headers may hold secrets, and an answer that was not encrypted might lead anywhere.
         challenge: the ``WWW-Authenticate`` header.
     """
     text = "".join(c if c.isprintable() else " " for c in body.decode("utf-8", "replace"))

@@ -1,4 +1,4 @@
-"""HTTP as the channel needs it: one request, one streamed response, and typed errors for what goes wrong below."""
+"""HTTP as the channel uses it: one request, one streamed response, and errors of this project for all failures."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from mcp_transports.http.client.senders import (
 
 __all__ = ["Headers", "HttpRequester", "HttpResponse", "RequestBody"]
 
-# Bytes that are read of a body that is no JSON-RPC message.
+# Bytes that are read of a body that is not a JSON-RPC message.
 MAX_ERROR_BYTES = 4096
 # Servers need not send comments on a silent stream, so only TCP can notice that its peer is dead: by three probes, 15 s
-# apart, after 45 s of silence. The names differ between systems; what a system does not know stays at its default.
+# apart, after 45 s of silence. The names differ between systems; a setting that a system lacks stays at its default.
 KEEPALIVE = {"TCP_KEEPIDLE": 45, "TCP_KEEPALIVE": 45, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 3}
 
 # Both libraries have classes of their own for the same failures.
@@ -94,8 +94,7 @@ class HttpResponse:
         """Yields the body as it arrives. Close it with `contextlib.aclosing`.
 
         Raises:
-            ConnectionLost: the connection broke.
-            RemoteProtocolError: the body cannot be decoded.
+            McpError: a `ConnectionLost` if the connection broke, a `RemoteProtocolError` if the body cannot be decoded.
         """
         try:
             async with aclosing(self._raw.chunks()) as chunks:
@@ -168,7 +167,7 @@ class HttpRequester:
     """Makes requests to one URL of one server, which is that of ``sender``.
 
     Args:
-        sender: what carries the requests.
+        sender: sends the requests.
         max_message_bytes: the longest body, and the longest event, that is accepted.
         peer: the URL as it may be shown.
     """
@@ -181,7 +180,7 @@ class HttpRequester:
 
     @property
     def url(self) -> httpx2.URL:
-        """Where the requests go."""
+        """The URL that the requests go to."""
         return self._sender.url
 
     def with_url(self, url: httpx2.URL) -> HttpRequester:

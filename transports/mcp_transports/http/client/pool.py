@@ -29,6 +29,11 @@ class HttpStream(httpcore2.AsyncNetworkStream):
         self._holds_next = True
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        """Waits for bytes; ``b""`` is the end.
+
+        Raises:
+            httpcore2.ReadError: the connection broke, or was closed.
+        """
         try:
             if self._held:
                 await self._write_held()
@@ -46,6 +51,11 @@ class HttpStream(httpcore2.AsyncNetworkStream):
             pass
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        """Sends all bytes, or holds them back until the next call. Cancelled, a part may have been sent.
+
+        Raises:
+            httpcore2.WriteError: the connection broke, or was closed.
+        """
         if not buffer:
             return
         if self._holds_next:
@@ -78,7 +88,7 @@ class HttpAddress:
     port: int
     unix_path: str | None
     tls: ssl.SSLContext | None
-    """How to encrypt, or ``None`` for plain HTTP."""
+    """The context of TLS; ``None`` for plain HTTP."""
     connect_timeout: float
     """Seconds for a connection to be made, TLS included."""
 
@@ -90,8 +100,8 @@ class HttpAddress:
         """Opens a connection. Cancelled, it leaves no socket open.
 
         Raises:
-            httpcore2.ConnectTimeout: it took longer than ``connect_timeout``.
-            httpcore2.ConnectError: it failed.
+            httpcore2.ConnectTimeout: the connection took longer than ``connect_timeout``.
+            httpcore2.ConnectError: the connection failed.
         """
         try:
             with trio.fail_after(self.connect_timeout):
@@ -121,11 +131,11 @@ class HttpAddress:
 
 
 class ConnectionPool:
-    """Connections to one address. The one that was used last is used first, so that a burst's others can expire.
+    """Connections to one address. The one that was used last is used first, so that those of a burst can expire.
 
     Args:
-        address: where the connections lead.
-        max_connections: how many may be open.
+        address: the server's address.
+        max_connections: the number of connections that may be open.
         keepalive_expiry: seconds for which an idle connection is kept.
     """
 
@@ -144,7 +154,8 @@ class ConnectionPool:
     async def acquire(self) -> httpcore2.AsyncHTTP11Connection:
         """Returns a connection for one request, after which it is to be given to `release`.
 
-        Waits while as many as allowed are in use. Raises what `HttpAddress.connect` raises.
+        It waits while as many as allowed are in use, and raises the errors of `HttpAddress.connect`. Cancelled, it
+        has taken no connection.
         """
         while True:
             while self._idle:

@@ -19,7 +19,7 @@ __all__ = ["Post"]
 # Seconds that a stream may stay open after its response. Servers end it right after, and a connection that was read to
 # its end can be used again.
 LINGER = 1.0
-# Checkpoints after which the caller, woken by the engine's reader, has told the channel that its response has arrived.
+# Checkpoints after which the caller, woken by the engine's reader, has called `HttpChannel.settled`.
 CALLER_CHECKPOINTS = 2
 
 
@@ -43,7 +43,7 @@ class Post:
         self._fall_back = fall_back
         self._scope = trio.CancelScope()
         self._is_awaited = True
-        # Set when the engine has processed the last frame, or waits for the response no more.
+        # Set when the engine has processed the last frame, or no longer waits for the response.
         self._processed = trio.Event()
         # The number of the last frame of this request in the receive queue.
         self._last_frame = 0
@@ -64,9 +64,9 @@ class Post:
         self._scope.cancel(reason="the request was given up")
 
     async def run(self) -> None:
-        """Waits for a free slot, sends the request and puts into the receive queue what comes back.
+        """Waits for a free slot, sends the request and puts the messages of its response into the receive queue.
 
-        An error that the request ends with is put there as a `~mcp_actors.abc.NoAnswer`.
+        An error of the request is put there as a `~mcp_actors.abc.NoAnswer`.
         """
         state = self._state
         try:
@@ -143,7 +143,7 @@ class Post:
     # -- what comes back -------------------------------------------------------------------------------------------
 
     async def _is_still_awaited(self) -> bool:
-        """Waits until the engine has processed what was received and returns whether it still waits for a response."""
+        """Waits until the engine has processed all frames and returns whether it still waits for a response."""
         if self._last_frame and self._is_awaited:
             self._processed = trio.Event()
             self._state.receive_queue.set_when_processed(self._last_frame, self._processed)
@@ -161,7 +161,7 @@ class Post:
         """Receives a body that is one message, and returns the error to raise if that is no response to the request.
 
         Raises:
-            McpError: the body is no message.
+            McpError: the body is not a message.
         """
         peer, method = self._state.peer, self._frame.method
         if not response.is_json:

@@ -1,4 +1,4 @@
-"""The queue of everything that a channel has received: many streams put frames, the engine's reader takes them."""
+"""The queue of the frames that a channel has received: many streams put them, and the engine's reader takes them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ReceiveQueue:
     async def take(self, max_frames: int = MAX_FRAMES) -> list[Frame]:
         """Waits for at least one frame. Cancelled, it has taken nothing.
 
-        The caller has processed what it took before.
+        The call also says that the caller has processed the frames that it took before.
 
         Raises:
             trio.ClosedResourceError: the queue was closed.
@@ -97,7 +97,7 @@ class ReceiveQueue:
             self._processed_events.append((number, event))
 
     def end(self, cause: BaseException | None) -> None:
-        """Accepts no more frames. What is in the queue can still be taken; then ``cause`` is what broke the channel."""
+        """Accepts no more frames. Those in the queue can still be taken; then `take` raises the end, with ``cause``."""
         if not self._ended:
             self._ended, self._cause = True, cause
             self._arrival.unpark_all()

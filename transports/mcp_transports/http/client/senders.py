@@ -1,4 +1,4 @@
-"""How a request reaches the server: through an HTTP client of httpx2, or on connections of our own."""
+"""The two senders of requests: one through an HTTP client of httpx2, and one on connections of our own."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RequestBody(httpx2.AsyncByteStream):
 
 
 class RawResponse(Protocol):
-    """A response as the library beneath gives it, whose body is still to come."""
+    """A response of httpx2 or httpcore2, whose body has not been read yet."""
 
     @property
     def status(self) -> int: ...
@@ -56,7 +56,7 @@ class RawResponse(Protocol):
 
     @property
     def extensions(self) -> Mapping[str, Any]:
-        """Those of httpcore2."""
+        """The response extensions of httpcore2."""
         ...
 
     def chunks(self) -> AsyncGenerator[bytes, None]:
@@ -78,7 +78,11 @@ class RequestSender(Protocol):
         ...
 
     async def send(self, method: str, headers: Headers, body: RequestBody | None) -> RawResponse:
-        """Sends a request and waits for the head of its response. Raises what httpx2 or httpcore2 raise."""
+        """Sends a request and waits for the head of its response.
+
+        Errors of httpx2 and httpcore2 are raised as they are; `HttpRequester` translates them. Cancelled, it closes the
+        connection, and the request may have been sent.
+        """
         ...
 
 
@@ -87,8 +91,8 @@ class ClientSender:
 
     Args:
         client: the client; it is not closed.
-        url: where to.
-        headers: come with every request.
+        url: the URL that the requests go to.
+        headers: headers that every request has.
         connect_timeout: seconds for a connection to be made.
     """
 
@@ -107,6 +111,12 @@ class ClientSender:
         return sender
 
     async def send(self, method: str, headers: Headers, body: RequestBody | None) -> RawResponse:
+        """Sends a request and waits for the head of its response; see `RequestSender.send`.
+
+        Raises:
+            ConnectFailed: the client's authorization or one of its event hooks failed.
+            LocalProtocolError: the client is closed.
+        """
         if self._client.is_closed:
             raise LocalProtocolError("the HTTP client that this transport was given is closed")
         request = self._client.build_request(
@@ -136,14 +146,14 @@ class _ClientResponse:
 
 
 class PooledSender:
-    """Sends on connections of our own, for servers that need little of what a whole HTTP client does.
+    """Sends on connections of our own, for servers that need few of the features of a whole HTTP client.
 
-    It knows the user and password of the URL, and cookies, by which load balancers find the right server again.
+    It sends the user and password of the URL, and cookies, by which load balancers find the right server again.
 
     Args:
         pool: the connections.
-        url: where to.
-        headers: come with every request.
+        url: the URL that the requests go to.
+        headers: headers that every request has.
     """
 
     def __init__(self, pool: ConnectionPool, url: httpx2.URL, headers: Headers) -> None:
@@ -222,7 +232,7 @@ class _PooledResponse:
     def chunks(self) -> AsyncGenerator[bytes, None]:
         if not self._is_encoded:
             return self._response.aiter_stream()
-        # A server may compress although we asked for identity. Decoding is what a whole client knows.
+        # A server may compress although we asked for identity. Only httpx2 has the decoders for that.
         stream = _EncodedStream(self._response)
         return httpx2.Response(self.status, headers=self.headers, stream=stream).aiter_bytes()
 

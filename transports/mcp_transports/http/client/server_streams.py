@@ -24,7 +24,7 @@ MAX_FIRST_ATTEMPTS = 5
 
 
 async def read_session_stream(state: SessionState) -> None:
-    """Keeps the GET stream of a session open, until the server says that it has none.
+    """Keeps the GET stream of a session open, until the server answers that it has none.
 
     MCP 2025-11-25, Transports, Listening for Messages from the Server. A server need not have such a stream, so nothing
     that goes wrong here ends the channel, except the end of the session.
@@ -71,7 +71,10 @@ async def read_http_sse_stream(
     MCP 2024-11-05, Transports, HTTP with SSE. The task has started when ``state.sse_endpoint`` is known.
 
     Raises:
-        McpError: the stream could not be opened or named no endpoint. After the start nothing is raised.
+        McpError: the stream could not be opened.
+        RemoteProtocolError: the stream named no endpoint, or one that must not be used.
+
+    After the start it raises nothing.
     """
     try:
         async with state.requester.request("GET", state.session.get_headers()) as response:
@@ -98,10 +101,10 @@ async def read_http_sse_stream(
 
 
 def _endpoint_url(state: SessionState, reference: str) -> httpx2.URL:
-    """Resolves the endpoint, which must have the origin of the stream: another would get our messages and credentials.
+    """Resolves the endpoint. It must have the origin of the stream, or another server would get our credentials.
 
     Raises:
-        RemoteProtocolError: it is no URL, or of another origin.
+        RemoteProtocolError: the endpoint is not a URL, or has another origin.
     """
     base = state.requester.url
     try:

@@ -1,4 +1,4 @@
-"""What all the requests and streams of one channel share."""
+"""The state that all the requests and streams of one channel share."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ EXPIRY_GRACE = 1.0
 
 @attrs.frozen(kw_only=True)
 class HttpClientOptions:
-    """How a channel behaves; times are seconds. `HttpClientTransport` documents them."""
+    """The options of a channel, as `HttpClientTransport` documents them. Times are in seconds."""
 
     listen: bool
     max_posts: int
@@ -56,7 +56,7 @@ class RequestInFlight(Protocol):
     started: bool
     """Whether the request has left the queue for a connection."""
     body_sent: trio.Event
-    """Set when the server has the whole request, or never will."""
+    """Set when the server has the whole request, or will never get it."""
 
     def response_no_longer_awaited(self) -> None:
         """Notes that the engine waits for no response any more."""
@@ -80,7 +80,7 @@ class HttpSession:
 
     @property
     def was_begun(self) -> bool:
-        """Whether what is in flight was sent as part of a session, even if that has expired meanwhile."""
+        """Whether the requests in flight were sent as part of a session, even if that has expired meanwhile."""
         return self.id is not None or self.has_expired
 
     def begin(self, response: HttpResponse, peer: str) -> None:
@@ -169,7 +169,7 @@ class SessionState:
         self.resumptions = Resumptions()
         self.post_limiter = trio.CapacityLimiter(options.max_posts)
         self.nursery: trio.Nursery | None = None
-        # Where to post once the server turned out to speak HTTP+SSE only.
+        # The URL to POST to, once the server turned out to speak HTTP+SSE only.
         self.sse_endpoint: HttpRequester | None = None
         self.broken: McpError | None = None
         self.requests: dict[int | str, RequestInFlight] = {}
@@ -185,8 +185,8 @@ class SessionState:
     def expire_session(self) -> None:
         """Ends the channel, because the server no longer knows the session.
 
-        Requests that were not started are told at once that they never ran. Those in flight have `EXPIRY_GRACE` seconds
-        in which the server may say the same of them, because a caller may repeat a request that never ran.
+        Requests that were not started fail at once with an error that says that they never ran. For those in flight the
+        server has `EXPIRY_GRACE` seconds to say the same, because a caller may repeat a request that never ran.
         """
         if self.session.has_expired or self.broken is not None or self.nursery is None:
             return
@@ -219,7 +219,7 @@ class SessionState:
         self._request_ended.unpark_all()
 
     def end(self, cause: McpError | None) -> None:
-        """Ends the channel. What arrived before can still be received. ``None`` is a clean end by the server."""
+        """Ends the channel. Frames that arrived before can still be received. ``None`` is a clean end by the server."""
         if self.broken is None:
             self.broken = cause or ConnectionLost(f"{self.peer} ended the stream that answers come on")
         self.receive_queue.end(cause)

@@ -1,4 +1,4 @@
-"""Reading event streams, and when to resume one that ended early."""
+"""Reads event streams, and decides when to resume one that ended early."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SHORTEST_BACKOFF = 0.1
 
 
 class StreamPosition:
-    """How far a stream was read, and how long to wait before it is resumed."""
+    """The position up to which a stream was read, and the delay before it is resumed."""
 
     def __init__(self) -> None:
         self.last_event_id: str | None = None
         self.retry: float | None = None
-        """Seconds, as the server said."""
+        """Seconds, as the server named them."""
         self.failures = 0
         """Attempts in a row that brought no event."""
 

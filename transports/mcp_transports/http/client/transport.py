@@ -1,4 +1,4 @@
-"""Opens HTTP channels: the URL, the options, and what the requests are sent with."""
+"""Opens HTTP channels: reads the URL and the options, and chooses the sender of the requests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SPARE_CONNECTIONS = 32
 # must not be repeated, because it may have been carried out. So we close idle connections before the server does.
 KEEPALIVE_EXPIRY = 4.0
 
-# The headers that the protocol sets. Nobody else may.
+# The headers that the protocol sets. A user must not set them.
 RESERVED = frozenset(
     {"accept", "content-type", "content-length", "transfer-encoding", "last-event-id", "mcp-session-id"}
     | {"mcp-protocol-version", "mcp-method", "mcp-name"}
@@ -57,11 +57,11 @@ class HttpClientTransport:
             because an answer to the server must not wait for the call that needs it. ``None``, the default, uses
             connections of its own, at less than half the cost. If the environment names a proxy for the URL, and the
             server is not on this machine, it makes a client that uses the proxy. Both end with the channel.
-        headers: come with every request. Those that the protocol sets are not allowed.
+        headers: headers that every request has. Those that the protocol sets are not allowed.
         max_message_bytes: the longest message in either direction, 16 MiB by default; a longer answer is refused and
             its stream closed.
-        listen: opens the stream of a session for messages that belong to no request (MCP 2025-11-25, Transports,
-            Listening for Messages from the Server). The default is true.
+        listen: whether to open the stream of a session, for messages that belong to no request (MCP 2025-11-25,
+            Transports, Listening for Messages from the Server). The default is true.
         max_posts: requests in flight at once, 128 by default; more wait. A ``subscriptions/listen`` counts for as long
             as it lasts.
         connect_timeout: seconds for a connection to be made, 10 by default. The deadlines of the client's calls bound
@@ -127,7 +127,7 @@ class HttpClientTransport:
                     await channel.aclose()
 
     async def _sender(self, stack: AsyncExitStack) -> RequestSender:
-        """Returns what sends the requests, and puts on the stack what has to be closed after it."""
+        """Returns the sender of the requests, and registers with the stack how to close what it uses."""
         max_connections = self._options.max_posts + SPARE_CONNECTIONS
         client = self._client
         if client is None and self._socket is None and _has_proxy(self._url):

@@ -1,4 +1,4 @@
-"""The bytes under a connection: a socket of the system, or any `trio.abc.Stream` (TLS, memory)."""
+"""The byte stream under an HTTP connection: a socket, or any `trio.abc.Stream` (TLS, memory)."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from mcp_transports._poller import Poller
 
 __all__ = ["RECEIVE_BYTES", "ByteReceiver", "ByteStream", "SocketByteStream", "WrappedByteStream"]
 
-# One read: a loopback segment, and what a kernel's buffer usually holds.
+# Bytes of one read: a loopback segment, and the usual content of a kernel's buffer.
 RECEIVE_BYTES = 64 * 1024
 # Seconds for the closing messages of TLS, which a peer that is gone never reads.
 _CLOSE_TIME = 1.0
 
 
 class ByteReceiver(Protocol):
-    """The connection, as far as what it receives is concerned. Only `wait_to_read` may wait."""
+    """The methods of a connection that a byte stream calls for received bytes. Only `wait_to_read` may wait."""
 
     def received(self, data: bytes | memoryview) -> bool:
         """Takes bytes and returns whether more may follow. A view is valid until this returns."""
 
     def peer_ended(self) -> None:
-        """The peer sends nothing more."""
+        """Notes that the peer sends nothing more."""
 
     def lost(self) -> None:
-        """The connection broke."""
+        """Notes that the stream broke."""
 
     def crashed(self, error: BaseException) -> None:
-        """One of these methods raised ``error``."""
+        """Called when another method has raised ``error``."""
 
     async def wait_to_read(self) -> None:
         """Waits until more may be read, after `received` returned false."""
 
 
 class ByteStream(ABC):
-    """Bytes in, bytes out. At most one task reads and one task writes.
+    """A stream of bytes in both directions. At most one task reads and one task writes.
 
     Args:
         peer: The peer's address, for the log and for requests.
@@ -59,15 +59,15 @@ class ByteStream(ABC):
 
     @abstractmethod
     async def read(self, receiver: ByteReceiver) -> None:
-        """Gives ``receiver`` what arrives, until the peer ends, the connection breaks or `stop_reading` is called."""
+        """Gives ``receiver`` the bytes that arrive, until the peer ends, it breaks or `stop_reading` is called."""
 
     @abstractmethod
     def stop_reading(self) -> None:
-        """Takes no further byte, from now on; `read` returns."""
+        """Has `read` return without taking another byte."""
 
     @abstractmethod
     def send_now(self, data: bytes) -> int:
-        """Sends what can be sent without waiting and returns how many bytes that were.
+        """Sends as many bytes as can be sent without waiting, and returns their number.
 
         Raises:
             trio.BrokenResourceError: The connection broke.
@@ -75,7 +75,7 @@ class ByteStream(ABC):
 
     @abstractmethod
     async def send_some(self, data: bytearray) -> int:
-        """Waits until some of ``data`` was sent and returns how many bytes that were.
+        """Waits until some of ``data`` was sent, and returns the number of bytes.
 
         Raises:
             trio.BrokenResourceError: The connection broke.
@@ -83,19 +83,19 @@ class ByteStream(ABC):
 
     @abstractmethod
     def half_close(self) -> bool:
-        """Tells the peer that nothing more comes. Returns false where that cannot be told without closing."""
+        """Ends the sending direction. Returns false if the protocol below cannot do that without closing both."""
 
     @abstractmethod
     def close_now(self) -> None:
-        """Closes as far as that needs no waiting, once `read` has returned and nothing is being sent."""
+        """Closes as much as is possible without waiting, once `read` has returned and nothing is being sent."""
 
     @abstractmethod
     def as_trio_stream(self) -> trio.abc.Stream:
-        """Returns the same connection for another protocol. From then on only that is used, until `aclose`."""
+        """Returns the same connection for another protocol, which alone uses it until `aclose`."""
 
     @abstractmethod
     async def aclose(self, *, graceful: bool) -> None:
-        """Closes, and if ``graceful`` sends what the protocol below has for that, for at most a second."""
+        """Closes the stream. If ``graceful``, it sends the closing messages of TLS first, for at most a second."""
 
 
 class SocketByteStream(ByteStream):
@@ -104,7 +104,7 @@ class SocketByteStream(ByteStream):
     Args:
         connected: The socket, which is not blocking. It is closed by `aclose`.
         poller: Waits for the socket.
-        buffer: Where bytes are received.
+        buffer: The memory into which bytes are received.
         peer: The peer's address.
     """
 

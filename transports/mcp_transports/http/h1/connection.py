@@ -1,6 +1,6 @@
-"""One HTTP/1.1 connection: reads requests, hands them to the application, sends the answers in their order.
+"""One HTTP/1.1 connection: reads requests, gives them to the application, and sends the answers in their order.
 
-The states are in `connection_states`. The ticker of the server keeps the times, by `deadline` and `expire`.
+The states are in `connection_states`. The ticker of the server enforces the time limits, by `deadline` and `expire`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Connection:
     """Serves one byte stream; run `serve` in a task of its own.
 
     Args:
-        server: What it shares with the other connections.
-        stream: Its bytes. `serve` closes it.
+        server: The state that it shares with the other connections.
+        stream: The byte stream, which `serve` closes.
     """
 
     __slots__ = (
@@ -100,7 +100,7 @@ class Connection:
 
     @property
     def deadline(self) -> float:
-        """When `expire` is due."""
+        """The time at which `expire` is due."""
         return min(self.read_deadline, self._output.deadline)
 
     def _change(self, event: ConnectionEvent) -> None:
@@ -133,15 +133,15 @@ class Connection:
             self._close()
             raise
         if self._successor is not None or not self._output.unsent:
-            # A nursery that closes takes no task any more, so nothing may start one. Unsent bytes have theirs.
+            # A nursery that closes takes no further task, so none may be started. Unsent bytes have a task by now.
             self._close()
         if self._successor is None and self.gone:
             self._stream.close_now()  # the peer need not wait for tasks that outlive their answers
 
-    # -- what is received -------------------------------------------------------------------------------------------
+    # -- receiving --------------------------------------------------------------------------------------------------
 
     def received(self, data: bytes | memoryview) -> bool:
-        """Takes what the peer sent, and returns whether more may be read before something is answered."""
+        """Takes bytes of the peer, and returns whether more may be read before a request is answered."""
         state, server, pipeline, parser = self.state, self._server, self._pipeline, self._parser
         if state is not _IDLE and state is not _READING and state is not _ANSWERING:
             return True  # dropped
@@ -193,19 +193,19 @@ class Connection:
         self.read_deadline = math.inf
         await self._pipeline.wait_until_resumed()
         if self._parser is not None:
-            # The clocks of a request that is half read start anew, because it was we who did not read.
+            # The time limits of a request that is half read begin anew, because the delay was ours.
             self._parser.message.body_began = None
             self._restart_clock(self._parser, "between")
 
     def peer_ended(self) -> None:
-        """The peer sends nothing more."""
+        """Notes that the peer sends nothing more."""
         if self._response is not None or self._pipeline.waiting:
             self.lost()
         elif self._output.unsent:
             self._take_no_more()
 
     def _take_no_more(self) -> None:
-        """Takes no further request. Those that wait are still answered."""
+        """Stops taking requests. Those that wait are still answered."""
         self._change(_LAST)
         self.read_deadline = math.inf
         if self._parser is not None:
@@ -243,13 +243,13 @@ class Connection:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Changes the state after something was received, answered or sent, and does what that brings."""
+        """Updates the state after something was received, answered or sent, and begins whatever the new state needs."""
         parser = self._parser
         if self._response is not None or self._pipeline.waiting:
             if parser is None:
                 self.read_deadline = math.inf
             if self._response is None and not self._output.full:
-                # Not from here, which may be any task, in the middle of something else.
+                # In a task of its own, because this may run in any task, while the application writes an answer.
                 self.start(HTTP_SERVE, self._answer_later)
             return
         server = self._server
@@ -285,7 +285,7 @@ class Connection:
         else:
             self._end()
 
-    # -- what a response needs --------------------------------------------------------------------------------------
+    # -- sending, called by `Response` ------------------------------------------------------------------------------
 
     def send(self, data: bytes) -> None:
         """Sends or buffers a part of the current answer."""
@@ -340,14 +340,14 @@ class Connection:
         await self._output.drained()
 
     def sent(self) -> None:
-        """Nothing is unsent any more."""
+        """Notes that every byte was sent."""
         if self.state is not _CLOSED:
             self._go_on()
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
-        """A deadline has passed."""
+        """Applies the time limit whose deadline has passed."""
         if self._output.deadline <= now:
             log.info("a peer takes no bytes and is dropped", peer=self._stream.peer, unsent=self.unsent)
             self.lost()
@@ -362,21 +362,21 @@ class Connection:
             self._end()
 
     def stop(self) -> None:
-        """Closes the connection if it is idle; otherwise it ends behind the answers that are outstanding."""
+        """Closes the connection if it is idle; otherwise the connection ends after its outstanding answers."""
         if self.state is _IDLE and not self._output.unsent:
             self._end()
 
     def _end(self) -> None:
-        """Ends a connection of which nothing is outstanding: its task wakes, closes the stream and returns."""
+        """Ends a connection that has nothing outstanding: its task wakes, closes the stream and returns."""
         self._close()
         self._stream.stop_reading()
 
     def crashed(self, error: BaseException) -> None:
-        """A task of this connection, or one that serves it, raised ``error``, which is logged already."""
+        """Ends the connection, because a task of it, or one that serves it, raised ``error``. It is logged already."""
         self.lost()
 
     def lost(self) -> None:
-        """Nothing can be sent any more: cancels the tasks, and calls `Response.on_gone`."""
+        """Ends a connection that broke: cancels the tasks, and calls `Response.on_gone`."""
         if self.state is not _CLOSED:
             self._nursery.cancel_scope.cancel()
             self._close()

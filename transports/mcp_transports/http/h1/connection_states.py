@@ -1,12 +1,12 @@
-"""The life of an HTTP/1.1 connection as a table; nothing else decides what it does next.
+"""The states of an HTTP/1.1 connection, as a table; nothing else decides what the connection does next.
 
 Rules (RFC 9112 section 9):
 
 * A client may send further requests before it has an answer (pipelining); they are answered in their order.
-* After the last answer that a connection will carry, because a side asked for that or because what came was no request,
+* After the last answer that a connection will carry, because a side asked for that or because a request was malformed,
   the server takes no further request. It closes its own half and goes on reading for a while, since closing both
-  halves at once could take the answer away from a client that is still sending.
-* A client that closes its sending half while an answer is outstanding counts as gone: TCP cannot tell that from a
+  halves at once could lose the answer of a client that is still sending.
+* A client that closes its sending half while an answer is outstanding counts as gone: over TCP that looks like a
   close, and a disconnect has to cancel the work. When the answer is complete by then, it is still sent.
 
 Whether bytes are unsent is no state: a slow reader may be sending its next request at the same time. It decides which
@@ -31,9 +31,9 @@ class ConnectionState(Enum):
     ANSWERING = "answering"
     """An answer is outstanding. Further requests are read and wait."""
     DRAINING = "draining"
-    """No further request is taken. Outstanding answers are made, unsent bytes go out; what comes is dropped."""
+    """No further request is taken. Outstanding answers are made and sent; received bytes are dropped."""
     LINGERING = "lingering"
-    """Everything is sent and our half is closed. What still comes is dropped, for `HttpLimits.linger_time`."""
+    """Everything is sent and our half is closed. Received bytes are dropped, for `HttpLimits.linger_time`."""
     UPGRADED = "upgraded"
     """Another protocol has the byte stream."""
     CLOSED = "closed"
@@ -55,7 +55,7 @@ class ConnectionEvent(Enum):
 _STATE, _EVENT = ConnectionState, ConnectionEvent
 _OPEN = (_STATE.IDLE, _STATE.READING, _STATE.ANSWERING)
 
-# An event changes nothing in a state with which it is missing here.
+# A pair that is missing here leaves the state as it is.
 NEXT_STATE: dict[tuple[ConnectionState, ConnectionEvent], ConnectionState] = {
     (_STATE.IDLE, _EVENT.BYTES): _STATE.READING,
     (_STATE.IDLE, _EVENT.REQUEST): _STATE.ANSWERING,

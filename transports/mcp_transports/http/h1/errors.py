@@ -1,4 +1,4 @@
-"""What this server raises beside the exceptions of the system and of Trio."""
+"""The exceptions of this HTTP server, beside those of the system and of Trio."""
 
 from __future__ import annotations
 

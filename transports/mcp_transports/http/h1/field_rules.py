@@ -1,4 +1,4 @@
-"""What may stand in the head of a request, beside what llhttp checks: methods, hosts, targets, header names."""
+"""The rules for the head of a request that llhttp does not check: methods, hosts, targets, header names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 __all__ = ["ABSOLUTE_FORM", "HOST", "LOWER_NAMES", "METHODS", "METHOD_AND_BLANK", "SINGLE_VALUED"]
 
-# What HTTP resources of any kind may answer; CONNECT, TRACE and WebDAV's are nothing for a server of this kind.
+# The methods that a resource may answer. This server is neither a proxy nor a WebDAV server, so it has no others.
 METHODS = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")}
 METHOD_AND_BLANK = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,32} ")
 # RFC 3986 section 3.2.2 and the port; no user information, which RFC 9110 section 4.2.4 forbids in requests.
@@ -19,7 +19,7 @@ _USUAL_NAMES = """
     Mcp-Session-Id Mcp-Protocol-Version Origin Pragma Referer Sec-Fetch-Dest Sec-Fetch-Mode Sec-Fetch-Site
     Transfer-Encoding Upgrade User-Agent X-Forwarded-For X-Forwarded-Host X-Forwarded-Proto
 """
-# Saves decoding for the spellings that clients use.
+# Names need no decoding if they have one of the spellings that clients use.
 LOWER_NAMES = {
     spelling.encode(): name.lower() for name in _USUAL_NAMES.split() for spelling in (name, name.lower())
 }

@@ -1,4 +1,4 @@
-"""What one HTTP listener lets its peers have: every bound, its default and the reason for it."""
+"""The limits of one HTTP listener: every bound on its peers, its default and the reason for it."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class HttpLimits:
     whole answer may be longer when nothing else is unsent."""
 
     write_timeout: float = attrs.field(default=30.0, validator=_positive)
-    """How long a peer may take none of the bytes that wait for it before it is dropped."""
+    """Seconds for which a peer may take none of the bytes that wait for it. Over it the connection is dropped."""
 
     linger_time: float = attrs.field(default=2.0, validator=_positive)
-    """How long we read and forget what a peer still sends after our last answer: closing at once would reset the
-    connection and could take that answer away from it (RFC 9112 section 9.6)."""
+    """Seconds for which bytes that a peer sends after our last answer are read and dropped: closing at once would
+    reset the connection, and the answer could be lost (RFC 9112 section 9.6)."""

@@ -1,4 +1,4 @@
-"""Listening sockets for HTTP: those of every binding, with a TLS context and a URL."""
+"""Listening sockets for HTTP: those of `mcp_transports._sockets`, with a TLS context and a URL."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def open_tcp(
     Args:
         host: As for `bind_tcp`.
         port: As for `bind_tcp`.
-        ssl_context: TLS is spoken with it.
+        ssl_context: The context of TLS; ``None`` for plain HTTP.
         backlog: As for `bind_tcp`.
 
     Raises:

@@ -2,9 +2,9 @@
 
 llhttp in its strict mode, which is the default, already refuses: a length beside chunked, two lengths, a list of
 lengths, bare CR or LF as line endings of heads, trailers and chunks, folded lines, blanks before the colon, bad names
-and values, NUL, malformed and overflowing chunk sizes, chunked twice or not last. It lets pass what is refused here:
-versions that are not ours, other transfer codings, missing and repeated ``Host``, methods that nobody serves here,
-and anything that is merely long.
+and values, NUL, malformed and overflowing chunk sizes, chunked twice or not last. This module refuses what llhttp lets
+pass: versions other than 1.0 and 1.1, other transfer codings, missing and repeated ``Host``, methods that this server
+does not have, and anything that is too long.
 
 llhttp ends a request that asks for another protocol at its head. RFC 9110 section 7.8 lets a server ignore that wish,
 so the body has to be read all the same: see `RequestParser._ignore_upgrade`.
@@ -36,7 +36,7 @@ State = Literal["between", "head", "body"]
 
 # Framing may cost so many bytes for each byte of a chunked body ("1\r\nx\r\n" costs five), beside a head's worth.
 _CHUNK_OVERHEAD = 8
-# Digits of 2**64, which llhttp holds lengths to; leading zeros would be counted for ever.
+# Digits of 2**64, the limit of llhttp for lengths. It would accept any number of leading zeros.
 _LONGEST_LENGTH = 20
 
 
@@ -62,7 +62,7 @@ class _Target(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Message(msgspec.Struct, gc=False):
-    """The request that is being read."""
+    """The state of the request that is being read."""
 
     url: bytes = b""
     lines: int = 0
@@ -82,7 +82,7 @@ class _Message(msgspec.Struct, gc=False):
     parts: list[bytes] = []
     body_size: int = 0
     body_began: float | None = None
-    """Set and used by the connection, for the time limit of the body."""
+    """The time at which the body began; set and used by the connection, for the time limit of the body."""
 
 
 _NO_MESSAGE = _Message()
@@ -127,7 +127,7 @@ class RequestParser:
         self.finished = False
 
     def close(self) -> None:
-        """Drops the C parser, which refers to this object, and everything that is half read."""
+        """Drops the C parser, which refers to this object, and any request that is read in part."""
         del self._http
         self.message = _NO_MESSAGE
         self._headers, self.ready = {}, []
@@ -160,7 +160,7 @@ class RequestParser:
             self.refuse(400, "the chunk framing is too long")
 
     def refuse(self, status: int, reason: str) -> None:
-        """Gives up the request that is being read: a `MalformedRequest` stands in its place."""
+        """Replaces the request that is being read by a `MalformedRequest`."""
         self.finished = True
         self.message.expects_continue = False
         self.ready.append(MalformedRequest(status, reason))
@@ -168,7 +168,7 @@ class RequestParser:
     # -- called by llhttp -------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """The first byte of a request line."""
+        """Begins a request, at the first byte of its request line."""
         if self._replaying:
             return
         if self.finished:
@@ -178,7 +178,7 @@ class RequestParser:
         self.message = _Message(is_first=not self.ready)
 
     def on_url(self, url: bytes) -> None:
-        """A piece of the target."""
+        """Takes a piece of the target."""
         if self._replaying:
             return
         message = self.message
@@ -187,7 +187,7 @@ class RequestParser:
             self._stop(414, "the request target is too long")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header line, or one of a chunked body's trailer."""
+        """Takes a header line, or one of a chunked body's trailer."""
         if self.state == "body":
             # RFC 9110 section 6.5.1 lets a recipient drop trailers; they are counted all the same.
             if not self._replaying:
@@ -212,7 +212,7 @@ class RequestParser:
         headers[key] += ("; " if key == "cookie" else ", ") + text
 
     def on_headers_complete(self) -> None:
-        """The empty line after the head: everything that can be refused without the body is refused here."""
+        """Ends the head, and refuses every request that can be refused without its body."""
         if self._replaying:
             self._replaying = False
             return
@@ -253,7 +253,7 @@ class RequestParser:
         self._fresh = True
 
     def on_body(self, data: bytes) -> None:
-        """A piece of the body, without framing."""
+        """Takes a piece of the body, without framing."""
         message = self.message
         message.body_size += len(data)
         if message.body_size > self._limits.body_bytes:
@@ -261,7 +261,7 @@ class RequestParser:
         message.parts.append(data)
 
     def on_message_complete(self) -> None:
-        """The last byte of a request."""
+        """Ends a request, at its last byte."""
         message = self.message
         if message.upgrade:
             return  # llhttp takes what follows for another protocol and has not read the body
@@ -269,7 +269,7 @@ class RequestParser:
         assert request is not None
         request.body = parts[0] if len(parts) == 1 else b"".join(parts)
         self.ready.append(request)
-        # A parser that waits for its next request keeps nothing of this one alive.
+        # A parser that waits for its next request must not hold memory of this one.
         self._headers = {}
         self.message = _NO_MESSAGE
         self.state = "between"
@@ -279,7 +279,7 @@ class RequestParser:
     # -- parts of the above -----------------------------------------------------------------------------------------
 
     def _read_target(self, method: str) -> _Target:
-        """RFC 9112 section 3.2: origin-form; absolute-form, which replaces ``Host``; for OPTIONS ``*``."""
+        """Reads the target (RFC 9112 section 3.2): origin-form, absolute-form, which replaces ``Host``, or ``*``."""
         message = self.message
         target = message.url.decode("latin-1")
         if "#" in target:

@@ -11,7 +11,7 @@ __all__ = ["Pipeline"]
 
 
 class Pipeline:
-    """A queue, with the bound up to which a connection reads ahead of its answers."""
+    """A queue of requests, with the bound up to which a connection reads ahead of its answers."""
 
     __slots__ = ("_limits", "_resumed", "has_refusal", "read_ahead", "waiting")
 
@@ -26,12 +26,12 @@ class Pipeline:
 
     @property
     def is_full(self) -> bool:
-        """Whether so much was read ahead that no more must be read now."""
+        """Whether so much was read ahead that nothing more may be read now."""
         limits = self._limits
         return self.read_ahead > limits.pipelined_bytes or len(self.waiting) > limits.pipelined_requests
 
     def resume(self) -> None:
-        """Everything is answered, or nothing is going to be: reads on."""
+        """Lets reading go on, because every request is answered or none will be."""
         self.read_ahead = 0
         if self._resumed is not None:
             self._resumed.set()

@@ -8,7 +8,7 @@ __all__ = ["MalformedRequest", "Request"]
 
 
 class Request(msgspec.Struct, gc=False):
-    """One complete HTTP request. Nothing in it is decoded further than said here."""
+    """One complete HTTP request. The fields are decoded only as far as their descriptions say."""
 
     method: str
     target: str
@@ -16,7 +16,7 @@ class Request(msgspec.Struct, gc=False):
     path: str
     """The target's path, percent-encoding untouched."""
     query: str
-    """What follows the ``?``, or nothing."""
+    """The part of the target after ``?``; empty without one."""
     headers: dict[str, str]
     """Lower-case names, and latin-1 values without surrounding blanks. Repeated list-valued headers are joined with
     ", " (cookies with "; "). A request that repeats a header with a single value is refused."""
@@ -35,7 +35,7 @@ class Request(msgspec.Struct, gc=False):
 
 
 class MalformedRequest(msgspec.Struct, gc=False):
-    """Bytes that are no request, or too much of one. The connection is closed behind the answer to it."""
+    """A request that is malformed or over a limit. The connection is closed after the answer to it."""
 
     status: int
     reason: str

@@ -53,7 +53,7 @@ Successor = Callable[[trio.abc.Stream], Awaitable[None]]
 
 
 class ResponseClock(Protocol):
-    """The time, as far as an answer is concerned."""
+    """The attributes of the server's clock that an answer uses."""
 
     heads: dict[int, bytes]
     """By status: the status line and the date, which change once a second. Filled here, emptied by the owner."""
@@ -61,7 +61,7 @@ class ResponseClock(Protocol):
 
 
 class ResponseServer(Protocol):
-    """The server, as far as an answer is concerned."""
+    """The attributes of the server that an answer uses."""
 
     stopping: bool
 
@@ -70,7 +70,7 @@ class ResponseServer(Protocol):
 
 
 class ResponseConnection(Protocol):
-    """The connection, as far as an answer is concerned."""
+    """The methods of the connection that an answer uses."""
 
     @property
     def gone(self) -> bool: ...
@@ -168,7 +168,7 @@ class Response:
         if self._closes or self._http10 or self._server.stopping:
             extra += self._connection_line()
         if status == 204 or status == 304:
-            # RFC 9110 section 6.4.1: these never have a body, and 204 has no length.
+            # RFC 9110 section 6.4.1: these statuses never have a body, and 204 has no length.
             data = b"%b%b\r\n" % (head, extra)
         else:
             content = b"" if self._head_only else body
@@ -301,13 +301,13 @@ class Response:
             log.debug("a peer left before it was answered", reason=str(error))
 
     def peer_left(self, peer: str) -> None:
-        """Calls ``on_gone``, and logs what it raises."""
+        """Calls ``on_gone``, and logs any error of it."""
         if self.on_gone is not None:
             with Containment(HTTP_RESPONSE, None, {"peer": peer}):
                 self.on_gone()
 
     def app_raised(self, error: BaseException, peer: str) -> None:
-        """Logs what the application raised instead of answering, and ends the answer."""
+        """Logs an error that the application raised instead of answering, and ends the answer."""
         with Containment(HTTP_RESPONSE, lambda _: self.fail(), {"peer": peer}):
             raise error
 
@@ -320,7 +320,7 @@ class Response:
             self.abort()
 
     def refuse(self, status: int, reason: str, headers: Headers = ()) -> None:
-        """Answers bytes that were no request, and closes the connection."""
+        """Answers a malformed request, and closes the connection."""
         self._closes = True
         text = f"{status} {http.HTTPStatus(status).phrase}: {reason}\n"
         self.answer(status, text.encode(), content_type="text/plain", headers=headers)

@@ -30,9 +30,10 @@ class HttpServer:
     again when they fail (`mcp_actors.supervision`).
 
     Args:
-        app: Called where requests are read, so it must not block; what takes time goes to `Response.run`.
-        listeners: Where to accept; `serve` closes them.
-        limits: What peers may take.
+        app: The application. It is called where requests are read, so it must not block; long work is for
+            `Response.run`.
+        listeners: The listening sockets, which `serve` closes.
+        limits: The bounds on peers.
     """
 
     def __init__(self, app: App, listeners: Sequence[HttpListener], limits: HttpLimits | None = None) -> None:
@@ -49,7 +50,7 @@ class HttpServer:
 
     @property
     def app(self) -> App:
-        """The application; another one is called from the next request on."""
+        """The application. A new value is called from the next request on."""
         return self._state.app
 
     @app.setter
@@ -57,7 +58,7 @@ class HttpServer:
         self._state.app = app
 
     def statistics(self) -> ConnectionCounts:
-        """Returns what is going on now, and what was."""
+        """Returns a snapshot of the counters."""
         return self._state.statistics()
 
     async def serve(
@@ -70,8 +71,8 @@ class HttpServer:
 
         Once ``stopping`` is set nothing is accepted any more, idle connections are closed, and every answer that
         begins from then on closes its connection. That may take as long as an answer takes: a caller that has a
-        deadline cancels. Cancelled, it closes everything at once. The listeners are closed when it returns, however
-        that comes about.
+        deadline cancels. Cancelled, it closes everything at once. The listeners are always closed when it returns or
+        raises.
         """
         state = self._state
         stopping = trio.Event() if stopping is None else stopping

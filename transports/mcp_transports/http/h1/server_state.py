@@ -1,4 +1,4 @@
-"""What the connections of one server share: time, parsers, a receive buffer, a poller, a ticker, counters."""
+"""The state that the connections of one server share: time, parsers, a receive buffer, a poller, counters."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ConnectionCounts:
     requests: int
     """Handed to the application."""
     refused: int
-    """Answered by the server itself because what came was no request, was too much or took too long."""
+    """Answered by the server itself, because they were malformed, too long or too slow."""
     rejected: int
     """Connections turned away because too many were open."""
     lost: int
@@ -98,8 +98,8 @@ class ServerState:
     """Shared by all connections of a server.
 
     Args:
-        app: Called with each request and its response; must not wait.
-        limits: What peers may take.
+        app: The application, called with each request and its response. It must not wait.
+        limits: The bounds on peers.
     """
 
     def __init__(self, app: App, limits: HttpLimits) -> None:
@@ -115,12 +115,12 @@ class ServerState:
         self.requests = self.refused = self.rejected = self.lost = 0
 
     def close(self) -> None:
-        """Frees what is kept for later requests."""
+        """Closes the poller, and the parsers that are kept for later requests."""
         self.poller.close()
         self.parsers.close()
 
     def statistics(self) -> ConnectionCounts:
-        """Returns what is going on now, and what was."""
+        """Returns a snapshot of the counters."""
         members = self.ticker.members
         return ConnectionCounts(
             connections=len(members),

@@ -1,7 +1,8 @@
 """One address for several applications: one for HTTP, and others for the requests that ask for a WebSocket.
 
-A page, a proxy and a firewall know one port. So a transport that is to serve where another one of this process listens
-already joins it there, if their requests can be told apart: by whether they ask for a WebSocket, and by their path.
+A web page, a proxy and a firewall are configured for one port. So a transport may serve at an address where another one
+of this process already listens, if their requests can be distinguished: by whether they ask for a WebSocket, and by
+their path.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class SharedPort:
         self.server = HttpServer(self, listeners, limits)
         self.ssl_context = ssl_context
         self.done = trio.Event()
-        # By the path of their WebSockets; the one under None gets every other request.
+        # The applications by the path of their WebSockets. The one under None gets every other request.
         self._apps: dict[str | None, App] = {}
 
     def __contains__(self, path: str | None) -> bool:
@@ -64,12 +65,12 @@ class SharedPort:
         self._route()
 
     def _route(self) -> None:
-        # One application alone is called without a detour.
+        # A single application is called directly.
         self.server.app = next(iter(self._apps.values())) if len(self._apps) == 1 else self
 
 
 class PortShare:
-    """One application's part of an address; the application that opened the address serves for all."""
+    """One application's part of an address. The application that opened the address serves the connections of all."""
 
     def __init__(self, shared: SharedPort, *, owner: bool) -> None:
         self._shared = shared
@@ -107,10 +108,10 @@ async def share_port(
 
     Args:
         where: The address.
-        app: Called with the requests.
-        ssl_context: For TLS.
-        limits: What peers may take. An address that is joined keeps the limits of the application that opened it.
-        upgrades: Whether ``app`` wants nothing but the WebSocket requests for its path.
+        app: The application, called with the requests.
+        ssl_context: The context of TLS; ``None`` for plain HTTP.
+        limits: The bounds on peers. An address that is joined keeps the limits of the application that opened it.
+        upgrades: Whether ``app`` gets only the requests that ask for a WebSocket at its path.
 
     Raises:
         ListenError: The address cannot be listened at, or is served with another ``ssl_context``.

@@ -17,20 +17,20 @@ __all__ = ["WriteBuffer"]
 
 
 class ByteSender(Protocol):
-    """The connection, as far as what it sends is concerned. Its methods must not wait."""
+    """The methods of a connection that its `WriteBuffer` calls. They must not wait."""
 
     def sent(self) -> None:
-        """The buffer has become empty."""
+        """Called when the buffer has become empty."""
 
     def lost(self) -> None:
-        """The connection broke."""
+        """Called when the stream broke."""
 
     def start(self, kind: TaskKind, fn: Callable[[], Awaitable[None]]) -> None:
         """Starts a task of the connection."""
 
 
 class WriteBuffer:
-    """Sends without waiting what the kernel takes; a task that exists only while it is needed sends the rest."""
+    """Sends as much as the kernel takes without waiting; a task that exists only while it is needed sends the rest."""
 
     __slots__ = (
         "_clock",
@@ -56,7 +56,7 @@ class WriteBuffer:
         self.full = False
         """Whether more than ``HttpLimits.write_buffer`` is unsent."""
         self.deadline = math.inf
-        """When the peer must have taken some of what is unsent."""
+        """The time at which the peer must have taken some of the unsent bytes."""
 
     @property
     def unsent(self) -> int:
@@ -68,7 +68,7 @@ class WriteBuffer:
         return bool(self._unsent) and self.unsent + more > self._limits.max_buffered
 
     def send(self, data: bytes) -> None:
-        """Sends ``data``, or keeps what cannot be sent now. Does nothing once closed."""
+        """Sends ``data``, or keeps the part that cannot be sent now. Does nothing once closed."""
         if self._closed:
             return
         if self._unsent:
@@ -92,7 +92,7 @@ class WriteBuffer:
         """Waits until the buffer is not `full`. Always a checkpoint; cancelling it loses nothing.
 
         Raises:
-            trio.BrokenResourceError: The connection ended before.
+            trio.BrokenResourceError: The connection ended first.
         """
         await trio.lowlevel.checkpoint()
         while self.full:
@@ -103,7 +103,7 @@ class WriteBuffer:
             raise trio.BrokenResourceError("the peer is gone, or took nothing for too long")
 
     def close(self) -> None:
-        """Drops what is unsent, sends nothing more, and lets `drained` raise."""
+        """Drops the unsent bytes, sends nothing more, and has `drained` raise."""
         self._closed = True
         self._unsent = None
         self.deadline = math.inf

@@ -1,7 +1,7 @@
-"""The endpoint: what becomes of an HTTP request. It serves both eras and HTTP+SSE, parses no JSON and holds no session.
+"""The endpoint: routes HTTP requests of both eras and of HTTP+SSE. It parses no JSON and holds no session.
 
-A request is refused by the first of these that fails: Host and Origin (403), the path (404), the method (405), who sent
-it (``authenticate``), its media types (415, 406). What is left is the engine's to judge.
+A request is refused by the first of these checks that fails: Host and Origin (403), the path (404), the method (405),
+the principal (``authenticate``), the media types (415, 406). The engine checks the message.
 
 MCP 2025-11-25, Transports, Streamable HTTP; MCP 2026-07-28, Streamable HTTP; MCP 2024-11-05, Transports, HTTP with SSE.
 """
@@ -47,7 +47,7 @@ from mcp_transports.http.server.status_tables import LEGACY_STATUSES, MODERN_STA
 __all__ = ["Authenticate", "Endpoint", "EndpointPaths"]
 
 Authenticate = Callable[[Request], "str | Refusal | Awaitable[str | Refusal | None] | None"]
-# Serves one method at one path, for a principal: it answers, or returns what is left to do.
+# Serves one method at one path, for a principal: it answers, or returns a function that waits and answers then.
 Route = Callable[[HttpExchange, "str | None"], "Continuation | None"]
 
 # A message that stands in for the body of GET and DELETE, which have none: the engine is given it to check
@@ -60,11 +60,11 @@ class EndpointPaths:
     """The paths that are served."""
 
     streamable: str
-    """Streamable HTTP, of both eras."""
+    """The path of Streamable HTTP, of both eras."""
     sse: str | None = None
-    """The event streams of HTTP+SSE; ``None`` where it is not served."""
+    """The path of the event streams of HTTP+SSE; ``None`` where it is not served."""
     messages: str = "/messages"
-    """What clients of HTTP+SSE POST to."""
+    """The path to which clients of HTTP+SSE POST."""
 
 
 class Endpoint:
@@ -73,11 +73,11 @@ class Endpoint:
     Args:
         handler: The engine.
         origin_policy: Decides about ``Host`` and ``Origin``.
-        settings: What is common to all streams.
+        settings: The settings of all streams.
         paths: The paths that are served.
-        sessions: The sessions of legacy clients; ``None`` where those are served without.
+        sessions: The sessions of legacy clients; ``None`` where they are served without sessions.
         http_sse: The connections of HTTP+SSE; ``None`` where it is not served.
-        authenticate: Returns, or is awaited for, who a request is from, or why it is refused.
+        authenticate: Returns, or is awaited for, the principal that sent a request, or a refusal.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Endpoint:
         )
 
     def __call__(self, request: Request, response: Response) -> None:
-        """Answers a request, now or later. Never waits; what it raises the HTTP server answers with 500."""
+        """Answers a request, now or later. Never waits. The HTTP server answers an error of it with 500."""
         headers = request.headers
         host, origin = headers.get("host"), headers.get("origin")
         policy = self._origin_policy
@@ -131,7 +131,7 @@ class Endpoint:
             exchange.run(continuation)
 
     def stop(self) -> None:
-        """Takes no new work from now on, and ends the streams that would never end by themselves. Never raises."""
+        """Stops taking new work, and ends the streams that would never end by themselves. Never raises."""
         if self._sessions is not None:
             self._sessions.close_standalone()
 
@@ -143,7 +143,7 @@ class Endpoint:
     # -- before the protocol ---------------------------------------------------------------------------------------
 
     def _refuse(self, exchange: HttpExchange, verdict: Verdict, routes: dict[str, Route] | None) -> None:
-        """Answers what leads nowhere, and CORS preflights."""
+        """Answers a request that is refused or has no route, and CORS preflights."""
         request = exchange.request
         if verdict.refusal is not None:
             exchange.refuse(Refusal(403, verdict.refusal))
@@ -175,7 +175,7 @@ class Endpoint:
     def _post(self, exchange: HttpExchange, principal: str | None) -> Continuation | None:
         headers = exchange.request.headers
         content_type, accept = headers.get("content-type"), headers.get("accept")
-        # What the official clients send is known without a closer look.
+        # The value that the official clients send is compared first, because that is faster.
         if content_type != JSON and not is_json(content_type):
             exchange.refuse(UNSUPPORTED_MEDIA_TYPE)
             return None
@@ -244,8 +244,8 @@ class Endpoint:
     def _session(self, exchange: HttpExchange, principal: str | None) -> HttpSession | None:
         """Returns the session that a request names, or refuses the request.
 
-        MCP 2025-11-25, Transports, Session Management: 400 without an id, 404 for one that is unknown, has ended or is
-        somebody else's.
+        MCP 2025-11-25, Transports, Session Management: 400 without an id, 404 for one that is unknown, has ended or
+        belongs to another principal.
         """
         session_id = exchange.request.headers.get(SESSION_HEADER)
         if session_id is None:

@@ -1,4 +1,4 @@
-"""What is answered without asking the engine: the rows of the status tables that HTTP decides.
+"""The refusals that HTTP answers without asking the engine.
 
 The statuses are those of MCP 2026-07-28, Streamable HTTP, and of MCP 2025-11-25, Transports. 406, 409 and 415 are the
 convention of the protocol's official servers where the specification names no status.
@@ -24,13 +24,13 @@ SESSION_NOT_FOUND_CODE = -32001
 
 @attrs.frozen
 class Refusal:
-    """Why a request is not served. ``authenticate`` of `HttpServerTransport` returns one.
+    """The answer to a request that is not served. ``authenticate`` of `HttpServerTransport` returns one.
 
-    The body is a JSON-RPC error without an id, because nothing of the request was read, unless ``body`` is given.
+    The body is a JSON-RPC error without an id, because the request was not decoded, unless ``body`` is given.
 
     Args:
         status: The HTTP status, 400 to 599.
-        message: What the developer of the client can act upon. It must not repeat anything of the request.
+        message: An explanation for the developer of the client. It must not repeat anything of the request.
             Without a message the body is empty.
         code: The JSON-RPC error code in the body.
         headers: Further response headers, as (name, value).
@@ -51,7 +51,7 @@ class Refusal:
         return json.dumps(error, separators=(",", ":")).encode()
 
 
-# RFC 9110 section 10.2.3, in seconds. The server stops or is full: a moment later the same request may be served.
+# RFC 9110 section 10.2.3, in seconds. The server stops or is full, so the same request may succeed a moment later.
 RETRY_LATER: tuple[Header, ...] = (("retry-after", "1"),)
 
 SESSION_REQUIRED = Refusal(

@@ -1,10 +1,10 @@
 """The store behind ``Last-Event-ID``: events that are kept for clients which lost a stream.
 
 MCP 2025-11-25, Transports, Resumability and Redelivery. A client that lost an event stream asks for it again with the
-id of the last event it saw, and gets the rest of that stream exactly: nothing of another stream or session, and nothing
-at all if a part of the rest is gone, because a gap that nobody is told of is worse than a refusal.
+id of the last event it saw, and gets the rest of that stream exactly: no event of another stream or session, and none
+at all if a part of the rest is gone, because the client could not know of the gap.
 
-`EventStore` is what an endpoint needs; `MemoryEventStore` is the store that it has by default.
+`EventStore` is the contract that an endpoint needs; `MemoryEventStore` is the default store.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ __all__ = [
 DEFAULT_MAX_EVENTS = 1024
 # Bytes of one session. Answers of a megabyte are rare, and four of them in flight rarer.
 DEFAULT_MAX_BYTES = 4 * 1024 * 1024
-# Bytes of all sessions together: what one process may spend on clients that perhaps never come back.
+# Bytes of all sessions together, for clients that perhaps never come back.
 DEFAULT_MAX_TOTAL_BYTES = 256 * 1024 * 1024
-# Seconds. Long enough for a tunnel or a restarted proxy; a client that is away longer starts anew.
+# Seconds. Long enough for a train in a tunnel or a restarted proxy; a client that is away longer begins a new session.
 DEFAULT_MAX_AGE = 600.0
 # Bytes that an event takes in memory beside its data, measured and rounded up. They are counted with its data.
 EVENT_OVERHEAD = 320
@@ -50,22 +50,22 @@ class Replay(NamedTuple):
     stream: str
     """The stream's name."""
     events: list[tuple[str, bytes]]
-    """Id and data of every later event, in order; perhaps none."""
+    """Id and data of every later event, in order; may be empty."""
 
 
 class EventStore(Protocol):
-    """What an endpoint asks of a store of events.
+    """The contract between an endpoint and a store of events.
 
     The endpoint names sessions and streams. A stream's name is unique in its session and consists of letters, digits
     and ``_``, so that an id can be made of it.
 
-    Only `after` may wait. The other methods are called while a message is handed over, in the order of the messages and
-    without a checkpoint, so a store that lives in a database returns the id at once and writes behind. What was
-    appended while `after` waited may be missing from its answer: the endpoint asks again, with the last id it got,
+    Only `after` may wait. The other methods are called while a message is sent, in the order of the messages and
+    without a checkpoint, so a store in a database returns the id at once and writes the event later. Events that were
+    appended while `after` waited may be missing from its result: the endpoint asks again, with the last id it got,
     until that id is the one that `append` returned last.
 
-    What a method raises is logged and never ends more than one session. After a failure of `append` its session ends,
-    because its clients could not be told what they missed; after one of `after` the request is answered with 500; a
+    An error of a method is logged and never ends more than one session. After a failure of `append` its session ends,
+    because its client could not know what it missed; after one of `after` the request is answered with 500; a
     failure of `end` or `forget` has no consequence.
     """
 
@@ -80,7 +80,7 @@ class EventStore(Protocol):
 
         Returns:
             An id that is unique in the session, over all its streams. It is visible ASCII, so that it can stand in an
-            event and in a header, and tells a client nothing.
+            event and in a header, and has no meaning for a client.
         """
 
     async def after(self, session: str, event_id: str) -> Replay | None:
@@ -88,7 +88,7 @@ class EventStore(Protocol):
 
         Args:
             session: The session of the client that asks.
-            event_id: What the client sent as ``Last-Event-ID``, unchecked.
+            event_id: The value of the header ``Last-Event-ID``, unchecked.
 
         Returns:
             ``None`` alike for an id that was never given out, is malformed, belongs to another session, or is so old
@@ -96,23 +96,25 @@ class EventStore(Protocol):
         """
 
     def end(self, session: str, stream: str) -> None:
-        """Learns that nothing more is appended to a stream. What it holds may still be asked for; an unknown stream is
-        ignored."""
+        """Notes that no more events are appended to a stream. Its events may still be asked for.
+
+        An unknown stream is ignored.
+        """
 
     def forget(self, session: str) -> None:
-        """Frees everything of a session that is over; an unknown session is ignored."""
+        """Frees all events of a session that has ended. An unknown session is ignored."""
 
 
 @attrs.frozen
 class EventStoreStatistics:
-    """What a `MemoryEventStore` holds now."""
+    """A snapshot of the content of a `MemoryEventStore`."""
 
     sessions: int
     """Sessions that hold an event or an open stream."""
     events: int
     """Events of all sessions."""
     bytes: int
-    """Their data and `EVENT_OVERHEAD` for each."""
+    """Bytes of their data, and `EVENT_OVERHEAD` for each event."""
 
 
 class _StoredStream:
@@ -166,8 +168,8 @@ class MemoryEventStore:
     """An `EventStore` in the memory of this process, bounded in every direction. The oldest events are dropped first.
 
     A session costs nothing before its first event, and nothing again when its events are dropped and its streams have
-    ended. An open stream without events costs an entry: that nothing of it was lost is still known after hours of
-    silence. Data is kept as it was given, without a copy. An append takes a constant time, a replay one that grows with
+    ended. An open stream without events costs an entry, by which it can still be resumed after hours of silence.
+    Data is kept as it was given, without a copy. An append takes a constant time, a replay one that grows with
     what its session holds.
 
     Args:
@@ -210,7 +212,7 @@ class MemoryEventStore:
         return f"<MemoryEventStore: {len(self._order)} events of {len(self._sessions)} sessions, {self._bytes} bytes>"
 
     def statistics(self) -> EventStoreStatistics:
-        """Returns what is held now."""
+        """Returns a snapshot of the content."""
         return EventStoreStatistics(len(self._sessions), len(self._order), self._bytes)
 
     def append(self, session: str, stream: str, data: bytes) -> str:
@@ -249,14 +251,14 @@ class MemoryEventStore:
             return None
         events = [each for each in own.events if each.stream is entry and each.number >= number]
         if number > entry.dropped:
-            # Not dropped, so it is held, or it was never an event of this stream.
+            # The event was not dropped, so it is held, or it was never an event of this stream.
             if not events or events[0].number != number:
                 return None
             del events[0]
         return Replay(name, [(each.id, each.data) for each in events])
 
     def end(self, session: str, stream: str) -> None:
-        """Learns that nothing more is appended to a stream, whose entry is dropped with its last event."""
+        """Notes that no more events are appended to a stream. Its entry is dropped with its last event."""
         own = self._sessions.get(session)
         entry = own.streams.get(stream) if own is not None else None
         if own is not None and entry is not None:
@@ -264,7 +266,7 @@ class MemoryEventStore:
             self._tidy(own, entry)
 
     def forget(self, session: str) -> None:
-        """Frees everything of a session that is over."""
+        """Frees all events of a session that has ended."""
         own = self._sessions.pop(session, None)
         if own is not None:
             for event in own.events:

@@ -18,7 +18,7 @@ from mcp_transports.http.server.media_types import JSON
 
 __all__ = ["Continuation", "HttpExchange"]
 
-# What is left to do about a request that has to wait for something. It runs in a task of the request's connection.
+# Serves the rest of a request that has to wait for something. It runs in a task of the request's connection.
 Continuation = Callable[[], Awaitable[None]]
 
 
@@ -46,7 +46,7 @@ class HttpExchange(msgspec.Struct, eq=False):
         )
 
     def refuse(self, refusal: Refusal) -> None:
-        """Sends ``refusal`` as the answer; as `answer`."""
+        """Sends ``refusal`` as the answer. Raises the errors of `answer`."""
         self.answer(refusal.status, refusal.body, refusal.headers)
 
     def fail(self) -> None:
@@ -60,16 +60,16 @@ class HttpExchange(msgspec.Struct, eq=False):
             self.response.abort()
 
     def containment(self, doing: str) -> Containment:
-        """Returns a context manager for code that serves this request: what it raises costs this request alone.
+        """Returns a context manager for code that serves this request: an error of it ends this request alone.
 
-        ``doing`` says in the log what failed.
+        ``doing`` names the failed work in the log.
         """
         return Containment(HTTP_RESPONSE, lambda error: self.fail(), {"doing": doing, "exchange": self})
 
     def run(self, continuation: Continuation) -> None:
         """Runs ``continuation`` in a task of the connection, which is cancelled when the client leaves.
 
-        What it raises is logged and ends this exchange as `fail` does.
+        An error of it is logged and ends this exchange as `fail` does.
         """
         self.response.run(partial(self._run, continuation))
 
@@ -80,5 +80,5 @@ class HttpExchange(msgspec.Struct, eq=False):
             except trio.BrokenResourceError:
                 if not self.response.gone:
                     raise
-                # Leaving is no error of anybody's.
+                # A client may leave at any time, so this is not an error.
                 log.debug("a client left before it was answered", exchange=self)

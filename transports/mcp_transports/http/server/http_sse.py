@@ -27,15 +27,15 @@ _QUEUE_TIMEOUT = 5.0
 
 
 class HttpSseChannel(FrameChannel):
-    """The server's end of one connection: sends events, and receives what was POSTed.
+    """The server's end of one connection: sends events, and receives the messages of POSTs.
 
-    A client that leaves its stream has left for good: nothing can be resumed.
+    When a client leaves its stream the connection ends, because HTTP+SSE has no resumption.
 
     Args:
         exchange: The GET, which is answered with the event stream.
-        open_responses: Where the stream is listed while it is open.
+        open_responses: The registry of open streams.
         longest: Bytes of the longest message that is sent.
-        messages_url: Where the client is told to POST.
+        messages_url: The URL to which the client is to POST.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class HttpSseChannel(FrameChannel):
             raise trio.BrokenResourceError("the client left its event stream") from None
 
     async def receive_many(self) -> list[Frame]:
-        """Waits for one message, and returns it with all that are there already; as `receive`."""
+        """Waits for one message, and returns it with all that are there already. Raises the errors of `receive`."""
         frames = [await self.receive()]
         try:
             while True:
@@ -115,14 +115,19 @@ class HttpSseChannel(FrameChannel):
         self._posted_end.send_nowait(frame)
 
     async def put(self, frame: Frame) -> bool:
-        """As `put_nowait`, but waits for room. Returns whether there was some in time."""
+        """Takes a message that was POSTed, and waits for room. Returns false if there was none in time.
+
+        Raises:
+            trio.BrokenResourceError: The channel was closed.
+            trio.ClosedResourceError: The client left.
+        """
         with trio.move_on_after(_QUEUE_TIMEOUT):
             await self._posted_end.send(frame)
             return True
         return False
 
     async def aclose(self) -> None:
-        """Ends the stream. What was POSTed and not received is lost."""
+        """Ends the stream. Messages that were POSTed and not received are lost."""
         if not self._closed:
             self._closed = True
             self._posted_end.close()
@@ -146,10 +151,10 @@ class HttpSseChannel(FrameChannel):
 
 
 class HttpSseChannels:
-    """The open connections of one listener, by the unguessable id in the URL that each client was told.
+    """The open connections of one listener, by the unguessable id in the URL that each client was given.
 
     Args:
-        open_responses: Where event streams are listed while they are open.
+        open_responses: The registry of open streams.
         messages_path: The path that clients POST to.
         longest: Bytes of the longest message that is sent.
     """
@@ -179,9 +184,10 @@ class HttpSseChannels:
                 del self._open[id]
 
     def post(self, exchange: HttpExchange, principal: str | None) -> Continuation | None:
-        """Gives what was POSTed to the connection that its URL names, and answers 202.
+        """Gives the message of a POST to the connection that its URL names, and answers 202.
 
-        A connection that is unknown or somebody else's is 404. Returns what is left to do if there is no room yet.
+        A connection that is unknown or of another principal is 404. If there is no room yet, this returns a function
+        that waits for it.
         """
         channel, owner = self._open.get(_session_id(exchange.request.query), (None, None))
         if channel is None or owner != principal:

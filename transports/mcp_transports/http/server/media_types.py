@@ -1,4 +1,4 @@
-"""What a client sends and accepts: ``Content-Type`` and ``Accept``, read as far as this protocol needs them.
+"""Reads ``Content-Type`` and ``Accept``, as far as this protocol needs them.
 
 RFC 9110 sections 8.3 and 12.5.1. The protocol asks for JSON in every POST, and for both types in its ``Accept`` (MCP
 2025-11-25, Transports, Sending Messages to the Server; MCP 2026-07-28, Streamable HTTP, Sending Messages).

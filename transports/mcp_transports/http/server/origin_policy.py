@@ -1,4 +1,4 @@
-"""Which ``Host`` and which ``Origin`` a listener serves, and what it tells browsers about that (CORS).
+"""Decides which ``Host`` and ``Origin`` a listener serves, and with which CORS headers browsers are answered.
 
 MCP 2025-11-25, Transports, Security Warning; MCP 2026-07-28, Streamable HTTP, Security & Endpoint; the CORS protocol of
 the Fetch standard. Every web page that a user opens can reach a server on a loopback address: a page may POST to it
@@ -41,36 +41,36 @@ _NOT_SHOWN = re.compile(r"[^A-Za-z0-9.:/\[\]_-]", re.ASCII)
 
 
 class Verdict(NamedTuple):
-    """What `OriginPolicy.check` decided about a request."""
+    """The decision of `OriginPolicy.check` about a request."""
 
     refusal: str | None
     """The text to answer 403 with, or ``None`` if the request is allowed."""
     headers: tuple[tuple[str, str], ...] = ()
-    """Belong into every answer to an allowed request, whatever its status. There are none without an Origin."""
+    """The headers of every answer to an allowed request, whatever its status. Empty without an Origin."""
 
 
 _ALLOWED = Verdict(None)
 
 
 class OriginPolicy:
-    """The hosts and origins that one listener serves. It does no I/O, and only its bounded memory of verdicts changes.
+    """The hosts and origins that one listener serves. It does no I/O, and only its bounded cache of verdicts changes.
 
     Args:
         bound_host: The address or name that the listener was asked to bind to, without its port; empty for all
             addresses. For a Unix socket it is ``"localhost"``, because only this machine reaches it.
-        allowed_hosts: What may stand in ``Host``: ``"name"`` or ``"name:*"`` (with any port or none), ``"name:port"``,
-            IPv6 addresses in brackets, or ``"*"`` for anything. It replaces the default, which is
+        allowed_hosts: The values that ``Host`` may have: ``"name"`` or ``"name:*"`` (with any port or none),
+            ``"name:port"``, IPv6 addresses in brackets, or ``"*"`` for anything. It replaces the default, which is
 
             - for a loopback address: ``localhost``, ``127.0.0.1``, ``[::1]`` and that address;
-            - for any other address or name: only that one, because nobody can make a name of theirs appear in ``Host``
-              as that one;
-            - for all addresses (``0.0.0.0``, ``::``, empty): nothing. Every request is refused, in words that name the
-              setting, because only the operator knows which names lead here. `refuses_all` tells so beforehand.
-        allowed_origins: What may stand in ``Origin`` when a browser sends one: ``"scheme://name"`` (with the scheme's
-            default port), ``"scheme://name:port"``, ``"scheme://name:*"``, or ``"*"`` for any, even ``null``. It
-            replaces the default, which is ``http`` and ``https`` at the allowed hosts, and for a loopback address also
-            at the loopback names with any port, so that a tool like the inspector, itself a local page, can connect.
-            ``"*"`` in ``allowed_hosts`` adds no origin.
+            - for any other address or name: only that one, because an attacker cannot have a page under its own name
+              make a browser send that one;
+            - for all addresses (``0.0.0.0``, ``::``, empty): nothing. Every request is refused, with a text that names
+              the setting, because only the operator knows which names lead here. `refuses_all` is true then.
+        allowed_origins: The values that ``Origin`` may have when a browser sends one: ``"scheme://name"`` (with the
+            default port of the scheme), ``"scheme://name:port"``, ``"scheme://name:*"``, or ``"*"`` for any, even
+            ``null``. It replaces the default, which is ``http`` and ``https`` at the allowed hosts, and for a loopback
+            address also at the loopback names with any port, so that a tool like the inspector, itself a local page,
+            can connect. ``"*"`` in ``allowed_hosts`` adds no origin.
         allowed_headers: Further request headers that pages may send, an API key for example.
         max_age: Seconds for which a browser may remember a preflight.
 
@@ -111,7 +111,7 @@ class OriginPolicy:
         self._headers = ", ".join([ALLOWED_HEADERS, *extra])
         self._max_age = str(int(max_age))
         self.remembered: dict[tuple[str | None, str | None], Verdict] = {}
-        """Verdicts on requests that were allowed, by (Host, Origin), for callers that look here before they ask."""
+        """Verdicts on requests that were allowed, by (Host, Origin), so that a caller may skip `check`."""
 
     @property
     def refuses_all(self) -> bool:
@@ -168,7 +168,7 @@ class OriginPolicy:
             return Verdict(
                 f"Forbidden: Origin {_shown(origin)} is not allowed; the setting allowed_origins lists those that are"
             )
-        # The Origin is written anew from its checked parts: nothing of the peer's gets into a header as it came.
+        # The Origin is written anew from its checked parts: no text of the peer gets into a header as it came.
         return Verdict(None, (*_cors(_origin_text(*parsed)), ("Vary", "Origin")))
 
     def _host_is_allowed(self, host: str | None) -> bool:
@@ -277,7 +277,7 @@ def _cors(origin: str) -> tuple[tuple[str, str], ...]:
 
 
 def _shown(value: str | None) -> str:
-    """Returns a peer's value as a refusal repeats it: short, and without characters that mean something to a reader."""
+    """Returns a peer's value as a refusal repeats it: short, and without control characters or markup."""
     if value is None:
         return "(absent)"
     return f"'{_NOT_SHOWN.sub('?', value[:_MOST_SHOWN])}'"

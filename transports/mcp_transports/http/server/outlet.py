@@ -1,4 +1,4 @@
-"""Where frames of the engine go: what all outlets of HTTP have in common, and the outlet of a stateless POST."""
+"""Outlets that send the engine's frames by HTTP: their common base class, and the outlet of a stateless POST."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["ResponseOutlet", "StatelessOutlet"]
 class ResponseOutlet(ABC):
     """An `mcp_actors.abc.Outlet` whose frames go out as events of a response while it has one.
 
-    ``longest`` is how many bytes a frame may have, ``sse`` the response, or ``None`` while there is none.
+    ``longest`` is the number of bytes that a frame may have, ``sse`` the response, or ``None`` while there is none.
     """
 
     __slots__ = ("longest", "sse")
@@ -32,7 +32,7 @@ class ResponseOutlet(ABC):
 
     @abstractmethod
     def _accept(self, frame: Frame) -> None:
-        """Sends or keeps a frame that is not too long. Never waits.
+        """Sends or keeps a frame that is not too long, without waiting.
 
         Raises:
             trio.BrokenResourceError: The client cannot be reached any more.
@@ -69,7 +69,7 @@ class ResponseOutlet(ABC):
 
 
 class StatelessOutlet(ResponseOutlet):
-    """The outlet of a POST that stands alone: any of the modern era, and of the legacy era where there are no sessions.
+    """The outlet of a POST outside of sessions: any of the modern era, and of the legacy era where sessions are off.
 
     The first frame decides how the POST is answered (MCP 2026-07-28, Streamable HTTP, Sending Messages). If it is the
     last one already, the answer is JSON with a status of ``statuses``; otherwise it is an event stream with status 200.
@@ -93,7 +93,7 @@ class StatelessOutlet(ResponseOutlet):
         return f"<StatelessOutlet {state}>"
 
     def begin(self, handler: ServerHandler, arrival: Arrival, principal: str | None) -> None:
-        """Has a request served. A client that leaves cancels it (MCP 2026-07-28, Streamable HTTP, Cancellation).
+        """Serves a request. A client that leaves cancels it (MCP 2026-07-28, Streamable HTTP, Cancellation).
 
         A failure of the engine costs this request alone: 500, or its stream is cut off.
         """
@@ -108,7 +108,7 @@ class StatelessOutlet(ResponseOutlet):
             self._exchange.response.on_gone = self._left
 
     async def accept(self, handler: ServerHandler, arrival: Arrival, principal: str | None) -> None:
-        """Has messages taken that expect no answer, and answers 202."""
+        """Gives the engine messages that expect no answer, and answers 202."""
         await handler.exchange(arrival, self, principal)
         self.settle()
 
@@ -125,7 +125,7 @@ class StatelessOutlet(ResponseOutlet):
             self._forget()
             exchange = self._exchange
             status = self._statuses[frame.refusal]
-            # As `HttpExchange.answer`, without the detour: nearly every answer is sent here.
+            # This is `HttpExchange.answer` without a call in between, because nearly every answer is sent here.
             exchange.response.answer(
                 status,
                 frame.data,
@@ -138,7 +138,7 @@ class StatelessOutlet(ResponseOutlet):
             self.sse = SseResponse(self._exchange, self._open_responses, self._left, encode_event(frame.data))
 
     def settle(self) -> None:
-        """Ends the response when there is nothing more to send: 202 if nothing was sent at all."""
+        """Ends the response, because no frame follows: with 202 if no frame was sent at all."""
         if self.answered:
             return
         sse = self.sse

@@ -2,8 +2,8 @@
 
 A stream is a sequence of messages; a response carries them while there is one. MCP 2025-11-25, Transports, Multiple
 Connections: each message goes to one stream only. A client that lost the response has cancelled nothing (ibid.,
-Sending Messages to the Server): what follows is kept, if the client was told an event id that it can resume from
-(ibid., Resumability and Redelivery).
+Sending Messages to the Server): the messages that follow are kept, if the client received an event id that it can
+resume from (ibid., Resumability and Redelivery).
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _STANDALONE = "get"
 
 @attrs.frozen
 class StreamSettings:
-    """What all streams of a listener have in common."""
+    """The settings that all streams of a listener share."""
 
     open_responses: OpenSseResponses
-    """Lists the responses that carry events now."""
+    """The registry of the responses that carry events now."""
     longest: int
     """Bytes of the longest message that is sent."""
     store: EventStore | None
-    """Where events are kept for clients that resume a stream; without a store no stream can be resumed."""
+    """Keeps events for clients that resume a stream; without a store no stream can be resumed."""
     json_replies: bool
     """Whether a POST is always answered with JSON."""
     retry: int
@@ -55,7 +55,7 @@ class StreamSettings:
 
 
 class StreamOwner(Protocol):
-    """What a stream uses of its session."""
+    """The attributes and methods of a session that its streams use."""
 
     id: str
     settings: StreamSettings
@@ -75,7 +75,7 @@ class StreamOwner(Protocol):
 class SessionStream(ResponseOutlet):
     """One stream of a session.
 
-    ``name`` is its name in the event store, once the client was told an id of it, and ``last_id`` the last of its ids.
+    ``name`` is its name in the event store, once the client has an event id of it, and ``last_id`` the last such id.
     """
 
     __slots__ = ("last_id", "name", "session")
@@ -89,16 +89,16 @@ class SessionStream(ResponseOutlet):
 
     @property
     def attached(self) -> bool:
-        """Whether a client waits for what this stream brings."""
+        """Whether a client waits for messages of this stream."""
         return self.sse is not None
 
     # -- as an outlet ----------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Does nothing: no request is answered here."""
+        """Does nothing, because no request is answered on this stream."""
 
     def close_stream(self) -> None:
-        """Ends the response for a client that resumes the stream by itself, after the time it is told (SEP-1699)."""
+        """Ends the response. The client resumes the stream by itself, after the delay that it was sent (SEP-1699)."""
         if self.sse is not None and self.name is not None and self.session.engine.resumes:
             self._end_response(encode_retry(self.session.settings.retry))
 
@@ -108,14 +108,16 @@ class SessionStream(ResponseOutlet):
         try:
             await sse.drained()
         except trio.BrokenResourceError:
-            # Only the response is lost: what follows is kept for the client.
+            # Only the response is lost: the messages that follow are kept for the client.
             self._detach(sse)
 
     # -- the response ----------------------------------------------------------------------------------------------
 
     def resume(self, exchange: HttpExchange, events: Sequence[tuple[str, bytes]]) -> None:
-        """Answers a client that resumes: with the events it missed, then with whatever comes. It replaces an earlier
-        response, whose client is taken for gone."""
+        """Answers a client that resumes, with the events that it missed and then with all later ones.
+
+        This replaces an earlier response, because a client that resumes has lost it.
+        """
         missed = b"".join(encode_event(data, id=id) for id, data in events)
         sse, self.sse = self.sse, None
         if sse is not None and sse.full:
@@ -157,8 +159,8 @@ class SessionStream(ResponseOutlet):
         """Makes an event, and keeps it if the client can resume this stream.
 
         Raises:
-            trio.BrokenResourceError: The store failed, which has ended the session: a stream with a gap that nobody
-                is told of is worse than none.
+            trio.BrokenResourceError: The store failed, which has ended the session, because the client could not know
+                that its stream has a gap.
         """
         store = self.session.settings.store
         if store is None or self.name is None:
@@ -178,12 +180,13 @@ class SessionStream(ResponseOutlet):
     def _priming_event(self) -> bytes:
         """Makes an empty event with an id, so that a client can resume before the first message (SEP-1699).
 
-        Clients of revisions before 2025-11-25 get none, because they would take it for a message. Raises as `_event`.
+        Clients of revisions before 2025-11-25 get none, because they would read it as a message. It raises the
+        errors of `_event`.
         """
         return self._event(b"") if self.name is not None and self.session.engine.resumes else b""
 
     def _write(self, data: bytes) -> None:
-        """Sends a message, or keeps it, or drops it if the client can never get it. Raises as `_event`."""
+        """Sends a message, or keeps it, or drops it if the client can never get it. Raises the errors of `_event`."""
         sse = self.sse
         if sse is not None or self.name is not None:
             event = self._event(data)
@@ -195,7 +198,9 @@ class SessionStream(ResponseOutlet):
 
 
 class StandaloneStream(SessionStream):
-    """What belongs to no request in flight (MCP 2025-11-25, Transports, Listening for Messages from the Server).
+    """The stream of messages outside of any request.
+
+    MCP 2025-11-25, Transports, Listening for Messages from the Server.
 
     While the client has no GET open, notifications are kept if it can resume this stream, and dropped otherwise;
     requests to the client fail.
@@ -207,7 +212,7 @@ class StandaloneStream(SessionStream):
         return f"<StandaloneStream {'attached' if self.attached else 'detached'}>"
 
     def open(self, exchange: HttpExchange) -> None:
-        """Answers a GET that resumes nothing: with the stream, or with 409 while another GET has it."""
+        """Answers a GET that resumes nothing: with this stream, or with 409 while another GET has it."""
         if self.sse is not None:
             exchange.refuse(STREAM_ALREADY_OPEN)
             return
@@ -227,7 +232,7 @@ class StandaloneStream(SessionStream):
 
 
 class CallStream(SessionStream):
-    """What belongs to the requests of one POST, until all of them are answered.
+    """The stream of messages about the requests of one POST, until all of them are answered.
 
     The first frame decides how the POST is answered: with JSON if it is the last one already, else with a stream.
     """
@@ -294,7 +299,7 @@ class CallStream(SessionStream):
     def _open(self, exchange: HttpExchange, *messages: bytes) -> None:
         if self.session.settings.store is not None:
             self.name = self.session.new_stream_name()
-        # If an event cannot be kept the session ends, and with it the POST is answered: it is given up after that.
+        # If an event cannot be kept, the session ends and answers the POST. So the exchange is released after that.
         first = self._priming_event() + b"".join(map(self._event, messages))
         self._exchange = None
         self._attach(exchange, first)
@@ -310,7 +315,7 @@ class CallStream(SessionStream):
 
 
 class JsonCallStream(CallStream):
-    """A `CallStream` that is always answered with JSON: all but the answer goes to the standalone stream."""
+    """A `CallStream` that is always answered with JSON. All other messages go to the standalone stream."""
 
     __slots__ = ()
 
@@ -332,4 +337,4 @@ class JsonCallStream(CallStream):
             await self.session.standalone.send(frame)
 
     def close_stream(self) -> None:
-        """Does nothing: there is no stream that could be resumed."""
+        """Does nothing, because there is no stream that could be resumed."""

@@ -34,13 +34,13 @@ from mcp_transports.http.sse import encode_event
 __all__ = ["SESSION_HEADER", "HttpSession", "HttpSessionStatistics", "SessionLimits", "SessionTable"]
 
 SESSION_HEADER = "mcp-session-id"
-# Bytes of randomness of an id: nobody finds one of 50,000 by trying.
+# Random bytes of an id: enough that none of 50,000 ids can be guessed.
 _ID_BYTES = 24
-# The idle time is counted in so many ticks of the one task that looks after all sessions: no request asks for the time.
+# The idle time is counted in ticks of the one task that checks all sessions, so that no request reads the clock.
 _TICKS = 4
-# Sessions that are looked at before other tasks run.
+# Sessions that are checked before other tasks run.
 _SESSIONS_AT_ONCE = 1000
-# A session is an actor without a task of its own: what fails in it ends it, in whichever task that happens.
+# A session has no task of its own: a failure in it ends it, whichever task the failure happens in.
 _SESSION = TaskKind(
     "HTTP session", "listener", "session", "the client: 500, then 404, so that it begins anew"
 )
@@ -49,10 +49,10 @@ _SESSION_CLEANUP = TaskKind("HTTP session", "listener", "nothing", "nobody")
 
 @attrs.frozen
 class SessionLimits:
-    """How long sessions live, and how many there are."""
+    """The bounds on the sessions of one listener: their idle time and their number."""
 
     idle: float
-    """Seconds after which a session is closed in which nothing happened, up to a quarter later."""
+    """Seconds without any activity after which a session is closed, or up to a quarter later."""
     max_sessions: int
     """Sessions of one listener; over it ``initialize`` is answered with 503."""
 
@@ -66,7 +66,7 @@ class HttpSessionStatistics:
     opened: int
     """Sessions that ever began."""
     expired: int
-    """Sessions that were closed because nothing happened in them."""
+    """Sessions that were closed because they were idle for too long."""
     refused: int
     """Sessions that did not begin because there were too many."""
     calls: int
@@ -74,9 +74,9 @@ class HttpSessionStatistics:
 
 
 class HttpSession:
-    """What HTTP knows of a session: its id, its owner, its streams, and when something happened in it last.
+    """The HTTP side of a session: its id, its owner, its streams, and the time of its last activity.
 
-    What was said in it and which revision it speaks is the engine's, in ``engine``. A session costs no task.
+    The engine keeps its messages and its protocol revision, in ``engine``. A session costs no task.
     """
 
     __slots__ = ("_names", "_table", "engine", "id", "principal", "seen", "settings", "standalone", "streams")
@@ -89,7 +89,7 @@ class HttpSession:
         self.principal = principal
         self.id = ""
         self.standalone = StandaloneStream(self)
-        # Those of calls in flight. Whether a client waits for one of them is asked when it matters.
+        # The streams of calls in flight. `in_use` looks whether a client waits for one of them.
         self.streams: set[SessionStream] = set()
         self.seen = table.tick
         self._names = 0
@@ -104,7 +104,7 @@ class HttpSession:
         return self.engine.busy or self.standalone.attached or any(stream.attached for stream in self.streams)
 
     def touch(self) -> None:
-        """Notes that something happened: the idle time begins anew."""
+        """Notes an activity, with which the idle time begins anew."""
         self.seen = self._table.tick
 
     def new_stream_name(self) -> str:
@@ -113,9 +113,9 @@ class HttpSession:
         return str(self._names)
 
     def deliver(self, arrival: Arrival, exchange: HttpExchange) -> None:
-        """Takes what a client POSTed. Messages that expect no answer are answered with 202.
+        """Takes the messages of a POST. Those that expect no answer are answered with 202.
 
-        If the engine fails on it the session ends, because nobody knows what state it is in.
+        If the engine fails on them, the session ends, because its state is unknown then.
         """
         self.seen = self._table.tick
         try:
@@ -131,9 +131,9 @@ class HttpSession:
             exchange.fail()
 
     async def resume(self, exchange: HttpExchange, last_event_id: str) -> None:
-        """Answers a GET with what followed an event in its stream, or with 404 if that is not known exactly.
+        """Answers a GET with all that followed an event in its stream, or with 404 if that is not known exactly.
 
-        MCP 2025-11-25, Transports, Resumability and Redelivery: nothing of another stream is sent.
+        MCP 2025-11-25, Transports, Resumability and Redelivery: no event of another stream is sent.
         """
         store = self.settings.store
         events: list[tuple[str, bytes]] = []
@@ -147,7 +147,7 @@ class HttpSession:
             if events:
                 cursor = events[-1][0]
             stream = self._stream(replay.stream)
-            # More may have been appended while a slow store was asked. A stream that has ended meanwhile is not here.
+            # Events may have been appended while a slow store was read. A stream that has ended is not listed.
             if stream.last_id == cursor if stream is not None else not replay.events:
                 break
             if not replay.events:
@@ -170,7 +170,7 @@ class HttpSession:
         """Ends the engine's session, then every response that waits. Never raises.
 
         If the session ``failed``, streams are cut off and unanswered requests get an internal error; otherwise
-        streams end in order and those requests are told that the session is gone.
+        streams end in order and those requests get the error that the session is gone.
         """
         with self.goes_on_if_raised("close the engine's session"):
             self.engine.close()
@@ -182,7 +182,7 @@ class HttpSession:
                 self.settings.store.forget(self.id)
 
     def ends_if_raised(self, doing: str) -> Containment:
-        """Returns a context manager for work on which the session depends: what it raises ends the session alone."""
+        """Returns a context manager for work on which the session depends: an error of it ends this session alone."""
         return Containment(
             _SESSION,
             lambda error: self._table.close(self, failed=True),
@@ -190,14 +190,14 @@ class HttpSession:
         )
 
     def goes_on_if_raised(self, doing: str) -> Containment:
-        """As `ends_if_raised`, for cleaning up: what it raises is logged and ends nothing."""
+        """Returns a context manager for cleaning up: an error of it is logged and ends nothing."""
         return Containment(_SESSION_CLEANUP, None, {"session": self.id[:6], "doing": doing})
 
 
 def _replay(
     exchange: HttpExchange, open_responses: OpenSseResponses, events: list[tuple[str, bytes]]
 ) -> None:
-    """Sends all that is left of a stream that has ended."""
+    """Sends the events that are left of a stream that has ended."""
     first = b"".join(encode_event(data, id=id) for id, data in events)
     SseResponse(exchange, open_responses, lambda gone: None, first).end()
 
@@ -222,10 +222,10 @@ class _InitializeOutlet:
         self.post(frame)
 
     def settle(self) -> None:
-        """Does nothing: there is no answer."""
+        """Does nothing, because there is no answer."""
 
     def close_stream(self) -> None:
-        """Does nothing: there is no stream that could be resumed."""
+        """Does nothing, because there is no stream that could be resumed."""
 
 
 class SessionTable:
@@ -279,7 +279,7 @@ class SessionTable:
             exchange.answer(LEGACY_STATUSES[answer.refusal], answer.data)
 
     def find(self, id: str, principal: str | None) -> HttpSession | None:
-        """Returns a session to the principal that began it, and ``None`` to everybody else (CVE-2026-52869)."""
+        """Returns a session to the principal that began it, and ``None`` to any other (CVE-2026-52869)."""
         session = self._sessions.get(id)
         return session if session is not None and session.principal == principal else None
 
@@ -299,9 +299,9 @@ class SessionTable:
             session.standalone.close()
 
     async def expire(self) -> None:
-        """Runs until cancelled, and closes the sessions in which nothing happened.
+        """Runs until cancelled, and closes the sessions that were idle for too long.
 
-        A session on which that fails is closed at once; the others are looked after as ever.
+        A session on which that fails is closed at once; the others are still checked.
         """
         while True:
             await trio.sleep(self._limits.idle / _TICKS)
@@ -323,6 +323,6 @@ class SessionTable:
         self.close(session, failed=True)
 
     def statistics(self) -> HttpSessionStatistics:
-        """Returns how many sessions there are and were."""
+        """Returns the numbers of sessions."""
         calls = sum(len(session.streams) for session in self._sessions.values())
         return HttpSessionStatistics(len(self._sessions), self._opened, self._expired, self._refused, calls)

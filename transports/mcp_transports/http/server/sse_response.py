@@ -1,4 +1,4 @@
-"""A response that carries server-sent events while it is open, and the one task that keeps all of them alive."""
+"""A response that carries server-sent events, and the task that sends comments on silent ones."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _RESPONSES_AT_ONCE = 64
 
 
 class SseResponse:
-    """One response that carries events, which it takes encoded.
+    """One response that carries events. Its methods take encoded events.
 
     Args:
         exchange: The request that is answered.
-        open_responses: Where the response is listed while it is open.
+        open_responses: The registry of open responses.
         on_gone: Called with the response, at most once, when its client left before the response was ended.
         first: Events that go out together with the head.
     """
@@ -53,7 +53,7 @@ class SseResponse:
 
     @property
     def full(self) -> bool:
-        """Whether the client takes less than is sent: wait for `drained` before sending more."""
+        """Whether the client reads more slowly than events are sent: await `drained` before sending more."""
         return self.response.full
 
     @property
@@ -89,13 +89,13 @@ class SseResponse:
         self.response.end(last)
 
     def abort(self) -> None:
-        """Closes the connection without an end, so that no client takes what it has received for everything."""
+        """Closes the connection without ending the response, so that the client knows that it is incomplete."""
         self._open_responses.discard(self)
         self.response.on_gone = None
         self.response.abort()
 
     def break_off(self) -> None:
-        """As `abort`, for others than the owner of the response, who is told by ``on_gone``."""
+        """Does the same as `abort`, and calls ``on_gone``, for callers that do not own the response."""
         self.response.abort()
 
     def _gone(self) -> None:
@@ -121,15 +121,15 @@ class OpenSseResponses:
         return len(self._responses)
 
     def add(self, response: SseResponse) -> None:
-        """Lists a response that was opened."""
+        """Adds a response that was opened."""
         self._responses.add(response)
 
     def discard(self, response: SseResponse) -> None:
-        """Forgets a response that has ended."""
+        """Removes a response that has ended."""
         self._responses.discard(response)
 
     async def keep_alive(self) -> None:
-        """Runs until cancelled, and sends a comment on each stream that was silent since half an interval ago.
+        """Runs until cancelled, and sends a comment on each stream that was silent for half an interval.
 
         A stream on which that fails is cut off; the others go on.
         """

@@ -1,7 +1,7 @@
-"""Which HTTP status an answer of the engine has: a table for requests of the modern era and one for the legacy era.
+"""The HTTP statuses of the engine's answers: a table for requests of the modern era and one for the legacy era.
 
-The engine marks an answer to what could not be served as it stands with its error code (`Frame.refusal`), and nothing
-else: an error that a tool or a handler made is an ordinary answer with 200 in both eras.
+The engine marks the answer to a request that it cannot serve with the error code (`Frame.refusal`), and no other
+answer: an error that a tool or a handler made is an ordinary answer with 200 in both eras.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class StatusTable(dict[int | None, int]):
         return self._otherwise
 
 
-# MCP 2026-07-28, Streamable HTTP: 404 for a method that does not exist (Protocol Version Header), 400 for whatever else
-# cannot be served: versions, headers that differ from the body (Server Validation), missing capabilities. 503 is HTTP's
+# MCP 2026-07-28, Streamable HTTP: 404 for a method that does not exist (Protocol Version Header), 400 for all other
+# requests: versions, headers that differ from the body (Server Validation), missing capabilities. 503 is HTTP's
 # own (RFC 9110 section 15.6.4), for a server that has no room for another call.
 MODERN_STATUSES = StatusTable({None: 200, METHOD_NOT_FOUND: 404, Overloaded.CODE: 503}, otherwise=400)
 
-# MCP 2025-11-25, Transports, Sending Messages to the Server: only what is no message of the protocol is 400.
+# MCP 2025-11-25, Transports, Sending Messages to the Server: 400 is for bodies that are not a message of the protocol.
 LEGACY_STATUSES = StatusTable({None: 200, PARSE_ERROR: 400, INVALID_REQUEST: 400}, otherwise=200)

@@ -27,13 +27,13 @@ from mcp_transports.http.server.sse_response import OpenSseResponses
 
 __all__ = ["HttpServerStatistics", "HttpServerTransport"]
 
-# Of an event stream: a quarter of the shortest time after which proxies in use close a silent one.
+# Seconds: a quarter of the shortest time after which proxies in use close a silent event stream.
 DEFAULT_KEEPALIVE = 15.0
-# The time after which the protocol's official servers forget a client too.
+# Seconds, as in the protocol's official servers.
 DEFAULT_SESSION_IDLE = 1800.0
 # Sessions cost some KiB each: this many is half a gigabyte, and more than one process's connections.
 DEFAULT_MAX_SESSIONS = 50_000
-# Milliseconds after which a client comes back whose stream was closed on purpose: soon, but no tight loop.
+# Milliseconds after which a client resumes a stream that was closed on purpose: soon, but not in a tight loop.
 DEFAULT_RETRY = 500
 DEFAULT_SSE_PATH = "/sse"
 
@@ -43,7 +43,7 @@ class HttpServerStatistics:
     """A snapshot of a listener."""
 
     sessions: HttpSessionStatistics | None
-    """Of Streamable HTTP; ``None`` where it is served without sessions."""
+    """The sessions of Streamable HTTP; ``None`` where it is served without sessions."""
     http_sse_connections: int
     """Connections of HTTP+SSE that are open now."""
     event_streams: int
@@ -58,26 +58,26 @@ class HttpServerTransport:
     Args:
         url: ``http://HOST:PORT/PATH`` (port 0 for any free one), ``https://…`` with an ``ssl_context``, or
             ``http+unix://%2Frun%2Fx.sock/PATH`` for a Unix socket. Without a path it is ``/mcp``.
-        limits: Bounds what HTTP peers may take.
+        limits: The bounds on HTTP peers.
         max_message_bytes: The longest message that is sent, in bytes. The default, 16 MiB, is that of all bindings.
         allowed_hosts: See `OriginPolicy`. By default only names that lead to the bound address are served.
         allowed_origins: See `OriginPolicy`. By default browsers are served only from the allowed hosts.
-        authenticate: ``authenticate(request)`` returns, or is awaited for, who a request is from: a name that sessions
-            are bound to, ``None`` for anybody, or a `Refusal`. It sees every request that `OriginPolicy` lets through,
-            but no CORS preflights. What it raises is logged, and answered with 500.
-        ssl_context: For ``https``.
+        authenticate: ``authenticate(request)`` returns, or is awaited for, the principal that sent a request: a name to
+            which sessions are bound, ``None`` without one, or a `Refusal`. It is called for every request that
+            `OriginPolicy` allows, but not for CORS preflights. If it raises, the error is logged and answered with 500.
+        ssl_context: The context of TLS, for ``https`` only.
         keepalive: Seconds of silence after which an event stream gets a comment, so that no proxy closes it.
-        sessions: Whether legacy clients get sessions. Without, every POST of theirs stands alone, and the server can
-            ask its clients nothing.
-        session_idle: Seconds after which a session is closed in which nothing is in flight and to which no client
-            listens, up to a quarter later. The default, 30 minutes, is that of the official servers.
-        max_sessions: Sessions at a time; over it ``initialize`` is answered with 503.
-        json_replies: Whether POSTs of legacy clients are answered with JSON only. What else there is to say goes to
-            the session's GET then.
-        event_store: Where events are kept for legacy clients that lost a stream: ``"memory"`` for a
-            `MemoryEventStore` with its defaults, ``None`` for nowhere.
-        retry: Milliseconds after which a client comes back whose stream was closed on purpose (SEP-1699).
-        sse_path: Where HTTP+SSE is served; ``None`` switches it off.
+        sessions: Whether legacy clients get sessions. Without sessions every POST of theirs is served on its own, and
+            the server can send its clients no requests.
+        session_idle: Seconds after which a session is closed, or up to a quarter later, while no call is in flight and
+            no client has a stream of it open. The default, 30 minutes, is that of the official servers.
+        max_sessions: The number of sessions at a time; over it ``initialize`` is answered with 503.
+        json_replies: Whether POSTs of legacy clients are answered with JSON only. All other messages go to the stream
+            of the session's GET then.
+        event_store: Keeps events for legacy clients that lost a stream: ``"memory"`` for a `MemoryEventStore` with its
+            defaults, ``None`` for no store.
+        retry: Milliseconds after which a client resumes a stream that was closed on purpose (SEP-1699).
+        sse_path: The path of HTTP+SSE; ``None`` switches it off.
 
     Raises:
         ValueError: The URL cannot be served, paths collide, ``https`` comes without an ``ssl_context`` or the other way
@@ -121,7 +121,7 @@ class HttpServerTransport:
         self._authenticate = authenticate
         self._session_limits = SessionLimits(session_idle, max_sessions) if sessions else None
         self.event_store = MemoryEventStore() if event_store == "memory" else event_store
-        """Where events are kept; a `MemoryEventStore` has statistics."""
+        """The store of events, if there is one. A `MemoryEventStore` has statistics."""
         self._settings = StreamSettings(
             OpenSseResponses(keepalive), max_message_bytes, self.event_store, json_replies, retry
         )
@@ -141,11 +141,11 @@ class HttpServerTransport:
     ) -> None:
         """Serves until cancelled, or until `handler.stopping` is set and all calls in flight have ended.
 
-        Reports its URL, with the real port, once connections are accepted. On every way out all sessions are closed.
-        Cancelled, it closes all connections at once.
+        It reports its URL, with the real port, once connections are accepted. When it ends, for whatever reason, all
+        sessions are closed. Cancelled, it closes all connections at once.
 
         Raises:
-            ConnectFailed: It cannot listen there.
+            ConnectFailed: The address cannot be listened at.
             LocalProtocolError: This object is served already.
         """
         if self._serving:
@@ -197,7 +197,7 @@ class HttpServerTransport:
         )
 
     def statistics(self) -> HttpServerStatistics:
-        """Returns what is open now."""
+        """Returns a snapshot of the numbers of sessions, connections and streams."""
         return HttpServerStatistics(
             self._sessions.statistics() if self._sessions is not None else None,
             len(self._http_sse) if self._http_sse is not None else 0,
