@@ -1,7 +1,11 @@
-"""What the README shows is run as it stands there."""
+"""What the README and the pages in ``docs`` show is run, or compared with the code.
+
+``python tests/test_readme.py`` writes the table of `TASKS` into ``docs/supervision.md`` again.
+"""
 
 from __future__ import annotations
 
+import ast
 import inspect
 import os
 import pty
@@ -14,33 +18,39 @@ from pathlib import Path
 import pytest
 
 import mcp_actors
+from mcp_actors.supervision import TASKS
 from mcp_transports.http.server import HttpLimits
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+PAGES = {path.name: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
+SUPERVISION = ROOT / "docs" / "supervision.md"
+TASKS_BEGIN, TASKS_END = "<!-- tasks: begin -->\n", "<!-- tasks: end -->"
+SOURCES = (ROOT / "mcp_actors", ROOT / "transports" / "mcp_transports")
 SECONDS = 60
 
 Block = tuple[str, str]
 
 
-def blocks() -> list[Block]:
+def blocks(page: str = README) -> list[Block]:
     """(language, text) of every fenced block, in order."""
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     return [(language, text) for language, text in found]
 
 
 def programs() -> dict[str, str]:
-    """The Python blocks by the file name in their first line."""
+    """The Python blocks of all pages, by the file name in their first line."""
     return {
         text.partition("\n")[0].removeprefix("# "): text
-        for language, text in blocks()
+        for page in (README, *PAGES.values())
+        for language, text in blocks(page)
         if language == "python"
     }
 
 
 def output_after(name: str) -> str:
     """The text block that follows the program ``name``."""
-    every = blocks()
+    every = [block for page in (README, *PAGES.values()) for block in blocks(page)]
     place = next(n for n, (_, text) in enumerate(every) if text.startswith(f"# {name}\n"))
     language, text = every[place + 1]
     assert language == "text"
@@ -142,24 +152,119 @@ def test_a_changed_file_is_seen(folder: Path, environment: dict[str, str]) -> No
             process.terminate()
 
 
-def test_the_limits_are_the_defaults() -> None:
-    """Every row of the table that names where to change a limit holds that limit's default."""
-    table = README.partition("## Limits and defaults")[2].partition("\n## ")[0]
-    checked = 0
+def complaints_about_limits(table: str) -> list[str]:
+    """Every row of a table that names where to change a limit has to hold that limit's default."""
+    wrong = []
     for row in re.findall(r"^\|(.*)\|$", table, re.MULTILINE):
         _, shown, where = row.split("|")
         numbers = {float(each.replace(",", "")) for each in re.findall(r"[\d,]*\d", shown)}
         for owner, name in re.findall(r"((?:Http)?Limits)\.(\w+)", where):
-            shown_value = getattr({"Limits": mcp_actors.Limits, "HttpLimits": HttpLimits}[owner](), name)
+            value = getattr({"Limits": mcp_actors.Limits, "HttpLimits": HttpLimits}[owner](), name)
             # Sizes stand there in KiB or MiB.
-            assert numbers & {shown_value, shown_value / 2**10, shown_value / 2**20}, name
-            checked += 1
+            if not numbers & {value, value / 2**10, value / 2**20}:
+                wrong.append(name)
         for face in re.findall(r"(?:Client|Server)\((?:\w+=(?:, )?)+\)", where):
             parameters = inspect.signature(getattr(mcp_actors, face.partition("(")[0])).parameters
-            for name in re.findall(r"(\w+)=", face):
-                assert parameters[name].default in numbers, name
-                checked += 1
-    assert checked >= 20
+            wrong += [name for name in re.findall(r"(\w+)=", face) if parameters[name].default not in numbers]
+    return wrong
+
+
+def test_the_limits_are_the_defaults() -> None:
+    shown = README.partition("## Limits and defaults")[2].partition("\n## ")[0]
+    for table, rows in ((shown, 8), (PAGES["limits.md"], 19)):
+        assert len(re.findall(r"^\|.*`.*\|$", table, re.MULTILINE)) >= rows
+        assert complaints_about_limits(table) == []
+
+
+def test_a_wrong_limit_is_found() -> None:
+    assert complaints_about_limits("| a | 7 | `Limits.outbox` |") == ["outbox"]
+    assert complaints_about_limits("| a | 7 s | `Client(timeout=)` |") == ["timeout"]
+
+
+def table_of_tasks() -> str:
+    """`TASKS` as a Markdown table."""
+    rows = [
+        f"| `{kind.name}` | {kind.supervisor} | {kind.cost} | {kind.told} | {'yes' if kind.restarted else ''} |"
+        for kind in TASKS
+    ]
+    head = "| task | owner | a crash ends | who learns of it, beside the log | started again |"
+    return "\n".join([head, "|---|---|---|---|---|", *rows]) + "\n"
+
+
+def with_table_of_tasks(page: str) -> str:
+    """Returns ``page`` with `TASKS` as it is now between the marks."""
+    before, _, rest = page.partition(TASKS_BEGIN)
+    _, _, after = rest.partition(TASKS_END)
+    return before + TASKS_BEGIN + table_of_tasks() + TASKS_END + after
+
+
+def test_the_page_has_the_table_of_tasks_as_it_is() -> None:
+    assert PAGES["supervision.md"] == with_table_of_tasks(PAGES["supervision.md"])
+
+
+def test_floors_and_modules_of_the_house_map_are_those_of_the_rules() -> None:
+    house = README.partition("## House map")[2].partition("\n## ")[0]
+    shown = {}
+    for floor, modules in re.findall(r"^\| (\d) \| ([^|]*) \|", house, re.MULTILINE):
+        for name in re.findall(r"`([\w/]+)`", modules):
+            shown[name.rstrip("/")] = int(floor)
+    floors = {name.removeprefix("mcp_actors."): floor for name, floor in floors_of_the_rules().items()}
+    assert shown == {"mcp_actors": 8, **floors}
+
+
+def floors_of_the_rules() -> dict[str, int]:
+    """``FLOORS`` of the test that holds the modules to them."""
+    tree = ast.parse((ROOT / "tests" / "test_architecture.py").read_text())
+    (floors,) = (
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FLOORS"
+    )
+    found: dict[str, int] = ast.literal_eval(floors)
+    return found
+
+
+def unknown_names(page: str) -> list[str]:
+    """The modules, folders and classes that a page names and that are not there."""
+    known = {
+        node.name
+        for root in SOURCES
+        for path in root.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+    }
+    paths = {
+        f"/{path.relative_to(ROOT)}{'/' if path.is_dir() else ''}"
+        for root in SOURCES
+        for path in root.rglob("*")
+    }
+    missing = []
+    for name in re.findall(r"`([\w./]+)`", page):
+        if name.endswith((".py", "/")):
+            if not any(path.endswith(f"/{name}") for path in paths):
+                missing.append(name)
+        elif re.fullmatch(r"[A-Z]\w*[a-z]\w*", name) and name not in known | PROGRAMMING | {"Meta"}:
+            missing.append(name)
+    return missing
+
+
+PROGRAMMING = {"Exception", "BaseException", "SystemExit", "KeyboardInterrupt", "ExceptionGroup", "None"}
+PROTOCOL = {"Literal", "TypedDict", "NamedTuple", "Annotated", "Host", "Origin"}
+
+
+@pytest.mark.parametrize("page", ["README.md", *PAGES])
+def test_what_a_page_names_is_there(page: str) -> None:
+    missing = unknown_names(README if page == "README.md" else PAGES[page])
+    assert [
+        name for name in missing if name not in PROTOCOL and not name.startswith(("tests/", "benchmarks/"))
+    ] == []
+
+
+def test_a_name_that_is_not_there_is_found() -> None:
+    assert unknown_names("`Switchboard` in `_actors/switchboard.py`") == [
+        "Switchboard",
+        "_actors/switchboard.py",
+    ]
 
 
 def test_the_commands_of_the_front_page_are_those_that_ci_runs() -> None:
@@ -171,13 +276,25 @@ def test_the_commands_of_the_front_page_are_those_that_ci_runs() -> None:
     assert ci.index("pytest") < ci.index("pytest -m peers")
 
 
-def test_links_inside_lead_somewhere() -> None:
-    anchors = {
+def anchors(page: str) -> set[str]:
+    return {
         re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
-        for heading in re.findall(r"^#+ (.*)$", README, re.MULTILINE)
+        for heading in re.findall(r"^#+ (.*)$", page, re.MULTILINE)
     }
-    for target in re.findall(r"\]\(([^)]+)\)", README):
-        if target.startswith("#"):
-            assert target[1:] in anchors
-        elif not target.startswith("http"):
-            assert (ROOT / target).exists()
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}" for name in PAGES)])
+def test_links_inside_lead_somewhere(page: str) -> None:
+    path = ROOT / page
+    for target in re.findall(r"\]\(([^)]+)\)", path.read_text()):
+        if target.startswith("http"):
+            continue
+        file, _, anchor = target.partition("#")
+        led = (path.parent / file) if file else path
+        assert led.exists(), target
+        if anchor:
+            assert anchor in anchors(led.read_text()), target
+
+
+if __name__ == "__main__":
+    SUPERVISION.write_text(with_table_of_tasks(SUPERVISION.read_text()))
