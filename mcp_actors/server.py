@@ -31,6 +31,7 @@ from mcp_actors._server.scope import ServerScope
 from mcp_actors.abc import ServerTransport
 from mcp_actors.context import Context
 from mcp_actors.discovery import server_transport
+from mcp_actors.supervision import SIGNALS, start_again
 from mcp_actors.types import CacheScope, Icon, Implementation
 
 __all__ = [
@@ -177,7 +178,7 @@ class Server(Registration):
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             with one_error():
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._stop_on, signals, nursery.cancel_scope)
+                    start_again(nursery, SIGNALS, self._stop_on, signals, nursery.cancel_scope)
                     await self.serve(*targets, task_status=task_status)
                     nursery.cancel_scope.cancel(reason="served")
 

@@ -236,6 +236,7 @@ class _Kept:
 # -- the engine ----------------------------------------------------------------------------------------------
 TRANSPORT = TaskKind("transport", "server", "server", "whoever awaits serve(): it cannot listen any more")
 DRAIN = TaskKind("drain", "server", "nothing", "nobody: the server is stopping")
+SIGNALS = TaskKind("signals", "server", "nothing", "nobody", restarted=True)
 CONNECTION_WRITER = TaskKind("link", "connection", "connection", "the peer: its connection closes")
 SESSION = TaskKind("session", "connection", "connection", "the peer: its connection closes")
 CALL_WORKER = TaskKind("call", "session or server", "call", "the peer: -32603; the session goes on")

@@ -59,6 +59,13 @@ ONLY_IN = {
     "rich": ("mcp_actors.cli",),
     "watchfiles": ("mcp_actors.examples",),
 }
+# Packages of ours that know nothing of ours but this, and themselves.
+_SUPERVISED = ("mcp_actors.supervision", "mcp_actors.logging")
+_SHARED_BY_LISTENERS = ("mcp_transports._sockets", "mcp_transports._poller", "mcp_transports._ticker")
+KNOWS_ONLY = {
+    "mcp_transports.http.h1": ("mcp_transports.http.h1", *_SHARED_BY_LISTENERS, *_SUPERVISED),
+    **dict.fromkeys(_SHARED_BY_LISTENERS, _SUPERVISED),
+}
 
 
 @dataclass(frozen=True)
@@ -334,6 +341,19 @@ def nothing_swallows_what_it_does_not_know(modules: list[Module]) -> list[str]:
     return complaints
 
 
+def http_and_sockets_know_nothing_of_mcp(modules: list[Module]) -> list[str]:
+    """The HTTP server and what every listener shares could leave this project as they are."""
+    return [
+        f"{module.name} imports {target}"
+        for module in modules
+        for package, allowed in KNOWS_ONLY.items()
+        if module.within(package)
+        for target, _ in module.imports()
+        if ours(target)
+        if not any(target == each or target.startswith(each + ".") for each in allowed)
+    ]
+
+
 Rule = Callable[[list[Module]], list[str]]
 LONG_FUNCTION = "def f():\n" + "    x = 1\n" * LINES_OF_A_FUNCTION
 # Every rule with a module that breaks it: (its name, its text).
@@ -374,6 +394,12 @@ RULES: list[tuple[Rule, str, str]] = [
     (names_say_something, "mcp_actors.server", "def json_helper(): ..."),
     (everything_runs_on_trio, "mcp_actors.server", "import asyncio"),
     (special_packages_stay_where_they_belong, "mcp_actors.server", "from rich.table import Table"),
+    (http_and_sockets_know_nothing_of_mcp, "mcp_transports.http.h1.server", "import mcp_actors.errors"),
+    (http_and_sockets_know_nothing_of_mcp, "mcp_transports.http.h1.x", "from mcp_transports.http import sse"),
+    (http_and_sockets_know_nothing_of_mcp, "mcp_transports.http.h1.x", "from ..server import transport"),
+    (http_and_sockets_know_nothing_of_mcp, "mcp_transports._sockets", "from mcp_actors import errors"),
+    (http_and_sockets_know_nothing_of_mcp, "mcp_transports._poller", "import mcp_transports._sockets"),
+    (http_and_sockets_know_nothing_of_mcp, "mcp_transports._ticker", "import mcp_transports.http.h1.limits"),
     (nothing_swallows_what_it_does_not_know, "mcp_actors.server", "try: f()\nexcept BaseException: g()"),
     (nothing_swallows_what_it_does_not_know, "mcp_actors.server", "try: f()\nexcept Exception: pass"),
 ]

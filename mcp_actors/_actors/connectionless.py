@@ -114,7 +114,7 @@ class ConnectionlessSession:
     def peer(self) -> str:
         return self.dispatcher.name
 
-    def start_soon(self, kind: TaskKind, fn: Callable[[], Awaitable[object]]) -> None:
+    def start_task(self, kind: TaskKind, fn: Callable[[], Awaitable[object]]) -> None:
         begin = start_again if kind.restarted else start
         begin(self._nursery, kind, fn)
 

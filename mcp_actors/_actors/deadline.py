@@ -66,10 +66,10 @@ class DeadlineClock:
     def __init__(
         self,
         watched: Mapping[Any, Watched],
-        start_soon: Callable[[TaskKind, Callable[[], Awaitable[None]]], None],
+        start_task: Callable[[TaskKind, Callable[[], Awaitable[None]]], None],
     ) -> None:
         self._watched = watched
-        self._start_soon = start_soon
+        self._start_task = start_task
         self._running = False
         self._ended = False
         self._wakes_at = math.inf
@@ -93,7 +93,7 @@ class DeadlineClock:
                 self._parked.unpark_all()
             elif not self._ended:
                 self._running = True
-                self._start_soon(SESSION_CLOCK, self._run)
+                self._start_task(SESSION_CLOCK, self._run)
 
     def end(self) -> None:
         """Nothing will expire any more."""

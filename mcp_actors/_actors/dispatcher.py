@@ -80,7 +80,7 @@ class Carrier(Protocol):
     def outlet(self) -> Outlet:
         """The outlet for messages that belong to none of the peer's requests."""
 
-    def start_soon(self, kind: TaskKind, fn: Callable[[], Awaitable[object]]) -> None:
+    def start_task(self, kind: TaskKind, fn: Callable[[], Awaitable[object]]) -> None:
         """Runs ``fn`` as a supervised task, which ends with the conversation."""
 
     def connection_lost(self, broken: BaseException | None) -> Loss:
@@ -359,10 +359,10 @@ class Dispatcher:
         if self.carrier is not None:
             self.carrier.outlet.post(Frame(encode_notification(method, params), about, method=method))
 
-    def start_soon(self, kind: TaskKind, fn: Callable[[], Awaitable[object]]) -> None:
+    def start_task(self, kind: TaskKind, fn: Callable[[], Awaitable[object]]) -> None:
         """Runs ``fn`` as a supervised task of this conversation; nothing happens when that has ended."""
         if self.carrier is not None:
-            self.carrier.start_soon(kind, fn)
+            self.carrier.start_task(kind, fn)
 
     # -- the end ---------------------------------------------------------------------------------------------------
 

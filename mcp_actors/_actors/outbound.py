@@ -34,7 +34,7 @@ class CallCarrier(Protocol):
     @property
     def outlet(self) -> Outlet: ...
 
-    def start_soon(self, kind: TaskKind, fn: Callable[[], Awaitable[object]]) -> None: ...
+    def start_task(self, kind: TaskKind, fn: Callable[[], Awaitable[object]]) -> None: ...
 
     def connection_lost(self, broken: BaseException | None) -> ConnectionLost | SessionExpired: ...
 
@@ -46,7 +46,7 @@ class OutboundCalls:
 
     def __init__(self, carrier: CallCarrier, limits: Limits) -> None:
         self.pending: dict[RequestId, OutboundCall] = {}
-        self.clock = DeadlineClock(self.pending, carrier.start_soon)
+        self.clock = DeadlineClock(self.pending, carrier.start_task)
         self.meta: Mapping[str, Any] = {}
         """What every request of this session carries in its ``_meta``."""
         self._carrier: CallCarrier | None = carrier

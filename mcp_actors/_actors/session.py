@@ -170,7 +170,7 @@ class Session:
     def peer(self) -> str:
         return self.link.channel.peer
 
-    def start_soon(self, kind: TaskKind, fn: Callable[[], Awaitable[object]]) -> None:
+    def start_task(self, kind: TaskKind, fn: Callable[[], Awaitable[object]]) -> None:
         if self._nursery is not None:
             begin = start_again if kind.restarted else start
             begin(self._nursery, kind, fn)

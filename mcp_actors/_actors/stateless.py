@@ -125,7 +125,7 @@ class StatelessCalls:
     def outlet(self) -> Outlet:
         raise LocalProtocolError("without a session there is no way back to the client")
 
-    def start_soon(self, kind: TaskKind, fn: Callable[[], Awaitable[object]]) -> None:
+    def start_task(self, kind: TaskKind, fn: Callable[[], Awaitable[object]]) -> None:
         begin = start_again if kind.restarted else start
         begin(self._nursery, kind, fn)
 

@@ -91,7 +91,7 @@ class SessionSubscriber:
     def _wake(self) -> None:
         if not self._delivering:
             self._delivering = True
-            self._session.start_soon(CHANGE_DELIVERY, self._deliver)
+            self._session.start_task(CHANGE_DELIVERY, self._deliver)
 
     async def _deliver(self) -> None:
         try:

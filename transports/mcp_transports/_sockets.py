@@ -10,16 +10,20 @@ import fcntl
 import os
 import socket
 import stat
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import trio
 
 from mcp_actors.logging import log
+from mcp_actors.supervision import ACCEPT, start_again
 
 __all__ = [
     "BACKLOG",
     "InvalidSocketPath",
     "ListenError",
     "ListeningSocket",
+    "accept_until",
     "address_text",
     "bind_tcp",
     "bind_unix",
@@ -95,7 +99,7 @@ class ListeningSocket:
         When the process has no descriptors or memory left, it logs that once, and tries again until there are some.
 
         Raises:
-            OSError: The listening socket is closed or broken.
+            ListenError: The listening socket is closed or broken, and will never have a connection again.
         """
         found: list[tuple[socket.socket, object]] = []
         while not found:
@@ -107,7 +111,8 @@ class ListeningSocket:
                     break
                 except OSError as error:
                     if error.errno in _UNUSABLE:
-                        raise
+                        where = self.where("tcp")
+                        raise ListenError(f"cannot listen on {where} any more: {error.strerror}") from error
                     if error.errno in _EXHAUSTED:
                         if not self._exhausted:
                             # The reason is part of the event: without descriptors a log line may go without details.
@@ -142,6 +147,45 @@ class ListeningSocket:
             log.warning("a Unix socket could not be removed", path=self.path, reason=error.strerror)
         finally:
             self.socket.close()
+
+
+ListenerT = TypeVar("ListenerT", bound=ListeningSocket)
+
+
+async def accept_until(
+    stopping: trio.Event,
+    listeners: Sequence[ListenerT],
+    arrived: Callable[[ListenerT, list[tuple[socket.socket, object]]], object],
+) -> ListenError | None:
+    """Accepts from every listener, each in a task of its own, until ``stopping`` is set.
+
+    A task that crashes is started again. A listening socket that is broken ends all of this: its address is served no
+    more, and starting again would not help.
+
+    Args:
+        stopping: Ends the accepting; nothing that was accepted is lost.
+        listeners: The caller closes them.
+        arrived: Called with a listener and its new connections, at least one. Must not wait.
+
+    Returns:
+        Why a listener cannot accept any more, or ``None`` when ``stopping`` was set.
+    """
+    broken: list[ListenError] = []
+
+    async def accept(listener: ListenerT) -> None:
+        try:
+            while True:
+                arrived(listener, await listener.accept_many())
+        except ListenError as error:
+            broken.append(error)
+            accepting.cancel_scope.cancel(reason="a listening socket is broken")
+
+    async with trio.open_nursery() as accepting:
+        for listener in listeners:
+            start_again(accepting, ACCEPT, accept, listener, about=f"at {listener.where('tcp')}")
+        await stopping.wait()
+        accepting.cancel_scope.cancel(reason="the server stops")
+    return broken[0] if broken else None
 
 
 def address_text(address: object) -> str:

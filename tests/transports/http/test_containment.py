@@ -356,7 +356,6 @@ async def test_a_server_outlives_what_authentication_raises(error: BaseException
         assert await answers(at)
 
 
-@pytest.mark.xfail(reason="the engine's task that delivers changes is not supervised yet", strict=False)
 async def test_a_server_outlives_uris_that_are_too_long_to_be_told_of() -> None:
     """Each is longer than what is sent to a client, so that the change of it cannot be told."""
     async with site(max_message_bytes=100_000) as at:
@@ -382,7 +381,6 @@ async def test_a_server_outlives_uris_that_are_too_long_to_be_told_of() -> None:
         assert await answers(at)
 
 
-@pytest.mark.xfail(reason="the engine's task of a batch is not supervised yet", strict=False)
 async def test_a_server_without_sessions_outlives_batches_of_ids_that_are_too_long() -> None:
     """A refusal repeats its request's id, so none of these can be sent."""
     async with site(sessions=False, max_message_bytes=4_000) as at:

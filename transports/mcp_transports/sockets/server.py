@@ -5,15 +5,16 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Sequence
+from functools import partial
 
 import attrs
 import trio
 
 from mcp_actors.abc import ServerHandler
 from mcp_actors.logging import log
-from mcp_actors.supervision import ACCEPT, POLLER, SOCKET_CONNECTION, start, start_again
+from mcp_actors.supervision import POLLER, SOCKET_CONNECTION, start, start_again
 from mcp_transports._poller import Poller
-from mcp_transports._sockets import ListeningSocket
+from mcp_transports._sockets import ListenError, ListeningSocket, accept_until
 from mcp_transports.sockets.channel import SocketChannel
 from mcp_transports.sockets.stream import ConnectedSocket
 
@@ -59,36 +60,45 @@ class SocketServer:
         return SocketStatistics(self._open, self._accepted, self._turned_away, self._failed)
 
     async def serve(self, listeners: Sequence[ListeningSocket]) -> None:
-        """Accepts until the server stops, then lets open connections end; cancelled, closes everything."""
+        """Accepts until the server stops, then lets open connections end; cancelled, closes everything.
+
+        Raises:
+            ListenError: A listening socket is broken; every connection was closed.
+        """
         try:
             async with trio.open_nursery() as service:
                 start_again(service, POLLER, self._poller.run, about="of sockets")
-                await self._serve_all(listeners)
+                broken = await self._serve_all(listeners)
                 service.cancel_scope.cancel(reason="every connection has ended")
         finally:
             self._poller.close()
+        if broken is not None:
+            raise broken
 
-    async def _serve_all(self, listeners: Sequence[ListeningSocket]) -> None:
+    async def _serve_all(self, listeners: Sequence[ListeningSocket]) -> ListenError | None:
         async with trio.open_nursery() as connections:
-            async with trio.open_nursery() as accepting:
-                for listener in listeners:
-                    where = f"at {listener.where('tcp')}"
-                    start_again(accepting, ACCEPT, self._accept, listener, connections, about=where)
-                await self._handler.stopping.wait()
-                accepting.cancel_scope.cancel(reason="the server stops")
+            arrived = partial(self._arrived, connections)
+            broken = await accept_until(self._handler.stopping, listeners, arrived)
             for listener in listeners:
                 listener.close()
+            if broken is not None:
+                connections.cancel_scope.cancel(reason="a listening socket is broken")
+        return broken
 
-    async def _accept(self, listener: ListeningSocket, connections: trio.Nursery) -> None:
-        while True:
-            for accepted, address in await listener.accept_many():
-                if self._open >= self._max_connections:
-                    self._turned_away += 1
-                    accepted.close()
-                else:
-                    self._open += 1
-                    peer = listener.describe(address)
-                    start(connections, SOCKET_CONNECTION, self._serve_one, accepted, peer, about=f"of {peer}")
+    def _arrived(
+        self,
+        connections: trio.Nursery,
+        listener: ListeningSocket,
+        arrived: list[tuple[socket.socket, object]],
+    ) -> None:
+        for accepted, address in arrived:
+            if self._open >= self._max_connections:
+                self._turned_away += 1
+                accepted.close()
+            else:
+                self._open += 1
+                peer = listener.describe(address)
+                start(connections, SOCKET_CONNECTION, self._serve_one, accepted, peer, about=f"of {peer}")
 
     async def _serve_one(self, accepted: socket.socket, peer: str) -> None:
         try:

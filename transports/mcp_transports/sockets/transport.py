@@ -76,7 +76,7 @@ class _SocketTransport(ABC):
         happens in a connection, or leaves its handler, ends that connection alone.
 
         Raises:
-            ConnectFailed: the address cannot be listened at.
+            ConnectFailed: it cannot listen there, or not any more.
             LocalProtocolError: this object is served already.
         """
         if self._server is not None:
@@ -92,7 +92,8 @@ class _SocketTransport(ABC):
         try:
             listeners = await self._listen()
             task_status.started(self._url_of(listeners[0]))
-            await server.serve(listeners)
+            with as_engine_errors():
+                await server.serve(listeners)
         finally:
             self._server = None
             for listener in listeners:

@@ -17,6 +17,7 @@ from mcp_actors.errors import LocalProtocolError
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
 from mcp_actors.logging import log
 from mcp_actors.supervision import POLLER, SOCKET_CONNECTION, TICKER, Containment, reraised, start_again
+from mcp_transports._listen_errors import as_engine_errors
 from mcp_transports._poller import Poller
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.listen_url import ListenUrl
@@ -168,7 +169,7 @@ class WebSocketServerTransport:
         and each peer gets a Close frame with 1001. What a connection's handler raises ends that connection alone.
 
         Raises:
-            ConnectFailed: it cannot listen there.
+            ConnectFailed: it cannot listen there, or not any more.
             LocalProtocolError: this object is served already.
         """
         if self._handler is not None:
@@ -195,7 +196,8 @@ class WebSocketServerTransport:
             self._address, self, ssl_context=self._ssl_context, limits=self._limits, upgrades=True
         ) as shared:
             task_status.started(self._url(shared.port))
-            await shared.serve(handler.stopping)
+            with as_engine_errors():
+                await shared.serve(handler.stopping)
 
     def statistics(self) -> WebSocketServerStatistics:
         """Returns a snapshot of the counters."""

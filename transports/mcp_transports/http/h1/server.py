@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
+from functools import partial
 
 import trio
 
 from mcp_actors.logging import log
-from mcp_actors.supervision import ACCEPT, POLLER, SOCKET_CONNECTION, TICKER, start, start_again
+from mcp_actors.supervision import POLLER, SOCKET_CONNECTION, TICKER, start, start_again
+from mcp_transports._sockets import accept_until
 from mcp_transports.http.h1.byte_stream import ByteStream, SocketByteStream, WrappedByteStream
 from mcp_transports.http.h1.connection import Connection
 from mcp_transports.http.h1.limits import HttpLimits
@@ -71,8 +73,11 @@ class HttpServer:
 
         Once ``stopping`` is set nothing is accepted any more, idle connections are closed, and every answer that
         begins from then on closes its connection. That may take as long as an answer takes: a caller that has a
-        deadline cancels. Cancelled, it closes everything at once. The listeners are always closed when it returns or
-        raises.
+        deadline cancels. Cancelled, it closes everything at once. The listeners are closed when it returns, however
+        that comes about.
+
+        Raises:
+            ListenError: A listening socket is broken; every connection was closed.
         """
         state = self._state
         stopping = trio.Event() if stopping is None else stopping
@@ -81,22 +86,21 @@ class HttpServer:
                 start_again(service, TICKER, state.ticker.run)
                 start_again(service, POLLER, state.poller.run)
                 async with trio.open_nursery() as connections:
-                    async with trio.open_nursery() as accepting:
-                        for listener in self.listeners:
-                            start_again(
-                                accepting, ACCEPT, self._accept, listener, connections, about=listener.url
-                            )
-                        task_status.started(self)
-                        await stopping.wait()
-                        accepting.cancel_scope.cancel()
+                    task_status.started(self)
+                    arrived = partial(self._arrived, connections)
+                    broken = await accept_until(stopping, self.listeners, arrived)
                     state.stopping = True
                     self._close_listeners()
+                    if broken is not None:
+                        connections.cancel_scope.cancel(reason="a listening socket is broken")
                     for member in list(state.ticker.members):
                         member.stop()
                 service.cancel_scope.cancel()
         finally:
             self._close_listeners()
             state.close()
+        if broken is not None:
+            raise broken
 
     async def serve_stream(
         self, stream: trio.abc.Stream, peer: str = "stream", *, secure: bool = False
@@ -120,25 +124,19 @@ class HttpServer:
         for listener in self.listeners:
             listener.close()
 
-    async def _accept(self, listener: HttpListener, connections: trio.Nursery) -> None:
-        while True:
-            arrived = await listener.accept_many()
-            self._state.clock.refresh()
-            for accepted, address in arrived:
-                if self._open >= self.limits.connections:
-                    self._turn_away(accepted, secure=listener.ssl_context is not None)
-                else:
-                    self._open += 1
-                    peer = listener.describe(address)
-                    start(
-                        connections,
-                        SOCKET_CONNECTION,
-                        self._serve_socket,
-                        listener,
-                        accepted,
-                        peer,
-                        about=peer,
-                    )
+    def _arrived(
+        self, connections: trio.Nursery, listener: HttpListener, arrived: list[tuple[socket.socket, object]]
+    ) -> None:
+        self._state.clock.refresh()
+        for accepted, address in arrived:
+            if self._open >= self.limits.connections:
+                self._turn_away(accepted, secure=listener.ssl_context is not None)
+            else:
+                self._open += 1
+                peer = listener.describe(address)
+                start(
+                    connections, SOCKET_CONNECTION, self._serve_socket, listener, accepted, peer, about=peer
+                )
 
     def _turn_away(self, accepted: socket.socket, *, secure: bool) -> None:
         self._state.rejected += 1

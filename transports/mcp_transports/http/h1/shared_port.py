@@ -35,7 +35,8 @@ class SharedPort:
         self.server = HttpServer(self, listeners, limits)
         self.ssl_context = ssl_context
         self.done = trio.Event()
-        # The applications by the path of their WebSockets. The one under None gets every other request.
+        self.broken: ListenError | None = None
+        # By the path of their WebSockets; the one under None gets every other request.
         self._apps: dict[str | None, App] = {}
 
     def __contains__(self, path: str | None) -> bool:
@@ -85,11 +86,21 @@ class PortShare:
         """Returns when ``stopping`` was set and all connections have ended.
 
         Cancelled, it closes the connections at once if this application opened the address, and none otherwise.
+
+        Raises:
+            ListenError: A listening socket of the address is broken.
         """
+        shared = self._shared
         if self._owner:
-            await self._shared.server.serve(stopping=stopping)
+            try:
+                await shared.server.serve(stopping=stopping)
+            except ListenError as error:
+                shared.broken = error
+                raise
         else:
-            await self._shared.done.wait()
+            await shared.done.wait()
+            if shared.broken is not None:
+                raise ListenError(str(shared.broken)) from shared.broken.__cause__
 
 
 _shared_ports: trio.lowlevel.RunVar[dict[Address, SharedPort]] = trio.lowlevel.RunVar("shared ports")

@@ -13,7 +13,8 @@ from mcp_actors.abc import ServerHandler
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
 from mcp_actors.logging import log
-from mcp_actors.supervision import EVENT_STREAMS, SESSION_EXPIRY, STOP_STREAMS, start, start_again
+from mcp_actors.supervision import EVENT_STREAMS, SESSION_EXPIRY, STOP_STREAMS, reraised, start, start_again
+from mcp_transports._listen_errors import as_engine_errors
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.listen_url import ListenUrl
 from mcp_transports.http.port_sharing import share_port
@@ -145,7 +146,7 @@ class HttpServerTransport:
         sessions are closed. Cancelled, it closes all connections at once.
 
         Raises:
-            ConnectFailed: The address cannot be listened at.
+            ConnectFailed: It cannot listen there, or not any more.
             LocalProtocolError: This object is served already.
         """
         if self._serving:
@@ -165,17 +166,17 @@ class HttpServerTransport:
         url = self._listen_url
         endpoint = self._endpoint(handler)
         try:
-            async with (
-                share_port(url, endpoint, ssl_context=self._ssl_context, limits=self._limits) as share,
-                trio.open_nursery() as nursery,
-            ):
-                start_again(nursery, EVENT_STREAMS, self._settings.open_responses.keep_alive)
-                if self._sessions is not None:
-                    start_again(nursery, SESSION_EXPIRY, self._sessions.expire)
-                start(nursery, STOP_STREAMS, _stop, handler.stopping, endpoint)
-                task_status.started(url.url(share.port))
-                await share.serve(handler.stopping)
-                nursery.cancel_scope.cancel(reason="the listener is done")
+            async with share_port(url, endpoint, ssl_context=self._ssl_context, limits=self._limits) as share:
+                with reraised() as body:
+                    async with trio.open_nursery() as nursery:
+                        start_again(nursery, EVENT_STREAMS, self._settings.open_responses.keep_alive)
+                        if self._sessions is not None:
+                            start_again(nursery, SESSION_EXPIRY, self._sessions.expire)
+                        start(nursery, STOP_STREAMS, _stop, handler.stopping, endpoint)
+                        with body, as_engine_errors():
+                            task_status.started(url.url(share.port))
+                            await share.serve(handler.stopping)
+                        nursery.cancel_scope.cancel(reason="the listener is done")
         finally:
             endpoint.close()
 
