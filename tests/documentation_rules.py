@@ -30,7 +30,10 @@ METAPHORS = {
 # The contracts of `mcp_actors.abc` that have a verb of these, and so do the classes that implement them.
 CONTRACT_VERBS = {"FrameChannel": "settled", "Outlet": "settle"}
 # Classes that hold more than the rest, each with its reason.
-MANY_ATTRIBUTES: dict[str, str] = {}
+MANY_ATTRIBUTES: dict[str, str] = {
+    "mcp_actors._actors.link.Link": "every frame passes through it; a second object would be looked up for each",
+    "mcp_actors._server.features.Features": "one attribute for each kind of feature, and what is declared of them",
+}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Documented = Function | ast.ClassDef | ast.Module

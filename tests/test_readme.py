@@ -184,7 +184,7 @@ def test_a_wrong_limit_is_found() -> None:
 def table_of_tasks() -> str:
     """`TASKS` as a Markdown table."""
     rows = [
-        f"| `{kind.name}` | {kind.supervisor} | {kind.cost} | {kind.told} | {'yes' if kind.restarted else ''} |"
+        f"| `{kind.name}` | {kind.supervisor} | {kind.cost} | {kind.notified} | {'yes' if kind.restarted else ''} |"
         for kind in TASKS
     ]
     head = "| task | owner | a crash ends | who learns of it, beside the log | started again |"

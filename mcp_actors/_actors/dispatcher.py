@@ -86,7 +86,7 @@ class Carrier(Protocol):
     def connection_lost(self, broken: BaseException | None) -> Loss:
         """Makes the exception for requests of ours that get no answer."""
 
-    def settled(self, request: RequestId) -> None:
+    def request_ended(self, request: RequestId) -> None:
         """Takes note that a request of ours is no longer waited for."""
 
 

@@ -38,7 +38,7 @@ class CallCarrier(Protocol):
 
     def connection_lost(self, broken: BaseException | None) -> ConnectionLost | SessionExpired: ...
 
-    def settled(self, request: RequestId) -> None: ...
+    def request_ended(self, request: RequestId) -> None: ...
 
 
 class OutboundCalls:
@@ -114,7 +114,7 @@ class OutboundCalls:
             answer = await pending.wait()
         except BaseException as error:
             # For an answer it was said when that arrived, before reports of progress that its caller has to see first.
-            carrier.settled(id)
+            carrier.request_ended(id)
             if pending.sent and options.cancellable and self._lost is None and not pending.answered:
                 self._take_back(id, isinstance(error, CallTimeout), outlet, about)
             raise
@@ -154,7 +154,7 @@ class OutboundCalls:
         pending.resolve(answer)
         # Not only when its caller wakes up, who may have reports of progress to see first.
         if self._carrier is not None:
-            self._carrier.settled(pending.id)
+            self._carrier.request_ended(pending.id)
         return True
 
     def unanswered(self, id: RequestId, reason: McpError | None) -> bool:
@@ -164,7 +164,7 @@ class OutboundCalls:
             return False
         pending.resolve(reason or self.loss())
         if self._carrier is not None:
-            self._carrier.settled(pending.id)
+            self._carrier.request_ended(pending.id)
         return True
 
     def progressed(self, params: dict[str, Any]) -> bool:

@@ -51,7 +51,7 @@ class Session:
     ) -> None:
         self.limits = limits
         self.link = self.outlet = Link(channel, limits, self._broken)
-        self.settled = channel.settled
+        self.request_ended = channel.settled
         self.dispatcher = Dispatcher(
             name,
             self,

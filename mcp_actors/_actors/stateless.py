@@ -129,7 +129,7 @@ class StatelessCalls:
         begin = start_again if kind.restarted else start
         begin(self._nursery, kind, fn)
 
-    def settled(self, request: RequestId) -> None:
+    def request_ended(self, request: RequestId) -> None:
         pass
 
     def connection_lost(self, broken: BaseException | None) -> Loss:
