@@ -48,7 +48,7 @@ class SocketChannel(LineChannel):
             self._plain.expect_more()
 
     async def send_eof(self) -> None:
-        """Ends what is sent and goes on receiving.
+        """Ends the sending direction and goes on receiving.
 
         Raises:
             trio.ClosedResourceError: this channel was closed, or is one over TLS, which has no half-closed connections.

@@ -124,7 +124,7 @@ class Ticked(Protocol):
 
 
 class KeepAlive:
-    """The ticker of all connections of a listener. It sleeps for good while there is none."""
+    """The ticker of all connections of a listener. It sleeps while there is none."""
 
     def __init__(self, times: KeepAliveTimes) -> None:
         self.times = times

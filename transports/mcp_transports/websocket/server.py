@@ -86,8 +86,8 @@ class WebSocketServerTransport:
             ``ssl_context``.
         allowed_hosts, allowed_origins: those of `OriginPolicy`: by default what leads to the bound address alone, and
             browsers only from there. Others are refused with 403.
-        authenticate: ``authenticate(request)`` returns, or is awaited for, who the peer is: a name, ``None`` for
-            anybody, or a `Refusal`, say one with 401. It is called before the upgrade. What it raises is answered
+        authenticate: ``authenticate(request)`` returns, or is awaited for, who the peer is: a name, ``None``
+            without one, or a `Refusal`, say one with 401. It is called before the upgrade. What it raises is answered
             with 500 and logged.
         ssl_context: for ``wss``.
         require_subprotocol: refuse clients that do not offer the subprotocol ``mcp``; off by default. It is confirmed

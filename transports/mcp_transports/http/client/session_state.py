@@ -22,8 +22,8 @@ from mcp_transports.http.client.http import Headers, HttpRequester, HttpResponse
 from mcp_transports.http.client.receive_queue import ReceiveQueue
 
 __all__ = [
-    "AssignedSession",
     "HttpClientOptions",
+    "HttpClientSession",
     "RequestInFlight",
     "Resumptions",
     "SessionState",
@@ -65,7 +65,7 @@ class RequestInFlight(Protocol):
         """Closes the response stream, and the connection with it."""
 
 
-class AssignedSession:
+class HttpClientSession:
     """The session of a revision that has sessions: its id, its version and the headers that name them.
 
     MCP 2025-11-25, Transports, Session Management.
@@ -165,7 +165,7 @@ class SessionState:
         self.requester = requester
         self.receive_queue = receive_queue
         self.options = options
-        self.session = AssignedSession()
+        self.session = HttpClientSession()
         self.resumptions = Resumptions()
         self.post_limiter = trio.CapacityLimiter(options.max_posts)
         self.nursery: trio.Nursery | None = None

@@ -70,8 +70,8 @@ class HttpServerTransport:
         keepalive: Seconds of silence after which an event stream gets a comment, so that no proxy closes it.
         sessions: Whether legacy clients get sessions. Without sessions every POST of theirs is served on its own, and
             the server can send its clients no requests.
-        session_idle: Seconds after which a session is closed, or up to a quarter later, while no call is in flight and
-            no client has a stream of it open. The default, 30 minutes, is that of the official servers.
+        session_idle: Seconds, and up to a quarter more, for which a session may have neither a call in flight nor an
+            open stream before it is closed. The default, 30 minutes, is that of the official servers.
         max_sessions: The number of sessions at a time; over it ``initialize`` is answered with 503.
         json_replies: Whether POSTs of legacy clients are answered with JSON only. All other messages go to the stream
             of the session's GET then.
