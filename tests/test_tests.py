@@ -17,10 +17,8 @@ import pytest
 TESTS = Path(__file__).parent
 # What fails a test when nothing happens, or the wrong thing.
 ASSERTING = frozenset({"raises", "RaisesGroup", "warns", "fail", "fail_after"})
-# Files that still wait a guessed time for the kernel. Take a file out when it waits for the event instead.
 # The sleeps of these are the rate at which an attack arrives; nothing waits for them.
 PACED = frozenset({"transports/http/test_server_expiry.py"})
-GUESSING = frozenset({})
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -140,7 +138,6 @@ def nothing_waits_a_guessed_time_for_the_kernel(modules: list[Module]) -> list[s
     return [
         f"{module.name}:{node.lineno} guesses how long the kernel needs"
         for module in modules
-        if module.name not in GUESSING
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Call) and called(node) == "wait_all_tasks_blocked"
         if (node.args or node.keywords) and id(node) not in module.polling
