@@ -235,9 +235,10 @@ class _Kept:
 
 # -- the engine ----------------------------------------------------------------------------------------------
 TRANSPORT = TaskKind("transport", "server", "server", "whoever awaits serve(): it cannot listen any more")
-DRAIN = TaskKind("drain", "server", "nothing", "nobody: the server is stopping")
+DRAIN = TaskKind("drain", "server", "nothing", "nobody: the server can still be stopped", restarted=True)
 SIGNALS = TaskKind("signals", "server", "nothing", "nobody", restarted=True)
 CONNECTION_WRITER = TaskKind("link", "connection", "connection", "the peer: its connection closes")
+# A session has no task of its own: it runs in that of its connection, or of the transport that has only one.
 SESSION = TaskKind("session", "connection", "connection", "the peer: its connection closes")
 CALL_WORKER = TaskKind("call", "session or server", "call", "the peer: -32603; the session goes on")
 SESSION_CLOCK = TaskKind(
@@ -249,7 +250,12 @@ CLIENT_CONNECTION = TaskKind("client connection", "client", "connection", "whoev
 CLIENT_SUPERVISOR = TaskKind("client supervisor", "client", "session", "whoever called: ConnectionLost")
 CLIENT_NOTIFICATIONS = TaskKind("client notifications", "client", "nothing", "nobody", restarted=True)
 CLIENT_SUBSCRIPTION = TaskKind("client subscription", "client", "member", "the listener: SubscriptionLost")
-IN_PROCESS_SERVER = TaskKind("in-process server", "client", "connection", "whoever called: ConnectionLost")
+IN_PROCESS_SERVER = TaskKind(
+    "in-process server",
+    "client",
+    "connection",
+    "whoever called: ConnectionLost; the client's block raises the crash where it ends",
+)
 
 # -- sockets, HTTP and WebSocket, server side ----------------------------------------------------------------
 POLLER = TaskKind(
@@ -267,7 +273,9 @@ EVENT_STREAMS = TaskKind(
     "keep event streams alive", "transport", "member", "the stream that failed", restarted=True
 )
 SESSION_EXPIRY = TaskKind("expire sessions", "transport", "member", "the session that failed", restarted=True)
-STOP_STREAMS = TaskKind("stop event streams", "transport", "nothing", "nobody: the server is stopping")
+STOP_STREAMS = TaskKind(
+    "stop event streams", "transport", "nothing", "nobody: the server can still be stopped", restarted=True
+)
 MEMORY_CONNECTION = TaskKind(
     "memory connection", "transport", "connection", "the client: its connection breaks"
 )

@@ -24,7 +24,7 @@ from mcp_actors._server.subscriptions import SessionSubscriber
 from mcp_actors._server.transport_handler import ServerConfig, TransportHandler
 from mcp_actors.abc import ServerTransport
 from mcp_actors.errors import MethodNotFound, ResourceNotFound
-from mcp_actors.supervision import DRAIN, TRANSPORT, start
+from mcp_actors.supervision import DRAIN, TRANSPORT, start_again
 
 __all__ = ["ServerRuntime", "ServerStatistics"]
 
@@ -106,7 +106,7 @@ class ServerRuntime:
         task_status: trio.TaskStatus[tuple[Any, ...]],
     ) -> None:
         async with trio.open_nursery() as supervisor:
-            start(supervisor, DRAIN, self._drain, supervisor.cancel_scope)
+            start_again(supervisor, DRAIN, self._drain, supervisor.cancel_scope)
             handler = TransportHandler(self._config, scope, self._sessions, supervisor, self._stopping)
             self._handlers.append(handler)
             try:
@@ -122,18 +122,21 @@ class ServerRuntime:
 
     async def _drain(self, everything: trio.CancelScope) -> None:
         await self._stopping.wait()
-        with trio.move_on_after(self.limits.drain_grace + self.limits.close_timeout):
-            for session in self._sessions:
-                session.stop()
-            stateless = [handler.stateless for handler in self._handlers]
-            for each in stateless:
-                each.dispatcher.drain()
-            while self._sessions:
-                await self._sessions.ended.park()
-            for each in stateless:
-                while each.dispatcher.calls:
-                    await each.ended.park()
-        everything.cancel(reason="stopped")
+        try:
+            with trio.move_on_after(self.limits.drain_grace + self.limits.close_timeout):
+                for session in self._sessions:
+                    session.stop()
+                stateless = [handler.stateless for handler in self._handlers]
+                for each in stateless:
+                    each.dispatcher.drain()
+                while self._sessions:
+                    await self._sessions.ended.park()
+                for each in stateless:
+                    while each.dispatcher.calls:
+                        await each.ended.park()
+        finally:
+            # Also when draining crashes: a server that was stopped has to end.
+            everything.cancel(reason="stopped")
 
     # -- legacy subscriptions ----------------------------------------------------------------------------------------
 

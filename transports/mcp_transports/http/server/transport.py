@@ -13,7 +13,7 @@ from mcp_actors.abc import ServerHandler
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
 from mcp_actors.logging import log
-from mcp_actors.supervision import EVENT_STREAMS, SESSION_EXPIRY, STOP_STREAMS, reraised, start, start_again
+from mcp_actors.supervision import EVENT_STREAMS, SESSION_EXPIRY, STOP_STREAMS, reraised, start_again
 from mcp_transports._listen_errors import as_engine_errors
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.listen_url import ListenUrl
@@ -172,7 +172,7 @@ class HttpServerTransport:
                         start_again(nursery, EVENT_STREAMS, self._settings.open_responses.keep_alive)
                         if self._sessions is not None:
                             start_again(nursery, SESSION_EXPIRY, self._sessions.expire)
-                        start(nursery, STOP_STREAMS, _stop, handler.stopping, endpoint)
+                        start_again(nursery, STOP_STREAMS, _stop, handler.stopping, endpoint)
                         with body, as_engine_errors():
                             task_status.started(url.url(share.port))
                             await share.serve(handler.stopping)
