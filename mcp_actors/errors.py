@@ -52,6 +52,7 @@ __all__ = [
     "ToolError",
     "TransportNotFound",
     "UnsupportedVersion",
+    "invalid_params",
 ]
 
 PARSE_ERROR = -32700

@@ -1,1 +1,1 @@
-"""The actors: link, session, call and pending call. They know JSON-RPC and time, and nothing of tools or eras."""
+"""The actors: connections, sessions and calls in both directions. They know JSON-RPC and time, and nothing of tools."""

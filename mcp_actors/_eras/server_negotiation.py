@@ -107,7 +107,7 @@ class ServerNegotiation:
         return self.legacy.open(request.id, name, params, self.custom.get(name))
 
     def open_alone(self, request: JsonRpcRequest, era: str, metadata: Mapping[str, str]) -> Invocation:
-        """Opens a request that came without a connection and belongs to no session; see `sorting` for its era."""
+        """Opens a request that came without a connection and belongs to no session; see `classify` for its era."""
         params = params_of(request)
         custom = self.custom.get(request.method)
         if era == "modern":
