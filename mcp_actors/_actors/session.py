@@ -128,6 +128,8 @@ class Session:
                         await self._dispatch_burst(messages)
                     else:
                         self.dispatcher.dispatch(messages[0], link)
+                    # An idle session must not keep what the peer sent last.
+                    del messages
                     if link.congested:
                         await link.flow()
         except trio.EndOfChannel:
