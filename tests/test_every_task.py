@@ -449,7 +449,7 @@ class OneClient:
             async with httpx2.AsyncClient(transport=OnlyHttpSse()) as sse, trio.open_nursery() as nursery:
                 target: Any = everything.server
                 if self.binding == "stdio":
-                    target = StdioClientTransport([sys.executable, "-c", CHILD])
+                    target = StdioClientTransport([sys.executable, "-c", CHILD], grace=0.2, kill_after=0.2)
                 elif self.binding != "in process":
                     [target] = await nursery.start(
                         everything.serve, url.get(self.binding, "http://127.0.0.1:0/mcp")
