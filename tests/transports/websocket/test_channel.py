@@ -11,8 +11,9 @@ import trio.testing
 
 from mcp_actors.abc import Frame
 from mcp_actors.errors import LocalProtocolError, RemoteProtocolError
+from mcp_transports._ticker import Ticker
 from mcp_transports.websocket.channel import WebSocketChannel
-from mcp_transports.websocket.keepalive import KeepAlive, KeepAliveTimes
+from mcp_transports.websocket.keepalive import KeepAliveTimes
 
 from .raw import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, RawPeer, closing, frame
 
@@ -26,11 +27,14 @@ async def pair(
     """A channel with its clock, and the peer of it."""
     make = trio.testing.lockstep_stream_pair if lockstep else trio.testing.memory_stream_pair
     ours, theirs = make()
-    keeper = KeepAlive(times or KeepAliveTimes())
+    times = times or KeepAliveTimes()
+    ticker: Ticker[WebSocketChannel] = Ticker(times.tick)
     async with trio.open_nursery() as nursery:
-        channel = WebSocketChannel(ours, client=client, nursery=nursery, max_message_bytes=LIMIT, peer="raw")
-        keeper.add(channel)
-        nursery.start_soon(keeper.run)
+        channel = WebSocketChannel(
+            ours, client=client, nursery=nursery, max_message_bytes=LIMIT, times=times, peer="raw"
+        )
+        ticker.add(channel)
+        nursery.start_soon(ticker.run)
         yield channel, RawPeer(theirs)
         nursery.cancel_scope.cancel()
 

@@ -66,20 +66,20 @@ async def test_a_look_that_crashes_costs_one_connection_and_the_ticker_goes_on(
 ) -> None:
     looks = 0
     transport = WebSocketServerTransport("ws://127.0.0.1:0/", ping_interval=0.1)
-    tick = WebSocketChannel.tick
+    expire = WebSocketChannel.expire
 
     def crashing(channel: WebSocketChannel, *args: object) -> None:
         nonlocal looks
         looks += 1
         if looks == 1:
             crash_now(crash)
-        tick(channel, *args)  # type: ignore[arg-type]
+        expire(channel, *args)  # type: ignore[arg-type]
 
     with captured_logs() as logs, trio.fail_after(PATIENCE):
         async with trio.open_nursery() as service:
             url = await service.start(transport.serve, CrashingOnce(crash))
             async with raw_peer(url) as victim:
-                monkeypatch.setattr(WebSocketChannel, "tick", crashing)
+                monkeypatch.setattr(WebSocketChannel, "expire", crashing)
                 assert await victim.ended()
             # The ticker still asks after those that are silent.
             async with raw_peer(url) as late:

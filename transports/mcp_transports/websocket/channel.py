@@ -9,6 +9,7 @@ Nothing in here waits for a write in order to read: what reading makes us send i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -45,11 +46,11 @@ class WebSocketChannel(BufferedChannel):
     Args:
         stream: the stream on which the opening handshake was made.
         client: whether this is the client's side.
-        nursery: for short tasks that live as long as the connection at most. The owner runs a `KeepAlive` with this
+        nursery: for short tasks that live as long as the connection at most. The owner runs a `Ticker` with this
             channel as a member; without that, a silent peer is never noticed.
         first: the bytes that came behind the opening handshake.
         max_message_bytes: the longest message either way, 16 MiB by default.
-        close_timeout: seconds that `aclose` waits for the peer's Close frame.
+        times: the limits for an inactive peer, and for closing.
         close_code: the code of the Close frame that `aclose` sends.
         peer: names the other end in logs.
 
@@ -65,7 +66,7 @@ class WebSocketChannel(BufferedChannel):
         nursery: trio.Nursery,
         first: bytes = b"",
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
-        close_timeout: float = KeepAliveTimes().close_timeout,
+        times: KeepAliveTimes = KeepAliveTimes(),
         close_code: int = NORMAL,
         peer: str = "websocket",
     ) -> None:
@@ -74,8 +75,8 @@ class WebSocketChannel(BufferedChannel):
         self._protocol = WebSocketProtocol(
             client=client, max_message_bytes=max_message_bytes, close_code=close_code
         )
-        self._writer = FrameWriter(stream, self._protocol, nursery, self._task_crashed)
-        self._close_timeout = close_timeout
+        self._writer = FrameWriter(stream, self._protocol, nursery, self.crashed)
+        self._times = times
         self._activity = PeerActivity(trio.current_time())
         # Set once the closing handshake needs no more reading.
         self._reading_is_over = trio.Event()
@@ -206,11 +207,14 @@ class WebSocketChannel(BufferedChannel):
 
     # -- the ticker ------------------------------------------------------------------------------------------------
 
-    def tick(self, now: float, times: KeepAliveTimes) -> None:
-        """Looks whether the peer is still there; called now and then by a `KeepAlive`. Never waits."""
+    deadline = -math.inf
+    """A ticker looks at the peer at every tick."""
+
+    def expire(self, now: float) -> None:
+        """Looks whether the peer is still there. Never waits."""
         if self._closed:
             return
-        writer = self._writer
+        times, writer = self._times, self._writer
         action = self._activity.look(now, times, progress=writer.progress, sending=writer.busy)
         if action is KeepAliveAction.PING:
             self._protocol.queue_ping()
@@ -229,13 +233,14 @@ class WebSocketChannel(BufferedChannel):
         self._ended_by(why)
         self._writer.close_soon()
 
-    def _task_crashed(self, crash: BaseException) -> None:
-        self.abort(f"one of its tasks failed: {crash!r}")
+    def crashed(self, error: BaseException) -> None:
+        """Drops the connection because of a defect: of one of its tasks, or of a look at the peer."""
+        self.abort(f"one of its tasks failed: {error!r}")
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """Sends a Close frame, waits for the peer's for ``close_timeout`` seconds at most, and closes the stream.
+        """Sends a Close frame, waits for the peer's (`KeepAliveTimes.close_timeout`), and closes the stream.
 
         Frames that were received but not asked for are dropped. Legal from any task, any number of times. Cancelled,
         the stream is closed all the same.
@@ -250,7 +255,7 @@ class WebSocketChannel(BufferedChannel):
         try:
             # A torn stream takes no Close frame, unless another task is still at the write that makes it so.
             if protocol.our_close is not None and (writer.busy or not writer.torn):
-                with trio.move_on_after(self._close_timeout):
+                with trio.move_on_after(self._times.close_timeout):
                     await writer.flush()
                     await self._finish_reading()
                     await self._stream.aclose()

@@ -15,8 +15,9 @@ from mcp_actors.abc import FrameChannel
 from mcp_actors.errors import ConnectFailed
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
 from mcp_actors.supervision import TICKER, reraised, start_again
+from mcp_transports._ticker import Ticker
 from mcp_transports.websocket.channel import WebSocketChannel
-from mcp_transports.websocket.keepalive import KeepAlive, KeepAliveTimes
+from mcp_transports.websocket.keepalive import KeepAliveTimes
 from mcp_transports.websocket.opening import HandshakeFailed, OpeningRefused, ask
 
 __all__ = ["WebSocketClientTransport", "WebSocketRefused"]
@@ -138,7 +139,7 @@ class WebSocketClientTransport:
             raise ConnectFailed(
                 f"{self._peer} did not open a WebSocket within {self._connect_timeout:g} s"
             ) from None
-        keep_alive = KeepAlive(self._times)
+        ticker: Ticker[WebSocketChannel] = Ticker(self._times.tick)
         with reraised() as body:
             async with trio.open_nursery() as nursery:
                 channel = WebSocketChannel(
@@ -147,11 +148,11 @@ class WebSocketClientTransport:
                     nursery=nursery,
                     first=first,
                     max_message_bytes=self._max_message_bytes,
-                    close_timeout=self._times.close_timeout,
+                    times=self._times,
                     peer=self._peer,
                 )
-                keep_alive.add(channel)
-                start_again(nursery, TICKER, keep_alive.run, about="of a WebSocket")
+                ticker.add(channel)
+                start_again(nursery, TICKER, ticker.run, about="of a WebSocket")
                 with body:
                     try:
                         yield channel

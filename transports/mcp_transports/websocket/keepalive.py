@@ -6,15 +6,11 @@ RFC 6455 section 5.5.2 has pings as a keep-alive and as a means to learn whether
 from __future__ import annotations
 
 from enum import Enum
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
-import trio
 
-from mcp_actors.supervision import TICKER, Containment
-
-__all__ = ["KeepAlive", "KeepAliveAction", "KeepAliveTimes", "PeerActivity", "Ticked"]
+__all__ = ["KeepAliveAction", "KeepAliveTimes", "PeerActivity"]
 
 # The ticker's longest and shortest sleep, seconds.
 _LONGEST_TICK = 5.0
@@ -45,6 +41,12 @@ class KeepAliveTimes:
 
     close_timeout: float = attrs.field(default=0.5, validator=_positive)
     """Time for which closing waits for the peer's Close frame; shorter than the engine's limit for closing."""
+
+    @property
+    def tick(self) -> float:
+        """Seconds from one look at a peer to the next: a quarter of the shortest limit, within reason."""
+        shortest = min(self.ping_interval, self.ping_timeout, self.write_timeout)
+        return max(_SHORTEST_TICK, min(_LONGEST_TICK, shortest / 4))
 
 
 class KeepAliveAction(Enum):
@@ -111,58 +113,3 @@ class PeerActivity:
             self.is_dropped = True
             return KeepAliveAction.SILENT
         return KeepAliveAction.FINE
-
-
-class Ticked(Protocol):
-    """A connection, as far as the ticker is concerned."""
-
-    def tick(self, now: float, times: KeepAliveTimes) -> None:
-        """Looks at the peer; never waits."""
-
-    def abort(self, why: str) -> None:
-        """Drops the connection; never waits and never raises."""
-
-
-class KeepAlive:
-    """The ticker of all connections of a listener. It sleeps while there is none."""
-
-    def __init__(self, times: KeepAliveTimes) -> None:
-        self.times = times
-        self._members: set[Ticked] = set()
-        shortest = min(times.ping_interval, times.ping_timeout, times.write_timeout)
-        self._tick = max(_SHORTEST_TICK, min(_LONGEST_TICK, shortest / 4))
-        self._awake = trio.Event()
-
-    def __repr__(self) -> str:
-        return f"<KeepAlive of {len(self._members)}>"
-
-    def __len__(self) -> int:
-        return len(self._members)
-
-    def add(self, member: Ticked) -> None:
-        """A connection begins."""
-        self._members.add(member)
-        self._awake.set()
-
-    def discard(self, member: Ticked) -> None:
-        """A connection has ended. Legal any number of times."""
-        self._members.discard(member)
-
-    async def run(self) -> None:
-        """Ticks until cancelled. A connection whose look crashes is dropped; the others are still looked at."""
-        while True:
-            if not self._members:
-                self._awake = trio.Event()
-                await self._awake.wait()
-            await trio.sleep(self._tick)
-            now = trio.current_time()
-            for member in list(self._members):
-                try:
-                    member.tick(now, self.times)
-                except BaseException as error:
-                    with Containment(TICKER, partial(self._drop, member), {"peer": repr(member)}):
-                        raise error
-
-    def _drop(self, member: Ticked, crash: BaseException) -> None:
-        self.discard(member)
-        member.abort(f"its keep-alive failed: {crash!r}")

@@ -19,6 +19,7 @@ from mcp_actors.logging import log
 from mcp_actors.supervision import POLLER, SOCKET_CONNECTION, TICKER, Containment, reraised, start_again
 from mcp_transports._listen_errors import as_engine_errors
 from mcp_transports._poller import Poller
+from mcp_transports._ticker import Ticker
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.listen_url import ListenUrl
 from mcp_transports.http.h1.request import Request
@@ -30,7 +31,7 @@ from mcp_transports.http.server.http_exchange import HttpExchange
 from mcp_transports.http.server.origin_policy import OriginPolicy
 from mcp_transports.sockets.stream import ConnectedSocket
 from mcp_transports.websocket.channel import WebSocketChannel
-from mcp_transports.websocket.keepalive import KeepAlive, KeepAliveTimes
+from mcp_transports.websocket.keepalive import KeepAliveTimes
 from mcp_transports.websocket.opening import accept
 from mcp_transports.websocket.protocol import GOING_AWAY
 
@@ -137,21 +138,20 @@ class WebSocketServerTransport:
         self._require_subprotocol = require_subprotocol
         self._max_message_bytes = max_message_bytes
         self._limits = HttpLimits(connections=max_connections, head_time=handshake_time)
-        self._keep_alive = KeepAlive(
-            KeepAliveTimes(
-                ping_interval=ping_interval,
-                ping_timeout=ping_timeout,
-                write_timeout=write_timeout,
-                close_timeout=close_timeout,
-            )
+        self._times = KeepAliveTimes(
+            ping_interval=ping_interval,
+            ping_timeout=ping_timeout,
+            write_timeout=write_timeout,
+            close_timeout=close_timeout,
         )
+        self._ticker: Ticker[WebSocketChannel] = Ticker(self._times.tick)
         self._handler: ServerHandler | None = None
         self._poller: Poller | None = None
         self._scopes: set[trio.CancelScope] = set()
         self._refused = 0
 
     def __repr__(self) -> str:
-        state = "not served" if self._handler is None else f"{len(self._keep_alive)} connections"
+        state = "not served" if self._handler is None else f"{len(self._ticker)} connections"
         return f"<WebSocketServerTransport {self._url()}: {state}>"
 
     def _url(self, port: int | None = None) -> str:
@@ -180,7 +180,7 @@ class WebSocketServerTransport:
             with reraised() as body:
                 async with trio.open_nursery() as nursery:
                     start_again(nursery, POLLER, poller.run, about="of WebSockets")
-                    start_again(nursery, TICKER, self._keep_alive.run, about="of WebSockets")
+                    start_again(nursery, TICKER, self._ticker.run, about="of WebSockets")
                     with body:
                         await self._listen(handler, task_status)
                     nursery.cancel_scope.cancel(reason="the listener is done")
@@ -201,7 +201,7 @@ class WebSocketServerTransport:
 
     def statistics(self) -> WebSocketServerStatistics:
         """Returns a snapshot of the counters."""
-        return WebSocketServerStatistics(len(self._keep_alive), self._refused)
+        return WebSocketServerStatistics(len(self._ticker), self._refused)
 
     # -- the opening -----------------------------------------------------------------------------------------------
 
@@ -289,20 +289,20 @@ class WebSocketServerTransport:
             client=False,
             nursery=nursery,
             max_message_bytes=self._max_message_bytes,
-            close_timeout=self._keep_alive.times.close_timeout,
+            times=self._times,
             close_code=GOING_AWAY,
             peer=request.peer,
         )
 
     async def _run(self, handler: ServerHandler, principal: str | None, channel: WebSocketChannel) -> None:
-        self._keep_alive.add(channel)
+        self._ticker.add(channel)
         with trio.CancelScope() as scope:
             self._scopes.add(scope)
             try:
                 await handler(channel, principal)
             finally:
                 self._scopes.discard(scope)
-                self._keep_alive.discard(channel)
+                self._ticker.discard(channel)
                 await channel.aclose()
 
 
