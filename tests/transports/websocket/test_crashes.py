@@ -122,9 +122,9 @@ async def test_a_clients_ticker_that_crashes_breaks_its_channel(
     with captured_logs(), trio.fail_after(PATIENCE):
         async with trio.open_nursery() as service:
             url = await service.start(transport.serve, CrashingOnce(crash))
-            monkeypatch.setattr(WebSocketChannel, "tick", lambda *args: crash_now(crash))
+            monkeypatch.setattr(WebSocketChannel, "expire", lambda *args: crash_now(crash))
             async with WebSocketClientTransport(url, ping_interval=0.1).connect() as channel:
-                with pytest.raises(trio.BrokenResourceError, match="keep-alive failed"):
+                with pytest.raises(trio.BrokenResourceError, match="one of its tasks failed"):
                     await channel.receive()
             service.cancel_scope.cancel()
 

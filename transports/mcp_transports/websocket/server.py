@@ -136,15 +136,21 @@ class WebSocketServerTransport:
         )
         self._authenticate = authenticate
         self._require_subprotocol = require_subprotocol
-        self._max_message_bytes = max_message_bytes
         self._limits = HttpLimits(connections=max_connections, head_time=handshake_time)
-        self._times = KeepAliveTimes(
+        times = KeepAliveTimes(
             ping_interval=ping_interval,
             ping_timeout=ping_timeout,
             write_timeout=write_timeout,
             close_timeout=close_timeout,
         )
-        self._ticker: Ticker[WebSocketChannel] = Ticker(self._times.tick)
+        self._ticker: Ticker[WebSocketChannel] = Ticker(times.tick)
+        self._make_channel = partial(
+            WebSocketChannel,
+            client=False,
+            max_message_bytes=max_message_bytes,
+            times=times,
+            close_code=GOING_AWAY,
+        )
         self._handler: ServerHandler | None = None
         self._poller: Poller | None = None
         self._scopes: set[trio.CancelScope] = set()
@@ -280,19 +286,10 @@ class WebSocketServerTransport:
                     with body:
                         if isinstance(stream, trio.SocketStream):
                             stream = ConnectedSocket.adopt(stream, self._poller)
-                        await self._run(handler, principal, self._channel(stream, request, nursery))
+                        await self._run(
+                            handler, principal, self._make_channel(stream, nursery=nursery, peer=request.peer)
+                        )
                     nursery.cancel_scope.cancel(reason="the connection has ended")
-
-    def _channel(self, stream: trio.abc.Stream, request: Request, nursery: trio.Nursery) -> WebSocketChannel:
-        return WebSocketChannel(
-            stream,
-            client=False,
-            nursery=nursery,
-            max_message_bytes=self._max_message_bytes,
-            times=self._times,
-            close_code=GOING_AWAY,
-            peer=request.peer,
-        )
 
     async def _run(self, handler: ServerHandler, principal: str | None, channel: WebSocketChannel) -> None:
         self._ticker.add(channel)
