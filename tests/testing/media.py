@@ -102,8 +102,9 @@ class SocketServer:
 async def stdio() -> AsyncIterator[tuple[Any, Any]]:
     """Real child processes, in which the stdio server relays to and from a handler in this process."""
     with tempfile.TemporaryDirectory() as folder:
+        # On a busy machine a child may need longer to start than a server usually has to exit.
         command = [sys.executable, str(RELAY)]
-        yield SocketServer(f"{folder}/far"), lambda where: StdioClientTransport([*command, where])
+        yield SocketServer(f"{folder}/far"), lambda where: StdioClientTransport([*command, where], grace=20)
 
 
 class TcpTransport:
