@@ -23,12 +23,12 @@ from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors.logging import log
 from mcp_actors.supervision import CALL_WORKER, Containment
 
-__all__ = ["TaskPool", "run_call"]
+__all__ = ["INNERMOST_SCOPE", "TaskPool", "run_call"]
 
 _IDLE = CALL_WORKER.name
 # What identifies the cancel scope that a task is in. Trio has no public name for it, and a scope of its own for each
 # call would cost more than all else that is done for it. With a Trio that hides it elsewhere, nothing is noticed.
-_INNERMOST_SCOPE = "_cancel_status"
+INNERMOST_SCOPE = "_cancel_status"
 
 
 class TaskPool:
@@ -87,7 +87,7 @@ class TaskPool:
         retired = False
         try:
             with scope:
-                innermost = getattr(task, _INNERMOST_SCOPE, None)
+                innermost = getattr(task, INNERMOST_SCOPE, None)
                 while self._queue or await self._wait_for_calls(task):
                     if not self._queue:
                         continue  # other workers were faster
@@ -95,7 +95,7 @@ class TaskPool:
                     try:
                         cut_short = await _Isolated(self._context.copy(), call.run(scope), call, task)
                     finally:
-                        retired = getattr(task, _INNERMOST_SCOPE, None) is not innermost
+                        retired = getattr(task, INNERMOST_SCOPE, None) is not innermost
                         if retired:
                             _abandon_nurseries(task, 0)
                     if retired or cut_short:

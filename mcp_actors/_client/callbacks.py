@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 import trio
 
+from mcp_actors._actors.task_pool import INNERMOST_SCOPE
 from mcp_actors.errors import McpError
 from mcp_actors.logging import log
 from mcp_actors.supervision import crash_in
@@ -35,7 +36,7 @@ class Guard:
     _status: Any = attrs.field(default=None, init=False)
 
     def __enter__(self) -> None:
-        self._status = trio.lowlevel.current_task()._cancel_status
+        self._status = getattr(trio.lowlevel.current_task(), INNERMOST_SCOPE, None)
 
     def __exit__(
         self, cls: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -61,7 +62,7 @@ class Guard:
     def _close_scopes_left_open(self) -> bool:
         """Whether there were any. Trio offers no public way to see the innermost scope of a task."""
         task = trio.lowlevel.current_task()
-        if task._cancel_status is self._status:
+        if getattr(task, INNERMOST_SCOPE, None) is self._status:
             return False
         while task._cancel_status is not None and task._cancel_status is not self._status:
             task._cancel_status._scope.__exit__(None, None, None)

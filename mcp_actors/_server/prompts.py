@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
-import trio
 
 from mcp_actors._schema.signature import InvalidArguments, read_signature
 from mcp_actors._server.content import as_blocks
 from mcp_actors._server.handler import Continuation, Handler, Invoked, string_param
 from mcp_actors._server.invoke import Function, function, name_of
-from mcp_actors._server.pagination import DEFAULT_PAGE_SIZE, page
+from mcp_actors._server.pagination import page
 from mcp_actors._server.registry import Registry
 from mcp_actors._server.text_arguments import TextArgument, text_arguments
 from mcp_actors.errors import invalid_params
@@ -32,23 +31,9 @@ class _PromptEntry:
 
 
 class Prompts(Registry[_PromptEntry]):
-    """The prompts of one server and the handlers of ``prompts/list`` and ``prompts/get``.
+    """The prompts of one server and the handlers of ``prompts/list`` and ``prompts/get``."""
 
-    The parameters are those of `~mcp_actors._server.tools.Tools`.
-    """
-
-    def __init__(
-        self,
-        *,
-        injected: type,
-        limiter: trio.CapacityLimiter,
-        on_change: Callable[[], None] | None = None,
-        page_size: int = DEFAULT_PAGE_SIZE,
-    ) -> None:
-        super().__init__("prompt", on_change)
-        self._injected = injected
-        self._limiter = limiter
-        self._page_size = page_size
+    what = "prompt"
 
     def add(
         self,

@@ -3,25 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, Required, TypedDict, TypeVar
 
-from mcp_actors._server.pagination import Listed
+import trio
+
+from mcp_actors._server.pagination import DEFAULT_PAGE_SIZE, Listed
 from mcp_actors.errors import LocalProtocolError
 
-__all__ = ["Registry"]
+__all__ = ["Registry", "RegistryOptions"]
 
 E = TypeVar("E", bound=Listed)
 
 
+class RegistryOptions(TypedDict, total=False):
+    """The arguments of every registry."""
+
+    injected: Required[type]
+    """The class whose annotation marks the parameter that is handed the call's context."""
+    limiter: Required[trio.CapacityLimiter]
+    """Bounds the worker threads."""
+    on_change: Callable[[], None] | None
+    """Is called after each change, when the new state can already be seen."""
+    page_size: int
+    """Entries on one page of the list."""
+
+
 class Registry(Generic[E]):
-    """Entries by key. ``on_change`` is called after each change, when the new state can already be seen.
+    """The entries of one kind of feature, by key. See `RegistryOptions` for the arguments."""
 
-    ``what`` names an entry in error messages ("tool").
-    """
+    what: ClassVar[str]
+    """Names an entry in error messages (``"tool"``)."""
 
-    def __init__(self, what: str, on_change: Callable[[], None] | None = None) -> None:
-        self.what = what
+    def __init__(
+        self,
+        *,
+        injected: type,
+        limiter: trio.CapacityLimiter,
+        on_change: Callable[[], None] | None = None,
+        page_size: int = DEFAULT_PAGE_SIZE,
+    ) -> None:
         self.on_change = on_change
+        self._injected = injected
+        self._limiter = limiter
+        self._page_size = page_size
         self.version = 0
         self.by_key: dict[str, E] = {}
         self._next_serial = 1

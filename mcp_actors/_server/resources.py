@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import attrs
-import trio
 
 from mcp_actors._schema.signature import InvalidArguments, read_signature
 from mcp_actors._server.handler import Continuation, Handler, Invoked, string_param
 from mcp_actors._server.invoke import Function, function, name_of
-from mcp_actors._server.pagination import DEFAULT_PAGE_SIZE, page
-from mcp_actors._server.registry import Registry
+from mcp_actors._server.pagination import page
+from mcp_actors._server.registry import Registry, RegistryOptions
 from mcp_actors._server.text_arguments import TextArgument, text_arguments
 from mcp_actors._uri.template import UriTemplate
 from mcp_actors._wire.codec import encode_value
@@ -66,22 +65,13 @@ class _Row:
 class Resources(Registry[_ResourceEntry]):
     """The resources of one server and the handlers of ``resources/list``, ``…/templates/list`` and ``…/read``.
 
-    A uri is looked up among the resources first, then in the templates in the order in which they were added. The
-    parameters are those of `~mcp_actors._server.tools.Tools`.
+    A uri is looked up among the resources first, then in the templates in the order in which they were added.
     """
 
-    def __init__(
-        self,
-        *,
-        injected: type,
-        limiter: trio.CapacityLimiter,
-        on_change: Callable[[], None] | None = None,
-        page_size: int = DEFAULT_PAGE_SIZE,
-    ) -> None:
-        super().__init__("resource", on_change)
-        self._injected = injected
-        self._limiter = limiter
-        self._page_size = page_size
+    what = "resource"
+
+    def __init__(self, **options: Unpack[RegistryOptions]) -> None:
+        super().__init__(**options)
         self._split_version = -1
         self._rows: tuple[_Row, ...] = ()
         self._templates: tuple[_ResourceEntry, ...] = ()

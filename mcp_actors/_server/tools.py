@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
-import trio
 
 from mcp_actors._eras.modern.annotations import MirroredParam, annotated_params
 from mcp_actors._exception_groups import sole_cause
@@ -16,7 +15,7 @@ from mcp_actors._schema.validate import Validator, compile_schema
 from mcp_actors._server.content import as_blocks
 from mcp_actors._server.handler import Continuation, Handler, Invoked
 from mcp_actors._server.invoke import Function, function, name_of
-from mcp_actors._server.pagination import DEFAULT_PAGE_SIZE, page
+from mcp_actors._server.pagination import page
 from mcp_actors._server.registry import Registry
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import ToolError, invalid_params
@@ -42,24 +41,9 @@ class _ToolEntry:
 
 
 class Tools(Registry[_ToolEntry]):
-    """The tools of one server and the handlers of ``tools/list`` and ``tools/call``.
+    """The tools of one server and the handlers of ``tools/list`` and ``tools/call``."""
 
-    ``injected`` is the class whose annotation marks the parameter that is handed the call's context; ``limiter``
-    bounds the worker threads; ``on_change`` is called after a tool was added or removed.
-    """
-
-    def __init__(
-        self,
-        *,
-        injected: type,
-        limiter: trio.CapacityLimiter,
-        on_change: Callable[[], None] | None = None,
-        page_size: int = DEFAULT_PAGE_SIZE,
-    ) -> None:
-        super().__init__("tool", on_change)
-        self._injected = injected
-        self._limiter = limiter
-        self._page_size = page_size
+    what = "tool"
 
     def add(
         self,
