@@ -74,6 +74,9 @@ class ServerNegotiation:
         self.versions = tuple(versions)
         self.legacy_served = tuple(v for v in versions if v in LEGACY)
         self.modern_served = tuple(v for v in versions if v in MODERN)
+        headerless = [version for version in self.legacy_served if version <= UNSAID_VERSION]
+        self.unsaid_version = max(headerless, default=UNSAID_VERSION)
+        """The revision of a request that came by itself and names none: one that is served, if there is one."""
         self.custom = custom
         self.mirrored_params = mirrored_params
         self.legacy = LegacySessionState(self.legacy_served, on_operating)
@@ -123,7 +126,7 @@ class ServerNegotiation:
             )
         if request.method == "initialize":
             return LegacySessionState(self.legacy_served).open(request.id, request.method, params, custom)
-        version = metadata.get(VERSION_HEADER, UNSAID_VERSION)
+        version = metadata.get(VERSION_HEADER, self.unsaid_version)
         if version not in self.legacy_served:
             raise RpcError(
                 INVALID_REQUEST,
@@ -174,7 +177,7 @@ class ExchangeNegotiation:
     @property
     def batches(self) -> bool:
         """Whether a batch may come without a session."""
-        version = self._arrival.metadata.get(VERSION_HEADER, UNSAID_VERSION)
+        version = self._arrival.metadata.get(VERSION_HEADER, self._server.unsaid_version)
         return version in self._server.legacy_served and LEGACY[version].batches
 
     def notified(self, name: str) -> None:
