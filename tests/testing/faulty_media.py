@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import trio
 
@@ -278,6 +278,36 @@ class ForgetsQuestions(Passing):
                 return frame
 
 
+class KeepsWhatItCarried(Passing):
+    kept: ClassVar[list[Frame]] = []
+
+    async def receive(self) -> Frame:
+        frame = await self.inner.receive()
+        self.kept.append(frame)
+        return frame
+
+    async def send(self, value: Frame) -> None:
+        self.kept.append(value)
+        await self.inner.send(value)
+
+
+class SubscribesOnce(Passing):
+    """Updates of resources arrive until the first subscription has ended."""
+
+    def __init__(self, inner: FrameChannel) -> None:
+        super().__init__(inner)
+        self.updates = 0
+
+    async def receive(self) -> Frame:
+        while True:
+            frame = await self.inner.receive()
+            if b"notifications/resources/updated" not in frame.data:
+                return frame
+            self.updates += 1
+            if self.updates == 1:
+                return frame
+
+
 class ToldTooEarly(MemoryTransport):
     async def serve(self, handler: Any, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
         task_status.started("memory:")
@@ -307,6 +337,25 @@ class LeavesATask(MemoryTransport):
         async with super().connect() as inner:
             trio.lowlevel.spawn_system_task(trio.sleep_forever, name="keep-alive of a faulty binding")
             yield inner
+
+
+class EndedByVisitors(MemoryTransport):
+    """Stops to serve when connections have come and gone without a word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.visits = 0
+
+    async def serve(self, handler: Any, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
+        with trio.CancelScope() as serving:
+
+            async def count(channel: FrameChannel) -> None:
+                self.visits += 1
+                if self.visits > 5:
+                    serving.cancel()
+                await handler(channel)
+
+            await super().serve(count, task_status=task_status)
 
 
 class OneAtATime(MemoryTransport):

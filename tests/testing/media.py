@@ -21,6 +21,8 @@ from mcp_transports.memory import MemoryTransport
 from mcp_transports.stdio import StdioClientTransport
 from mcp_transports.stdio.streams import DescriptorReceiveStream, DescriptorSendStream
 
+# How many checks the kit has for both ends of a link in memory, and from end to end for each era.
+LINKS, ENDS_TO_END = 24, 13
 RELAY = Path(__file__).parent / "relay.py"
 
 

@@ -16,7 +16,7 @@ from mcp_actors.errors import LocalProtocolError
 from mcp_actors.testing import Faults, FaultyTransport, check_transport
 from mcp_transports.memory import MemoryTransport
 
-from .media import memory, pipes
+from .media import ENDS_TO_END, LINKS, memory, pipes
 
 Clock = trio.testing.MockClock
 
@@ -74,7 +74,7 @@ async def test_without_faults_it_is_a_binding(side: str, autojump_clock: Clock) 
             yield (transport, lambda where: faulty) if side == "client" else (faulty, lambda where: transport)
 
     report = await check_transport(maker, senders_at_once=True)
-    assert len(report.passed) == 43
+    assert len(report.passed) == LINKS + 1 + 2 * ENDS_TO_END
 
 
 async def test_over_pipes_it_is_a_binding_under_the_real_clock() -> None:
@@ -85,7 +85,7 @@ async def test_over_pipes_it_is_a_binding_under_the_real_clock() -> None:
             yield faulty, lambda where: faulty
 
     report = await check_transport(maker, quiet=0.02)
-    assert len(report.passed) == 42
+    assert len(report.passed) == LINKS + 2 * ENDS_TO_END
 
 
 async def test_a_slow_line_is_a_binding(autojump_clock: Clock) -> None:
@@ -96,7 +96,7 @@ async def test_a_slow_line_is_a_binding(autojump_clock: Clock) -> None:
             yield transport, lambda where: faulty
 
     report = await check_transport(maker, quiet=5, patience=300, timeout=3000)
-    assert len(report.passed) == 42
+    assert len(report.passed) == LINKS + 2 * ENDS_TO_END
 
 
 async def test_latency(autojump_clock: Clock) -> None:

@@ -16,7 +16,7 @@ from mcp_transports.memory import MemoryTransport
 
 from . import faulty_media as faults
 from .faulty_media import Planted
-from .media import pipes
+from .media import ENDS_TO_END, LINKS, pipes
 
 # (the fault, the check that finds it, the rule that the message names)
 CHANNELS: list[tuple[type[faults.Passing], str, str]] = [
@@ -45,6 +45,9 @@ END_TO_END: list[tuple[type[faults.Passing], str, str]] = [
     (faults.ForgetsChanges, "changes_arrive[legacy]", rules.CHANGES),
     (faults.ForgetsQuestions, "questions_reach_the_client[legacy]", rules.QUESTIONS),
     (faults.LosesWhenCancelled, "calls_survive_cancelled_receives[modern]", rules.CANCELLED_RECEIVE),
+    (faults.SwallowsTheEnd, "calls_fail_when_the_server_ends[legacy]", rules.SERVER_GONE),
+    (faults.KeepsWhatItCarried, "ended_calls_keep_nothing[modern]", rules.NOTHING_KEPT),
+    (faults.SubscribesOnce, "subscriptions_can_be_entered_again[legacy]", rules.CHANGES),
     (faults.NeverWakesItsReceiver, "a_closed_client_channel_says_so", rules.CLOSING),
 ]
 TRANSPORTS: list[tuple[Callable[[], Any], str, str]] = [
@@ -53,6 +56,7 @@ TRANSPORTS: list[tuple[Callable[[], Any], str, str]] = [
     (faults.NeverTold, "connections_are_accepted_once_started", rules.ACCEPTING),
     (faults.LeavesHandlersRunning, "cancelled_serve_closes_everything", rules.SERVE_CANCELLED),
     (faults.LeavesATask, "nothing_is_left_behind", rules.NO_TASK_LEFT),
+    (faults.EndedByVisitors, "visitors_end_nothing[modern]", rules.ISOLATION),
     (faults.OneAtATime, "many_connections_stand_alone", rules.NO_LOSS),
     (
         faults.TwoPieces,
@@ -126,7 +130,7 @@ async def test_the_soil_is_good(autojump_clock: trio.testing.MockClock) -> None:
         yield transport, lambda where: transport
 
     report = await check_transport(maker)
-    assert len(report.passed) == 42
+    assert len(report.passed) == LINKS + 2 * ENDS_TO_END
 
 
 async def test_a_fault_is_found_under_the_real_clock() -> None:

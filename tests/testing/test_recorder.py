@@ -30,7 +30,7 @@ from mcp_transports.http.client import HttpClientTransport
 from mcp_transports.http.server import HttpServerTransport
 from mcp_transports.memory import MemoryTransport, memory_channel_pair
 
-from .media import memory
+from .media import ENDS_TO_END, LINKS, memory
 
 Clock = trio.testing.MockClock
 
@@ -80,7 +80,7 @@ async def test_a_recorded_transport_is_a_binding(tmp_path: Path, autojump_clock:
             yield recorded, lambda where: recorded
 
     report = await check_transport(maker)
-    assert len(report.passed) == 42
+    assert len(report.passed) == LINKS + 2 * ENDS_TO_END
 
 
 async def test_what_is_written(tmp_path: Path, autojump_clock: Clock) -> None:

@@ -71,7 +71,10 @@ class Wire:
         """Waits for events. `trio.EndOfChannel` at the end, `trio.BrokenResourceError` for what is no HTTP/2."""
         while len(self._unsent) > CONTROL_WATER and not self.over:
             await self.room.park()
-        data = b"" if self.over else await self._in.receive_some(PIECE)
+        try:
+            data = b"" if self.over else await self._in.receive_some(PIECE)
+        except trio.ClosedResourceError:
+            data = b""  # the writer has closed both, because the peer reads no more
         if not data:
             self.end()
             raise trio.EndOfChannel

@@ -9,6 +9,7 @@ import trio
 from mcp_actors.errors import McpError
 from mcp_actors.testing.conformance.cancelling import CANCELLING
 from mcp_actors.testing.conformance.carrying import CARRYING
+from mcp_actors.testing.conformance.containing import checks_of_containment
 from mcp_actors.testing.conformance.ending import ENDING
 from mcp_actors.testing.conformance.eras import checks_of_era
 from mcp_actors.testing.conformance.report import Check, RuleBroken, TransportBreach, TransportReport
@@ -87,7 +88,7 @@ async def check_transport(
         quiet=quiet,
         patience=patience,
     )
-    checks = (*LINKS, *(each for era in eras for each in checks_of_era(era)))
+    checks = (*LINKS, *_end_to_end(eras))
     if unknown := set(only) - {check.name for check in checks}:
         raise ValueError(f"no such checks: {', '.join(sorted(unknown))}")
     begin = trio.current_time()
@@ -102,6 +103,12 @@ async def check_transport(
             await _run(check, tested, timeout)
             passed.append(check.name)
     return TransportReport(tuple(passed), tuple(skipped), trio.current_time() - begin)
+
+
+def _end_to_end(eras: Sequence[str]) -> Iterator[Check]:
+    for era in eras:
+        yield from checks_of_era(era)
+        yield from checks_of_containment(era)
 
 
 def _why_not(check: Check, tested: TransportUnderTest, exchange: bool) -> str | None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-import attrs
 import trio
 
 from mcp_actors.client import Client
-from mcp_actors.context import Context
-from mcp_actors.server import Server
 from mcp_actors.testing.conformance.interrupting import InterruptingTransport
+from mcp_actors.testing.conformance.kit_server import (
+    CHANGING,
+    Witness,
+    connected_client,
+    echo,
+    make_server,
+    text_of,
+)
 from mcp_actors.testing.conformance.report import Check, expect
 from mcp_actors.testing.conformance.rules import (
     CALLS,
@@ -27,94 +30,11 @@ from mcp_actors.testing.conformance.rules import (
 )
 from mcp_actors.testing.conformance.serving import no_task_is_left, system_tasks
 from mcp_actors.testing.conformance.subject import TransportUnderTest
-from mcp_actors.types import ElicitResult, TextContent
 
 __all__ = ["checks_of_era"]
 
-CHANGING = "kit://changing"
-FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 # Of one client under load.
 LOAD_TASKS, LOAD_CALLS = 8, 12
-
-
-@attrs.define
-class _Witness:
-    """Records what happened inside the handlers."""
-
-    waiting: int = 0
-    cancelled: int = 0
-    changed: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
-
-    def notify(self) -> None:
-        self.changed.unpark_all()
-
-    async def saw(self, *, waiting: int = 0, cancelled: int = 0) -> None:
-        while self.waiting < waiting or self.cancelled < cancelled:
-            await self.changed.park()
-
-
-def _make_server(witness: _Witness) -> Server:
-    server = Server("kit")
-
-    @server.tool
-    async def echo(text: str) -> str:
-        return text
-
-    @server.tool
-    async def count(ctx: Context, upto: int) -> str:
-        for number in range(1, upto + 1):
-            await ctx.progress(number, upto)
-        return str(upto)
-
-    @server.tool
-    async def wait() -> str:
-        witness.waiting += 1
-        witness.notify()
-        try:
-            await trio.sleep_forever()
-        except trio.Cancelled:
-            witness.cancelled += 1
-            witness.notify()
-            raise
-
-    @server.tool
-    async def ask(ctx: Context, greeting: str) -> str:
-        answer = await ctx.elicit("Who is there?", FORM)
-        return f"{greeting} {(answer.content or {}).get('name')}"
-
-    @server.resource(CHANGING)
-    async def changing() -> str:
-        return "as ever"
-
-    return server
-
-
-async def _answer(question: Any) -> ElicitResult:
-    return ElicitResult(action="accept", content={"name": "kit"})
-
-
-@asynccontextmanager
-async def _client(tested: TransportUnderTest, era: str) -> AsyncIterator[tuple[Client, Server, _Witness]]:
-    witness = _Witness()
-    server = _make_server(witness)
-    async with tested.served(server.serve, place=lambda places: places[0]) as transport:
-        async with Client(transport, era=era, elicitation=_answer) as client:
-            yield client, server, witness
-
-
-def _text(result: Any) -> str:
-    block = result.content[0]
-    assert isinstance(block, TextContent)
-    return block.text
-
-
-async def _echo(client: Client, text: str) -> None:
-    heard = _text(await client.call_tool("echo", {"text": text}))
-    expect(
-        heard == text,
-        CALLS,
-        f"{text[:40]!r} ({len(text)} characters) came back as {heard[:40]!r} ({len(heard)})",
-    )
 
 
 def _note(seen: list[float], report: Any) -> None:
@@ -123,19 +43,19 @@ def _note(seen: list[float], report: Any) -> None:
 
 async def calls_are_answered(tested: TransportUnderTest, era: str) -> None:
     """Lists, calls and reads, with small and large arguments and answers."""
-    async with _client(tested, era) as (client, _, _):
+    async with connected_client(tested, era) as (client, _, _):
         with tested.soon(CALLS, "a call was not answered"):
             names = {tool.name async for tool in client.tools()}
             expect("echo" in names, CALLS, f"the tools are {sorted(names)}")
             for text in ("", "é漢\U0001f9ed", "line\nline", "x" * 100_000, "é" * 50_000):
-                await _echo(client, text)
+                await echo(client, text)
             contents = (await client.read_resource(CHANGING)).contents
             expect(len(contents) == 1, CALLS, f"a resource came with {len(contents)} contents")
 
 
 async def progress_comes_before_the_answer(tested: TransportUnderTest, era: str) -> None:
     """A call that reports its progress thirty times, as fast as it can."""
-    async with _client(tested, era) as (client, _, _):
+    async with connected_client(tested, era) as (client, _, _):
         seen: list[float] = []
         with tested.soon(PROGRESS, "a call with progress was not answered"):
             await client.call_tool("count", {"upto": 30}, on_progress=partial(_note, seen))
@@ -144,7 +64,7 @@ async def progress_comes_before_the_answer(tested: TransportUnderTest, era: str)
 
 async def cancellation_reaches_the_handler(tested: TransportUnderTest, era: str) -> None:
     """Two calls wait; one is cancelled. Its handler ends, the other goes on, and so does the connection."""
-    async with _client(tested, era) as (client, _, witness), trio.open_nursery() as nursery:
+    async with connected_client(tested, era) as (client, _, witness), trio.open_nursery() as nursery:
         doomed = trio.CancelScope()
 
         async def call(scope: trio.CancelScope) -> None:
@@ -158,26 +78,26 @@ async def cancellation_reaches_the_handler(tested: TransportUnderTest, era: str)
         doomed.cancel()
         with tested.soon(CANCELLED_CALL, "the handler of a cancelled call goes on"):
             await witness.saw(cancelled=1)
-            await _echo(client, "still here")
+            await echo(client, "still here")
         expect(witness.cancelled == 1, CANCELLED_CALL, "the other call was cancelled too")
         nursery.cancel_scope.cancel()
 
 
 async def calls_do_not_wait_for_each_other(tested: TransportUnderTest, era: str) -> None:
     """Twenty calls are answered while one waits."""
-    async with _client(tested, era) as (client, _, witness), trio.open_nursery() as nursery:
+    async with connected_client(tested, era) as (client, _, witness), trio.open_nursery() as nursery:
         nursery.start_soon(client.call_tool, "wait")
         with tested.soon(CALLS, "calls were not answered while another one waits"):
             await witness.saw(waiting=1)
             async with trio.open_nursery() as calls:
                 for number in range(20):
-                    calls.start_soon(_echo, client, f"number {number}")
+                    calls.start_soon(echo, client, f"number {number}")
         nursery.cancel_scope.cancel()
 
 
 async def changes_arrive(tested: TransportUnderTest, era: str) -> None:
     """A client listens to a resource and to the tools; both change, and it is told."""
-    async with _client(tested, era) as (client, server, _):
+    async with connected_client(tested, era) as (client, server, _):
         with tested.soon(CHANGES, "a client that listens was not told"):
             async with client.listen(tools=True, uris=(CHANGING,)) as events:
                 server.resource_updated(CHANGING)
@@ -185,28 +105,28 @@ async def changes_arrive(tested: TransportUnderTest, era: str) -> None:
                 kinds = {(await anext(events)).kind, (await anext(events)).kind}
         expect(kinds == {"resource_updated", "tools"}, CHANGES, f"the client was told of {sorted(kinds)}")
         with tested.soon(CHANGES, "a call after listening was not answered"):
-            await _echo(client, "still here")
+            await echo(client, "still here")
 
 
 async def questions_reach_the_client(tested: TransportUnderTest, era: str) -> None:
     """Handlers ask the person at the client; several at once, while other calls go on."""
 
     async def ask(client: Client, number: int) -> None:
-        answer = _text(await client.call_tool("ask", {"greeting": f"hello {number},"}))
+        answer = text_of(await client.call_tool("ask", {"greeting": f"hello {number},"}))
         expect(answer == f"hello {number}, kit", QUESTIONS, f"the answer became {answer!r}")
 
-    async with _client(tested, era) as (client, _, _):
+    async with connected_client(tested, era) as (client, _, _):
         with tested.soon(QUESTIONS, "a call that asks the client was not answered"):
             async with trio.open_nursery() as nursery:
                 for number in range(5):
                     nursery.start_soon(ask, client, number)
-                    nursery.start_soon(_echo, client, f"beside {number}")
+                    nursery.start_soon(echo, client, f"beside {number}")
 
 
 async def load_changes_nothing(tested: TransportUnderTest, era: str) -> None:
     """Several clients with many calls each: small and large, with progress, some of them cancelled."""
-    witness = _Witness()
-    server = _make_server(witness)
+    witness = Witness()
+    server = make_server(witness)
     rng = random.Random(20_260_728)
 
     async def work(client: Client, name: str) -> None:
@@ -220,7 +140,7 @@ async def load_changes_nothing(tested: TransportUnderTest, era: str) -> None:
                 await client.call_tool("count", {"upto": 9}, on_progress=partial(_note, seen))
                 expect(seen == list(range(1, 10)), PROGRESS, f"{name}: when the answer came there was {seen}")
             else:
-                await _echo(client, f"{name}.{number} " * rng.choice((1, 1, 1, 300, 5000)))
+                await echo(client, f"{name}.{number} " * rng.choice((1, 1, 1, 300, 5000)))
 
     async def run(transport: Any, number: int) -> None:
         async with Client(transport, era=era) as client, trio.open_nursery() as nursery:
@@ -235,12 +155,12 @@ async def load_changes_nothing(tested: TransportUnderTest, era: str) -> None:
 
 async def calls_survive_cancelled_receives(tested: TransportUnderTest, era: str) -> None:
     """A whole client whose every receive is cancelled again and again, at each checkpoint in turn."""
-    server = _make_server(_Witness())
+    server = make_server(Witness())
     seen: list[float] = []
 
     async def work(client: Client, name: str) -> None:
         for number in range(10):
-            await _echo(client, f"{name} {number}" * (1 + 2000 * (number % 2)))
+            await echo(client, f"{name} {number}" * (1 + 2000 * (number % 2)))
 
     async with tested.served(server.serve, place=lambda places: places[0]) as transport:
         with tested.soon(CANCELLED_RECEIVE, "a call was not answered"):
@@ -255,11 +175,11 @@ async def calls_survive_cancelled_receives(tested: TransportUnderTest, era: str)
 async def clients_leave_nothing(tested: TransportUnderTest, era: str) -> None:
     """A client leaves in order, another one while a call waits; afterwards no task of theirs is left."""
     before = set(system_tasks())
-    witness = _Witness()
-    server = _make_server(witness)
+    witness = Witness()
+    server = make_server(witness)
     async with tested.served(server.serve, place=lambda places: places[0]) as transport:
         async with Client(transport, era=era) as client:
-            await _echo(client, "hello")
+            await echo(client, "hello")
         async with trio.open_nursery() as nursery:
             async with Client(transport, era=era) as client:
                 nursery.start_soon(client.call_tool, "wait")

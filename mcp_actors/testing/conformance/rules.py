@@ -20,6 +20,7 @@ __all__ = [
     "HAND_OVER",
     "ISOLATION",
     "LIMIT",
+    "NOTHING_KEPT",
     "NO_DUPLICATION",
     "NO_LOSS",
     "NO_TASK_LEFT",
@@ -28,6 +29,7 @@ __all__ = [
     "PROGRESS",
     "PROPERTIES",
     "QUESTIONS",
+    "SERVER_GONE",
     "SERVE_CANCELLED",
     "SETTLED",
     "WHOLE",
@@ -88,3 +90,9 @@ PROGRESS = "end to end: all progress of a call arrives, in order, before its ans
 CANCELLED_CALL = "end to end: a cancelled call is cancelled where it runs, and nothing else is"
 CHANGES = "end to end: changes that were asked for arrive"
 QUESTIONS = "end to end: what a handler asks reaches the client, and the answer comes back to it"
+SERVER_GONE = (
+    "end to end: when the server has ended, every call in flight fails soon, with an error of this engine"
+)
+NOTHING_KEPT = (
+    "end to end: nothing that has ended keeps what a peer sent, not even until garbage is collected"
+)
