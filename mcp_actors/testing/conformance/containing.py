@@ -27,7 +27,7 @@ from mcp_actors.testing.conformance.subject import TransportUnderTest
 __all__ = ["checks_of_containment"]
 
 # Calls with this many characters each; after the first few every buffer and cache has its size.
-WARMING, MEASURED, PAYLOAD = 4, 16, 512 * 1024
+WARMING, MEASURED, PAYLOAD = 4, 32, 96 * 1024
 # Peers that connect and leave without a word.
 VISITORS = 20
 
