@@ -16,7 +16,7 @@ from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._actors.session import Session
 from mcp_actors._client.connectivity import Negotiated
 from mcp_actors._client.options import ClientOptions
-from mcp_actors._client.version_negotiation import Found, Preference, VersionNegotiation
+from mcp_actors._client.version_negotiation import FoundVersion, Preference, VersionNegotiation
 from mcp_actors._eras.client_negotiation import ClientNegotiation, request_meta
 from mcp_actors._eras.decisions import Lifetime
 from mcp_actors._eras.era import Era, read_result
@@ -103,7 +103,7 @@ class Handshake:
         info = (prior.meta or {}).get(SERVER_INFO)
         return _agreed(era, prior, info), Lifetime.CONNECTION
 
-    async def _find(self, session: Session, preference: Preference) -> Found:
+    async def _find(self, session: Session, preference: Preference) -> FoundVersion:
         async def discover(era: Era) -> dict[str, Any]:
             method, mirrored = era.client.handshake_method, era.client.mirrored
             meta = request_meta(era, self._info, self._capabilities, None)

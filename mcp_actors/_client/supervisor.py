@@ -211,7 +211,10 @@ class Supervisor:
         except ConnectAnew as anew:
             if self._connectivity.is_closing:
                 raise anew.cause from None
-            await self._connect_once(transport, task_status, Preference(LATEST_LEGACY, anew.lifetime))
+            try:
+                await self._connect_once(transport, task_status, Preference(LATEST_LEGACY, anew.lifetime))
+            except ConnectAnew as again:
+                raise again.cause from None
 
     async def _connect_once(
         self, transport: ClientTransport, task_status: trio.TaskStatus[None], preference: Preference

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import trio
 
-from mcp_actors._eras.decisions import DECISIONS, Answer, Asked, Lifetime, Step
+from mcp_actors._eras.decisions import DECISIONS, Answer, Asked, Lifetime, NextStep
 from mcp_actors._eras.era import Era
 from mcp_actors._eras.probe import Outcome, read_discovery, read_initialize
 from mcp_actors.errors import (
@@ -26,7 +26,7 @@ from mcp_actors.errors import (
 )
 from mcp_actors.supervision import CLIENT_HANDSHAKE, start
 
-__all__ = ["ConnectAnew", "Found", "Preference", "VersionNegotiation"]
+__all__ = ["ConnectAnew", "FoundVersion", "Preference", "VersionNegotiation"]
 
 # Seconds before a request that could not be served is repeated; the last one repeats. A server may ask for more.
 PAUSES = (0.25, 0.5)
@@ -37,14 +37,14 @@ DISCOVER, INITIALIZE = "server/discover", "initialize"
 
 @attrs.frozen
 class Preference:
-    """What is asked first, because of what is known of the server: it may be wrong."""
+    """A belief about the era of the server, which says what is asked first: it may be wrong."""
 
     era: Era | None = None
     lifetime: Lifetime = Lifetime.CONNECTION
 
 
 @attrs.frozen
-class Found:
+class FoundVersion:
     """The version that client and server speak, the result that said so, and how long it is remembered."""
 
     era: Era
@@ -95,6 +95,7 @@ class VersionNegotiation:
         self._has_ended = has_ended
         self._probe_timeout = probe_timeout
         self._timeout = timeout
+        self._has_discovered = False
         now = trio.current_time()
         self._exchange = _HandshakeExchange(
             silent_at=now + probe_timeout,
@@ -104,7 +105,7 @@ class VersionNegotiation:
     def __repr__(self) -> str:
         return f"<VersionNegotiation waits for {', '.join(self._exchange.unanswered) or 'nothing'}>"
 
-    async def run(self, nursery: trio.Nursery, preference: Preference) -> Found:
+    async def run(self, nursery: trio.Nursery, preference: Preference) -> FoundVersion:
         """Asks until a version was found. ``nursery`` owns the requests; those that are left are to be cancelled then.
 
         Raises:
@@ -118,66 +119,65 @@ class VersionNegotiation:
             RemoteProtocolError: The server answered with what cannot be understood.
         """
         exchange, hint, lifetime = self._exchange, preference.era, preference.lifetime
+        self._has_discovered = hint in self._stateless
         if not self._stateless or hint in self._with_sessions:
             self._ask(nursery, INITIALIZE, self._with_sessions[-1])
         else:
             self._ask(nursery, DISCOVER, next((e for e in self._stateless if e is hint), self._stateless[-1]))
         while True:
-            heard = await self._next()
-            step, kept = exchange.decide(heard, self._can)
+            seen = await self._next()
+            step, kept = exchange.decide(seen, self._can)
             lifetime = kept or lifetime
-            if step is Step.SPEAK:
-                assert heard.named is not None
-                assert isinstance(heard.outcome, dict)
-                return Found(heard.named, heard.outcome, lifetime)
-            if step is Step.CONNECT_ANEW:
-                raise ConnectAnew(self._failure(heard), lifetime)
-            self._take(step, nursery, heard)
+            if step is NextStep.SPEAK:
+                assert seen.named is not None
+                assert isinstance(seen.outcome, dict)
+                return FoundVersion(seen.named, seen.outcome, lifetime)
+            if step is NextStep.CONNECT_ANEW:
+                raise ConnectAnew(self._failure(seen), lifetime)
+            self._take(step, nursery, seen)
 
-    def _can(self, step: Step) -> bool:
-        """Whether the versions of this client leave it that step."""
+    def _can(self, step: NextStep) -> bool:
+        """Whether the versions of this client, and what it knows of the server, leave it that step."""
         needs = {
-            Step.DISCOVER: (self._stateless,),
-            Step.INITIALIZE: (self._with_sessions,),
-            Step.CONNECT_ANEW: (self._stateless, self._with_sessions),
+            NextStep.DISCOVER: (self._stateless,),
+            NextStep.INITIALIZE: (self._with_sessions,),
+            # A server that has answered discovery before does not die of it.
+            NextStep.CONNECT_ANEW: (self._stateless, self._with_sessions, not self._has_discovered),
         }
         return all(needs.get(step, ()))
 
-    def _take(self, step: Step, nursery: trio.Nursery, heard: _Heard) -> None:
+    def _take(self, step: NextStep, nursery: trio.Nursery, seen: _Observation) -> None:
         """Asks what the step says; raises where there is nothing more to ask or to wait for."""
-        exchange, outcome = self._exchange, heard.outcome
-        if step is Step.DISCOVER:
-            if heard.answer is Answer.REFUSED:
-                # Nothing says that it will be answered, and whoever waits should soon learn of the refusal.
-                exchange.bound = min(exchange.bound, trio.current_time() + self._probe_timeout)
-            self._ask(nursery, DISCOVER, heard.named or self._stateless[-1])
-        elif step is Step.INITIALIZE:
+        exchange, outcome = self._exchange, seen.outcome
+        if step is NextStep.DISCOVER:
+            self._ask(nursery, DISCOVER, seen.named or self._stateless[-1])
+        elif step is NextStep.INITIALIZE:
             self._ask(nursery, INITIALIZE, self._with_sessions[-1])
-        elif step is Step.REPEAT:
-            pause = PAUSES[min(exchange.counts[heard.asked, heard.answer], len(PAUSES)) - 1]
+        elif step is NextStep.REPEAT:
+            pause = PAUSES[min(exchange.counts[seen.asked, seen.answer], len(PAUSES)) - 1]
             if isinstance(outcome, Unavailable) and outcome.retry_after is not None:
                 pause = max(pause, outcome.retry_after)
             if trio.current_time() + pause >= exchange.bound:
-                raise self._failure(heard)
-            self._ask(nursery, heard.request, exchange.last_era[heard.request], pause)
-        elif step is Step.FAIL or not exchange.unanswered:
-            raise self._failure(heard)
+                raise self._failure(seen)
+            self._ask(nursery, seen.request, exchange.last_era[seen.request], pause)
+        elif step is NextStep.FAIL or not exchange.unanswered:
+            raise self._failure(seen)
 
-    def _failure(self, heard: _Heard) -> McpError:
+    def _failure(self, seen: _Observation) -> McpError:
         """Returns the error for an answer that leads nowhere."""
-        outcome, is_discovery = heard.outcome, heard.request == DISCOVER
-        if heard.answer is Answer.NAMES_STATELESS and is_discovery:
+        outcome, is_discovery = seen.outcome, seen.request == DISCOVER
+        if seen.answer is Answer.NAMES_STATELESS and is_discovery:
             return RemoteProtocolError("the server refuses each version that it says it supports")
-        if heard.answer is Answer.NAMES_OTHERS and not isinstance(outcome, McpError):
+        if seen.answer is Answer.NAMES_OTHERS and not isinstance(outcome, McpError):
             theirs = outcome["supportedVersions"] if is_discovery else [outcome.get("protocolVersion")]
-            asked = self._exchange.last_era[heard.request].version
+            asked = self._exchange.last_era[seen.request].version
             return UnsupportedVersion(asked, [each for each in theirs if isinstance(each, str)])
-        if is_discovery and self._exchange.refusal is not None and heard.answer is not Answer.STATELESS_ERROR:
+        if is_discovery and self._exchange.refusal is not None and seen.answer is not Answer.STATELESS_ERROR:
             # What the server said to initialize helps more than what it says to a discovery that it may not know.
             return self._exchange.refusal
         if isinstance(outcome, McpError):
             return outcome
-        return RemoteProtocolError(f"the server's answer to {heard.request} names no version that we speak")
+        return RemoteProtocolError(f"the server's answer to {seen.request} names no version that we speak")
 
     # -- requests --------------------------------------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class VersionNegotiation:
             outcome = error
         self._exchange.put(request, outcome)
 
-    async def _next(self) -> _Heard:
+    async def _next(self) -> _Observation:
         """Waits for an answer, or for a clock to run out."""
         exchange = self._exchange
         probes = bool(self._with_sessions) and INITIALIZE not in exchange.last_era
@@ -213,20 +213,20 @@ class VersionNegotiation:
             request, outcome = await exchange.receive()
             asked = exchange.asked(request)
             if isinstance(outcome, ConnectionLost) and self._has_ended():
-                return _Heard(request, asked, Answer.LOST, outcome)
+                return _Observation(request, asked, Answer.LOST, outcome)
             read = read_discovery if request == DISCOVER else read_initialize
             answer, named = read(outcome, self._ours)
-            return _Heard(request, asked, answer, outcome, named)
+            return _Observation(request, asked, answer, outcome, named)
         if probes and trio.current_time() < exchange.bound:
             silence = CallTimeout(DISCOVER, "idle", self._probe_timeout)
-            return _Heard(DISCOVER, Asked.DISCOVER, Answer.SILENT, silence)
+            return _Observation(DISCOVER, Asked.DISCOVER, Answer.SILENT, silence)
         request = INITIALIZE if INITIALIZE in exchange.last_era else DISCOVER
         late = exchange.refusal or CallTimeout(request, "idle", self._timeout)
-        return _Heard(request, exchange.asked(request), Answer.LATE, late)
+        return _Observation(request, exchange.asked(request), Answer.LATE, late)
 
 
 @attrs.frozen
-class _Heard:
+class _Observation:
     """An answer, or that there is none, as the table of decisions sees it."""
 
     request: str
@@ -237,7 +237,7 @@ class _Heard:
 
 
 class _HandshakeExchange:
-    """What was asked and answered on a connection, and until when there is time."""
+    """The requests and answers of one handshake, and until when there is time."""
 
     def __init__(self, *, silent_at: float, bound: float) -> None:
         self.silent_at = silent_at
@@ -270,12 +270,12 @@ class _HandshakeExchange:
             return Asked.INITIALIZE
         return Asked.INITIALIZE_BESIDE if DISCOVER in self.unanswered else Asked.INITIALIZE_AFTER
 
-    def decide(self, heard: _Heard, can: Callable[[Step], bool]) -> tuple[Step, Lifetime | None]:
+    def decide(self, seen: _Observation, can: Callable[[NextStep], bool]) -> tuple[NextStep, Lifetime | None]:
         """Looks the answer up in the table; the steps that ``can`` refuses are not taken."""
-        decision = DECISIONS[heard.asked, heard.answer]
-        self.counts[heard.asked, heard.answer] += 1
-        steps = [decision.step] if self.counts[heard.asked, heard.answer] <= decision.times else []
-        return next(filter(can, [*steps, decision.otherwise, Step.FAIL])), decision.kept
+        decision = DECISIONS[seen.asked, seen.answer]
+        self.counts[seen.asked, seen.answer] += 1
+        steps = [decision.step] if self.counts[seen.asked, seen.answer] <= decision.times else []
+        return next(filter(can, [*steps, decision.otherwise, NextStep.FAIL])), decision.kept
 
 
 def _crashed(crash: BaseException) -> ConnectFailed:

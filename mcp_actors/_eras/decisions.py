@@ -20,11 +20,11 @@ from types import MappingProxyType
 
 import attrs
 
-__all__ = ["DECISIONS", "Answer", "Asked", "Decision", "Lifetime", "Step"]
+__all__ = ["DECISIONS", "Answer", "Asked", "Decision", "Lifetime", "NextStep"]
 
 
 class Asked(Enum):
-    """What the client has asked, and what it knew then."""
+    """A request of the client, and what else it has asked on the connection."""
 
     DISCOVER = "`server/discover`"
     DISCOVER_LATE = "`server/discover`, and `initialize` too"
@@ -34,7 +34,7 @@ class Asked(Enum):
 
 
 class Answer(Enum):
-    """What came of it."""
+    """An answer of the server, or the reason why there is none."""
 
     AGREED = "a result with a version of ours"
     NAMES_STATELESS = "an error that names a version of ours without sessions"
@@ -49,11 +49,11 @@ class Answer(Enum):
     UNREACHABLE = "nobody there, 401, 403, or a request that cannot be sent"
 
 
-class Step(Enum):
-    """What the client does then."""
+class NextStep(Enum):
+    """The reaction of the client."""
 
     SPEAK = "speak that version"
-    DISCOVER = "ask `server/discover`, in the version that was named"
+    DISCOVER = "ask `server/discover`, in the version that was named if one was"
     INITIALIZE = "send `initialize`"
     REPEAT = "ask the same again, after a pause"
     WAIT = "wait for what else was asked"
@@ -62,7 +62,7 @@ class Step(Enum):
 
 
 class Lifetime(Enum):
-    """How long the era is remembered that is found in the end."""
+    """The time for which the era is remembered that is found in the end."""
 
     CONNECTION = "this connection"
     CLIENT = "this client"
@@ -78,9 +78,9 @@ class Decision:
     the same connection, or the one that is made anew, finds later; ``None`` leaves that as it is.
     """
 
-    step: Step
+    step: NextStep
     times: int = 1
-    otherwise: Step = Step.FAIL
+    otherwise: NextStep = NextStep.FAIL
     kept: Lifetime | None = None
     taken_back: str = ""
     """What shows later that the decision was wrong."""
@@ -88,14 +88,14 @@ class Decision:
 
 _SPOKEN = "a lost connection: the next one asks again"
 _REFUSAL = "a refusal of `initialize`"
-_DISCOVERED = Decision(Step.SPEAK, kept=Lifetime.PROCESS, taken_back="a refusal of `server/discover`")
-_FAIL = Decision(Step.FAIL)
+_DISCOVERED = Decision(NextStep.SPEAK, kept=Lifetime.PROCESS, taken_back="a refusal of `server/discover`")
+_FAIL = Decision(NextStep.FAIL)
 # A server may refuse the first version that we name, even one that it then says it supports.
-_NAMED = Decision(Step.DISCOVER, times=2)
-_NAMED_BY_INITIALIZE = Decision(Step.DISCOVER, taken_back="a refusal of `server/discover`")
-_NAMES_SESSIONS = Decision(Step.INITIALIZE, kept=Lifetime.PROCESS, taken_back=_REFUSAL)
+_NAMED = Decision(NextStep.DISCOVER, times=2)
+_NAMED_BY_INITIALIZE = Decision(NextStep.DISCOVER, taken_back="a refusal of `server/discover`")
+_NAMES_SESSIONS = Decision(NextStep.INITIALIZE, kept=Lifetime.PROCESS, taken_back=_REFUSAL)
 _OUTAGE = Lifetime.CONNECTION
-_DIED = Decision(Step.CONNECT_ANEW, kept=Lifetime.CLIENT, taken_back=_REFUSAL)
+_DIED = Decision(NextStep.CONNECT_ANEW, kept=Lifetime.CLIENT, taken_back=_REFUSAL)
 
 DECISIONS: Mapping[tuple[Asked, Answer], Decision] = MappingProxyType(
     {
@@ -106,10 +106,10 @@ DECISIONS: Mapping[tuple[Asked, Answer], Decision] = MappingProxyType(
         (Asked.DISCOVER, Answer.STATELESS_ERROR): _FAIL,
         (Asked.DISCOVER, Answer.REFUSED): _NAMES_SESSIONS,
         (Asked.DISCOVER, Answer.UNAVAILABLE): Decision(
-            Step.REPEAT, times=2, otherwise=Step.INITIALIZE, kept=_OUTAGE, taken_back=_SPOKEN
+            NextStep.REPEAT, times=2, otherwise=NextStep.INITIALIZE, kept=_OUTAGE, taken_back=_SPOKEN
         ),
         (Asked.DISCOVER, Answer.SILENT): Decision(
-            Step.INITIALIZE, kept=_OUTAGE, taken_back="the late answer; " + _SPOKEN
+            NextStep.INITIALIZE, kept=_OUTAGE, taken_back="the late answer; " + _SPOKEN
         ),
         (Asked.DISCOVER, Answer.LATE): _FAIL,
         (Asked.DISCOVER, Answer.LOST): _DIED,
@@ -118,39 +118,43 @@ DECISIONS: Mapping[tuple[Asked, Answer], Decision] = MappingProxyType(
         (Asked.DISCOVER_LATE, Answer.AGREED): _DISCOVERED,
         (Asked.DISCOVER_LATE, Answer.NAMES_STATELESS): _NAMED,
         (Asked.DISCOVER_LATE, Answer.NAMES_SESSIONS): Decision(
-            Step.WAIT, kept=Lifetime.PROCESS, taken_back=_REFUSAL
+            NextStep.WAIT, otherwise=NextStep.WAIT, kept=Lifetime.PROCESS, taken_back=_REFUSAL
         ),
         (Asked.DISCOVER_LATE, Answer.NAMES_OTHERS): _FAIL,
         (Asked.DISCOVER_LATE, Answer.STATELESS_ERROR): _FAIL,
         (Asked.DISCOVER_LATE, Answer.REFUSED): Decision(
-            Step.WAIT, kept=Lifetime.PROCESS, taken_back=_REFUSAL
+            NextStep.WAIT, otherwise=NextStep.WAIT, kept=Lifetime.PROCESS, taken_back=_REFUSAL
         ),
-        (Asked.DISCOVER_LATE, Answer.UNAVAILABLE): Decision(Step.REPEAT, times=2, otherwise=Step.WAIT),
+        (Asked.DISCOVER_LATE, Answer.UNAVAILABLE): Decision(
+            NextStep.REPEAT, times=2, otherwise=NextStep.WAIT
+        ),
         (Asked.DISCOVER_LATE, Answer.LATE): _FAIL,
         (Asked.DISCOVER_LATE, Answer.LOST): _DIED,
         (Asked.DISCOVER_LATE, Answer.UNREACHABLE): _FAIL,
-        (Asked.INITIALIZE, Answer.AGREED): Decision(Step.SPEAK, taken_back=_REFUSAL),
+        (Asked.INITIALIZE, Answer.AGREED): Decision(NextStep.SPEAK, taken_back=_REFUSAL),
         (Asked.INITIALIZE, Answer.NAMES_STATELESS): _NAMED_BY_INITIALIZE,
         (Asked.INITIALIZE, Answer.NAMES_OTHERS): _FAIL,
-        (Asked.INITIALIZE, Answer.REFUSED): Decision(Step.DISCOVER),
-        (Asked.INITIALIZE, Answer.UNAVAILABLE): Decision(Step.REPEAT, times=2),
+        (Asked.INITIALIZE, Answer.REFUSED): Decision(NextStep.DISCOVER),
+        (Asked.INITIALIZE, Answer.UNAVAILABLE): Decision(NextStep.REPEAT, times=2),
         (Asked.INITIALIZE, Answer.LATE): _FAIL,
         (Asked.INITIALIZE, Answer.LOST): _FAIL,
         (Asked.INITIALIZE, Answer.UNREACHABLE): _FAIL,
-        (Asked.INITIALIZE_AFTER, Answer.AGREED): Decision(Step.SPEAK, taken_back=_REFUSAL),
+        (Asked.INITIALIZE_AFTER, Answer.AGREED): Decision(NextStep.SPEAK, taken_back=_REFUSAL),
         (Asked.INITIALIZE_AFTER, Answer.NAMES_STATELESS): _NAMED_BY_INITIALIZE,
         (Asked.INITIALIZE_AFTER, Answer.NAMES_OTHERS): _FAIL,
         # A gateway may have begun the session of its server when it passed our discovery on.
-        (Asked.INITIALIZE_AFTER, Answer.REFUSED): Decision(Step.CONNECT_ANEW, taken_back=_REFUSAL),
-        (Asked.INITIALIZE_AFTER, Answer.UNAVAILABLE): Decision(Step.REPEAT, times=2),
+        (Asked.INITIALIZE_AFTER, Answer.REFUSED): Decision(NextStep.CONNECT_ANEW, taken_back=_REFUSAL),
+        (Asked.INITIALIZE_AFTER, Answer.UNAVAILABLE): Decision(NextStep.REPEAT, times=2),
         (Asked.INITIALIZE_AFTER, Answer.LATE): _FAIL,
         (Asked.INITIALIZE_AFTER, Answer.LOST): _DIED,
         (Asked.INITIALIZE_AFTER, Answer.UNREACHABLE): _FAIL,
-        (Asked.INITIALIZE_BESIDE, Answer.AGREED): Decision(Step.SPEAK, taken_back=_SPOKEN),
+        (Asked.INITIALIZE_BESIDE, Answer.AGREED): Decision(NextStep.SPEAK, taken_back=_SPOKEN),
         (Asked.INITIALIZE_BESIDE, Answer.NAMES_STATELESS): _NAMED_BY_INITIALIZE,
-        (Asked.INITIALIZE_BESIDE, Answer.NAMES_OTHERS): _FAIL,
-        (Asked.INITIALIZE_BESIDE, Answer.REFUSED): Decision(Step.DISCOVER),
-        (Asked.INITIALIZE_BESIDE, Answer.UNAVAILABLE): Decision(Step.REPEAT, times=2, otherwise=Step.WAIT),
+        (Asked.INITIALIZE_BESIDE, Answer.NAMES_OTHERS): Decision(NextStep.WAIT, otherwise=NextStep.WAIT),
+        (Asked.INITIALIZE_BESIDE, Answer.REFUSED): Decision(NextStep.DISCOVER),
+        (Asked.INITIALIZE_BESIDE, Answer.UNAVAILABLE): Decision(
+            NextStep.REPEAT, times=2, otherwise=NextStep.WAIT
+        ),
         (Asked.INITIALIZE_BESIDE, Answer.LATE): _FAIL,
         (Asked.INITIALIZE_BESIDE, Answer.LOST): _DIED,
         (Asked.INITIALIZE_BESIDE, Answer.UNREACHABLE): _FAIL,
