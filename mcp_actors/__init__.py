@@ -40,6 +40,7 @@ from mcp_actors.errors import (
     SubscriptionLost,
     ToolError,
     TransportNotFound,
+    Unavailable,
     UnsupportedVersion,
 )
 from mcp_actors.server import Server
@@ -70,6 +71,7 @@ __all__ = [
     "SubscriptionLost",
     "ToolError",
     "TransportNotFound",
+    "Unavailable",
     "UnsupportedVersion",
     "abc",
     "errors",

@@ -180,6 +180,11 @@ class FrameChannel(trio.abc.Channel[Frame]):
         return False
 
     @property
+    def sessions_only(self) -> bool:
+        """Whether the binding exists in the revisions with sessions only, so that a server answers no others here."""
+        return False
+
+    @property
     def peer(self) -> str:
         """The other end, for logs and ``repr``: an address, a command, ``"memory"``."""
         return type(self).__name__

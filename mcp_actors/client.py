@@ -34,11 +34,12 @@ from mcp_actors._client.subscriptions import Subscriptions
 from mcp_actors._client.supervisor import Supervisor
 from mcp_actors._eras.changes import Event, EventKind
 from mcp_actors._eras.era import EraName
-from mcp_actors._eras.probe import versions_for
+from mcp_actors._eras.probe import discoverable, versions_for
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.supervision import CLIENT_NOTIFICATIONS, CLIENT_SUBSCRIPTION, start, start_again
 from mcp_actors.types import (
     LOGGING_LEVELS,
+    DiscoverResult,
     Implementation,
     LoggingLevel,
     ServerCapabilities,
@@ -93,18 +94,21 @@ class Client(ServerMethods):
         answer_input: Whether a server's request for input is answered by the handlers; if not, the call raises
             `InputRequired`.
         max_rounds: How often one call may ask for input, so that no server asks without an end.
-        probe_timeout: Seconds after which a server that does not answer ``server/discover`` counts as a legacy one.
+        probe_timeout: Seconds without an answer to ``server/discover`` after which ``initialize`` is sent as well; the
+            late answer still counts. Both together have ``timeout`` seconds more.
         restart: Whether a connection that is lost is made again. Calls in flight fail all the same, because nobody
-            knows whether they were run.
+            knows whether they were run. A session that an HTTP server has forgotten is begun anew without it too.
+        prior_discover: An earlier answer of the same server, `discovered` of a client of it: the first connection is
+            made without asking. If it is no longer true, the first call raises what the server says to that.
         limits: The bounds on calls in flight and messages; see `Limits`.
 
     Raises:
-        ValueError: ``era`` is none of those above.
+        ValueError: ``era`` is none of those above, or ``prior_discover`` names no version that may be spoken.
 
     Entering the block performs the handshake (MCP 2026-07-28, Versioning and Discovery; MCP 2025-11-25, Lifecycle). It
-    raises `ConnectFailed`, `TransportNotFound`, `ConnectionLost`, `CallTimeout`, `UnsupportedVersion` when no version
-    is common, `RpcError` and `RemoteProtocolError` when the server refuses or cannot be understood, and
-    `LocalProtocolError` if the client was entered before.
+    raises `ConnectFailed`, `TransportNotFound`, `ConnectionLost`, `CallTimeout`, `Unavailable` when a server does not
+    recover from an outage, `UnsupportedVersion` when no version is common, `RpcError` and `RemoteProtocolError` when it
+    refuses or cannot be understood, and `LocalProtocolError` if the client was entered before.
     """
 
     def __init__(
@@ -126,11 +130,15 @@ class Client(ServerMethods):
         max_rounds: int = 10,
         probe_timeout: float = 5.0,
         restart: bool = False,
+        prior_discover: DiscoverResult | None = None,
         limits: Limits | None = None,
     ) -> None:
+        versions = versions_for(era)
+        if prior_discover is not None:
+            discoverable(versions, prior_discover)
         options = ClientOptions(
             target=target,
-            versions=versions_for(era),
+            versions=versions,
             info=info or Implementation("mcp-actors", VERSION),
             sampling=sampling,
             sampling_tools=sampling_tools,
@@ -144,6 +152,7 @@ class Client(ServerMethods):
             max_rounds=max_rounds,
             probe_timeout=probe_timeout,
             restart=restart,
+            prior_discover=prior_discover,
             limits=limits or Limits(),
         )
         self._options = options
@@ -211,6 +220,11 @@ class Client(ServerMethods):
     def instructions(self) -> str | None:
         """The server's text for the model, if it has one; raises as `era` does."""
         return self._connectivity.negotiated.instructions
+
+    @property
+    def discovered(self) -> DiscoverResult | None:
+        """The answer to ``server/discover``, for ``prior_discover``; ``None`` in a session. Raises as `era` does."""
+        return self._connectivity.negotiated.discovered
 
     # -- the connection --------------------------------------------------------------------------------------------
 
@@ -282,7 +296,7 @@ class Client(ServerMethods):
             CallTimeout: The server did not answer in time.
             ConnectionLost: There is no connection, or it ended before the answer.
             ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session, and the client does not connect again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
         """
         options = call_options(self._requests.options, timeout)
         return await self._requests.send(method, dict(params or {}), options)

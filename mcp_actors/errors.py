@@ -6,7 +6,8 @@
     ├── ProtocolError             a rule of the protocol was broken
     │   ├── LocalProtocolError    by the program that uses this package; nothing was sent
     │   └── RemoteProtocolError   by the peer
-    │       └── MalformedMessage  with bytes that are no JSON-RPC message
+    │       ├── MalformedMessage  with bytes that are no JSON-RPC message
+    │       └── Unavailable       or by what stands before it: it cannot serve us at present
     ├── RpcError                  an error response, sent or received: code, message, data
     │   ├── MethodNotFound        -32601
     │   ├── UnsupportedVersion    -32022
@@ -51,6 +52,7 @@ __all__ = [
     "SubscriptionLost",
     "ToolError",
     "TransportNotFound",
+    "Unavailable",
     "UnsupportedVersion",
     "invalid_params",
 ]
@@ -90,6 +92,21 @@ class MalformedMessage(RemoteProtocolError):
         super().__init__(message)
         self.code = code
         self.id = id
+
+
+class Unavailable(RemoteProtocolError):
+    """The server, or what stands before it, cannot serve the request at present; the same may succeed later.
+
+    A binding raises it for a refusal that says nothing about the protocol, as HTTP does for 5xx and 429.
+
+    Args:
+        message: What happened.
+        retry_after: The seconds to wait that the server asked for; ``None`` if it did not say.
+    """
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class RpcError(McpError):
@@ -278,7 +295,7 @@ class ConnectionLost(McpError):
 
 
 class SessionExpired(McpError):
-    """The server has ended or forgotten the session; a new connection is needed to go on.
+    """The server has ended or forgotten the session; a `Client` begins another one for the next call.
 
     Args:
         never_run: whether the server refused the call for this reason, so that repeating it runs nothing twice.
@@ -286,7 +303,7 @@ class SessionExpired(McpError):
 
     def __init__(
         self,
-        message: str = "the server no longer knows our session; connect again to go on",
+        message: str = "the server no longer knows our session; the next call begins another one",
         *,
         never_run: bool = False,
     ) -> None:

@@ -247,6 +247,9 @@ SESSION_CLOCK = TaskKind(
 CHANGE_DELIVERY = TaskKind("deliver changes", "session", "nothing", "nobody: the next change starts it anew")
 EXCHANGE = TaskKind("batch", "server", "call", "the peer: -32603 for each request that is left")
 CLIENT_CONNECTION = TaskKind("client connection", "client", "connection", "whoever called: ConnectionLost")
+CLIENT_HANDSHAKE = TaskKind(
+    "handshake request", "client connection", "connection", "whoever connects: ConnectFailed"
+)
 CLIENT_SUPERVISOR = TaskKind("client supervisor", "client", "session", "whoever called: ConnectionLost")
 CLIENT_NOTIFICATIONS = TaskKind("client notifications", "client", "nothing", "nobody", restarted=True)
 CLIENT_SUBSCRIPTION = TaskKind("client subscription", "client", "member", "the listener: SubscriptionLost")

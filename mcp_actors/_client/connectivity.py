@@ -15,7 +15,7 @@ from mcp_actors._client.lifecycle import NEXT_STATE, ClientEvent, ClientState
 from mcp_actors._eras.capabilities import declared_names
 from mcp_actors._eras.era import Era
 from mcp_actors.errors import ConnectFailed, ConnectionLost, LocalProtocolError, McpError, SessionExpired
-from mcp_actors.types import Implementation, ServerCapabilities
+from mcp_actors.types import DiscoverResult, Implementation, ServerCapabilities
 
 __all__ = ["Connectivity", "Negotiated"]
 
@@ -31,6 +31,8 @@ class Negotiated:
     capabilities: ServerCapabilities
     info: Implementation | None
     instructions: str | None
+    discovered: DiscoverResult | None
+    """The answer to discovery, where the revision has that."""
 
     @functools.cached_property
     def declared(self) -> frozenset[str]:
@@ -42,7 +44,7 @@ class Connectivity:
     """The connection of one client as those see it who use it.
 
     Args:
-        restarts: Whether a connection that is lost is made again.
+        restarts: Whether a connection that is lost is made again; one whose session was forgotten always is.
     """
 
     def __init__(self, restarts: bool) -> None:
@@ -121,7 +123,7 @@ class Connectivity:
 
         Args:
             seconds: The longest wait.
-            lost: A session that is of no use any more, though the supervisor may not have noticed its end yet.
+            lost: A session that the server has forgotten, though the supervisor may not have noticed its end yet.
 
         Raises:
             ConnectionLost: There is no session, and none came in time.
@@ -131,7 +133,7 @@ class Connectivity:
         if not self._has_live_session(lost):
             with trio.move_on_after(seconds):
                 while (
-                    self.restarts
+                    (lost is not None or self._comes_again())
                     and self.state not in _NO_SESSION_TO_COME
                     and not self._has_live_session(lost)
                 ):
@@ -141,6 +143,11 @@ class Connectivity:
     def _has_live_session(self, lost: Session | None) -> bool:
         session = self._session
         return session is not None and session is not lost and not session.outbound.ended
+
+    def _comes_again(self) -> bool:
+        """Whether another connection is made after the end of the present one."""
+        loss = self.loss if self._session is None else self._session.loss
+        return self.restarts or isinstance(loss, SessionExpired)
 
     def _why_not(self) -> McpError:
         """Makes an exception of its own for each caller: one that is raised twice mixes up two tracebacks."""

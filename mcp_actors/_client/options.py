@@ -14,6 +14,7 @@ from mcp_actors.abc import ClientTransport, ServerTransport
 from mcp_actors.types import (
     CreateMessageParams,
     CreateMessageResult,
+    DiscoverResult,
     ElicitFormParams,
     ElicitResult,
     ElicitUrlParams,
@@ -84,4 +85,5 @@ class ClientOptions:
     max_rounds: int
     probe_timeout: float
     restart: bool = False
+    prior_discover: DiscoverResult | None = None
     limits: Limits

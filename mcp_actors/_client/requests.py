@@ -186,7 +186,7 @@ class Requests:
                 except (RpcError, ProtocolError):
                     raise mismatch from None
             except SessionExpired as expired:
-                if not expired.never_run or not self._connectivity.restarts or not may_wait:
+                if not expired.never_run or not may_wait:
                     raise
                 may_wait = False
                 await self._connectivity.live_session(options.idle, session)

@@ -62,7 +62,7 @@ class ServerMethods:
             CallTimeout: The server did not answer in time.
             ConnectionLost: The connection ended before the answer.
             ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session, and the client does not connect again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
         """
         page = await self._requests.list_tools(cursor)
         self._requests.outputs.learn(page.tools)
@@ -107,7 +107,7 @@ class ServerMethods:
             CallTimeout: The server did not answer in time.
             ConnectionLost: The connection ended before the answer.
             ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session, and the client does not connect again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
             InputRequired: The server asks for input, and the client has ``answer_input=False``.
         """
         params: dict[str, Any] = {"name": name}
@@ -137,7 +137,7 @@ class ServerMethods:
             CallTimeout: The server did not answer in time.
             ConnectionLost: The connection ended before the answer.
             ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session, and the client does not connect again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
         """
         page: ListResourcesResult = await self._list("resources/list", cursor)
         return page
@@ -184,7 +184,7 @@ class ServerMethods:
             CallTimeout: The server did not answer in time.
             ConnectionLost: The connection ended before the answer.
             ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session, and the client does not connect again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
             InputRequired: The server asks for input, and the client has ``answer_input=False``.
         """
         try:
@@ -215,7 +215,7 @@ class ServerMethods:
             CallTimeout: The server did not answer in time.
             ConnectionLost: The connection ended before the answer.
             ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session, and the client does not connect again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
         """
         await self._subscriptions.keep(uri)
 
@@ -240,7 +240,7 @@ class ServerMethods:
             CallTimeout: The server did not answer in time.
             ConnectionLost: The connection ended before the answer.
             ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session, and the client does not connect again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
         """
         page: ListPromptsResult = await self._list("prompts/list", cursor)
         return page
@@ -276,7 +276,7 @@ class ServerMethods:
             CallTimeout: The server did not answer in time.
             ConnectionLost: The connection ended before the answer.
             ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session, and the client does not connect again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
             InputRequired: The server asks for input, and the client has ``answer_input=False``.
         """
         params: dict[str, Any] = {"name": name}
@@ -307,7 +307,7 @@ class ServerMethods:
             CallTimeout: The server did not answer in time.
             ConnectionLost: The connection ended before the answer.
             ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session, and the client does not connect again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
         """
         requests = self._requests
         params: dict[str, Any] = {

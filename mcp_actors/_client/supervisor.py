@@ -23,7 +23,9 @@ from mcp_actors._client.in_process import CLOSE_TIMEOUT, transport_to
 from mcp_actors._client.lifecycle import ClientEvent
 from mcp_actors._client.options import ClientOptions
 from mcp_actors._client.request_handlers import RequestHandlers
+from mcp_actors._client.version_negotiation import ConnectAnew, Preference
 from mcp_actors._eras.client_negotiation import ClientNegotiation
+from mcp_actors._eras.decisions import Lifetime
 from mcp_actors._eras.era import Era
 from mcp_actors._eras.legacy.eras import LATEST_LEGACY
 from mcp_actors._eras.server_negotiation import VERSIONS
@@ -79,7 +81,9 @@ class Supervisor:
         self._url = (
             options.target if isinstance(options.target, str) and options.versions == VERSIONS else None
         )
-        self._hint: Era | None = None if self._url is None else ERA_CACHE.get(self._url)
+        known = None if self._url is None else ERA_CACHE.get(self._url)
+        self._preference = Preference() if known is None else Preference(known, Lifetime.PROCESS)
+        self._prior = options.prior_discover
         # The attempt to connect that is being made, or the pause before one.
         self._attempt: trio.CancelScope | None = None
         self._connections = 0
@@ -183,17 +187,16 @@ class Supervisor:
                     failures = 0
             except Exception as error:
                 if not connectivity.has_met_server:
-                    if not self._may_have_died_of_the_probe(error):
-                        raise
-                    # It is started once more, and greeted as a legacy server.
-                    self._hint = LATEST_LEGACY
-                    continue
+                    raise
                 # What else a handshake or a transport raises is no reason to give up what worked before.
                 connectivity.disconnected(_why_not_again(error))
-            if not connectivity.restarts or connectivity.is_closing:
+            expired = isinstance(connectivity.loss, SessionExpired)
+            if not (connectivity.restarts or expired) or connectivity.is_closing:
                 return
             connectivity.move(ClientEvent.LOST)
-            await self._pause(BACKOFF[min(failures, len(BACKOFF) - 1)])
+            # A server that has forgotten a session is there, and whoever was refused waits for the new one.
+            if failures or not expired:
+                await self._pause(BACKOFF[min(failures, len(BACKOFF) - 1)])
             failures += 1
 
     async def _pause(self, seconds: float) -> None:
@@ -201,11 +204,21 @@ class Supervisor:
             await trio.sleep_forever()
         self._attempt = None
 
-    def _may_have_died_of_the_probe(self, error: Exception) -> bool:
-        """Real servers do. They are told from others once, for the next attempt does not probe."""
-        return self._hint is None and self._handshake.speaks_both and isinstance(error, ConnectionLost)
-
     async def _connect(self, transport: ClientTransport, task_status: trio.TaskStatus[None]) -> None:
+        """As `_connect_once`; once more, if what was said to the server leads to that."""
+        try:
+            await self._connect_once(transport, task_status, self._preference)
+        except ConnectAnew as anew:
+            if self._connectivity.is_closing:
+                raise anew.cause from None
+            try:
+                await self._connect_once(transport, task_status, Preference(LATEST_LEGACY, anew.lifetime))
+            except ConnectAnew as again:
+                raise again.cause from None
+
+    async def _connect_once(
+        self, transport: ClientTransport, task_status: trio.TaskStatus[None], preference: Preference
+    ) -> None:
         """Makes a connection, hands its session to those who use it, and returns when it has ended."""
         failure: Exception | None = None
         with one_error(), trio.CancelScope() as self._attempt:
@@ -214,9 +227,13 @@ class Supervisor:
                 await start_and_wait(nursery, CLIENT_CONNECTION, session.run, about=session.dispatcher.name)
                 is_first = not self._connectivity.has_met_server
                 try:
-                    negotiated = await self._handshake.perform(session, negotiation, self._hint)
+                    if self._prior is not None:
+                        prior, self._prior = self._prior, None
+                        negotiated, lifetime = self._handshake.believe(session, negotiation, prior)
+                    else:
+                        negotiated, lifetime = await self._handshake.perform(session, negotiation, preference)
                     self._attempt = None
-                    self._remember(negotiated.era)
+                    self._remember(negotiated.era, lifetime)
                     for user in self._users:
                         user.connected(session, negotiated)
                     if is_first:
@@ -247,9 +264,10 @@ class Supervisor:
         )
         return session, negotiation
 
-    def _remember(self, era: Era) -> None:
-        self._hint = era
-        if self._url is not None:
+    def _remember(self, era: Era, lifetime: Lifetime) -> None:
+        if lifetime is not Lifetime.CONNECTION:
+            self._preference = Preference(era, lifetime)
+        if lifetime is Lifetime.PROCESS and self._url is not None:
             ERA_CACHE.put(self._url, era)
 
 

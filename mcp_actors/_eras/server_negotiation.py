@@ -32,7 +32,7 @@ from mcp_actors.errors import (
     UnsupportedVersion,
 )
 
-__all__ = ["VERSIONS", "ExchangeNegotiation", "ServerNegotiation", "era_of", "params_of"]
+__all__ = ["VERSIONS", "ExchangeNegotiation", "ServerNegotiation", "era_of", "params_of", "with_sessions"]
 
 # Oldest first; the last one is preferred.
 VERSIONS: tuple[str, ...] = (*LEGACY, *MODERN)
@@ -43,6 +43,11 @@ UNSAID_VERSION = "2025-03-26"
 def era_of(version: str) -> Era:
     """The era value of a known revision; `KeyError` for an unknown one."""
     return LEGACY[version] if version in LEGACY else MODERN[version]
+
+
+def with_sessions(versions: Sequence[str]) -> tuple[str, ...]:
+    """Returns those of ``versions`` that have sessions, for bindings which exist in these only."""
+    return tuple(version for version in versions if version in LEGACY)
 
 
 def params_of(request: Any) -> dict[str, Any]:

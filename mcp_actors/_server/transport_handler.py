@@ -18,7 +18,7 @@ from mcp_actors._actors.session import Session
 from mcp_actors._actors.stateless import StatelessCalls
 from mcp_actors._actors.task_pool import TaskPool
 from mcp_actors._eras.classify import Classified, sort
-from mcp_actors._eras.server_negotiation import ServerNegotiation
+from mcp_actors._eras.server_negotiation import ServerNegotiation, with_sessions
 from mcp_actors._server.dispatch import MethodDispatch
 from mcp_actors._server.features import Features
 from mcp_actors._server.scope import ServerScope
@@ -105,7 +105,9 @@ class TransportHandler:
         session = Session(
             self._next_name(),
             channel,
-            self._negotiate(principal, lambda: self._begin_delivery(session)),
+            self._negotiate(
+                principal, lambda: self._begin_delivery(session), sessions_only=channel.sessions_only
+            ),
             self._responder,
             CONNECTION_RULES,
             limits=config.limits,
@@ -166,11 +168,16 @@ class TransportHandler:
         return f"{self._config.name}#{self._sessions.next_number()}"
 
     def _negotiate(
-        self, principal: str | None, on_operating: Callable[[], None] = lambda: None
+        self,
+        principal: str | None,
+        on_operating: Callable[[], None] = lambda: None,
+        *,
+        sessions_only: bool = False,
     ) -> ServerNegotiation:
         features = self._config.features
+        versions = with_sessions(self._config.versions) if sessions_only else self._config.versions
         return ServerNegotiation(
-            self._config.versions, features.custom, on_operating, features.tools.mirrored_params, principal
+            versions, features.custom, on_operating, features.tools.mirrored_params, principal
         )
 
     def _begin_delivery(self, session: AnySession) -> None:

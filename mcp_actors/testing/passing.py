@@ -25,6 +25,10 @@ class PassingChannel(FrameChannel):
         return self._inner.mirrors
 
     @property
+    def sessions_only(self) -> bool:
+        return self._inner.sessions_only
+
+    @property
     def peer(self) -> str:
         return self._inner.peer
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import attrs
@@ -89,9 +89,11 @@ class Script(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         assert isinstance(request.stream, httpx2.AsyncByteStream)
         body = b""
-        async for piece in request.stream:
-            body += piece
-            await trio.sleep(sum(seconds for key, seconds in self.uploads.items() if key in piece))
+        stream: Any = aiter(request.stream)
+        async with aclosing(stream) as pieces:
+            async for piece in pieces:
+                body += piece
+                await trio.sleep(sum(seconds for key, seconds in self.uploads.items() if key in piece))
         asked = Asked(request.method, str(request.url), dict(request.headers), body, trio.current_time())
         self.asked.append(asked)
         self.under_way += 1

@@ -1,4 +1,4 @@
-"""A server that forgets its sessions, and clients that were told to go on: one new session, nothing run twice."""
+"""A server that forgets its sessions, and clients that go on: one new session for all, nothing run twice."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 import trio
 
-from mcp_actors import Client, Server, SessionExpired
+from mcp_actors import Client, ConnectFailed, ConnectionLost, Server
 from mcp_transports.http.client import HttpClientTransport
 from mcp_transports.http.server import HttpServerTransport
 
@@ -67,17 +67,30 @@ async def test_all_callers_share_one_new_session_and_no_call_runs_twice(
     nursery.cancel_scope.cancel()
 
 
-async def test_a_client_that_was_not_told_so_says_what_happened(
+async def test_a_session_is_begun_anew_without_being_told_so(
     forgetful: Forgetful, nursery: trio.Nursery
 ) -> None:
     (url,) = await nursery.start(forgetful.server.serve, forgetful.transport)
     async with Client(url, era="legacy") as client:
-        await client.call_tool("run", {"number": 1})
-        forgetful.forget()
-        with pytest.raises(SessionExpired) as caught:
-            await client.call_tool("run", {"number": 2})
-        assert caught.value.never_run
-        with pytest.raises(SessionExpired, match="connect again"):
-            await client.call_tool("run", {"number": 3})
-    assert forgetful.runs == {1: 1}
+        for round in range(3):
+            async with trio.open_nursery() as callers:
+                for number in range(CALLERS):
+                    callers.start_soon(client.call_tool, "run", {"number": round * CALLERS + number})
+            forgetful.forget()
+    assert forgetful.runs == dict.fromkeys(range(3 * CALLERS), 1)
     nursery.cancel_scope.cancel()
+
+
+async def test_the_end_of_a_server_is_no_forgotten_session(
+    forgetful: Forgetful, nursery: trio.Nursery
+) -> None:
+    async with trio.open_nursery() as servers:
+        (url,) = await servers.start(forgetful.server.serve, forgetful.transport)
+        async with Client(url, era="legacy") as client:
+            await client.call_tool("run", {"number": 1})
+            servers.cancel_scope.cancel()
+            with trio.CancelScope(shield=True):
+                for _ in range(2):
+                    with pytest.raises((ConnectionLost, ConnectFailed)):
+                        await client.call_tool("run", {"number": 2})
+    assert forgetful.runs == {1: 1}

@@ -15,6 +15,7 @@ from mcp_actors.supervision import (
     start,
     start_and_wait,
 )
+from mcp_transports.http.client.errors import names_forgotten_session
 from mcp_transports.http.client.http import RequestBody
 from mcp_transports.http.client.post import Post
 from mcp_transports.http.client.server_streams import (
@@ -194,7 +195,13 @@ class HttpChannel(FrameChannel):
                     if response.status == 404 and state.session.id is not None and not is_stateless(frame):
                         raise state.session_expired()
                     if not response.ok:
-                        raise await response.read_error()
+                        refused = await response.read_error()
+                        forgotten = response.status == 400 and names_forgotten_session(
+                            refused.text.encode(), None
+                        )
+                        if forgotten and state.session.id is not None and not is_stateless(frame):
+                            raise state.session_expired()
+                        raise refused
                     # The connection can be used again only if the body is read to its end.
                     await response.read_body()
                     return True

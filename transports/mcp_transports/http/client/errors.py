@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from mcp_actors.errors import ConnectFailed, RemoteProtocolError
+import msgspec
 
-__all__ = ["AccessRefused", "HttpRefused", "error_for_status"]
+from mcp_actors.errors import ConnectFailed, RemoteProtocolError, Unavailable
+
+__all__ = [
+    "MAX_ERROR_BYTES",
+    "AccessRefused",
+    "HttpRefused",
+    "HttpUnavailable",
+    "error_for_status",
+    "is_outage",
+    "names_forgotten_session",
+]
 
 # Characters of a body that an error shows.
 MAX_TEXT = 200
+# Bytes that are read of a body that is not a JSON-RPC message.
+MAX_ERROR_BYTES = 4096
+# Seconds of a Retry-After header that are believed: more of them would be no wait but a refusal.
+MAX_RETRY_AFTER = 3600
+# What servers say of a session that they do not know, where they should answer 404 (MCP 2025-11-25, Transports, Session
+# Management): "No valid session ID provided", "Session not found", "Server not initialized".
+_FORGOTTEN = ("session", "not initialized")
 
 _ADVICE = {
     400: "does it speak MCP at this path?",
@@ -43,6 +60,16 @@ class HttpRefused(RemoteProtocolError):
         return self.status in (400, 404, 405, 406, 415)
 
 
+class HttpUnavailable(HttpRefused, Unavailable):
+    """The server, or what stands before it, answered 408, 425, 429 or 5xx: the same request may succeed later."""
+
+    def __init__(
+        self, message: str, *, status: int, text: str = "", retry_after: float | None = None
+    ) -> None:
+        super().__init__(message, status=status, text=text)
+        self.retry_after = retry_after
+
+
 class AccessRefused(ConnectFailed):
     """The server demands authorization, or denies access."""
 
@@ -56,8 +83,37 @@ class AccessRefused(ConnectFailed):
         """The first words of the body."""
 
 
+def is_outage(status: int) -> bool:
+    """Whether a status says that the same request may succeed later, and nothing about the protocol that is spoken."""
+    return status in (408, 425, 429) or status >= 500
+
+
+class _Answer(msgspec.Struct):
+    """As much of a JSON-RPC error as says which request it answers."""
+
+    id: int | str | None = None
+
+
+def names_forgotten_session(data: bytes, request: int | str | None) -> bool:
+    """Whether the body of a 400 says that the session is not known; an error that answers ``request`` never does."""
+    text = data[:MAX_ERROR_BYTES].decode("utf-8", "replace").lower()
+    if not any(words in text for words in _FORGOTTEN):
+        return False
+    try:
+        answered = msgspec.json.decode(data, type=_Answer).id
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return True
+    return answered is None or answered != request
+
+
 def error_for_status(
-    peer: str, status: int, body: bytes, *, location: str | None = None, challenge: str | None = None
+    peer: str,
+    status: int,
+    body: bytes,
+    *,
+    location: str | None = None,
+    challenge: str | None = None,
+    retry_after: str | None = None,
 ) -> HttpRefused | AccessRefused:
     """Returns the error for a response of ``peer`` that does not answer the request.
 
@@ -68,6 +124,7 @@ def error_for_status(
         location: the URL that a redirection leads to. Redirections are not followed, because the body and the
             headers may hold secrets, and an answer that was not encrypted might lead anywhere.
         challenge: the ``WWW-Authenticate`` header.
+        retry_after: the ``Retry-After`` header; only seconds are understood (RFC 9110 section 10.2.3).
     """
     text = "".join(c if c.isprintable() else " " for c in body.decode("utf-8", "replace"))
     text = " ".join(text.split())[:MAX_TEXT]
@@ -85,4 +142,13 @@ def error_for_status(
         return HttpRefused(message, status=status, text=text)
     advice = _ADVICE.get(status) or ("it failed; its log may say why" if status >= 500 else None)
     message = f"{peer} answered with HTTP {status}{quoted}" + (f" ({advice})" if advice else "")
+    if is_outage(status):
+        return HttpUnavailable(message, status=status, text=text, retry_after=_seconds(retry_after))
     return HttpRefused(message, status=status, text=text)
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    if retry_after is None or not (retry_after.isascii() and retry_after.isdecimal()):
+        return None
+    # A number of more digits than the limit has is not read.
+    return float(min(int(retry_after[:5]), MAX_RETRY_AFTER))

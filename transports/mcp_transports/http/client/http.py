@@ -11,7 +11,7 @@ import httpcore2
 import httpx2
 
 from mcp_actors.errors import ConnectFailed, ConnectionLost, LocalProtocolError, McpError, RemoteProtocolError
-from mcp_transports.http.client.errors import AccessRefused, HttpRefused, error_for_status
+from mcp_transports.http.client.errors import MAX_ERROR_BYTES, AccessRefused, HttpRefused, error_for_status
 from mcp_transports.http.client.senders import (
     Headers,
     RawResponse,
@@ -22,8 +22,6 @@ from mcp_transports.http.client.senders import (
 
 __all__ = ["Headers", "HttpRequester", "HttpResponse", "RequestBody"]
 
-# Bytes that are read of a body that is not a JSON-RPC message.
-MAX_ERROR_BYTES = 4096
 # Servers need not send comments on a silent stream, so only TCP can notice that its peer is dead: by three probes, 15 s
 # apart, after 45 s of silence. The names differ between systems; a setting that a system lacks stays at its default.
 KEEPALIVE = {"TCP_KEEPIDLE": 45, "TCP_KEEPALIVE": 45, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 3}
@@ -149,6 +147,7 @@ class HttpResponse:
             body[:MAX_ERROR_BYTES],
             location=location,
             challenge=self.header("www-authenticate"),
+            retry_after=self.header("retry-after"),
         )
 
     def enable_tcp_keepalive(self) -> None:

@@ -9,7 +9,7 @@ import trio
 
 from mcp_actors.abc import Frame
 from mcp_actors.errors import ConnectFailed, ConnectionLost, McpError, RemoteProtocolError, SessionExpired
-from mcp_transports.http.client.errors import AccessRefused, HttpRefused
+from mcp_transports.http.client.errors import AccessRefused, HttpRefused, is_outage, names_forgotten_session
 from mcp_transports.http.client.http import HttpResponse, RequestBody
 from mcp_transports.http.client.session_state import SessionState, is_stateless
 from mcp_transports.http.client.sse_reader import StreamPosition, read_events
@@ -19,6 +19,10 @@ __all__ = ["Post"]
 # Seconds that a stream may stay open after its response. Servers end it right after, and a connection that was read to
 # its end can be used again.
 LINGER = 1.0
+# Requests whose answer says which protocol is spoken: a status that says something else must not pass for one.
+HANDSHAKE = ("server/discover", "initialize")
+# Statuses about the HTTP method and the media types, whatever the body is: nobody has looked at the message.
+UNSEEN = (405, 406, 415)
 # Checkpoints after which the caller, woken by the engine's reader, has called `HttpChannel.settled`.
 CALLER_CHECKPOINTS = 2
 
@@ -166,19 +170,39 @@ class Post:
         peer, method = self._state.peer, self._frame.method
         if not response.is_json:
             if not response.ok:
-                raise await response.read_error()
+                refused = await response.read_error()
+                self._check_session(response, refused.text.encode())
+                raise refused
             if response.status in (202, 204) or not await response.read_body():
                 raise RemoteProtocolError(f"{peer} took {method} (HTTP {response.status}) and gave no answer")
             kind = response.media_type or "a body of no type"
             raise RemoteProtocolError(f"{peer} answered {method} with {kind}, neither JSON nor events")
         data = await response.read_body()
+        self._check_session(response, data)
         # A JSON-RPC error may come with any status. The error page of a web framework may be JSON too.
-        if not response.ok and not (data.lstrip().startswith(b"{") and b'"jsonrpc"' in data):
+        if not response.ok and (
+            not (data.lstrip().startswith(b"{") and b'"jsonrpc"' in data)
+            or self._says_nothing(response.status)
+        ):
             raise response.error(data)
         if not data:
             raise RemoteProtocolError(f"{peer} took {method} (HTTP {response.status}) and gave no answer")
         await self._put(data)
         return RemoteProtocolError(f"{peer} answered {method} with something that is no answer to it")
+
+    def _check_session(self, response: HttpResponse, data: bytes) -> None:
+        """Raises `SessionExpired` for a 400 that says that the session is not known, as some servers do."""
+        in_session = not self.stateless and self._state.session.was_begun
+        if response.status == 400 and in_session and names_forgotten_session(data, self.id):
+            raise self._state.session_expired(never_run=True)
+
+    def _says_nothing(self, status: int) -> bool:
+        """Whether a JSON-RPC error with that status says nothing about the protocol that the server speaks.
+
+        MCP 2025-11-25, Transports, Backwards Compatibility: a 405 for ``initialize`` is that of the older binding.
+        """
+        method = self._frame.method
+        return method in HANDSHAKE and (is_outage(status) or (status in UNSEEN and method == "initialize"))
 
     async def _read_stream(self, response: HttpResponse, position: StreamPosition) -> McpError:
         """Receives a stream to its end, and returns the error to raise if it brought no response to the request."""

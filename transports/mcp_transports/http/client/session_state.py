@@ -210,7 +210,7 @@ class SessionState:
 
     def session_expired(self, *, never_run: bool = False) -> SessionExpired:
         """Returns a new error for each caller, because an exception keeps the traceback of where it was raised."""
-        text = f"{self.peer} no longer knows our session; connect again to go on"
+        text = f"{self.peer} no longer knows our session; the next call begins another one"
         return SessionExpired(text, never_run=never_run)
 
     def remove_request(self, id: int | str) -> None:

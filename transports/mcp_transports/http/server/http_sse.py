@@ -58,6 +58,11 @@ class HttpSseChannel(FrameChannel):
         return self._longest
 
     @property
+    def sessions_only(self) -> bool:
+        """True: MCP 2026-07-28 does not have this binding; the revisions since 2025-03-26 keep it for older peers."""
+        return True
+
+    @property
     def peer(self) -> str:
         return self._peer
 
