@@ -89,7 +89,8 @@ class Client(ServerMethods):
         on_change: ``on_change(kind, uri)``, sync or async, is called with each change on the server in that order.
         log_level: The least severe log message that is wanted. By default a stateless server is asked for ``"info"``
             if there is an ``on_log``, and a session is left as its server likes it.
-        timeout: Seconds a call may take without an answer or a progress report; `math.inf` switches this off.
+        timeout: Seconds a call may take without an answer or a progress report; `math.inf` switches this off. Servers
+            of this engine report progress for a tool that is silent (`Limits.beat`).
         cap: Seconds a call may take in all; `math.inf` switches this off.
         answer_input: Whether a server's request for input is answered by the handlers; if not, the call raises
             `InputRequired`.

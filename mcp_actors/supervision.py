@@ -244,6 +244,9 @@ CALL_WORKER = TaskKind("call", "session or server", "call", "the peer: -32603; t
 SESSION_CLOCK = TaskKind(
     "clock", "session", "nothing", "nobody: the calls keep their deadlines", restarted=True
 )
+BEATS = TaskKind(
+    "beats", "server", "member", "nobody: the call that failed goes on without them", restarted=True
+)
 CHANGE_DELIVERY = TaskKind("deliver changes", "session", "nothing", "nobody: the next change starts it anew")
 EXCHANGE = TaskKind("batch", "server", "call", "the peer: -32603 for each request that is left")
 CLIENT_CONNECTION = TaskKind("client connection", "client", "connection", "whoever called: ConnectionLost")

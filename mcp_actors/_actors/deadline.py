@@ -18,7 +18,11 @@ __all__ = ["Deadline", "DeadlineClock"]
 
 
 class Deadline:
-    """Progress moves the idle clock, nothing moves the cap. Seconds; `math.inf` switches a clock off."""
+    """Progress moves the idle clock, nothing moves the cap. Seconds; `math.inf` switches a clock off.
+
+    The engine of a server reports progress for calls that say nothing (`Limits.beat`). So the idle clock ends calls
+    whose server or connection is gone, and the cap those that never end.
+    """
 
     __slots__ = ("_held", "at", "cap", "ends_at", "idle", "started")
 

@@ -22,6 +22,7 @@ import attrs
 import trio
 
 from mcp_actors._actors.admission import Admission
+from mcp_actors._actors.beats import Beats, ProgressReports
 from mcp_actors._actors.continuation import Continuation
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._actors.responses import failure_frame, result_frame
@@ -43,6 +44,10 @@ class Responder(Protocol):
     @property
     def stamp(self) -> Mapping[str, Any]:
         """The members that the modern era adds to results."""
+
+    @property
+    def beats(self) -> Beats | None:
+        """The sender of beats for calls; ``None`` on a side that reports no progress."""
 
     def respond(self, call: InboundCall) -> Any:
         """Returns the result, or a `Continuation` when the call needs a task. Never waits."""
@@ -102,23 +107,24 @@ class InboundCall:
         "_replacement",
         "admission",
         "continuation",
-        "id",
         "invocation",
         "key",
         "outlet",
         "owner",
+        "reports",
         "scope",
         "started",
         "state",
     )
 
     def __init__(self, invocation: Invocation, owner: CallOwner, outlet: Outlet) -> None:
-        self.id = invocation.id
         # The key in the owner's table: the id, unless another call in flight has the same.
         self.key: Any = invocation.id
         self.invocation = invocation
         self.owner = owner
         self.outlet = outlet
+        # The progress reports of a call that runs and was made with a progress token.
+        self.reports: ProgressReports | None = None
         self.scope: trio.CancelScope | None = None
         self.started = trio.current_time()
         self.admission: Admission | None = None
@@ -131,6 +137,11 @@ class InboundCall:
         return f"<InboundCall {self.id!r} {self.invocation.method.name} {self.state}>"
 
     # -- from outside ----------------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> RequestId:
+        """The request's id, with its JSON type."""
+        return self.invocation.id
 
     @property
     def cancelled(self) -> bool:
@@ -157,8 +168,13 @@ class InboundCall:
     # -- for the handler's context ---------------------------------------------------------------------------------
 
     def on_drain(self, callback: Callable[[], None]) -> None:
-        """Registers how a call that would go on for ever (a subscription) is ended gracefully."""
+        """Registers how a call that would go on for ever (a subscription) is ended gracefully.
+
+        Such a call gets no beats: it has no progress, and nobody waits for its end.
+        """
         self._on_drain = callback
+        if self.reports is not None:
+            self.reports.stop()
 
     async def notify(self, method: str, params: dict[str, Any]) -> None:
         """Sends a notification that belongs to this call; after its end or a cancellation nothing is sent.
@@ -213,6 +229,9 @@ class InboundCall:
         scope. If not, the call is closed when this returns or raises.
         """
         self.scope = scope
+        token = self.invocation.progress_token
+        if token is not None and (beats := self.owner.responder.beats) is not None:
+            self.reports = beats.watch(self, token)
         if self.state == "cancelled":
             scope.cancel(reason="cancelled by the peer before it began")
         try:
@@ -252,6 +271,9 @@ class InboundCall:
         """The call is over: its id may be used again, its place and its scope are free. Legal any number of times."""
         # The scope, the continuation and what it leads to refer to each other and to what the peer sent.
         self.scope = self.continuation = self._on_drain = self._replacement = None
+        if self.reports is not None:
+            self.reports.stop()
+            self.reports = None
         if self.state != "answered":
             self.owner.forget(self)
         admission, self.admission = self.admission, None

@@ -33,6 +33,10 @@ class Limits:
     progress_queue: int = 16_384
     """Progress reports that wait for a slow callback; beyond it the oldest are dropped and counted."""
 
+    beat: float = 15.0
+    """Silence after which a server reports progress itself for a call that was made with a progress token: a quarter of
+    the minute after which other clients give up, and half of our own clients' 30 s. 0 switches this off."""
+
     stall_timeout: float = 30.0
     """How long a full outbox may stay full without one write getting through; then the connection counts as broken."""
 

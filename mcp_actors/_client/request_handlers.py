@@ -54,6 +54,7 @@ class RequestHandlers:
 
     def __init__(self, options: ClientOptions, connectivity: Connectivity) -> None:
         self.stamp: Mapping[str, Any] = {}
+        self.beats = None
         self._connectivity = connectivity
         self._sampling = options.sampling and guarded("sampling", options.sampling)
         self._elicitation = options.elicitation and guarded("elicitation", options.elicitation)

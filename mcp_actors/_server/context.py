@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -56,7 +55,7 @@ class Context:
     (in a worker thread: not at all), and whatever it returns or raises then is not sent.
     """
 
-    __slots__ = ("_asked", "_kept", "_last_progress", "_logger", "_scope", "call", "params")
+    __slots__ = ("_asked", "_kept", "_logger", "_scope", "call", "params")
 
     def __init__(self, call: InboundCall, scope: ServerScope) -> None:
         self.call = call
@@ -65,7 +64,6 @@ class Context:
         self._scope = scope
         self._kept: dict[str, Any] = {}
         self._asked = 0
-        self._last_progress = -math.inf
         self._logger: Any = None
 
     def __repr__(self) -> str:
@@ -144,7 +142,8 @@ class Context:
         Waits while the client reads more slowly than this is called. Cancelled, the report may have been sent.
 
         Args:
-            progress: How much is done, in any unit. A report that is not greater than the last one is not sent.
+            progress: How much is done, in any unit. A report that is not greater than the last one is not sent. One
+                that is not greater than a beat of the engine since then (`Limits.beat`) is raised just above it.
             total: How much there is to do in all, if that is known.
             message: A text for people; clients of the revision 2024-11-05 do not get it.
 
@@ -154,16 +153,9 @@ class Context:
                 `Limits.stall_timeout` seconds.
         """
         await trio.lowlevel.checkpoint()
-        token = self.call.invocation.progress_token
-        if token is None or progress <= self._last_progress:
-            return
-        self._last_progress = progress
-        params: dict[str, Any] = {"progressToken": token, "progress": progress}
-        if total is not None:
-            params["total"] = total
-        if message is not None and self.era.progress_message:
-            params["message"] = message
-        await self.call.notify("notifications/progress", params)
+        reports = self.call.reports
+        if reports is not None:
+            await reports.report(progress, total, message if self.era.progress_message else None)
 
     async def notify(self, method: str, params: dict[str, Any]) -> None:
         """Sends a notification that belongs to this call, for methods that are not part of the protocol.

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import attrs
 
+from mcp_actors._actors.beats import Beats
 from mcp_actors._actors.continuation import Continuation
 from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._eras.modern.eras import LATEST_MODERN, MODERN
@@ -48,9 +49,12 @@ class FeatureTable(Protocol):
 class MethodDispatch:
     """Answers the calls of one `serve` with the handlers of the server."""
 
-    __slots__ = ("features", "scope", "stamp")
+    __slots__ = ("beats", "features", "scope", "stamp")
 
-    def __init__(self, scope: ServerScope, features: FeatureTable, stamp: Mapping[str, Any]) -> None:
+    def __init__(
+        self, scope: ServerScope, features: FeatureTable, stamp: Mapping[str, Any], beats: Beats
+    ) -> None:
+        self.beats = beats
         self.scope = scope
         self.features = features
         self.stamp = stamp

@@ -9,6 +9,7 @@ import attrs
 import trio
 
 from mcp_actors._actors.admission import ConcurrencyLimiter
+from mcp_actors._actors.beats import Beats
 from mcp_actors._actors.connectionless import ConnectionlessSession
 from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._actors.inbound_call import DispatchRules
@@ -27,6 +28,7 @@ from mcp_actors._wire.codec import decode
 from mcp_actors._wire.messages import JsonRpcRequest
 from mcp_actors.abc import Arrival, Frame, FrameChannel, Outlet
 from mcp_actors.errors import MalformedMessage
+from mcp_actors.supervision import BEATS, start_again
 
 __all__ = ["ServerConfig", "TransportHandler"]
 
@@ -79,8 +81,10 @@ class TransportHandler:
         self._config = config
         self._sessions = sessions
         self._nursery = nursery
+        beats = Beats(config.limits.beat)
+        start_again(nursery, BEATS, beats.run)
         self._pool = TaskPool(nursery, SHARED_IDLE_TASKS)
-        self._responder = MethodDispatch(scope, config.features, config.stamp)
+        self._responder = MethodDispatch(scope, config.features, config.stamp, beats)
         self._negotiation = self._negotiate(None)
         self.stateless = StatelessCalls(
             config.name,

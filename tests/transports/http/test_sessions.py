@@ -56,7 +56,8 @@ async def test_delete_ends_a_session_and_everything_that_waits_for_it() -> None:
 
     assert listener.delete(session).status == 200
     assert engine.closed
-    assert (waiting.status, waiting.json["error"]["code"]) == (404, -32001)
+    # As a call that was cancelled: the official Python client fails by an answer that nobody waits for.
+    assert (waiting.status, waiting.body) == (202, b"")
     assert streaming.ended
     assert standalone.ended
     assert listener.delete(session).status == 404

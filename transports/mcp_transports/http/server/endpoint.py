@@ -193,7 +193,11 @@ class Endpoint:
         elif stateless or (self._sessions is None and session_id is None):
             statuses = MODERN_STATUSES if stateless else LEGACY_STATUSES
             outlet = StatelessOutlet(
-                exchange, self._settings.open_responses, self._settings.longest, statuses
+                exchange,
+                self._settings.open_responses,
+                self._settings.longest,
+                statuses,
+                streams=self._may_stream(accept, stateless),
             )
             if not arrival.requests:
                 return partial(outlet.accept, self._handler, arrival, principal)
@@ -201,6 +205,13 @@ class Endpoint:
         else:
             self._post_in_session(exchange, arrival, session_id, principal)
         return None
+
+    def _may_stream(self, accept: str | None, stateless: bool) -> bool:
+        """Whether a POST outside of sessions may be answered with an event stream."""
+        if self._settings.json_replies:
+            # Legacy clients get none at all then, and others need not accept one.
+            return stateless and accepts_events(accept)
+        return True
 
     def _post_in_session(
         self, exchange: HttpExchange, arrival: Arrival, session_id: str | None, principal: str | None
@@ -229,7 +240,7 @@ class Endpoint:
     def _delete(self, exchange: HttpExchange, principal: str | None) -> None:
         session = self._session_without_message(exchange, principal)
         if session is not None and self._sessions is not None:
-            self._sessions.close(session)
+            self._sessions.close(session, "deleted")
             exchange.answer(200)
 
     def _session_without_message(self, exchange: HttpExchange, principal: str | None) -> HttpSession | None:

@@ -29,11 +29,12 @@ __all__ = [
     "Replay",
 ]
 
-# Events of one session. A call that reports progress ten times a second fills this in a minute and a half, which is
-# about as long as a client that lost its network takes to come back.
-DEFAULT_MAX_EVENTS = 1024
-# Bytes of one session. Answers of a megabyte are rare, and four of them in flight rarer.
-DEFAULT_MAX_BYTES = 4 * 1024 * 1024
+# Events of one session. A call that reports progress a hundred times a second fills this in almost three minutes, which
+# is longer than a client that lost its network takes to come back.
+DEFAULT_MAX_EVENTS = 16_384
+# Bytes of one session: the longest message, 16 MiB, behind all that a response holds whose client does not read
+# (`HttpLimits.max_buffered`). With less, a client would come back to a stalled stream and find that its answer is gone.
+DEFAULT_MAX_BYTES = 24 * 1024 * 1024
 # Bytes of all sessions together, for clients that perhaps never come back.
 DEFAULT_MAX_TOTAL_BYTES = 256 * 1024 * 1024
 # Seconds. Long enough for a train in a tunnel or a restarted proxy; a client that is away longer begins a new session.

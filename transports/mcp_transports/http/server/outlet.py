@@ -14,7 +14,7 @@ from mcp_transports.http.server.http_exchange import HttpExchange
 from mcp_transports.http.server.media_types import JSON
 from mcp_transports.http.server.sse_response import OpenSseResponses, SseResponse
 from mcp_transports.http.server.status_tables import StatusTable
-from mcp_transports.http.sse import encode_event
+from mcp_transports.http.sse import COMMENT, encode_event
 
 __all__ = ["ResponseOutlet", "StatelessOutlet"]
 
@@ -73,16 +73,31 @@ class StatelessOutlet(ResponseOutlet):
 
     The first frame decides how the POST is answered (MCP 2026-07-28, Streamable HTTP, Sending Messages). If it is the
     last one already, the answer is JSON with a status of ``statuses``; otherwise it is an event stream with status 200.
+    A request that stays unanswered for too long gets its event stream before the first frame.
+
+    Args:
+        exchange: The POST.
+        open_responses: The registry of open streams.
+        longest: Bytes of the longest frame.
+        statuses: The statuses of answers that are no streams.
+        streams: Whether an event stream is accepted; if not, all frames but the last one are dropped.
     """
 
-    __slots__ = ("_cancel", "_exchange", "_open_responses", "_statuses", "answered")
+    __slots__ = ("_cancel", "_exchange", "_open_responses", "_statuses", "_streams", "answered", "quiet")
 
     def __init__(
-        self, exchange: HttpExchange, open_responses: OpenSseResponses, longest: int, statuses: StatusTable
+        self,
+        exchange: HttpExchange,
+        open_responses: OpenSseResponses,
+        longest: int,
+        statuses: StatusTable,
+        *,
+        streams: bool,
     ) -> None:
         self.longest = longest
         self.sse = None
-        self.answered = False
+        self.answered = self.quiet = False
+        self._streams = streams
         self._exchange = exchange
         self._open_responses = open_responses
         self._statuses = statuses
@@ -106,6 +121,8 @@ class StatelessOutlet(ResponseOutlet):
             return
         if not self.answered and self.sse is None:
             self._exchange.response.on_gone = self._left
+            if self._streams:
+                self._open_responses.unanswered.add(self)
 
     async def accept(self, handler: ServerHandler, arrival: Arrival, principal: str | None) -> None:
         """Gives the engine messages that expect no answer, and answers 202."""
@@ -134,8 +151,16 @@ class StatelessOutlet(ResponseOutlet):
             )
         elif frame.request is not None:
             raise trio.BrokenResourceError("a client cannot be asked without a session")
-        else:
-            self.sse = SseResponse(self._exchange, self._open_responses, self._left, encode_event(frame.data))
+        elif self._streams:
+            self._begin_stream(encode_event(frame.data))
+
+    def open_stream(self) -> None:
+        """Begins the response to a request that was silent for too long."""
+        self._begin_stream(COMMENT)
+
+    def _begin_stream(self, first: bytes) -> None:
+        self._open_responses.unanswered.discard(self)
+        self.sse = SseResponse(self._exchange, self._open_responses, self._left, first)
 
     def settle(self) -> None:
         """Ends the response, because no frame follows: with 202 if no frame was sent at all."""
@@ -153,6 +178,7 @@ class StatelessOutlet(ResponseOutlet):
 
     def _forget(self) -> None:
         self.answered = True
+        self._open_responses.unanswered.discard(self)
         # Call, outlet and response would otherwise keep each other alive until the garbage collector runs.
         self._cancel = self.sse = self._exchange.response.on_gone = None
 

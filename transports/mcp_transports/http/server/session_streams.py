@@ -10,24 +10,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Literal, Protocol
 
 import attrs
 import trio
 
 from mcp_actors.abc import Frame, ServerSession
 from mcp_actors.supervision import EVENT_STREAMS, Containment
-from mcp_transports.http.server.error_responses import INTERNAL_ERROR, SESSION_NOT_FOUND, STREAM_ALREADY_OPEN
+from mcp_transports.http.server.error_responses import (
+    INTERNAL_ERROR,
+    SESSION_NOT_FOUND,
+    STREAM_ALREADY_OPEN,
+    Refusal,
+)
 from mcp_transports.http.server.event_store import EventStore
 from mcp_transports.http.server.http_exchange import HttpExchange
 from mcp_transports.http.server.outlet import ResponseOutlet
 from mcp_transports.http.server.sse_response import OpenSseResponses, SseResponse
 from mcp_transports.http.server.status_tables import LEGACY_STATUSES
-from mcp_transports.http.sse import encode_event, encode_retry
+from mcp_transports.http.sse import COMMENT, encode_event, encode_retry
 
 __all__ = [
     "CallStream",
     "JsonCallStream",
+    "SessionEnding",
     "SessionStream",
     "StandaloneStream",
     "StreamOwner",
@@ -36,6 +42,18 @@ __all__ = [
 
 # The standalone stream of a session has this name in the event store; those of calls have numbers.
 _STANDALONE = "get"
+
+
+SessionEnding = Literal["deleted", "closed", "failed"]
+"""Why a session ended: its client deleted it, this side closed it, or it failed."""
+
+# The answer to a POST in flight. A client that has deleted its session wants no answer any more, and gets what a
+# cancelled call gets; the official Python client would report an error of the call to nobody, and fail by that.
+_REFUSALS: dict[SessionEnding, Refusal | None] = {
+    "deleted": None,
+    "closed": SESSION_NOT_FOUND,
+    "failed": INTERNAL_ERROR,
+}
 
 
 @attrs.frozen
@@ -127,13 +145,13 @@ class SessionStream(ResponseOutlet):
             sse.end()
         self._attach(exchange, missed)
 
-    def close(self, *, failed: bool = False) -> None:
-        """Ends the stream with its session: in order, or cut off if the session ``failed``. Never raises."""
+    def close(self, ending: SessionEnding) -> None:
+        """Ends the stream with its session: in order, or cut off if the session failed. Never raises."""
         sse, self.sse = self.sse, None
         self.name = None
         if sse is not None:
             with Containment(EVENT_STREAMS, lambda error: sse.abort(), {"doing": "end a stream"}):
-                if failed:
+                if ending == "failed":
                     sse.abort()
                 else:
                     sse.end()
@@ -235,16 +253,19 @@ class CallStream(SessionStream):
     """The stream of messages about the requests of one POST, until all of them are answered.
 
     The first frame decides how the POST is answered: with JSON if it is the last one already, else with a stream.
+    A POST that stays unanswered for too long gets its stream before the first frame.
     """
 
-    __slots__ = ("_exchange",)
+    __slots__ = ("_exchange", "quiet")
 
     def __init__(self, session: StreamOwner, exchange: HttpExchange) -> None:
         super().__init__(session)
         # The POST, while it is not answered.
         self._exchange: HttpExchange | None = exchange
+        self.quiet = False
         exchange.response.on_gone = self._left
         session.streams.add(self)
+        self._await_silence()
 
     def __repr__(self) -> str:
         state = "waits" if self._exchange is not None else "attached" if self.sse is not None else "detached"
@@ -256,10 +277,17 @@ class CallStream(SessionStream):
 
     def settle(self) -> None:
         """Ends the stream without an answer, because its calls were cancelled."""
-        exchange, self._exchange = self._exchange, None
+        exchange = self._take_exchange()
         if exchange is not None:
             exchange.answer(202)
         self._complete()
+
+    def open_stream(self) -> None:
+        """Begins the response to a POST that was silent for too long."""
+        exchange = self._exchange
+        if exchange is not None:
+            with suppress(trio.BrokenResourceError):
+                self._open(exchange)
 
     def close_stream(self) -> None:
         exchange = self._exchange
@@ -268,22 +296,35 @@ class CallStream(SessionStream):
                 self._open(exchange)
         super().close_stream()
 
-    def close(self, *, failed: bool = False) -> None:
-        exchange, self._exchange = self._exchange, None
+    def close(self, ending: SessionEnding) -> None:
+        exchange = self._take_exchange()
         if exchange is not None:
             with exchange.containment("end a call with its session"):
-                exchange.refuse(INTERNAL_ERROR if failed else SESSION_NOT_FOUND)
-        super().close(failed=failed)
+                refusal = _REFUSALS[ending]
+                if refusal is None:
+                    exchange.answer(202)
+                else:
+                    exchange.refuse(refusal)
+        super().close(ending)
+
+    def _await_silence(self) -> None:
+        self.session.settings.open_responses.unanswered.add(self)
+
+    def _take_exchange(self) -> HttpExchange | None:
+        """Returns the POST if it is not answered yet; whoever takes it answers it."""
+        self.session.settings.open_responses.unanswered.discard(self)
+        exchange, self._exchange = self._exchange, None
+        return exchange
 
     def _left(self) -> None:
-        self._exchange = None
+        self._take_exchange()
         self.session.touch()
 
     def _accept(self, frame: Frame) -> None:
         exchange = self._exchange
         if exchange is not None:
             if frame.last:
-                self._exchange = None
+                self._take_exchange()
                 exchange.answer(LEGACY_STATUSES[frame.refusal], frame.data)
             else:
                 self._open(exchange, frame.data)
@@ -301,8 +342,8 @@ class CallStream(SessionStream):
             self.name = self.session.new_stream_name()
         # If an event cannot be kept, the session ends and answers the POST. So the exchange is released after that.
         first = self._priming_event() + b"".join(map(self._event, messages))
-        self._exchange = None
-        self._attach(exchange, first)
+        self._take_exchange()
+        self._attach(exchange, first or COMMENT)
 
     def _complete(self) -> None:
         self.session.streams.discard(self)
@@ -318,6 +359,9 @@ class JsonCallStream(CallStream):
     """A `CallStream` that is always answered with JSON. All other messages go to the standalone stream."""
 
     __slots__ = ()
+
+    def _await_silence(self) -> None:
+        """Does nothing, because an answer that is JSON cannot begin before it is known."""
 
     def post(self, frame: Frame) -> None:
         if frame.last:

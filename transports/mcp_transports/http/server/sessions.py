@@ -23,6 +23,7 @@ from mcp_transports.http.server.http_exchange import HttpExchange
 from mcp_transports.http.server.session_streams import (
     CallStream,
     JsonCallStream,
+    SessionEnding,
     SessionStream,
     StandaloneStream,
     StreamSettings,
@@ -166,16 +167,16 @@ class HttpSession:
             return self.standalone
         return next((stream for stream in self.streams if stream.name == name), None)
 
-    def close(self, *, failed: bool = False) -> None:
+    def close(self, ending: SessionEnding) -> None:
         """Ends the engine's session, then every response that waits. Never raises.
 
-        If the session ``failed``, streams are cut off and unanswered requests get an internal error; otherwise
-        streams end in order and those requests get the error that the session is gone.
+        If the session failed, streams are cut off and unanswered requests get an internal error. Otherwise streams end
+        in order, and those requests get the error that the session is gone, or 202 if the client deleted it.
         """
         with self.goes_on_if_raised("close the engine's session"):
             self.engine.close()
         for stream in (*self.streams, self.standalone):
-            stream.close(failed=failed)
+            stream.close(ending)
         self.streams.clear()
         if self.settings.store is not None:
             with self.goes_on_if_raised("have the event store forget a session"):
@@ -185,7 +186,7 @@ class HttpSession:
         """Returns a context manager for work on which the session depends: an error of it ends this session alone."""
         return Containment(
             _SESSION,
-            lambda error: self._table.close(self, failed=True),
+            lambda error: self._table.close(self, "failed"),
             {"session": self.id[:6], "doing": doing},
         )
 
@@ -283,10 +284,10 @@ class SessionTable:
         session = self._sessions.get(id)
         return session if session is not None and session.principal == principal else None
 
-    def close(self, session: HttpSession, *, failed: bool = False) -> None:
+    def close(self, session: HttpSession, ending: SessionEnding = "closed") -> None:
         """Ends a session; its id is unknown from now on. Never raises, and does nothing the second time."""
         if self._sessions.pop(session.id, None) is not None:
-            session.close(failed=failed)
+            session.close(ending)
 
     def close_all(self) -> None:
         """Ends all sessions. Never raises."""
@@ -296,7 +297,7 @@ class SessionTable:
     def close_standalone(self) -> None:
         """Ends the streams that would never end by themselves; those of calls in flight go on. Never raises."""
         for session in tuple(self._sessions.values()):
-            session.standalone.close()
+            session.standalone.close("closed")
 
     async def expire(self) -> None:
         """Runs until cancelled, and closes the sessions that were idle for too long.
@@ -320,7 +321,7 @@ class SessionTable:
             self.close(session)
 
     def _close_failed(self, session: HttpSession, error: BaseException) -> None:
-        self.close(session, failed=True)
+        self.close(session, "failed")
 
     def statistics(self) -> HttpSessionStatistics:
         """Returns the numbers of sessions."""

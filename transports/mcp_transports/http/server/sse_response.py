@@ -1,9 +1,10 @@
-"""A response that carries server-sent events, and the task that sends comments on silent ones."""
+"""A response that carries server-sent events, and the task that ends the silence of responses."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 import trio
 
@@ -13,7 +14,7 @@ from mcp_transports.http.server.http_exchange import HttpExchange
 from mcp_transports.http.server.media_types import EVENTS
 from mcp_transports.http.sse import COMMENT
 
-__all__ = ["OpenSseResponses", "SseResponse"]
+__all__ = ["OpenSseResponses", "SseResponse", "Unanswered"]
 
 # No intermediary may hold events back (MCP 2026-07-28, Streamable HTTP, Receiving Messages).
 _HEADERS: tuple[Header, ...] = (("cache-control", "no-cache"), ("x-accel-buffering", "no"))
@@ -103,14 +104,27 @@ class SseResponse:
         self._on_gone(self)
 
 
+class Unanswered(Protocol):
+    """A request whose response has not begun, and which may be answered with an event stream."""
+
+    quiet: bool
+    """Whether it was unanswered already at the last look."""
+
+    def open_stream(self) -> None:
+        """Begins the response as an event stream. Must not wait."""
+
+
 class OpenSseResponses:
-    """The open event streams of one listener.
+    """The open event streams of one listener, and the requests that may be answered with one.
 
     Args:
-        keepalive: Seconds of silence after which a stream gets a comment, so that no proxy closes it.
+        keepalive: Seconds of silence after which a stream gets a comment, and an unanswered request its stream, so
+            that no proxy and no client gives it up; 0 switches this off.
     """
 
     def __init__(self, keepalive: float) -> None:
+        self.unanswered: set[Unanswered] = set()
+        """The requests whose responses have not begun. They enter and leave it themselves."""
         self._keepalive = keepalive
         self._responses: set[SseResponse] = set()
 
@@ -129,15 +143,20 @@ class OpenSseResponses:
         self._responses.discard(response)
 
     async def keep_alive(self) -> None:
-        """Runs until cancelled, and sends a comment on each stream that was silent for half an interval.
+        """Runs until cancelled, and ends the silence of every response that was silent for half an interval.
 
-        A stream on which that fails is cut off; the others go on.
+        A stream on which that fails is cut off; the others go on. Returns at once if that is switched off.
         """
-        while True:
+        while self._keepalive:
             await trio.sleep(self._keepalive / 2)
             for number, response in enumerate(tuple(self._responses), 1):
                 with Containment(EVENT_STREAMS, partial(self._break_off, response)):
                     self._tick(response)
+                if number % _RESPONSES_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
+            for number, request in enumerate(tuple(self.unanswered), 1):
+                with Containment(EVENT_STREAMS, partial(self._give_up, request)):
+                    self._open(request)
                 if number % _RESPONSES_AT_ONCE == 0:
                     await trio.lowlevel.checkpoint()
 
@@ -149,6 +168,15 @@ class OpenSseResponses:
                 response.write(COMMENT)
             except trio.BrokenResourceError:
                 self._responses.discard(response)
+
+    def _open(self, request: Unanswered) -> None:
+        if not request.quiet:
+            request.quiet = True
+        elif request in self.unanswered:
+            request.open_stream()
+
+    def _give_up(self, request: Unanswered, error: BaseException) -> None:
+        self.unanswered.discard(request)
 
     def _break_off(self, response: SseResponse, error: BaseException) -> None:
         self._responses.discard(response)

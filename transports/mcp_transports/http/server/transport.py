@@ -67,7 +67,9 @@ class HttpServerTransport:
             which sessions are bound, ``None`` without one, or a `Refusal`. It is called for every request that
             `OriginPolicy` allows, but not for CORS preflights. If it raises, the error is logged and answered with 500.
         ssl_context: The context of TLS, for ``https`` only.
-        keepalive: Seconds of silence after which an event stream gets a comment, so that no proxy closes it.
+        keepalive: Seconds of silence, at most, after which an event stream gets a comment, so that no proxy closes it.
+            A POST that is unanswered for as long gets its head and a comment, if its client accepts an event stream:
+            what answers it is an event then, with status 200. 0 or ``None`` switches both off.
         sessions: Whether legacy clients get sessions. Without sessions every POST of theirs is served on its own, and
             the server can send its clients no requests.
         session_idle: Seconds, and up to a quarter more, for which a session may have neither a call in flight nor an
@@ -82,7 +84,7 @@ class HttpServerTransport:
 
     Raises:
         ValueError: The URL cannot be served, paths collide, ``https`` comes without an ``ssl_context`` or the other way
-            round, or an entry of ``allowed_hosts`` or ``allowed_origins`` could never match.
+            round, ``keepalive`` is negative, or an entry of ``allowed_hosts`` or ``allowed_origins`` could never match.
     """
 
     def __init__(
@@ -95,7 +97,7 @@ class HttpServerTransport:
         allowed_origins: Iterable[str] | None = None,
         authenticate: Authenticate | None = None,
         ssl_context: ssl.SSLContext | None = None,
-        keepalive: float = DEFAULT_KEEPALIVE,
+        keepalive: float | None = DEFAULT_KEEPALIVE,
         sessions: bool = True,
         session_idle: float = DEFAULT_SESSION_IDLE,
         max_sessions: int = DEFAULT_MAX_SESSIONS,
@@ -107,6 +109,10 @@ class HttpServerTransport:
         self._listen_url = listen_url = ListenUrl(url)
         if listen_url.secure != (ssl_context is not None):
             raise ValueError("https needs an ssl_context, and http has none")
+        if keepalive is not None and not keepalive >= 0:
+            raise ValueError(
+                f"keepalive must be a number of seconds, or None for no comments, not {keepalive!r}"
+            )
         self._paths = paths = EndpointPaths(listen_url.path, sse_path)
         if sse_path is not None and (
             paths.streamable in (sse_path, paths.messages) or sse_path == paths.messages
@@ -124,7 +130,7 @@ class HttpServerTransport:
         self.event_store = MemoryEventStore() if event_store == "memory" else event_store
         """The store of events, if there is one. A `MemoryEventStore` has statistics."""
         self._settings = StreamSettings(
-            OpenSseResponses(keepalive), max_message_bytes, self.event_store, json_replies, retry
+            OpenSseResponses(keepalive or 0.0), max_message_bytes, self.event_store, json_replies, retry
         )
         self._sessions: SessionTable | None = None
         self._http_sse: HttpSseChannels | None = None
