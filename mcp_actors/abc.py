@@ -95,8 +95,8 @@ class NoAnswer(Frame, gc=True):
 class FrameChannel(trio.abc.Channel[Frame]):
     """A two-way channel of frames; see the module's docstring for its endings.
 
-    A binding must give ``send``, ``receive`` and ``aclose``. The other three have defaults that are right but not
-    the fastest; a binding overrides them when it can do better.
+    A binding must give ``send``, ``receive`` and ``aclose``. The others have defaults that are right but not the
+    fastest; a binding overrides them when it can do better.
     """
 
     @abstractmethod
@@ -155,6 +155,15 @@ class FrameChannel(trio.abc.Channel[Frame]):
         By one system call, or because a peer in this process takes it. Used when nothing else is on its way, to save
         the wake-up of the writer task. A channel that cannot promise all or nothing keeps this default, as does one
         that is closed or broken: sending finds that out.
+        """
+        return False
+
+    async def wait_until_read(self) -> bool:
+        """Waits until the peer's program has read all that was sent before, and returns true; false without waiting if
+        the binding cannot tell.
+
+        The engine bounds the wait by cancelling it, and may wait here in many tasks at once. The caller waits a fixed
+        time where this returns false, which is the default.
         """
         return False
 

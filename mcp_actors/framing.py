@@ -22,6 +22,7 @@ __all__ = [
     "LineChannel",
     "SupportsDeliver",
     "SupportsSendAtOnce",
+    "SupportsUnread",
 ]
 
 # Base64 makes a 12 MB file one message; a program that needs more says so.
@@ -30,6 +31,9 @@ DEFAULT_MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 _RECEIVE_BYTES = 64 * 1024
 # JSON's own whitespace: it may stand round a message, and alone it is a blank line.
 _WHITESPACE = b" \t\r"
+# How often the peer's reading is looked at in turn with other tasks before it is looked at once in a millisecond.
+_LOOKS_AT_ONCE = 8
+_LOOK_INTERVAL = 0.001  # seconds
 
 
 @runtime_checkable
@@ -38,6 +42,18 @@ class SupportsSendAtOnce(Protocol):
 
     def send_at_once(self, data: bytes) -> bool:
         """Sends all of ``data`` now or nothing, and returns whether it did."""
+
+
+@runtime_checkable
+class SupportsUnread(Protocol):
+    """A stream that knows how much of what it sent waits in the kernel for the peer to read it."""
+
+    @property
+    def sent(self) -> int:
+        """Bytes that were sent, in all."""
+
+    def unread(self) -> int | None:
+        """Bytes that the peer's program has not read yet, never less than there are; ``None`` if that is not known."""
 
 
 @runtime_checkable
@@ -180,6 +196,7 @@ class LineChannel(BufferedChannel):
         self._in = stream_in
         self._out = stream_out
         self._send_at_once = stream_out.send_at_once if isinstance(stream_out, SupportsSendAtOnce) else None
+        self._unread = stream_out if isinstance(stream_out, SupportsUnread) else None
         self._deliver = stream_in.deliver if isinstance(stream_in, SupportsDeliver) else self._read_once
         # The beginning of a message whose newline is still to come. A bytearray, since a list of pieces costs forty
         # bytes for each one-byte piece that a slow or hostile peer sends.
@@ -215,6 +232,25 @@ class LineChannel(BufferedChannel):
         if self._send_at_once is None or self._torn or self._closed:
             return False
         return self._send_at_once(self._join((frame,)))
+
+    async def wait_until_read(self) -> bool:
+        """Waits until the kernel holds none of the bytes that were sent before, where the stream knows that."""
+        stream = self._unread
+        if stream is None:
+            return False
+        sent, looks = stream.sent, 0
+        while not self._closed:
+            unread = stream.unread()
+            if unread is None:
+                return False
+            if stream.sent - unread >= sent:
+                return True
+            looks += 1
+            if looks < _LOOKS_AT_ONCE:
+                await trio.lowlevel.checkpoint()
+            else:
+                await trio.sleep(_LOOK_INTERVAL)
+        return True
 
     async def aclose(self) -> None:
         """Closes both streams. Frames that were received but not asked for are dropped."""

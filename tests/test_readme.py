@@ -157,7 +157,7 @@ def complaints_about_limits(table: str) -> list[str]:
     wrong = []
     for row in re.findall(r"^\|(.*)\|$", table, re.MULTILINE):
         _, shown, where = row.split("|")
-        numbers = {float(each.replace(",", "")) for each in re.findall(r"[\d,]*\d", shown)}
+        numbers = {float(each.replace(",", "")) for each in re.findall(r"[\d,]*\d(?:\.\d+)?", shown)}
         for owner, name in re.findall(r"((?:Http)?Limits)\.(\w+)", where):
             value = getattr({"Limits": mcp_actors.Limits, "HttpLimits": HttpLimits}[owner](), name)
             # Sizes stand there in KiB or MiB.
@@ -171,14 +171,25 @@ def complaints_about_limits(table: str) -> list[str]:
 
 def test_the_limits_are_the_defaults() -> None:
     shown = README.partition("## Limits and defaults")[2].partition("\n## ")[0]
-    for table, rows in ((shown, 8), (PAGES["limits.md"], 19)):
+    endings = PAGES["endings.md"].partition("## What our server does")[2]
+    for table, rows in ((shown, 8), (PAGES["limits.md"], 19), (endings, 3)):
         assert len(re.findall(r"^\|.*`.*\|$", table, re.MULTILINE)) >= rows
         assert complaints_about_limits(table) == []
 
 
 def test_a_wrong_limit_is_found() -> None:
     assert complaints_about_limits("| a | 7 | `Limits.outbox` |") == ["outbox"]
+    assert complaints_about_limits("| a | 8 s | `Limits.end_grace` |") == ["end_grace"]
     assert complaints_about_limits("| a | 7 s | `Client(timeout=)` |") == ["timeout"]
+
+
+def test_a_stdio_server_ends_before_an_official_client_signals_it() -> None:
+    clients = re.findall(
+        r"^\| official .* SDK .* \| (\d+) s \| (\d+) s \|", PAGES["endings.md"], re.MULTILINE
+    )
+    assert len(clients) == 4
+    limits = mcp_actors.Limits()
+    assert limits.end_grace + limits.close_timeout < min(int(term) for term, _ in clients)
 
 
 def table_of_tasks() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mcp_actors._actors.last_report import SupportsWaitUntilRead
 from mcp_actors.abc import Frame, Outlet
 
 __all__ = ["Batch"]
@@ -33,6 +34,10 @@ class Batch:
             return self._outlet.send_nowait(frame)
         self.post(frame)
         return True
+
+    async def wait_until_read(self) -> bool:
+        """See `SupportsWaitUntilRead`."""
+        return not isinstance(self._outlet, SupportsWaitUntilRead) or await self._outlet.wait_until_read()
 
     def settle(self) -> None:
         """One request of the batch ended without an answer: it was cancelled."""

@@ -24,6 +24,7 @@ import trio
 from mcp_actors._actors.admission import Admission
 from mcp_actors._actors.beats import Beats, ProgressReports
 from mcp_actors._actors.continuation import Continuation
+from mcp_actors._actors.last_report import wait_for_last_report
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._actors.responses import failure_frame, result_frame
 from mcp_actors._eras.era import Invocation
@@ -184,6 +185,8 @@ class InboundCall:
             LocalProtocolError: The message is longer than the outlet takes.
         """
         if self.state == "running":
+            if method == "notifications/progress":
+                self.invocation.reported = True
             await self.outlet.send(Frame(encode_notification(method, params), self.id, method=method))
 
     async def ask(self, method: str, params: dict[str, Any], *, idle: float, cap: float) -> dict[str, Any]:
@@ -236,6 +239,8 @@ class InboundCall:
             scope.cancel(reason="cancelled by the peer before it began")
         try:
             frame = await self._outcome()
+            if self.invocation.reported:
+                await wait_for_last_report(self.invocation, self.outlet, self.owner)
             if self.state == "running":
                 await self._send(frame)
         finally:
@@ -249,6 +254,8 @@ class InboundCall:
         """Sends what is left to be sent outside of the scope that was cancelled."""
         frame = None
         if self.state == "replaced":
+            if self.invocation.reported:
+                await wait_for_last_report(self.invocation, self.outlet, self.owner)
             try:
                 stamp = self.owner.responder.stamp
                 frame = result_frame(self.invocation, self._replacement, stamp, self.outlet.longest)

@@ -41,7 +41,11 @@ class Limits:
     """How long a full outbox may stay full without one write getting through; then the connection counts as broken."""
 
     drain_grace: float = 5.0
-    """How long calls in flight may go on after the peer said goodbye or the server was told to stop."""
+    """How long calls in flight may go on after the server was told to stop."""
+
+    end_grace: float = 0.8
+    """How long calls in flight may go on after the peer has ended its input, if ``drain_grace`` is not shorter: with
+    ``close_timeout`` inside of the 2 s after which the official clients signal a server over stdio."""
 
     close_timeout: float = 1.0
     """How long closing may take to write what is queued."""

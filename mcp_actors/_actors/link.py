@@ -166,6 +166,13 @@ class Link:
             if self._frames_out == written:
                 raise self._stalled()
 
+    async def wait_until_read(self) -> bool:
+        """Waits until the peer has read what was queued before; returns false where the channel cannot tell."""
+        queued = self._frames_out + self._unwritten
+        while self._unwritten and self._frames_out < queued:
+            await self._progressed.park()
+        return await self.channel.wait_until_read()
+
     def settle(self) -> None:
         """A call ended without an answer: nothing to do on a link."""
 

@@ -81,8 +81,9 @@ class Session:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Converses until the peer ends, the link breaks or `stop` is called; then drains, closes and returns.
 
-        A clean end lets calls in flight go on for ``drain_grace`` seconds; a broken link cancels them at once. A defect
-        of ours ends this connection, is logged, and goes no further. Cancelled, the session closes at once.
+        Calls in flight may go on for `Limits.end_grace` seconds after the peer's clean end and for `Limits.drain_grace`
+        seconds after `stop`; a broken link cancels them at once. A defect of ours ends this connection, is logged, and
+        goes no further. Cancelled, the session closes at once.
         """
         with Containment(SESSION, details={"session": self.dispatcher.name}):
             try:
@@ -107,15 +108,29 @@ class Session:
                 if broken is not None:
                     calls.cancel_scope.cancel(reason="the connection broke")
                 else:
-                    calls.cancel_scope.deadline = trio.current_time() + self.limits.drain_grace
+                    calls.cancel_scope.deadline = trio.current_time() + self._grace()
                     dispatcher.drain()
         finally:
             dispatcher.end(self._breaking)
             await self.link.aclose()
 
     def stop(self) -> None:
-        """Takes no new work, lets calls in flight end within the grace, then closes. Legal from any task, any time."""
+        """Takes no new work, lets calls in flight end within the grace, then closes. Legal from any task, any time.
+
+        Calls that a peer has left behind by ending its input have had their grace: they are cancelled at once.
+        """
+        if self._peer_left and self._nursery is not None:
+            self._nursery.cancel_scope.cancel(reason="the peer has left, and the session is told to stop")
         self._reading.cancel(reason="the session is told to stop")
+
+    @property
+    def _peer_left(self) -> bool:
+        """Whether the session ended because the peer ended its input, and not because it was told to stop."""
+        return self.dispatcher.state == "ended" and not self._reading.cancel_called
+
+    def _grace(self) -> float:
+        limits = self.limits
+        return min(limits.end_grace, limits.drain_grace) if self._peer_left else limits.drain_grace
 
     async def _read(self) -> BaseException | None:
         """Reads to the end; returns what broke the link, or ``None`` for a clean end."""

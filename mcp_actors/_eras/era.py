@@ -150,7 +150,8 @@ class Invocation(msgspec.Struct, eq=False):
 
     ``params`` is the decoded object without ``_meta``; ``progress_token`` is ``None`` when none was given (0 and ""
     are tokens). ``answers`` and ``state`` are what a retry after an input-required result carried. ``principal`` is who
-    the transport has authenticated.
+    the transport has authenticated. ``reported`` becomes true when a report of the call's progress is sent, which the
+    peer has to see before the answer.
     """
 
     era: Era
@@ -164,3 +165,4 @@ class Invocation(msgspec.Struct, eq=False):
     answers: Mapping[str, Any] | None = None
     state: str | None = None
     principal: str | None = None
+    reported: bool = False

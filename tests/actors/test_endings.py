@@ -50,7 +50,7 @@ async def test_end_of_input_lets_calls_in_flight_answer() -> None:
         async with trio.open_nursery() as serving:
             serving.start_soon(witness.server.serve, Serves(wire.near))
             await wire.peer.initialize(LEGACY)
-            await wire.peer.send(call(1, "nap", seconds=2))
+            await wire.peer.send(call(1, "nap", seconds=0.5))
             await wire.goodbye()
             assert (await wire.peer.receive())["id"] == 1
             with pytest.raises(trio.EndOfChannel):
@@ -58,8 +58,15 @@ async def test_end_of_input_lets_calls_in_flight_answer() -> None:
     assert witness.returned == [1]
 
 
-async def test_the_grace_after_end_of_input_is_bounded() -> None:
-    witness = Witness(limits=Limits(drain_grace=5))
+GRACES = [
+    pytest.param(Limits(end_grace=5, drain_grace=60), id="its-own"),
+    pytest.param(Limits(end_grace=60, drain_grace=5), id="never-longer-than-after-a-stop"),
+]
+
+
+@pytest.mark.parametrize("limits", GRACES)
+async def test_the_grace_after_end_of_input_is_bounded(limits: Limits) -> None:
+    witness = Witness(limits=limits)
     wire = Wire(witness.server)
     async with trio.open_nursery() as serving:
         serving.start_soon(witness.server.serve, Serves(wire.near))
@@ -75,6 +82,24 @@ async def test_the_grace_after_end_of_input_is_bounded() -> None:
     assert witness.cancelled == [2]
 
 
+async def test_a_stop_ends_the_grace_of_calls_whose_peer_has_left() -> None:
+    witness = Witness(limits=Limits(end_grace=60, drain_grace=60))
+    wire = Wire(witness.server)
+    async with trio.open_nursery() as serving:
+        serving.start_soon(witness.server.serve, Serves(wire.near))
+        await wire.peer.initialize(LEGACY)
+        await wire.peer.send(call(1, "hang"))
+        began = trio.current_time()
+        await wire.goodbye()
+        await settled()
+        assert witness.cancelled == []
+        witness.server.stop()
+        with pytest.raises(trio.EndOfChannel):
+            await wire.peer.receive()
+        assert trio.current_time() == began
+    assert witness.cancelled == [1]
+
+
 async def test_a_handler_that_asks_after_the_goodbye_learns_that_nobody_will_answer() -> None:
     server = Server("asks")
     raised: list[BaseException] = []
@@ -82,7 +107,7 @@ async def test_a_handler_that_asks_after_the_goodbye_learns_that_nobody_will_ans
     @server.tool
     async def ask(ctx: Context) -> str:
         try:
-            await trio.sleep(1)
+            await trio.sleep(0.5)
             await ctx.elicit("Who?", FORM)
         except Exception as error:
             raised.append(error)
@@ -129,7 +154,7 @@ async def test_a_break_cancels_everything_of_that_connection_at_once(how: str) -
 
 
 async def test_a_break_while_draining_does_not_wait_for_the_grace() -> None:
-    witness = Witness(limits=Limits(drain_grace=50))
+    witness = Witness(limits=Limits(end_grace=50, drain_grace=50))
     wire = Wire(witness.server)
     async with trio.open_nursery() as serving:
         serving.start_soon(witness.server.serve, Serves(wire.near))

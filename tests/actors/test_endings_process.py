@@ -24,9 +24,19 @@ PATIENCE = 20.0
 
 SERVER = """
 import sys, trio
+from contextlib import asynccontextmanager
 from mcp_actors import Server, Limits
 
-server = Server("child", limits=Limits(drain_grace=float(sys.argv[1])))
+grace = float(sys.argv[1])
+
+@asynccontextmanager
+async def lifespan(server):
+    try:
+        yield
+    finally:
+        print("lifespan over", file=sys.stderr, flush=True)
+
+server = Server("child", limits=Limits(drain_grace=grace, end_grace=grace), lifespan=lifespan)
 
 @server.tool
 async def hang() -> str:
@@ -144,6 +154,7 @@ def test_one_signal_ends_an_idle_server(patient: Child, number: signal.Signals) 
     patient.greet()
     patient.process.send_signal(number)
     assert patient.ends() == (0, b"")
+    patient.says("lifespan over")
     patient.says("returned")
 
 
@@ -156,6 +167,7 @@ def test_a_signal_lets_a_call_in_flight_answer(patient: Child, number: signal.Si
     code, rest = patient.ends()
     assert code == 0
     assert json.loads(rest)["id"] == 1
+    patient.says("lifespan over")
     patient.says("returned")
 
 
@@ -167,6 +179,7 @@ def test_the_grace_after_a_signal_is_bounded(hurried: Child, number: signal.Sign
     hurried.process.send_signal(number)
     hurried.says("cleaned up")
     assert hurried.ends() == (0, b"")
+    hurried.says("lifespan over")
     hurried.says("returned")
 
 
@@ -216,3 +229,35 @@ def test_a_peer_that_vanishes_ends_the_process_at_once(patient: Child) -> None:
     patient.process.stdin.close()
     patient.says("cleaned up")
     assert patient.process.wait(PATIENCE) == 0
+
+
+def test_after_the_end_of_input_a_call_in_flight_keeps_nothing_from_its_cleanup(hurried: Child) -> None:
+    hurried.greet()
+    hurried.send(call(1, "hang"))
+    hurried.says("begun")
+    assert hurried.process.stdin is not None
+    hurried.process.stdin.close()
+    hurried.says("cleaned up")
+    hurried.says("lifespan over")
+    hurried.says("returned")
+    assert hurried.ends() == (0, b"")
+
+
+@SIGNALS
+def test_after_the_end_of_input_the_first_signal_ends_the_grace(
+    patient: Child, number: signal.Signals
+) -> None:
+    patient.greet()
+    patient.send(call(1, "hang"))
+    patient.says("begun")
+    patient.send(call(2, "nap", seconds=0.1))
+    patient.says("begun")
+    assert patient.process.stdin is not None
+    patient.process.stdin.close()
+    # The answer comes after the end of input was read, or the signal would count as one before it.
+    assert patient.receive()["id"] == 2
+    patient.process.send_signal(number)
+    patient.says("cleaned up")
+    patient.says("lifespan over")
+    patient.says("returned")
+    assert patient.ends() == (0, b"")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -145,3 +146,34 @@ async def test_close_wakes_who_waits_and_is_final(pipe: Pipe, end: int) -> None:
     await pipe[end].aclose()
 
     assert pipe[end].fileno() == -1
+
+
+async def test_a_pipe_says_what_is_not_read(pipe: Pipe) -> None:
+    reading, writing = pipe
+    assert writing.unread() == 0
+    await writing.send_all(b"x" * 1000)
+    assert writing.send_at_once(b"y" * 10)
+    assert (writing.sent, writing.unread()) == (1010, 1010)
+    await reading.receive_some(1004)
+    assert writing.unread() == 6
+    await writing.aclose()
+    assert writing.unread() is None
+    await reading.aclose()
+
+
+async def test_a_unix_socket_says_when_all_is_read() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        writing = DescriptorSendStream(ours.detach())
+        assert writing.unread() == 0
+        await writing.send_all(b"xy")
+        assert (writing.unread() or 0) >= 2
+        theirs.recv(2)
+        assert writing.unread() == 0
+        await writing.aclose()
+
+
+async def test_what_is_no_pipe_cannot_say_what_is_read(tmp_path: Path) -> None:
+    stream = DescriptorSendStream(os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT))
+    assert stream.unread() is None
+    await stream.aclose()

@@ -231,13 +231,13 @@ async def test_silence_is_asked_about_and_then_ended(autojump_clock: object) -> 
                 await channel.receive()
 
         nursery.start_soon(receive)
-        for _ in range(3):
-            assert await peer.frame() == (PING, b"")
+        for number in range(1, 4):
+            assert await peer.frame() == (PING, number.to_bytes(8))
             await peer.send(frame(PONG))
         assert 24 <= trio.current_time() - began <= 32
         await peer.send(frame(TEXT, b"half a frame", length=500))
         last = trio.current_time()
-        assert await peer.frame() == (PING, b"")
+        assert await peer.frame() == (PING, (4).to_bytes(8))
         assert await peer.ended()
         assert 12 <= trio.current_time() - last <= 16
 

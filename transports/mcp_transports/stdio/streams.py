@@ -10,6 +10,7 @@ import array
 import fcntl
 import os
 import select
+import socket
 import stat
 import termios
 from collections.abc import Awaitable, Callable
@@ -34,6 +35,13 @@ def is_pollable(fd: int) -> bool:
     """Whether the kernel can report when ``fd`` is ready. Otherwise (files, /dev/null) a read never waits."""
     mode = os.fstat(fd).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(fd)
+
+
+def _is_unix(fd: int, mode: int) -> bool:
+    if not stat.S_ISSOCK(mode):
+        return False
+    with socket.socket(fileno=os.dup(fd)) as same:
+        return same.family == socket.AF_UNIX
 
 
 class _Descriptor:
@@ -131,7 +139,14 @@ class DescriptorSendStream(_Descriptor, trio.abc.SendStream):
         super().__init__(fd, before_end)
         self._broken = False
         self._sends = 0
-        self._is_pipe = stat.S_ISFIFO(os.fstat(fd).st_mode)
+        self.sent = 0
+        """Bytes that were sent, in all."""
+        mode = os.fstat(fd).st_mode
+        self._is_pipe = stat.S_ISFIFO(mode)
+        # A pipe and a Unix socket say what the peer has not read; other descriptors say nothing, or something else.
+        self._unread_request = (
+            termios.FIONREAD if self._is_pipe else termios.TIOCOUTQ if _is_unix(fd, mode) else None
+        )
 
     def finish(self) -> None:
         """Breaks the stream, because the peer reads no more, though another process may still have its end open."""
@@ -144,9 +159,22 @@ class DescriptorSendStream(_Descriptor, trio.abc.SendStream):
         if not self._is_pipe or self._broken or self._fd < 0 or len(data) > select.PIPE_BUF:
             return False
         try:
-            return os.write(self._fd, data) == len(data)
+            os.write(self._fd, data)
         except OSError:
             return False  # full, or broken: `send_all` waits, or raises the reason
+        self.sent += len(data)
+        return True
+
+    def unread(self) -> int | None:
+        """Bytes that the peer's program has not read yet, or a few more; ``None`` if that cannot be known."""
+        if self._unread_request is None or self._fd < 0:
+            return None
+        held = array.array("i", [0])
+        try:
+            fcntl.ioctl(self._fd, self._unread_request, held)
+        except OSError:
+            return None
+        return held[0]
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Sends everything. Cancelled, a part may have been sent.
@@ -167,7 +195,9 @@ class DescriptorSendStream(_Descriptor, trio.abc.SendStream):
                 if self._broken:
                     await self._break("the peer is gone")
                 try:
-                    sent += os.write(fd, view[sent:])
+                    written = os.write(fd, view[sent:])
+                    sent += written
+                    self.sent += written
                 except BlockingIOError:
                     await self._wait_writable(fd)
                 except OSError as error:

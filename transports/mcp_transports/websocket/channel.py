@@ -80,6 +80,8 @@ class WebSocketChannel(BufferedChannel):
         self._activity = PeerActivity(trio.current_time())
         # Set once the closing handshake needs no more reading.
         self._reading_is_over = trio.Event()
+        # The tasks that wait for a pong.
+        self._ponged = trio.lowlevel.ParkingLot()
         self._protocol.opened()
         if first:
             self._arrived(first)
@@ -121,6 +123,8 @@ class WebSocketChannel(BufferedChannel):
         ]
         if protocol.has_control_to_send:
             self._writer.flush_soon()
+        if self._ponged:
+            self._ponged.unpark_all()
         if protocol.state is WebSocketState.CLOSED:
             # After a broken rule the peer may still be sending: what it sends is read, and dropped by the protocol.
             if not data or protocol.violation is None:
@@ -204,6 +208,18 @@ class WebSocketChannel(BufferedChannel):
             if isinstance(ending, trio.EndOfChannel):
                 raise trio.BrokenResourceError("the peer closed the connection")
             raise ending
+
+    async def wait_until_read(self) -> bool:
+        """Sends a ping and waits for its pong, which the peer's program sends when it has read what came before."""
+        protocol = self._protocol
+        pings = protocol.pings
+        protocol.queue_ping()
+        if protocol.has_control_to_send:
+            self._writer.flush_soon()
+        number = pings.queued
+        while protocol.state is WebSocketState.OPEN and pings.answered < number:
+            await self._ponged.park()
+        return True
 
     # -- the ticker ------------------------------------------------------------------------------------------------
 

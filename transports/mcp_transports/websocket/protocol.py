@@ -50,6 +50,7 @@ _FINAL_TEXT = 0x80 | Opcode.TEXT
 _MASKED = 0x80
 _SHORT, _TWO_BYTES = 125, 65535
 _KEY_BYTES = 4
+_PING_BYTES = 8
 
 
 class WebSocketState(Enum):
@@ -128,6 +129,26 @@ class _PartialMessage:
         self.decoder = codecs.getincrementaldecoder("utf-8")()
 
 
+class Pings:
+    """The pings of one side, counted: each carries its number, which the peer's pong repeats (section 5.5.3)."""
+
+    __slots__ = ("answered", "queued", "sent")
+
+    def __init__(self) -> None:
+        self.queued = self.sent = self.answered = 0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether one is queued and not sent."""
+        return self.queued > self.sent
+
+    def pong(self, payload: bytes) -> None:
+        """Takes a pong; one that nobody asked for is no mistake (section 5.5.3)."""
+        number = int.from_bytes(payload) if len(payload) == _PING_BYTES else 0
+        if self.answered < number <= self.sent:
+            self.answered = number
+
+
 class WebSocketProtocol:
     """One side of a connection, from ``CONNECTING``; `opened` says that the handshake is made.
 
@@ -144,10 +165,10 @@ class WebSocketProtocol:
         "_decoder",
         "_limit",
         "_partial",
-        "_ping",
         "_pong",
         "our_close",
         "peer_close",
+        "pings",
         "state",
         "violation",
     )
@@ -159,7 +180,8 @@ class WebSocketProtocol:
         self._decoder = FrameDecoder(client)
         self._partial: _PartialMessage | None = None
         self._pong: bytes | None = None
-        self._ping = self._close_is_queued = False
+        self._close_is_queued = False
+        self.pings = Pings()
         self.state = WebSocketState.CONNECTING
         self.our_close: CloseFrame | None = None
         """The Close frame that we have queued or sent, once there is one."""
@@ -213,6 +235,8 @@ class WebSocketProtocol:
         elif opcode is Opcode.PING and self.state is WebSocketState.OPEN:
             # Section 5.5.3: of several pings that wait for an answer only the last one needs it.
             self._pong = payload
+        elif opcode is Opcode.PONG:
+            self.pings.pong(payload)
         return None
 
     def _take_fragment(self, opcode: Opcode, payload: bytes, finished: bool) -> bytes | None:
@@ -274,7 +298,8 @@ class WebSocketProtocol:
 
     def queue_ping(self) -> None:
         """Has `control_to_send` return a ping. Does nothing in any state but ``OPEN``."""
-        self._ping = self._allows(WebSocketEvent.SEND)
+        if self._allows(WebSocketEvent.SEND):
+            self.pings.queued += 1
 
     def queue_close(self) -> None:
         """Begins the closing handshake; pings and pongs that are still queued are dropped.
@@ -288,7 +313,7 @@ class WebSocketProtocol:
     @property
     def has_control_to_send(self) -> bool:
         """Whether `control_to_send` would return any bytes."""
-        return self._close_is_queued or self._ping or self._pong is not None
+        return self._close_is_queued or self.pings.waiting or self._pong is not None
 
     def control_to_send(self) -> bytes:
         """Returns the control frames that are queued, to be written in front of every message that is encoded later."""
@@ -300,15 +325,17 @@ class WebSocketProtocol:
         if self._pong is not None:
             data = self._control(Opcode.PONG, self._pong)
             self._pong = None
-        if self._ping:
-            data += self._control(Opcode.PING, b"")
-            self._ping = False
+        pings = self.pings
+        if pings.waiting:
+            # One answer is enough for several.
+            data += self._control(Opcode.PING, pings.queued.to_bytes(_PING_BYTES))
+            pings.sent = pings.queued
         return data
 
     def _queue(self, close: CloseFrame) -> None:
         self.our_close = close
         self._close_is_queued = True
-        self._pong, self._ping = None, False
+        self._pong, self.pings.queued = None, self.pings.sent
 
     def _control(self, opcode: Opcode, payload: bytes) -> bytes:
         # Section 5.5: a control frame is never fragmented.
