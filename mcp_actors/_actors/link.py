@@ -17,7 +17,7 @@ import trio
 from mcp_actors._actors.limits import Limits
 from mcp_actors._wire.codec import decode
 from mcp_actors._wire.messages import JsonRpcError, JsonRpcMessage
-from mcp_actors.abc import Frame, FrameChannel, NoAnswer, Outlet
+from mcp_actors.abc import Frame, FrameChannel, HttpRequest, NoAnswer, Outlet
 from mcp_actors.errors import LocalProtocolError, MalformedMessage
 
 __all__ = ["Link", "LinkStatistics", "Received"]
@@ -165,6 +165,11 @@ class Link:
             # A peer that reads slowly, but reads, is waited for.
             if self._frames_out == written:
                 raise self._stalled()
+
+    @property
+    def http_request(self) -> HttpRequest | None:
+        """The request that opened the connection, where it was opened by one."""
+        return self.channel.http_request
 
     def settle(self) -> None:
         """A call ended without an answer: nothing to do on a link."""

@@ -237,12 +237,13 @@ class CallStream(SessionStream):
     The first frame decides how the POST is answered: with JSON if it is the last one already, else with a stream.
     """
 
-    __slots__ = ("_exchange",)
+    __slots__ = ("_exchange", "http_request")
 
     def __init__(self, session: StreamOwner, exchange: HttpExchange) -> None:
         super().__init__(session)
         # The POST, while it is not answered.
         self._exchange: HttpExchange | None = exchange
+        self.http_request = exchange.request
         exchange.response.on_gone = self._left
         session.streams.add(self)
 
