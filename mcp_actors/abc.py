@@ -45,6 +45,7 @@ __all__ = [
     "ClientTransport",
     "Frame",
     "FrameChannel",
+    "HttpRequest",
     "NoAnswer",
     "Outlet",
     "ServerHandler",
@@ -81,6 +82,29 @@ class Frame(msgspec.Struct, gc=False):
     request: RequestId | None = None
     cancels: RequestId | None = None
     refusal: int | None = None
+
+
+class HttpRequest(Protocol):
+    """The HTTP request that brought a message or opened a connection, as far as functions see it.
+
+    Nothing of it is authenticated by being here: see ``principal``, and whether a proxy of yours has set a header.
+    """
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Lower-case names, and values as they came."""
+
+    @property
+    def peer(self) -> str:
+        """The address that it came from, ``"127.0.0.1:4711"`` or ``"unix"``; behind a proxy, that of the proxy."""
+
+    @property
+    def path(self) -> str:
+        """The path of its target."""
+
+    @property
+    def query(self) -> str:
+        """The part of its target after ``?``; empty without one."""
 
 
 class NoAnswer(Frame, gc=True):
@@ -198,6 +222,11 @@ class FrameChannel(trio.abc.Channel[Frame]):
         """The other end, for logs and ``repr``: an address, a command, ``"memory"``."""
         return type(self).__name__
 
+    @property
+    def http_request(self) -> HttpRequest | None:
+        """The request that opened the connection, on the server's side of a binding over HTTP."""
+        return None
+
     def loss_report(self) -> Mapping[str, Any]:
         """Returns what is known about the reason why the channel ended.
 
@@ -213,7 +242,8 @@ class Outlet(Protocol):
     """The destination of frames about an arrival; an exchange binding gives it together with that.
 
     Frames come in order, and after a ``last`` one none about the same request. Raises `trio.BrokenResourceError` when
-    nobody can be reached any more.
+    nobody can be reached any more. An outlet of a binding over HTTP has one more attribute, ``http_request``: the
+    `HttpRequest` that brought the arrival.
     """
 
     @property

@@ -28,7 +28,7 @@ from mcp_actors._client.options import (
     Target,
 )
 from mcp_actors._client.request_handlers import RequestHandlers
-from mcp_actors._client.requests import Requests, call_options
+from mcp_actors._client.requests import Requests, call_options, callers_meta
 from mcp_actors._client.server_methods import ServerMethods
 from mcp_actors._client.subscriptions import Subscriptions
 from mcp_actors._client.supervisor import Supervisor
@@ -287,7 +287,7 @@ class Client(ServerMethods):
 
         Args:
             method: The method.
-            params: Its parameters, as JSON values; ``_meta`` is added.
+            params: Its parameters, as JSON values; ``_meta`` is added to, and says of the client what the client is.
             timeout: Seconds without an answer; by default the client's.
 
         Raises:
@@ -300,7 +300,10 @@ class Client(ServerMethods):
             SessionExpired: The server has forgotten the session while the request was in flight.
         """
         options = call_options(self._requests.options, timeout)
-        return await self._requests.send(method, dict(params or {}), options)
+        sent = dict(params or {})
+        if isinstance(sent.get("_meta"), Mapping):
+            sent["_meta"] = callers_meta(sent["_meta"])
+        return await self._requests.send(method, sent, options)
 
     @asynccontextmanager
     async def listen(

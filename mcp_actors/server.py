@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import secrets
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import trio
@@ -24,7 +24,7 @@ from mcp_actors._eras.server_negotiation import VERSIONS
 from mcp_actors._exception_groups import one_error
 from mcp_actors._gc import rare_full_passes
 from mcp_actors._server.dispatch import CallNext, Middleware, lifecycle_handlers, stamp_of
-from mcp_actors._server.features import Features
+from mcp_actors._server.features import FeatureName, Features
 from mcp_actors._server.registration import Registration
 from mcp_actors._server.runtime import ServerRuntime, ServerStatistics
 from mcp_actors._server.scope import ServerScope
@@ -32,13 +32,14 @@ from mcp_actors.abc import ServerTransport
 from mcp_actors.context import Context
 from mcp_actors.discovery import server_transport
 from mcp_actors.supervision import SIGNALS, start_again
-from mcp_actors.types import CacheScope, Icon, Implementation
+from mcp_actors.types import CacheScope, Icon, Implementation, LoggingLevel
 
 __all__ = [
     "CallNext",
     "CallStatistics",
     "EventBusStatistics",
     "EventKind",
+    "FeatureName",
     "Lifespan",
     "LimiterStatistics",
     "Middleware",
@@ -81,11 +82,16 @@ class Server(Registration):
         ttl_ms: For how many milliseconds clients may cache lists and resources; 0, the default, promises nothing.
         cache_scope: ``"private"``, the default, keeps caches that several users share from storing them; ``"public"``
             allows it.
+        capabilities: What is declared from the start although nothing of it is registered yet, out of ``"tools"``,
+            ``"resources"``, ``"prompts"`` and ``"completions"``; nothing by default. A server that registers things
+            while it serves names them here: in a session, clients list what was declared when it began, and are
+            notified of changes of nothing else.
         extensions: Declared as they are under ``capabilities.extensions``.
         experimental: Declared as they are under ``capabilities.experimental``.
 
     Raises:
-        ValueError: ``versions`` is empty or has an unknown version, or ``state_key`` is too short.
+        ValueError: ``versions`` is empty or has an unknown version, ``state_key`` is too short, ``ttl_ms`` is negative,
+            or ``capabilities`` has an unknown name.
     """
 
     def __init__(
@@ -105,12 +111,15 @@ class Server(Registration):
         state_key: bytes | None = None,
         ttl_ms: int = 0,
         cache_scope: CacheScope = "private",
+        capabilities: Collection[FeatureName] = (),
         extensions: Mapping[str, Any] | None = None,
         experimental: Mapping[str, Any] | None = None,
     ) -> None:
         unknown = set(versions) - set(VERSIONS)
         if unknown or not versions:
             raise ValueError(f"unknown protocol versions {sorted(unknown)}; known: {', '.join(VERSIONS)}")
+        if ttl_ms < 0:
+            raise ValueError(f"ttl_ms is a number of milliseconds, at least 0, and not {ttl_ms!r}")
         self.name = name
         self.info = Implementation(
             name,
@@ -130,7 +139,7 @@ class Server(Registration):
             on_first_subscriber=lambda uri: self.on_subscribe(uri),
             on_last_unsubscribed=lambda uri: self.on_unsubscribe(uri),
         )
-        super().__init__(Features(bus, page_size, extensions, experimental), bus)
+        super().__init__(Features(bus, page_size, extensions, experimental, capabilities), bus)
         self._lifespan = lifespan
         self._sealer = StateSealer(state_key or secrets.token_bytes(32))
         stamp = stamp_of(self.info, ttl_ms, cache_scope)
@@ -224,11 +233,46 @@ class Server(Registration):
 
     @asynccontextmanager
     async def _scope(self) -> AsyncIterator[ServerScope]:
-        if self._lifespan is None:
-            yield ServerScope(self, None, self._sealer, self.limits)
-        else:
-            async with self._lifespan(self) as state:
-                yield ServerScope(self, state, self._sealer, self.limits)
+        async with AsyncExitStack() as stack:
+            state = None if self._lifespan is None else await stack.enter_async_context(self._lifespan(self))
+            sessions = self._runtime.sessions
+            yield ServerScope(
+                self, state, self._sealer, self.limits, sessions.peer_session, sessions.elicitations
+            )
+
+    # -- clients in sessions, outside of calls -----------------------------------------------------------------------
+
+    def log(self, level: LoggingLevel, data: Any, logger: str | None = None) -> None:
+        """Sends a log message to the client of every legacy session that wants messages of this level. Never waits.
+
+        MCP 2025-11-25, Logging. It must hold no secrets. It is dropped for a client that reads too slowly, or has no
+        stream open on which it could come. Stateless clients get log messages only within their calls: `Context.log`.
+
+        Args:
+            level: One of `mcp_actors.types.LOGGING_LEVELS`.
+            data: Any JSON value.
+            logger: The name of the part of the server that logs.
+
+        Raises:
+            LocalProtocolError: There is no such level, or the message is longer than a connection carries.
+            TypeError, ValueError: JSON cannot hold ``data``.
+        """
+        self._runtime.sessions.log(level, data, logger)
+
+    def elicitation_complete(self, elicitation_id: str) -> bool:
+        """Tells the client that was asked that the person has finished at the URL of an elicitation. Never waits.
+
+        MCP 2025-11-25, Elicitation, Completion Notifications for URL Mode Elicitation. For what handles the page, which
+        knows the id from `Context.elicit_url` and runs outside of the call.
+
+        Args:
+            elicitation_id: The id; it is used up by this.
+
+        Returns:
+            Whether the client was told: not if its revision has no such notification (it calls again when the person is
+            done), if it declined, or if its session has ended.
+        """
+        return self._runtime.sessions.elicitations.complete(elicitation_id)
 
     # -- watching --------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mcp_actors._actors.last_report import SupportsWaitUntilRead
-from mcp_actors.abc import Frame, Outlet
+from mcp_actors.abc import Frame, HttpRequest, Outlet
 
 __all__ = ["Batch"]
 
@@ -14,6 +14,7 @@ class Batch:
     def __init__(self, outlet: Outlet, expected: int) -> None:
         self._outlet = outlet
         self.longest = outlet.longest
+        self.http_request: HttpRequest | None = getattr(outlet, "http_request", None)
         self._expected = expected
         self._answers: list[bytes] = []
 

@@ -11,7 +11,13 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from mcp_actors._actors.admission import ConcurrencyLimiter
-from mcp_actors._actors.dispatcher import Dispatcher, DispatchRules, Loss, SessionStatistics
+from mcp_actors._actors.dispatcher import (
+    Dispatcher,
+    DispatchRules,
+    Loss,
+    NotificationHandler,
+    SessionStatistics,
+)
 from mcp_actors._actors.inbound_call import Responder
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.task_pool import TaskPool
@@ -36,6 +42,7 @@ class ConnectionlessSession:
         pool: Runs the calls.
         nursery: Owns the session's other tasks.
         on_closed: Is called once, when the session has ended.
+        on_notification: As `Dispatcher` has it.
     """
 
     def __init__(
@@ -50,6 +57,7 @@ class ConnectionlessSession:
         limits: Limits,
         limiter: ConcurrencyLimiter,
         on_closed: Callable[[ConnectionlessSession], None],
+        on_notification: NotificationHandler,
     ) -> None:
         self.outlet = outlet
         self._legacy = negotiation.legacy
@@ -57,7 +65,14 @@ class ConnectionlessSession:
         self._on_closed = on_closed
         self._stopping = False
         self.dispatcher = Dispatcher(
-            name, self, negotiation, responder, RULES, limits=limits, limiter=limiter
+            name,
+            self,
+            negotiation,
+            responder,
+            RULES,
+            limits=limits,
+            limiter=limiter,
+            on_notification=on_notification,
         )
         self.dispatcher.on_idle = self._idle
         self.dispatcher.pool = pool

@@ -17,7 +17,7 @@ import trio
 from mcp_actors._actors.limits import Limits
 from mcp_actors._wire.codec import decode
 from mcp_actors._wire.messages import JsonRpcError, JsonRpcMessage
-from mcp_actors.abc import Frame, FrameChannel, NoAnswer, Outlet
+from mcp_actors.abc import Frame, FrameChannel, HttpRequest, NoAnswer, Outlet
 from mcp_actors.errors import LocalProtocolError, MalformedMessage
 
 __all__ = ["Link", "LinkStatistics", "Received"]
@@ -172,6 +172,11 @@ class Link:
         while self._unwritten and self._frames_out < queued:
             await self._progressed.park()
         return await self.channel.wait_until_read()
+
+    @property
+    def http_request(self) -> HttpRequest | None:
+        """The request that opened the connection, where it was opened by one."""
+        return self.channel.http_request
 
     def settle(self) -> None:
         """A call ended without an answer: nothing to do on a link."""

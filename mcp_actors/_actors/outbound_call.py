@@ -44,7 +44,7 @@ class CallOptions:
     wants_progress: bool = False
     """Whether the peer is asked for reports although nothing is called with them: each one restarts ``idle``."""
     meta: Mapping[str, Any] | None = None
-    """Members of the request's ``_meta``, over those that every request of the session carries."""
+    """Members of the request's ``_meta``, beside those that every request of the session carries, which win."""
     cancellable: bool = True
     """Whether the peer may be sent ``notifications/cancelled`` for this request."""
 

@@ -14,7 +14,6 @@ from mcp_actors.errors import (
     MethodNotFound,
     MissingCapability,
     Overloaded,
-    ResourceNotFound,
     RpcError,
 )
 from mcp_actors.logging import log
@@ -50,7 +49,7 @@ def failure_frame(invocation: Invocation, error: BaseException) -> Frame:
     if not isinstance(error, RpcError):
         log.error("handler failed", method=invocation.method.name, id=invocation.id, exc_info=error)
         error = RpcError(INTERNAL_ERROR, "internal error")
-    code = invocation.era.resource_not_found if isinstance(error, ResourceNotFound) else error.code
+    code = invocation.era.error_codes.get(error.code, error.code)
     encode = refusal_frame if isinstance(error, _REFUSALS) else error_frame
     return encode(invocation.id, code, error.message, error.data)
 

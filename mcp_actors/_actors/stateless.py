@@ -14,12 +14,14 @@ from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.task_pool import TaskPool, run_call
 from mcp_actors._eras.classify import Classified
 from mcp_actors._eras.server_negotiation import ExchangeNegotiation, ServerNegotiation
-from mcp_actors._wire.messages import JsonRpcRequest, RequestId
+from mcp_actors._wire.messages import JsonRpcNotification, JsonRpcRequest, RequestId
 from mcp_actors.abc import Outlet
 from mcp_actors.errors import ConnectionLost, LocalProtocolError, MalformedMessage
 from mcp_actors.supervision import EXCHANGE, TaskKind, start, start_again
 
 __all__ = ["StatelessCalls"]
+
+ExchangeNotificationHandler = Callable[[JsonRpcNotification, Outlet, ExchangeNegotiation], None]
 
 # Each exchange has an outlet of its own.
 RULES = DispatchRules(answers_malformed=True, repeated_ids=True, session=False)
@@ -30,6 +32,7 @@ class StatelessCalls:
 
     Args:
         negotiation: What the server speaks; each exchange is opened by itself.
+        on_notification: Takes each notification that came by itself, with the outlet that came with it.
         nursery: Owns the tasks in which exchanges run that no binding awaits.
     """
 
@@ -43,9 +46,11 @@ class StatelessCalls:
         *,
         limits: Limits,
         limiter: ConcurrencyLimiter,
+        on_notification: ExchangeNotificationHandler,
     ) -> None:
         self.ended = trio.lowlevel.ParkingLot()
         self._negotiation = negotiation
+        self._on_notification = on_notification
         self._nursery = nursery
         self.dispatcher = Dispatcher(name, self, negotiation, responder, RULES, limits=limits)
         self.dispatcher.limiters = Limiters(limiter)
@@ -96,7 +101,9 @@ class StatelessCalls:
             return self._open_batch(message, outlet, negotiation)
         if (error := negotiation.refusal()) is not None:
             dispatcher.refuse(None, error, outlet)
-        # What is left is a notification, or an answer to a question that nobody asked: nothing to do.
+        elif isinstance(message, JsonRpcNotification):
+            self._on_notification(message, outlet, negotiation)
+        # What is left is an answer to a question that nobody asked: nothing to do.
         return []
 
     def _open_batch(

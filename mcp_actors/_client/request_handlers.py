@@ -19,6 +19,7 @@ from mcp_actors._client.callbacks import guarded
 from mcp_actors._client.connectivity import Connectivity
 from mcp_actors._client.options import ClientOptions
 from mcp_actors._eras.era import Era, structured
+from mcp_actors._eras.sampling_history import history_problem
 from mcp_actors.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RemoteProtocolError, RpcError
 from mcp_actors.types import (
     ClientCapabilities,
@@ -35,9 +36,6 @@ from mcp_actors.types import (
     Root,
     RootsCapability,
     SamplingCapability,
-    SamplingMessage,
-    ToolResultContent,
-    ToolUseContent,
     fill_defaults,
 )
 
@@ -86,7 +84,10 @@ class RequestHandlers:
         invocation = call.invocation
         if invocation.method.name == "ping":
             return {}
-        question = self._question(invocation.method.name, invocation.params, invocation.era)
+        params = invocation.params
+        if invocation.meta:
+            params = {**params, "_meta": invocation.meta}
+        question = self._question(invocation.method.name, params, invocation.era)
         return Continuation(self.fulfil, question)
 
     # -- for both eras -----------------------------------------------------------------------------------------------
@@ -139,7 +140,9 @@ class RequestHandlers:
             return structured(era, params, ElicitUrlParams)
         if method == "roots/list" and self._roots is not None:
             return structured(era, params, ListRootsParams)
-        raise RpcError(METHOD_NOT_FOUND, f"this client did not declare that it answers {method}")
+        # MCP 2025-11-25, Elicitation, Error Handling, has a code of its own for elicitation that was not declared.
+        code = INVALID_PARAMS if method == "elicitation/create" else METHOD_NOT_FOUND
+        raise RpcError(code, f"this client did not declare that it answers {method}")
 
     async def fulfil(self, question: InputRequest) -> InputResponse:
         """Returns the handler's answer to one question; an `Exception` of the handler leaves as it is."""
@@ -185,26 +188,9 @@ class RequestHandlers:
                 outbound.clock.watch(deadline)
 
     def _check_sampling(self, params: CreateMessageParams) -> None:
-        """Raises -32602 for tools that were not declared, and for tool results that do not answer the uses before them.
-
-        MCP 2025-11-25, Sampling, Message Content Constraints.
-        """
+        """Raises -32602 for tools that were not declared, and for tool results that do not answer the uses before."""
         if not self._has_tools and (params.tools is not None or params.tool_choice is not None):
             raise RpcError(INVALID_PARAMS, "this client did not declare sampling.tools")
-        open_uses: set[str] = set()
-        for message in params.messages:
-            blocks = _blocks(message)
-            results = [block for block in blocks if isinstance(block, ToolResultContent)]
-            if results and len(results) < len(blocks):
-                raise RpcError(INVALID_PARAMS, "a message with tool results must hold nothing else")
-            if open_uses != {block.tool_use_id for block in results}:
-                raise RpcError(
-                    INVALID_PARAMS, "every tool use needs its result in the next message, and no other"
-                )
-            open_uses = {block.id for block in blocks if isinstance(block, ToolUseContent)}
-        if open_uses:
-            raise RpcError(INVALID_PARAMS, f"tool uses without a result: {', '.join(sorted(open_uses))}")
-
-
-def _blocks(message: SamplingMessage) -> Sequence[Any]:
-    return message.content if isinstance(message.content, list) else [message.content]
+        problem = history_problem(params.messages)
+        if problem is not None:
+            raise RpcError(INVALID_PARAMS, problem)

@@ -20,8 +20,10 @@ from mcp_actors._client.request_handlers import RequestHandlers
 from mcp_actors._client.response_cache import ResponseCache
 from mcp_actors._eras.changes import Event
 from mcp_actors._eras.era import Era, Method, read_result
+from mcp_actors._eras.modern.meta_keys import ENVELOPE
 from mcp_actors.errors import (
     INVALID_PARAMS,
+    URL_ELICITATION_REQUIRED,
     HeaderMismatch,
     InputRequired,
     LocalProtocolError,
@@ -32,9 +34,8 @@ from mcp_actors.errors import (
 )
 from mcp_actors.types import InputRequest, InputResponse, ListToolsResult
 
-__all__ = ["Requests", "all_pages", "call_options"]
+__all__ = ["Requests", "all_pages", "call_options", "callers_meta"]
 
-URL_ELICITATION_REQUIRED = -32042
 # A server that never ends its list of tools must not keep a call that only wants to know one of them.
 MAX_PAGES = 100
 
@@ -278,8 +279,13 @@ def call_options(
         cap=defaults.cap if cap is None else cap,
         on_progress=None if on_progress is None else guarded("on_progress", on_progress),
         wants_progress=defaults.wants_progress,
-        meta=meta,
+        meta=None if meta is None else callers_meta(meta),
     )
+
+
+def callers_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a caller may add to a request's ``_meta``: all but what says who sends it in which revision."""
+    return {key: value for key, value in meta.items() if key not in ENVELOPE}
 
 
 def _page(cursor: str | None) -> dict[str, Any]:

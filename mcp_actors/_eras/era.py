@@ -58,9 +58,12 @@ class Era:
     server_notifications: frozenset[str]
     seal: Callable[[Any, Method, Mapping[str, Any]], dict[str, Any]]
     client: ClientRules
-    resource_not_found: int
+    error_codes: Mapping[int, int]
+    """The codes of errors that this revision does not have, with those that are sent instead."""
     wanted_log_level: Callable[[Invocation], str | None]
     """Returns the least severe level that the client of a call wants to hear, ``None`` when it wants none."""
+    declares_sampling_context: bool = True
+    """Whether clients declare that ``includeContext`` may ask for more than nothing; if not, sampling is enough."""
     batches: bool = False
     progress_message: bool = True
     mirrors_version: bool = True

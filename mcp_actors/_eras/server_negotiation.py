@@ -18,7 +18,7 @@ from mcp_actors._eras.legacy.eras import LEGACY
 from mcp_actors._eras.legacy.session_state import LegacySessionState, open_method
 from mcp_actors._eras.modern.annotations import MirroredParam
 from mcp_actors._eras.modern.eras import MODERN
-from mcp_actors._eras.modern.meta_keys import VERSION
+from mcp_actors._eras.modern.meta_keys import CAPABILITIES, CLIENT_INFO, VERSION
 from mcp_actors._eras.modern.mirror import VERSION_HEADER
 from mcp_actors._eras.modern.request import open_request
 from mcp_actors._wire.codec import decode_value
@@ -145,6 +145,39 @@ class ServerNegotiation:
         # Without a session nobody remembers what the client can do, and nothing could reach it.
         return open_method(legacy, method, request.id, params, Peer(legacy, {}, None, None))
 
+    def notification(
+        self, method: Method, params: dict[str, Any], version: str | None = None
+    ) -> Invocation | None:
+        """Opens a notification of a client for the function that takes it, in the form of an invocation.
+
+        It belongs to the revision that its ``_meta`` names, or to ``version``; else to the legacy session of this
+        connection; else to the newest stateless revision.
+
+        Args:
+            method: The method of the notification.
+            params: Its params; ``_meta`` is taken out.
+            version: The revision that was mirrored outside the body.
+
+        Returns:
+            The invocation, ``None`` if its revision is not served.
+        """
+        meta = params.pop("_meta", None)
+        meta = meta if type(meta) is dict else {}
+        named = meta.get(VERSION, version)
+        if named is None and self.legacy.peer is not None:
+            peer = self.legacy.peer
+        else:
+            named = named if named is not None or not self.modern_served else self.modern_served[-1]
+            if named not in self.versions:
+                return None
+            declared = meta.get(CAPABILITIES)
+            peer = Peer(
+                era_of(named), declared if type(declared) is dict else {}, meta.get(CLIENT_INFO), None
+            )
+        invocation = Invocation(peer.era, method, params, meta, peer, method.name, None, peer.log_level)
+        invocation.principal = self.principal
+        return invocation
+
     def version_missing(self) -> RpcError:
         """Returns the error that a server without sessions sends for a message that names no version."""
         error = HeaderMismatch(
@@ -184,6 +217,14 @@ class ExchangeNegotiation:
         """Whether a batch may come without a session."""
         version = self._arrival.metadata.get(VERSION_HEADER, self._server.unsaid_version)
         return version in self._server.legacy_served and LEGACY[version].batches
+
+    def notification(self, method: Method, params: dict[str, Any]) -> Invocation | None:
+        """Opens a notification that came by itself; ``None`` if its revision is not served."""
+        version = self._arrival.metadata.get(VERSION_HEADER)
+        invocation = self._server.notification(method, params, version)
+        if invocation is not None:
+            invocation.principal = self._principal
+        return invocation
 
     def notified(self, name: str) -> None:
         """Nothing is remembered of a notification that came by itself."""

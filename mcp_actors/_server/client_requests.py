@@ -5,7 +5,8 @@ question                 method                       the client must have decla
 =======================  ===========================  =========================================================
 `ElicitFormParams`       ``elicitation/create``       ``elicitation``: with ``form``, or empty, which means form
 `ElicitUrlParams`        ``elicitation/create``       ``elicitation.url``
-`CreateMessageParams`    ``sampling/createMessage``   ``sampling``, and ``sampling.tools`` for tools
+`CreateMessageParams`    ``sampling/createMessage``   ``sampling``, with ``sampling.tools`` for tools and
+                                                      ``sampling.context`` for ``includeContext``
 `ListRootsParams`        ``roots/list``               ``roots``
 =======================  ===========================  =========================================================
 """
@@ -53,8 +54,12 @@ def missing_capability(
         sampling = declared.get("sampling")
         if not isinstance(sampling, Mapping):
             return {"sampling": {}}
-        wants_tools = question.tools is not None or question.tool_choice is not None
-        return {"sampling": {"tools": {}}} if wants_tools and "tools" not in sampling else None
+        if (question.tools is not None or question.tool_choice is not None) and "tools" not in sampling:
+            return {"sampling": {"tools": {}}}
+        wants_context = question.include_context not in (None, "none")
+        if wants_context and era.declares_sampling_context and "context" not in sampling:
+            return {"sampling": {"context": {}}}
+        return None
     if isinstance(question, ListRootsParams):
         return None if isinstance(declared.get("roots"), Mapping) else {"roots": {}}
     elicitation = declared.get("elicitation")
@@ -114,6 +119,11 @@ def read_answer(question: InputRequest, raw: Any, era: Era) -> InputResponse:
         problems = validate_form_answer(question.requested_schema, answer.content or {})
         if problems:
             raise RemoteProtocolError(f"the client's answer does not fit the form: {'; '.join(problems)}")
+    if isinstance(answer, ListRootsResult):
+        for root in answer.roots:
+            # MCP 2025-11-25, Roots, Data Types. The scheme of a URI is the same in capitals (RFC 3986 section 3.1).
+            if root.uri[:7].lower() != "file://":
+                raise RemoteProtocolError(f"the client's root {root.uri[:200]!r} is no file:// URI")
     return answer
 
 

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import trio
 
 from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._eras.era import Era, Peer
+from mcp_actors._eras.sampling_history import history_problem
 from mcp_actors._schema.signature import JsonType
+from mcp_actors._server.asking import ask_by_requests
 from mcp_actors._server.client_requests import (
     flat_form,
     input_required,
     missing_capability,
-    read_answer,
     read_recorded,
 )
+from mcp_actors._server.peer_session import PeerSession, is_wanted
 from mcp_actors._server.scope import ServerScope
 from mcp_actors._wire.messages import RequestId
+from mcp_actors.abc import HttpRequest
 from mcp_actors.errors import LocalProtocolError, MissingCapability
 from mcp_actors.logging import logger
 from mcp_actors.types import (
-    LOGGING_LEVELS,
     CreateMessageParams,
     CreateMessageResult,
     ElicitFormParams,
@@ -38,8 +40,6 @@ from mcp_actors.types import (
 )
 
 __all__ = ["Context"]
-
-_RANK = {level: rank for rank, level in enumerate(LOGGING_LEVELS)}
 
 _TRACE_KEYS = ("traceparent", "tracestate", "baggage")
 
@@ -111,6 +111,15 @@ class Context:
         return self.call.invocation.principal
 
     @property
+    def http_request(self) -> HttpRequest | None:
+        """The HTTP request that brought this call: its ``headers``, and the address of its ``peer``.
+
+        In a session over Streamable HTTP it is the POST of this call, on a WebSocket the request for the upgrade, and
+        with HTTP+SSE the GET that opened the stream. ``None`` with other transports.
+        """
+        return getattr(self.call.outlet, "http_request", None)
+
+    @property
     def log_level(self) -> str | None:
         """The least severe level of log messages that the client wants, ``None`` if it wants none."""
         return self.era.wanted_log_level(self.call.invocation)
@@ -124,6 +133,17 @@ class Context:
     def state(self) -> Any:
         """The value that the server's lifespan yielded, ``None`` without a lifespan."""
         return self._scope.state
+
+    @property
+    def session(self) -> PeerSession | None:
+        """The session of this call, with a place for state of your own: ``ctx.session.get(Cart)``.
+
+        ``None`` where each request stands for itself: for stateless clients over HTTP (MCP 2026-07-28), where sessions
+        are off, and once the session has ended. State then belongs into ``ctx.state`` under a key of your own, such as
+        ``ctx.principal`` or an id that one tool returns and others take. On a connection (stdio, WebSocket, sockets,
+        memory) it is that of the connection, in every revision.
+        """
+        return self._scope.session_of(self.call.owner)
 
     @property
     def logger(self) -> Any:
@@ -190,11 +210,9 @@ class Context:
             trio.BrokenResourceError: The client cannot be reached any more, or has not read for
                 `Limits.stall_timeout` seconds.
         """
-        if level not in _RANK:
-            raise LocalProtocolError(f"no such level: {level!r}; use one of {', '.join(LOGGING_LEVELS)}")
+        wanted = is_wanted(level, self.log_level)
         await trio.lowlevel.checkpoint()
-        wanted = self.log_level
-        if wanted is None or _RANK[level] < _RANK.get(wanted, 0):  # type: ignore[call-overload]
+        if not wanted:
             return
         params: dict[str, Any] = {"level": level, "data": data}
         if logger is not None:
@@ -237,21 +255,27 @@ class Context:
         result: ElicitResult = await self._ask_one(question, key)
         return result
 
-    async def elicit_url(self, message: str, url: str, *, key: str | None = None) -> ElicitResult:
+    async def elicit_url(
+        self, message: str, url: str | Callable[[str], str], *, key: str | None = None
+    ) -> ElicitResult:
         """Asks the person to do something at a URL. Code before this line may run again: see `ask`.
 
-        MCP 2026-07-28, Elicitation. The result says whether the person agreed to open the URL, not what came of it.
+        MCP 2026-07-28, Elicitation. The result says whether the person agreed to open the URL, not what came of it:
+        what handles the page tells the client of a session by `Server.elicitation_complete`, with the elicitation's id.
 
         Args:
             message: The reason, for the person.
-            url: The page; it must hold no secrets.
+            url: The page; it must hold no secrets. Or a function that is given the elicitation's id, an unguessable
+                text that is another one in each run, and returns the page.
             key: The name of the question in every run of the function; by default one that counts up.
 
         Raises:
             McpError: As `ask`.
+            Exception: What ``url`` raises.
         """
-        # One of the revisions requires an id for a notification of the end, which this engine does not send.
-        question = ElicitUrlParams(message=message, url=url, elicitation_id=secrets.token_urlsafe(16))
+        id = secrets.token_urlsafe(16)
+        page = url if isinstance(url, str) else url(id)
+        question = ElicitUrlParams(message=message, url=page, elicitation_id=id)
         result: ElicitResult = await self._ask_one(question, key)
         return result
 
@@ -272,7 +296,7 @@ class Context:
             max_tokens: How many tokens the model may generate.
             key: The name of the question in every run of the function; by default one that counts up.
             more: Further fields of `~mcp_actors.types.CreateMessageParams`. ``tools`` need the client's capability
-                ``sampling.tools``.
+                ``sampling.tools``, and ``include_context`` needs ``sampling.context``.
 
         Raises:
             TypeError: `~mcp_actors.types.CreateMessageParams` has no such field.
@@ -318,20 +342,24 @@ class Context:
             MissingCapability: The client did not declare that it can answer; nothing was sent. If the function does
                 not catch it, it answers the call.
             LocalProtocolError: There is no session, or the request is a modern one that is neither for a tool nor for
-                a prompt nor for a resource, or a question is longer than the connection carries.
+                a prompt nor for a resource, or a question is longer than the connection carries, or the tool uses and
+                tool results of a sampling question do not belong together.
             RpcError: A legacy client answered with an error, or the answer that a modern one's retry carries is
                 malformed.
-            RemoteProtocolError: A legacy client's answer is malformed or does not fit the form.
+            RemoteProtocolError: A legacy client's answer is malformed, does not fit the form, or has a root that is no
+                ``file://`` URI.
             CallTimeout: A legacy client did not answer within `Limits.ask_timeout` seconds.
             ConnectionLost: The connection ended before the answer.
             SessionExpired: The session ended before the answer.
         """
         for each in questions.values():
+            if isinstance(each, CreateMessageParams) and (problem := history_problem(each.messages)):
+                raise LocalProtocolError(problem)
             needed = missing_capability(each, self.peer.raw_capabilities, self.era)
             if needed is not None:
                 raise MissingCapability(needed)
         if not self.era.asks_by_retry:
-            return await self._ask_now(questions)
+            return await ask_by_requests(self.call, self._scope, questions)
         if not self.call.invocation.method.may_ask:
             raise LocalProtocolError(
                 f"protocol version {self.era.version} lets {self.method} ask for nothing"
@@ -343,14 +371,6 @@ class Context:
             self._asked += 1
             key = f"{question.method.partition('/')[0]}-{self._asked}"
         return (await self.ask({key: question}))[key]
-
-    async def _ask_now(self, questions: Mapping[str, InputRequest]) -> dict[str, Any]:
-        seconds = self._scope.limits.ask_timeout
-        answers: dict[str, Any] = {}
-        for key, each in questions.items():
-            raw = await self.call.ask(each.method, self.era.unstructure(each), idle=seconds, cap=seconds)
-            answers[key] = read_answer(each, raw, self.era)
-        return answers
 
     async def _ask_by_retry(self, questions: Mapping[str, InputRequest]) -> dict[str, Any]:
         recorded = self._scope.recorded_answers(self.call.invocation)

@@ -114,6 +114,8 @@ class _ServerDescription:
         capabilities = ctx.server.capabilities
         if not ctx.call.owner.rules.session:
             capabilities = _without_a_session(capabilities)
+        elif ctx.session is not None:
+            ctx.session.declared(capabilities)
         return InitializeResult(
             protocol_version=ctx.era.version,
             capabilities=capabilities,

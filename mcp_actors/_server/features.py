@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Literal, get_args
 
 import trio
 
@@ -15,6 +15,7 @@ from mcp_actors._server.completion import Completions
 from mcp_actors._server.context import Context
 from mcp_actors._server.dispatch import Middleware
 from mcp_actors._server.handler import Continuation, Handler
+from mcp_actors._server.notification_handlers import NotificationHandlers
 from mcp_actors._server.prompts import Prompts
 from mcp_actors._server.resources import Resources
 from mcp_actors._server.subscriptions import listen_handler
@@ -22,7 +23,11 @@ from mcp_actors._server.tools import Tools
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.types import PromptsCapability, ResourcesCapability, ServerCapabilities, ToolsCapability
 
-__all__ = ["Features"]
+__all__ = ["FeatureName", "Features"]
+
+FeatureName = Literal["tools", "resources", "prompts", "completions"]
+"""What a server can declare before anything of it is registered."""
+
 
 # Sync functions run here unless they are declared inline; as many as Trio itself allows by default.
 WORKER_THREADS = 40
@@ -37,7 +42,12 @@ class Features:
         page_size: int,
         extensions: Mapping[str, Any] | None,
         experimental: Mapping[str, Any] | None,
+        declared: Collection[FeatureName],
     ) -> None:
+        unknown = sorted(set(declared) - set(get_args(FeatureName)))
+        if unknown or isinstance(declared, str):
+            known = ", ".join(get_args(FeatureName))
+            raise ValueError(f"capabilities must be a list of names out of {known}, not {declared!r}")
         limiter = trio.CapacityLimiter(WORKER_THREADS)
         same: dict[str, Any] = {"injected": Context, "limiter": limiter, "page_size": page_size}
         self.tools = Tools(on_change=lambda: self._changed("tools"), **same)
@@ -46,6 +56,7 @@ class Features:
         self.completions = Completions(
             injected=Context, limiter=limiter, prompts=self.prompts, resources=self.resources
         )
+        self.notifications = NotificationHandlers(limiter)
         self.custom: dict[str, Method] = {}
         self.middleware: list[Middleware] = []
         self.handlers: dict[str, Handler] = {
@@ -59,8 +70,7 @@ class Features:
         self._extensions = None if extensions is None else dict(extensions)
         self._experimental = None if experimental is None else dict(experimental)
         # What was offered once stays declared, be its list empty: clients were told that it can be asked for.
-        self._offered: set[EventKind] = set()
-        self._completes = False
+        self._offered: set[str] = set(declared)
         self._capabilities: ServerCapabilities | None = None
         self.declared: frozenset[str] | None = None
 
@@ -78,15 +88,16 @@ class Features:
         self.handlers[name] = lambda ctx: Continuation(function, ctx.params, ctx)
 
     def capabilities(self) -> ServerCapabilities:
-        """Returns what is declared to clients: what something was ever registered for, and logging."""
+        """Returns what is declared to clients: what the program named or ever registered something for, and logging."""
         if self._capabilities is None:
             # Arguments that list their values complete by themselves.
-            self._completes |= bool(self.completions or self.prompts or self.resources.has_templates)
             offered = self._offered
+            if self.completions or self.prompts or self.resources.has_templates:
+                offered.add("completions")
             self._capabilities = ServerCapabilities(
                 experimental=self._experimental,
                 logging={},
-                completions={} if self._completes else None,
+                completions={} if "completions" in offered else None,
                 prompts=PromptsCapability(list_changed=True) if "prompts" in offered else None,
                 resources=ResourcesCapability(subscribe=True, list_changed=True)
                 if "resources" in offered

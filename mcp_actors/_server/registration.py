@@ -148,6 +148,31 @@ class Registration:
 
         return add
 
+    def notification(self, name: str, *, inline: bool = False) -> Callable[[F], F]:
+        """Decorator: the function takes a notification of clients: one of your own, or a change of their roots.
+
+        The latter is ``notifications/roots/list_changed`` (MCP 2025-11-25, Roots, Root List Changes). The parameters
+        are those members of the notification's params that the function wants, with the types that they have to have,
+        and the `Context` as tools take it: in a session the function may ask the client, log and keep state. It runs in
+        a task of its own, counts among the calls in flight, and is cancelled with its session. Nobody is answered: what
+        it returns is dropped, and what it raises is logged, as are params that do not fit. Notifications come before
+        the handshake, too, and from stateless clients, which can be told nothing.
+
+        Args:
+            name: The method, as clients send it.
+            inline: Whether a sync function runs on the event loop instead of in a thread; then it must not block.
+
+        Raises:
+            TypeError: The signature cannot be used.
+            LocalProtocolError: The notification is taken already, by the engine or by another function.
+        """
+
+        def add(function: F) -> F:
+            self._features.notifications.add(name, function, inline=inline)
+            return function
+
+        return add
+
     def middleware(self, function: Middleware) -> Middleware:
         """Decorator: runs a function round every request but ``ping`` and ``initialize``.
 

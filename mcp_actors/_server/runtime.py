@@ -74,6 +74,11 @@ class ServerRuntime:
         return f"<ServerRuntime {self.name!r} {state} sessions={len(self._sessions)}>"
 
     @property
+    def sessions(self) -> SessionRegistry:
+        """The sessions that exist now."""
+        return self._sessions
+
+    @property
     def stopping(self) -> bool:
         return self._stopping.is_set()
 

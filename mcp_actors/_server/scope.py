@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import attrs
 
+from mcp_actors._actors.inbound_call import CallOwner
 from mcp_actors._actors.limits import Limits
 from mcp_actors._eras.era import Invocation
 from mcp_actors._eras.modern.request_state import StateSealer
+from mcp_actors._server.peer_session import PeerSession
+from mcp_actors._server.url_elicitations import UrlElicitations
 
 __all__ = ["ServerScope"]
 
@@ -22,6 +26,8 @@ class ServerScope:
     state: Any
     sealer: StateSealer
     limits: Limits
+    session_of: Callable[[CallOwner], PeerSession | None]
+    elicitations: UrlElicitations
 
     def recorded_answers(self, invocation: Invocation) -> dict[str, Any]:
         """The answers of all rounds so far: those sealed in the state and those that came with this retry.

@@ -1,8 +1,9 @@
-"""The sessions of one server, each with what it has subscribed to."""
+"""The sessions of one server, each as functions see it, and with what it has subscribed to."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import attrs
 import trio
@@ -11,7 +12,11 @@ from mcp_actors._actors.connectionless import ConnectionlessSession
 from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._actors.inbound_call import CallOwner
 from mcp_actors._actors.session import Session
+from mcp_actors._eras.legacy.session_state import LegacySessionState
+from mcp_actors._server.peer_session import PeerSession
 from mcp_actors._server.subscriptions import SessionSubscriber
+from mcp_actors._server.url_elicitations import UrlElicitations
+from mcp_actors.types import LoggingLevel
 
 __all__ = ["AnySession", "SessionRegistry"]
 
@@ -21,6 +26,7 @@ AnySession = Session | ConnectionlessSession
 @attrs.define
 class _Registered:
     session: AnySession
+    peer: PeerSession
     subscriber: SessionSubscriber | None = None
 
 
@@ -29,6 +35,7 @@ class SessionRegistry:
 
     def __init__(self, bus: EventBus) -> None:
         self.ended = trio.lowlevel.ParkingLot()
+        self.elicitations = UrlElicitations()
         self._bus = bus
         self._registered: dict[object, _Registered] = {}
         self._count = 0
@@ -47,16 +54,27 @@ class SessionRegistry:
         self._count += 1
         return self._count
 
-    def add(self, session: AnySession) -> None:
+    def add(self, session: AnySession, legacy: LegacySessionState) -> None:
         """Registers a session that begins."""
-        self._registered[session.dispatcher] = _Registered(session)
+        self._registered[session.dispatcher] = _Registered(session, PeerSession(session.dispatcher, legacy))
 
     def remove(self, session: AnySession) -> None:
         """Forgets a session that has ended, and what it has subscribed to."""
         registered = self._registered.pop(session.dispatcher)
+        self.elicitations.session_ended(registered.peer)
         if registered.subscriber is not None:
             registered.subscriber.close()
         self.ended.unpark_all()
+
+    def peer_session(self, owner: CallOwner) -> PeerSession | None:
+        """Returns the session of a call as functions see it; ``None`` if the call belongs to none."""
+        registered = self._registered.get(owner)
+        return None if registered is None else registered.peer
+
+    def log(self, level: LoggingLevel, data: Any, logger: str | None) -> None:
+        """Sends a log message to the clients of all sessions; raises what `PeerSession.log` raises."""
+        for registered in tuple(self._registered.values()):
+            registered.peer.log(level, data, logger)
 
     def subscriber(self, owner: CallOwner) -> SessionSubscriber | None:
         """Returns what delivers changes to the session of a call; ``None`` if the call belongs to none.
@@ -67,5 +85,7 @@ class SessionRegistry:
         if registered is None:
             return None
         if registered.subscriber is None:
-            registered.subscriber = SessionSubscriber(registered.session.dispatcher, self._bus)
+            registered.subscriber = SessionSubscriber(
+                registered.session.dispatcher, self._bus, registered.peer.list_kinds
+            )
         return registered.subscriber

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import suppress
 from typing import Any
 
@@ -10,12 +10,12 @@ import trio
 
 from mcp_actors._actors.dispatcher import Dispatcher
 from mcp_actors._actors.event_bus import EventBus
-from mcp_actors._eras.changes import ACKNOWLEDGED, METHOD_OF_KIND, Event
+from mcp_actors._eras.changes import ACKNOWLEDGED, METHOD_OF_KIND, Event, EventKind
 from mcp_actors._eras.era import structured
 from mcp_actors._eras.modern.meta_keys import SUBSCRIPTION_ID
 from mcp_actors._server.context import Context
 from mcp_actors._server.handler import Continuation, Handler
-from mcp_actors.errors import ConnectionLost, SessionExpired
+from mcp_actors.errors import ConnectionLost, SessionExpired, invalid_params
 from mcp_actors.supervision import CHANGE_DELIVERY
 from mcp_actors.types import ServerCapabilities, SubscriptionFilter, SubscriptionsListenResult
 
@@ -41,12 +41,15 @@ def listen_handler(bus: EventBus) -> Handler:
     """``subscriptions/listen``: the acknowledgement first, then every event, tagged, until either side ends it."""
 
     async def listen(ctx: Context) -> SubscriptionsListenResult:
-        asked = structured(ctx.era, ctx.params.get("notifications", {}), SubscriptionFilter)
+        if "notifications" not in ctx.params:
+            raise invalid_params("'notifications' must be an object")
+        asked = structured(ctx.era, ctx.params["notifications"], SubscriptionFilter)
         granted = honoured(asked, ctx.server.capabilities)
         # The id goes back with its own JSON type: an integer stays one.
         tag = {SUBSCRIPTION_ID: ctx.request_id}
-        # Subscribed before the acknowledgement and delivered after it: no event is lost, none comes too early.
-        with bus.subscribe(granted) as subscription:
+        # Subscribed before the acknowledgement and delivered after it: no event is lost, none comes too early. Events
+        # of what is not declared yet are subscribed to as well: there are none before it is declared.
+        with bus.subscribe(asked) as subscription:
             ctx.call.on_drain(subscription.close)
             ctx.server.on_listen(ctx)
             try:
@@ -63,18 +66,20 @@ def listen_handler(bus: EventBus) -> Handler:
 
 
 class SessionSubscriber:
-    """The subscription of one legacy session: all list changes, and the resources it subscribed to.
+    """The subscription of one legacy session: changes of the lists ``kinds``, and the resources it subscribed to.
 
     It costs no task while nothing happens: the first event starts one, which ends when the mailbox is empty.
     """
 
-    def __init__(self, session: Dispatcher, bus: EventBus) -> None:
+    def __init__(self, session: Dispatcher, bus: EventBus, kinds: Set[EventKind]) -> None:
         self._session = session
         self._delivering = False
-        everything = SubscriptionFilter(
-            tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True
+        declared = SubscriptionFilter(
+            tools_list_changed="tools" in kinds,
+            prompts_list_changed="prompts" in kinds,
+            resources_list_changed="resources" in kinds,
         )
-        self._subscription = bus.subscribe(everything, on_pending=self._wake)
+        self._subscription = bus.subscribe(declared, on_pending=self._wake)
 
     def subscribe(self, uri: str) -> None:
         """``resources/subscribe``; idempotent."""

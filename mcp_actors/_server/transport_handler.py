@@ -11,6 +11,7 @@ import trio
 from mcp_actors._actors.admission import ConcurrencyLimiter
 from mcp_actors._actors.beats import Beats
 from mcp_actors._actors.connectionless import ConnectionlessSession
+from mcp_actors._actors.dispatcher import ignore
 from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._actors.inbound_call import DispatchRules
 from mcp_actors._actors.limits import Limits
@@ -19,15 +20,20 @@ from mcp_actors._actors.session import Session
 from mcp_actors._actors.stateless import StatelessCalls
 from mcp_actors._actors.task_pool import TaskPool
 from mcp_actors._eras.classify import Classified, sort
-from mcp_actors._eras.server_negotiation import ServerNegotiation, with_sessions
+from mcp_actors._eras.server_negotiation import (
+    ExchangeNegotiation,
+    ServerNegotiation,
+    params_of,
+    with_sessions,
+)
 from mcp_actors._server.dispatch import MethodDispatch
 from mcp_actors._server.features import Features
 from mcp_actors._server.scope import ServerScope
 from mcp_actors._server.sessions import AnySession, SessionRegistry
 from mcp_actors._wire.codec import decode
-from mcp_actors._wire.messages import JsonRpcRequest
+from mcp_actors._wire.messages import JsonRpcNotification, JsonRpcRequest
 from mcp_actors.abc import Arrival, Frame, FrameChannel, Outlet
-from mcp_actors.errors import MalformedMessage
+from mcp_actors.errors import MalformedMessage, RpcError
 from mcp_actors.supervision import BEATS, start_again
 
 __all__ = ["ServerConfig", "TransportHandler"]
@@ -94,6 +100,7 @@ class TransportHandler:
             nursery,
             limits=config.limits,
             limiter=config.limiter,
+            on_notification=self._notified_alone,
         )
 
     def __repr__(self) -> str:
@@ -106,18 +113,20 @@ class TransportHandler:
             await channel.aclose()
             return
         config = self._config
+        negotiation = self._negotiate(
+            principal, lambda: self._begin_delivery(session), sessions_only=channel.sessions_only
+        )
         session = Session(
             self._next_name(),
             channel,
-            self._negotiate(
-                principal, lambda: self._begin_delivery(session), sessions_only=channel.sessions_only
-            ),
+            negotiation,
             self._responder,
             CONNECTION_RULES,
             limits=config.limits,
             limiter=config.limiter,
+            on_notification=lambda name, params: self._notified(negotiation, session, name, params),
         )
-        self._sessions.add(session)
+        self._sessions.add(session, negotiation.legacy)
         try:
             await session.run()
         finally:
@@ -142,18 +151,20 @@ class TransportHandler:
 
     def open_session(self, outlet: Outlet, principal: str | None = None) -> ConnectionlessSession:
         config = self._config
+        negotiation = self._negotiate(principal, lambda: self._begin_delivery(session))
         session = ConnectionlessSession(
             self._next_name(),
             outlet,
-            self._negotiate(principal, lambda: self._begin_delivery(session)),
+            negotiation,
             self._responder,
             self._pool,
             self._nursery,
             limits=config.limits,
             limiter=config.limiter,
             on_closed=self._sessions.remove,
+            on_notification=lambda name, params: self._notified(negotiation, session, name, params),
         )
-        self._sessions.add(session)
+        self._sessions.add(session, negotiation.legacy)
         return session
 
     async def exchange(self, arrival: Arrival, outlet: Outlet, principal: str | None = None) -> None:
@@ -183,6 +194,33 @@ class TransportHandler:
         return ServerNegotiation(
             versions, features.custom, on_operating, features.tools.mirrored_params, principal
         )
+
+    def _notified(
+        self, negotiation: ServerNegotiation, session: AnySession, name: str, params: dict[str, Any]
+    ) -> None:
+        """Starts the function that takes a notification of a session or connection, if there is one."""
+        handlers = self._config.features.notifications
+        method = handlers.method(name)
+        invocation = None if method is None else negotiation.notification(method, params)
+        if invocation is None:
+            ignore(name, params)
+        else:
+            handlers.start(invocation, session.dispatcher, self._responder.scope)
+
+    def _notified_alone(
+        self, notification: JsonRpcNotification, outlet: Outlet, negotiation: ExchangeNegotiation
+    ) -> None:
+        """As `_notified`, for a notification that came by itself."""
+        handlers = self._config.features.notifications
+        method = handlers.method(notification.method)
+        if method is None:
+            return
+        try:
+            invocation = negotiation.notification(method, params_of(notification))
+        except RpcError:
+            invocation = None
+        if invocation is not None:
+            handlers.start(invocation, self.stateless.dispatcher, self._responder.scope, outlet)
 
     def _begin_delivery(self, session: AnySession) -> None:
         """A legacy client is past its handshake: from now on it is sent notifications of changed lists unasked."""

@@ -11,7 +11,15 @@ from typing import Any, cast
 import attrs
 import trio
 
-from mcp_actors.abc import ClientTransport, Frame, FrameChannel, RequestId, ServerHandler, ServerTransport
+from mcp_actors.abc import (
+    ClientTransport,
+    Frame,
+    FrameChannel,
+    HttpRequest,
+    RequestId,
+    ServerHandler,
+    ServerTransport,
+)
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.supervision import reraised
 from mcp_actors.testing.conformance.subject import ChannelAction
@@ -183,6 +191,10 @@ class FaultyChannel(FrameChannel):
     @property
     def peer(self) -> str:
         return self._inner.peer
+
+    @property
+    def http_request(self) -> HttpRequest | None:
+        return self._inner.http_request
 
     def settled(self, request: RequestId) -> None:
         self._inner.settled(request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mcp_actors.abc import Frame, FrameChannel, RequestId
+from mcp_actors.abc import Frame, FrameChannel, HttpRequest, RequestId
 
 __all__ = ["PassingChannel"]
 
@@ -31,6 +31,10 @@ class PassingChannel(FrameChannel):
     @property
     def peer(self) -> str:
         return self._inner.peer
+
+    @property
+    def http_request(self) -> HttpRequest | None:
+        return self._inner.http_request
 
     def settled(self, request: RequestId) -> None:
         self._inner.settled(request)

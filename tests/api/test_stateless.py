@@ -246,7 +246,7 @@ async def test_calls_without_a_session(desk: Any, version: str | None) -> None:
         subscribing = await each.exchange(legacy(2, "resources/subscribe", uri="x://y"), **headers)
         assert subscribing.answer["error"]["code"] == -32601
         asking = await each.exchange(legacy(3, "tools/call", name="greet", arguments={}), **headers)
-        assert asking.answer["error"]["code"] == -32021
+        assert asking.answer["error"]["code"] == -32602
 
 
 async def test_a_batch_alone(desk: Any) -> None:

@@ -134,7 +134,12 @@ def test_what_may_ask_what_is_cacheable_and_what_is_meant() -> None:
 
 
 def test_codes_batches_and_messages_of_progress() -> None:
-    assert [era.resource_not_found for era in ERAS.values()] == [-32002] * 4 + [-32602]
+    codes = [[era.error_codes.get(code, code) for era in ERAS.values()] for code in (-32002, -32021, -32042)]
+    assert codes == [
+        [-32002] * 4 + [-32602],
+        [-32602] * 4 + [-32021],
+        [-32603] * 3 + [-32042, -32603],
+    ]
     assert [version for version, era in ERAS.items() if era.batches] == ["2025-03-26"]
     assert [version for version, era in ERAS.items() if not era.progress_message] == ["2024-11-05"]
 

@@ -10,17 +10,12 @@ import trio
 from mcp_actors._server.handler import Continuation, Handler
 
 
-@attrs.frozen
-class FakeEra:
-    resource_not_found: int = -32002
-
-
 @attrs.define(eq=False)
 class FakeContext:
     """Stands for `mcp_actors.Context`: what handlers read of it."""
 
     params: dict[str, Any] = attrs.field(factory=dict)
-    era: Any = attrs.field(factory=FakeEra)
+    era: Any = None
     meta: dict[str, Any] = attrs.field(factory=dict)
     peer: Any = None
     server: Any = None

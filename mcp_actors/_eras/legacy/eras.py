@@ -16,8 +16,9 @@ from mcp_actors._eras.legacy.methods import (
     server_notifications,
 )
 from mcp_actors._eras.legacy.revisions import REVISIONS, absent_in, downgraded_in
+from mcp_actors.errors import INTERNAL_ERROR, INVALID_PARAMS, URL_ELICITATION_REQUIRED, MissingCapability
 
-__all__ = ["LATEST_LEGACY", "LEGACY"]
+__all__ = ["DEFAULT_LOG_LEVEL", "LATEST_LEGACY", "LEGACY"]
 
 DEFAULT_LOG_LEVEL = "info"
 
@@ -48,6 +49,12 @@ def _wanted_log_level(invocation: Invocation) -> str | None:
     return invocation.peer.log_level or DEFAULT_LOG_LEVEL
 
 
+def _error_codes(revision: str) -> dict[int, int]:
+    """Missing capabilities have no code of their own in sessions, and visits to URLs have one in one revision only."""
+    codes = {MissingCapability.CODE: INVALID_PARAMS}
+    return codes if revision >= "2025-11-25" else {**codes, URL_ELICITATION_REQUIRED: INTERNAL_ERROR}
+
+
 def _make_era(revision: str) -> Era:
     converter = make_converter(absent_in(revision), downgraded_in(revision))
     return Era(
@@ -60,8 +67,9 @@ def _make_era(revision: str) -> Era:
         server_notifications=server_notifications(revision),
         client=CLIENT_RULES,
         seal=_make_seal(converter.unstructure, structured=revision >= "2025-06-18"),
-        resource_not_found=-32002,
+        error_codes=_error_codes(revision),
         wanted_log_level=_wanted_log_level,
+        declares_sampling_context=revision >= "2025-11-25",
         batches=revision == "2025-03-26",
         progress_message=revision >= "2025-03-26",
         mirrors_version=revision >= "2025-06-18",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mcp_actors._eras.era import Era, Invocation, Method, Peer, progress_token
-from mcp_actors._eras.legacy.eras import LEGACY
+from mcp_actors._eras.legacy.eras import DEFAULT_LOG_LEVEL, LEGACY
 from mcp_actors._eras.legacy.lifecycle import NEXT_STATE
 from mcp_actors._eras.legacy.lifecycle import LifecycleEvent as Event
 from mcp_actors._eras.legacy.lifecycle import LifecycleState as State
@@ -81,6 +81,11 @@ class LegacySessionState:
         if next_state is not self.state:
             self._move(next_state)
         return invocation
+
+    @property
+    def wanted_log_level(self) -> str | None:
+        """The least severe level that the client wants to hear, ``None`` before it has begun its session."""
+        return None if self.peer is None else self.peer.log_level or DEFAULT_LOG_LEVEL
 
     def notified(self, name: str) -> None:
         if name in INITIALIZED:

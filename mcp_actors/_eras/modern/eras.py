@@ -17,8 +17,12 @@ from mcp_actors._eras.modern.methods import (
     SERVER_METHODS,
     SERVER_NOTIFICATIONS,
 )
+from mcp_actors.errors import INTERNAL_ERROR, INVALID_PARAMS, URL_ELICITATION_REQUIRED, ResourceNotFound
 
 __all__ = ["LATEST_MODERN", "MODERN"]
+
+# A URL is visited for an input-required result, and what is not found are wrong params (SEP-2164).
+ERROR_CODES = {ResourceNotFound.CODE: INVALID_PARAMS, URL_ELICITATION_REQUIRED: INTERNAL_ERROR}
 
 # What the revisions with sessions had and the stateless ones dropped.
 _ABSENT: dict[type, frozenset[str]] = {
@@ -74,7 +78,7 @@ def _make_era(revision: str) -> Era:
         server_notifications=SERVER_NOTIFICATIONS,
         client=CLIENT_RULES,
         seal=_make_seal(converter.unstructure),
-        resource_not_found=-32602,
+        error_codes=ERROR_CODES,
         wanted_log_level=_wanted_log_level,
         asks_by_retry=True,
     )

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-__all__ = ["CAPABILITIES", "CLIENT_INFO", "LOG_LEVEL", "SERVER_INFO", "SUBSCRIPTION_ID", "VERSION"]
+__all__ = [
+    "CAPABILITIES",
+    "CLIENT_INFO",
+    "ENVELOPE",
+    "LOG_LEVEL",
+    "SERVER_INFO",
+    "SUBSCRIPTION_ID",
+    "VERSION",
+]
 
 # In requests.
 VERSION = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
 LOG_LEVEL = "io.modelcontextprotocol/logLevel"
+
+# By these a server tells who sends a request in which revision: never what a caller adds to one.
+ENVELOPE = frozenset({VERSION, CAPABILITIES, CLIENT_INFO})
 
 # In results.
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"

@@ -15,7 +15,7 @@ from typing import Any
 
 import trio
 
-from mcp_actors.abc import Frame
+from mcp_actors.abc import Frame, HttpRequest
 from mcp_actors.errors import RemoteProtocolError
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES, BufferedChannel, SupportsDeliver
 from mcp_transports.websocket.keepalive import KeepAliveAction, KeepAliveTimes, PeerActivity
@@ -69,8 +69,10 @@ class WebSocketChannel(BufferedChannel):
         times: KeepAliveTimes = KeepAliveTimes(),
         close_code: int = NORMAL,
         peer: str = "websocket",
+        http_request: HttpRequest | None = None,
     ) -> None:
         super().__init__(max_message_bytes=max_message_bytes, peer=peer)
+        self._http_request = http_request
         self._stream = stream
         self._protocol = WebSocketProtocol(
             client=client, max_message_bytes=max_message_bytes, close_code=close_code
@@ -85,6 +87,11 @@ class WebSocketChannel(BufferedChannel):
         self._protocol.opened()
         if first:
             self._arrived(first)
+
+    @property
+    def http_request(self) -> HttpRequest | None:
+        """The request for the upgrade, on the server's side."""
+        return self._http_request
 
     def loss_report(self) -> Mapping[str, Any]:
         """``close_code`` and ``close_reason``, as the peer sent them, if it did."""

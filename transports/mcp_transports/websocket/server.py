@@ -281,14 +281,17 @@ class WebSocketServerTransport:
             handler = self._handler
             if handler is None:
                 return
+            # The request is kept for as long as the connection; what was read of it is of no use any more.
+            request.head = b""
             with reraised() as body:
                 async with trio.open_nursery() as nursery:
                     with body:
                         if isinstance(stream, trio.SocketStream):
                             stream = ConnectedSocket.adopt(stream, self._poller)
-                        await self._run(
-                            handler, principal, self._make_channel(stream, nursery=nursery, peer=request.peer)
+                        channel = self._make_channel(
+                            stream, nursery=nursery, peer=request.peer, http_request=request
                         )
+                        await self._run(handler, principal, channel)
                     nursery.cancel_scope.cancel(reason="the connection has ended")
 
     async def _run(self, handler: ServerHandler, principal: str | None, channel: WebSocketChannel) -> None:

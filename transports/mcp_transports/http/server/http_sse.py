@@ -12,6 +12,7 @@ import trio
 
 from mcp_actors.abc import Frame, FrameChannel, ServerHandler
 from mcp_actors.errors import LocalProtocolError
+from mcp_transports.http.h1.request import Request
 from mcp_transports.http.server.error_responses import SESSION_NOT_FOUND, TOO_MANY_MESSAGES
 from mcp_transports.http.server.http_exchange import Continuation, HttpExchange
 from mcp_transports.http.server.sse_response import OpenSseResponses, SseResponse
@@ -42,7 +43,7 @@ class HttpSseChannel(FrameChannel):
         self, exchange: HttpExchange, open_responses: OpenSseResponses, longest: int, messages_url: str
     ) -> None:
         self._longest = longest
-        self._peer = exchange.request.peer
+        self._request = exchange.request
         self._closed = self._broken = False
         self._posted_end, self._receive_end = trio.open_memory_channel[Frame](_QUEUED_MESSAGES)
         # The first event of all names the URL to POST to.
@@ -51,7 +52,7 @@ class HttpSseChannel(FrameChannel):
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "broken" if self._broken else "open"
-        return f"<HttpSseChannel {self._peer} {state}>"
+        return f"<HttpSseChannel {self.peer} {state}>"
 
     @property
     def max_message_bytes(self) -> int:
@@ -64,7 +65,12 @@ class HttpSseChannel(FrameChannel):
 
     @property
     def peer(self) -> str:
-        return self._peer
+        return self._request.peer
+
+    @property
+    def http_request(self) -> Request:
+        """The GET."""
+        return self._request
 
     async def send(self, value: Frame) -> None:
         """Sends one event, and waits while the client reads slowly. Cancelled while it waits, it has sent nothing.

@@ -9,6 +9,7 @@ import trio
 
 from mcp_actors.abc import Arrival, Frame, ServerHandler
 from mcp_actors.errors import LocalProtocolError
+from mcp_transports.http.h1.request import Request
 from mcp_transports.http.server.error_responses import RETRY_LATER
 from mcp_transports.http.server.http_exchange import HttpExchange
 from mcp_transports.http.server.media_types import JSON
@@ -106,6 +107,11 @@ class StatelessOutlet(ResponseOutlet):
     def __repr__(self) -> str:
         state = "answered" if self.answered else "no frame yet" if self.sse is None else repr(self.sse)
         return f"<StatelessOutlet {state}>"
+
+    @property
+    def http_request(self) -> Request:
+        """The POST."""
+        return self._exchange.request
 
     def begin(self, handler: ServerHandler, arrival: Arrival, principal: str | None) -> None:
         """Serves a request. A client that leaves cancels it (MCP 2026-07-28, Streamable HTTP, Cancellation).

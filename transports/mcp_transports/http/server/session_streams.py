@@ -256,13 +256,14 @@ class CallStream(SessionStream):
     A POST that stays unanswered for too long gets its stream before the first frame.
     """
 
-    __slots__ = ("_exchange", "quiet")
+    __slots__ = ("_exchange", "http_request", "quiet")
 
     def __init__(self, session: StreamOwner, exchange: HttpExchange) -> None:
         super().__init__(session)
         # The POST, while it is not answered.
         self._exchange: HttpExchange | None = exchange
         self.quiet = False
+        self.http_request = exchange.request
         exchange.response.on_gone = self._left
         session.streams.add(self)
         self._await_silence()

@@ -123,6 +123,8 @@ class HttpSession:
             if arrival.requests:
                 stream = JsonCallStream if self.settings.json_replies else CallStream
                 self.engine.deliver(arrival, stream(self, exchange))
+                # The stream keeps the request for its calls, which may be long. Its body was decoded.
+                exchange.request.body = b""
             else:
                 self.engine.deliver(arrival, self.standalone)
                 exchange.answer(202)

@@ -1,0 +1,53 @@
+"""Asks the client of a session by requests, while the call that asks waits for the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mcp_actors._actors.inbound_call import InboundCall
+from mcp_actors._server.client_requests import read_answer
+from mcp_actors._server.scope import ServerScope
+from mcp_actors.types import ElicitResult, ElicitUrlParams, InputRequest, InputResponse
+
+__all__ = ["ask_by_requests"]
+
+
+async def ask_by_requests(
+    call: InboundCall, scope: ServerScope, questions: Mapping[str, InputRequest]
+) -> dict[str, Any]:
+    """Sends one question after the other, each for at most `Limits.ask_timeout` seconds, and returns the answers.
+
+    Cancelled, it sends a cancellation of the question that is not answered yet. Raises what `Context.ask` raises.
+    """
+    answers: dict[str, Any] = {}
+    for key, each in questions.items():
+        if isinstance(each, ElicitUrlParams) and each.elicitation_id is not None:
+            answers[key] = await _send_to_url(call, scope, each, each.elicitation_id)
+        else:
+            answers[key] = await _answer(call, scope, each)
+    return answers
+
+
+async def _answer(call: InboundCall, scope: ServerScope, question: InputRequest) -> InputResponse:
+    seconds, era = scope.limits.ask_timeout, call.invocation.era
+    raw = await call.ask(question.method, era.unstructure(question), idle=seconds, cap=seconds)
+    return read_answer(question, raw, era)
+
+
+async def _send_to_url(
+    call: InboundCall, scope: ServerScope, question: ElicitUrlParams, id: str
+) -> InputResponse:
+    """Asks for a visit to a URL. Once that is agreed to, the client can be told of its end by the id."""
+    session = scope.session_of(call.owner)
+    if session is not None:
+        # Before the answer, since the person may be done before the client says that they have begun.
+        scope.elicitations.begin(id, session)
+    agreed = False
+    try:
+        answer = await _answer(call, scope, question)
+        agreed = isinstance(answer, ElicitResult) and answer.action == "accept"
+        return answer
+    finally:
+        if not agreed:
+            scope.elicitations.forget(id)

@@ -1,0 +1,132 @@
+"""A client's session, seen from functions: what they keep in it, and what they tell its client outside of any call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, TypeVar, cast
+
+import trio
+
+from mcp_actors._actors.dispatcher import Dispatcher
+from mcp_actors._eras.changes import EventKind
+from mcp_actors._eras.legacy.session_state import LegacySessionState
+from mcp_actors._wire.codec import encode_notification
+from mcp_actors.abc import Frame
+from mcp_actors.errors import LocalProtocolError
+from mcp_actors.types import LOGGING_LEVELS, LoggingLevel, ServerCapabilities
+
+__all__ = ["PeerSession", "is_wanted"]
+
+T = TypeVar("T")
+
+_RANK: dict[str, int] = {level: rank for rank, level in enumerate(LOGGING_LEVELS)}
+_ELICITATION_COMPLETE = "notifications/elicitation/complete"
+
+
+def is_wanted(level: str, wanted: str | None) -> bool:
+    """Whether a client that wants messages of ``wanted`` and above is sent one of ``level``.
+
+    Raises:
+        LocalProtocolError: There is no such level.
+    """
+    if level not in _RANK:
+        raise LocalProtocolError(f"no such level: {level!r}; use one of {', '.join(LOGGING_LEVELS)}")
+    return wanted is not None and _RANK[level] >= _RANK.get(wanted, 0)
+
+
+class PeerSession:
+    """One session of a client, seen from functions; ``ctx.session`` of each call in it.
+
+    It lives as long as the session, or as the connection that carries one, and frees what is kept in it when that ends.
+    It may be held and used outside of calls, in the event loop's thread.
+    """
+
+    __slots__ = ("_dispatcher", "_kept", "_legacy", "list_kinds")
+
+    def __init__(self, dispatcher: Dispatcher, legacy: LegacySessionState) -> None:
+        self._dispatcher = dispatcher
+        self._legacy = legacy
+        self._kept: dict[Any, Any] = {}
+        self.list_kinds: frozenset[EventKind] = frozenset()
+        """The lists of which the client was told that it is notified of their changes."""
+
+    def __repr__(self) -> str:
+        return f"<PeerSession {self.name} keeps {len(self._kept)}>"
+
+    @property
+    def name(self) -> str:
+        """The name of the session in the log and in `Server.tree`."""
+        return self._dispatcher.name
+
+    def get(self, make: Callable[[], T]) -> T:
+        """Returns the object of this session that ``make`` made, which is called at first use.
+
+        ``ctx.session.get(Cart)`` is the session's one ``Cart``, and a type checker knows it. Nothing is kept for
+        sessions that never ask. What is kept is dropped, and not closed, when the session ends.
+
+        Args:
+            make: A class, or a function without parameters. It is the key, too: the same one finds the same object.
+
+        Raises:
+            Exception: What ``make`` raises; then nothing is kept.
+        """
+        if make not in self._kept:
+            self._kept[make] = make()
+        return cast(T, self._kept[make])
+
+    def log(self, level: LoggingLevel, data: Any, logger: str | None = None) -> None:
+        """Sends a log message to this client outside of any call, if it wants messages of this level. Never waits.
+
+        MCP 2025-11-25, Logging. It must hold no secrets. It is dropped when the client reads too slowly to have room
+        for it, has no stream open on which it could come, is not past its handshake, or has no legacy session.
+
+        Args:
+            level: One of `mcp_actors.types.LOGGING_LEVELS`.
+            data: Any JSON value.
+            logger: The name of the part of the server that logs.
+
+        Raises:
+            LocalProtocolError: There is no such level, or the message is longer than the connection carries.
+            TypeError, ValueError: JSON cannot hold ``data``.
+        """
+        if is_wanted(level, self._legacy.wanted_log_level):
+            params = {"level": level, "data": data}
+            self._send_now(
+                "notifications/message", params if logger is None else {**params, "logger": logger}
+            )
+
+    def elicitation_complete(self, elicitation_id: str) -> bool:
+        """Tells this client that the person has finished at the URL of an elicitation. Never waits.
+
+        MCP 2025-11-25, Elicitation, Completion Notifications for URL Mode Elicitation.
+
+        Args:
+            elicitation_id: The id of the elicitation.
+
+        Returns:
+            Whether it was sent: false for clients whose revision does not have it, and after the session's end.
+        """
+        era = self._legacy.era
+        if era is None or _ELICITATION_COMPLETE not in era.server_notifications:
+            return False
+        return self._send_now(_ELICITATION_COMPLETE, {"elicitationId": elicitation_id})
+
+    def declared(self, capabilities: ServerCapabilities) -> None:
+        """Takes note of what the client was told in its handshake: it is notified of changes of nothing else."""
+        self.list_kinds = frozenset(_list_kinds(capabilities))
+
+    def _send_now(self, method: str, params: dict[str, Any]) -> bool:
+        carrier = self._dispatcher.carrier
+        if carrier is not None:
+            with suppress(trio.BrokenResourceError):
+                return carrier.outlet.send_nowait(Frame(encode_notification(method, params), method=method))
+        return False
+
+
+def _list_kinds(capabilities: ServerCapabilities) -> Iterable[EventKind]:
+    kinds: tuple[EventKind, ...] = ("tools", "prompts", "resources")
+    for kind in kinds:
+        feature = getattr(capabilities, kind)
+        if feature is not None and feature.list_changed:
+            yield kind
