@@ -189,13 +189,14 @@ async def test_probe_and_initialize_end_without_a_message() -> None:
         assert methods == ["server/discover", "initialize"]
 
 
-async def test_a_pinned_modern_client_does_not_wait_longer_than_the_probe() -> None:
+async def test_a_pinned_modern_client_gives_a_slow_server_its_whole_timeout() -> None:
+    """It has nothing else to try after the silence."""
     async with raw_server() as server:
         with pytest.raises(CallTimeout) as caught:
-            async with Client(server.transport, era="modern", probe_timeout=5):
+            async with Client(server.transport, era="modern", probe_timeout=5, timeout=20):
                 raise AssertionError
         assert caught.value.method == "server/discover"
-        assert trio.current_time() == 5
+        assert trio.current_time() == 20
 
 
 async def test_progress_before_the_answer_to_initialize_does_not_disturb() -> None:
