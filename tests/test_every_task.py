@@ -408,7 +408,7 @@ async def test_a_crash_in_a_server_costs_what_the_table_says(crash: str, tmp_pat
     assert [each for one in observed for each in one.complaints()] == []
     # Were none of these there, the test would not see what it is for.
     assert {each.row.name for each in observed} >= {
-        "drain", "link", "call", "clock", "poller", "ticker", "accept", "connection", "session", "transport"
+        "beats", "drain", "link", "call", "clock", "poller", "ticker", "accept", "connection", "session", "transport"
     }  # fmt: skip
 
 

@@ -34,6 +34,7 @@ class ReportedCall(Protocol):
     """A call that was made with a progress token, seen from its reports."""
 
     outlet: Outlet
+    started: float
     state: str
 
     @property
@@ -137,7 +138,8 @@ class Beats:
         self._interval = interval
         # In the order in which they are due, because all of them are due after the same time.
         self._watched: dict[ProgressReports, None] = {}
-        self._has_watched = trio.Event()
+        # What the task waits for while there is no call to watch.
+        self._has_watched: trio.Event | None = None
 
     def __repr__(self) -> str:
         return f"<Beats of {len(self._watched)} calls, every {self._interval:g} s>"
@@ -146,10 +148,11 @@ class Beats:
         """Returns what reports the progress of ``call``, with beats until `ProgressReports.stop`."""
         reports = ProgressReports(self, call, token)
         if self._interval:
-            reports.due = trio.current_time() + self._interval
+            reports.due = call.started + self._interval
             self._watched[reports] = None
-            if len(self._watched) == 1:
+            if self._has_watched is not None:
                 self._has_watched.set()
+                self._has_watched = None
         return reports
 
     def postpone(self, reports: ProgressReports) -> None:

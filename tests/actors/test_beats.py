@@ -234,6 +234,7 @@ class Sent:
     def __init__(self) -> None:
         self.id: Any = 1
         self.state = "running"
+        self.started = trio.current_time()
         self.longest = 10_000
         self.frames: list[Frame] = []
         self.outlet: Any = self
