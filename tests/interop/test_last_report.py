@@ -20,7 +20,7 @@ from .servers import DRIVERS, PATHS, Launch, Served
 
 CALLS = int(os.environ.get("MCP_ACTORS_CALLS", "60"))
 LIMIT = 60 + CALLS * 0.2  # seconds for one row; a call takes some milliseconds
-SERVER = [sys.executable, str(DRIVERS / "reporting_server.py")]
+SERVER = [sys.executable, "-m", "mcp_actors", "serve", str(DRIVERS / "reporting_server.py")]
 ROWS = [
     ("sdk", "legacy", "stdio"),
     ("client", "legacy", "stdio"),
@@ -41,7 +41,7 @@ def address(binding: str) -> Iterator[list[str]]:
         return
     scheme = "ws" if binding == "ws" else "http"
     listening = f"{scheme}://127.0.0.1:0{PATHS['ws' if binding == 'ws' else 'http']}"
-    served = Served(Launch([*SERVER, listening], r"^serving .*:(\d+)/(?:mcp|ws)$"))
+    served = Served(Launch([*SERVER, "--listen", listening], r"^serving .*:(\d+)/(?:mcp|ws)$"))
     try:
         yield [f"{scheme}://127.0.0.1:{served.port()}{PATHS[binding]}"]
     finally:

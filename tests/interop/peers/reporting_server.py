@@ -1,11 +1,6 @@
-"""A server of ours whose tool reports and returns in the same turn, for the tests of the last report.
-
-Usage: reporting_server.py [URL]; without one over stdio.
-"""
+"""A server of ours whose tool reports and returns in the same turn, for the tests of the last report."""
 
 from __future__ import annotations
-
-import sys
 
 from mcp_actors import Context, Server
 
@@ -18,7 +13,3 @@ async def report(ctx: Context, times: int) -> str:
     for number in range(1, times + 1):
         await ctx.progress(number, times)
     return f"reported {times} times"
-
-
-if __name__ == "__main__":
-    server.run(*sys.argv[1:])

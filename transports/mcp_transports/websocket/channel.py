@@ -130,7 +130,7 @@ class WebSocketChannel(BufferedChannel):
         ]
         if protocol.has_control_to_send:
             self._writer.flush_soon()
-        if self._ponged:
+        if protocol.pings.queued and self._ponged:
             self._ponged.unpark_all()
         if protocol.state is WebSocketState.CLOSED:
             # After a broken rule the peer may still be sending: what it sends is read, and dropped by the protocol.

@@ -137,11 +137,6 @@ class Pings:
     def __init__(self) -> None:
         self.queued = self.sent = self.answered = 0
 
-    @property
-    def waiting(self) -> bool:
-        """Whether one is queued and not sent."""
-        return self.queued > self.sent
-
     def pong(self, payload: bytes) -> None:
         """Takes a pong; one that nobody asked for is no mistake (section 5.5.3)."""
         number = int.from_bytes(payload) if len(payload) == _PING_BYTES else 0
@@ -313,7 +308,8 @@ class WebSocketProtocol:
     @property
     def has_control_to_send(self) -> bool:
         """Whether `control_to_send` would return any bytes."""
-        return self._close_is_queued or self.pings.waiting or self._pong is not None
+        pings = self.pings
+        return self._close_is_queued or pings.queued != pings.sent or self._pong is not None
 
     def control_to_send(self) -> bytes:
         """Returns the control frames that are queued, to be written in front of every message that is encoded later."""
@@ -326,7 +322,7 @@ class WebSocketProtocol:
             data = self._control(Opcode.PONG, self._pong)
             self._pong = None
         pings = self.pings
-        if pings.waiting:
+        if pings.queued != pings.sent:
             # One answer is enough for several.
             data += self._control(Opcode.PING, pings.queued.to_bytes(_PING_BYTES))
             pings.sent = pings.queued
