@@ -100,10 +100,8 @@ class OutboundCalls:
             id = self._last_id = self._last_id + 1
         on_progress, more = options.on_progress, options.meta
         if self.meta or more or on_progress or options.wants_progress:
-            # What the engine itself says comes last, so that a caller neither passes for another client nor takes the
-            # reports of another call.
+            # What the engine itself says comes last, so that no caller passes for another client.
             meta = {**params.get("_meta", {}), **(more or {}), **self.meta}
-            meta.pop("progressToken", None)
             if on_progress or options.wants_progress:
                 meta["progressToken"] = id
             params = {**params, "_meta": meta}

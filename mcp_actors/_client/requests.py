@@ -284,7 +284,7 @@ def call_options(
 
 
 def callers_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what a caller may add to a request's ``_meta``: all but what says who sends it in which revision."""
+    """Returns what a caller may add to a request's ``_meta``: all but what is the engine's own."""
     return {key: value for key, value in meta.items() if key not in ENVELOPE}
 
 

@@ -41,6 +41,11 @@ def make_server(seen: list[Any]) -> Server:
         await ctx.progress(1)
         return "seen"
 
+    @server.method("acme/report")
+    async def report(params: dict[str, Any], ctx: Context) -> dict[str, Any]:
+        await ctx.progress(1)
+        return {}
+
     return server
 
 
@@ -57,7 +62,7 @@ async def test_a_callers_token_never_takes_the_reports_of_another_call(version: 
     reports: list[Progress] = []
     async with Client(make_server([]), era=version) as client:
         await client.call_tool("look", meta=FORGED, on_progress=reports.append)
-        await client.call_tool("look", meta=FORGED)
+        await client.request("acme/report", {"_meta": {"progressToken": 5}})
         assert client.tree().counters.late == 0
     assert [report.progress for report in reports] == [1]
 

@@ -18,8 +18,9 @@ CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
 LOG_LEVEL = "io.modelcontextprotocol/logLevel"
 
-# By these a server tells who sends a request in which revision: never what a caller adds to one.
-ENVELOPE = frozenset({VERSION, CAPABILITIES, CLIENT_INFO})
+# The engine's own members of a request, never what a caller adds to one: by them a server tells who sends it in which
+# revision, and by the token the engine tells whose reports of progress arrive.
+ENVELOPE = frozenset({VERSION, CAPABILITIES, CLIENT_INFO, "progressToken"})
 
 # In results.
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
