@@ -83,6 +83,9 @@ class Server(Registration):
             allows it.
         extensions: Declared as they are under ``capabilities.extensions``.
         experimental: Declared as they are under ``capabilities.experimental``.
+        mask_errors: Whether clients are sent a reference in place of the text of an exception that a function raises;
+            the log has both. By default only clients that the transport has authenticated are, as they belong to
+            others than whoever runs the server. A `ToolError` is always sent as it is.
 
     Raises:
         ValueError: ``versions`` is empty or has an unknown version, or ``state_key`` is too short.
@@ -107,6 +110,7 @@ class Server(Registration):
         cache_scope: CacheScope = "private",
         extensions: Mapping[str, Any] | None = None,
         experimental: Mapping[str, Any] | None = None,
+        mask_errors: bool | None = None,
     ) -> None:
         unknown = set(versions) - set(VERSIONS)
         if unknown or not versions:
@@ -132,6 +136,7 @@ class Server(Registration):
         )
         super().__init__(Features(bus, page_size, extensions, experimental), bus)
         self._lifespan = lifespan
+        self._mask_errors = mask_errors
         self._sealer = StateSealer(state_key or secrets.token_bytes(32))
         stamp = stamp_of(self.info, ttl_ms, cache_scope)
         self._runtime = ServerRuntime(name, self.limits, self.versions, self._features, bus, stamp)
@@ -225,10 +230,10 @@ class Server(Registration):
     @asynccontextmanager
     async def _scope(self) -> AsyncIterator[ServerScope]:
         if self._lifespan is None:
-            yield ServerScope(self, None, self._sealer, self.limits)
+            yield ServerScope(self, None, self._sealer, self.limits, self._mask_errors)
         else:
             async with self._lifespan(self) as state:
-                yield ServerScope(self, state, self._sealer, self.limits)
+                yield ServerScope(self, state, self._sealer, self.limits, self._mask_errors)
 
     # -- watching --------------------------------------------------------------------------------------------------
 

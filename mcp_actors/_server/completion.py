@@ -10,6 +10,7 @@ from typing import Any, Literal
 import attrs
 import trio
 
+from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.signature import injected_parameter
 from mcp_actors._server.handler import Continuation, Handler, Invoked, string_param
 from mcp_actors._server.invoke import Function, function
@@ -178,14 +179,14 @@ def _completion(found: Any) -> Completion:
         total = len(found.values) if found.total is None else found.total
         return attrs.evolve(found, values=found.values[:MAX_VALUES], total=total, has_more=True)
     if isinstance(found, str) or not isinstance(found, Iterable):
-        raise TypeError(f"a completion returned {type(found).__name__}; it returns strings or a Completion")
+        raise InvalidResult(f"{type(found).__name__}; a completion returns strings or a Completion")
     return _first(found)
 
 
 def _first(found: Iterable[Any]) -> Completion:
     values = list(islice(found, MAX_VALUES + 1))
     if not all(isinstance(value, str) for value in values):
-        raise TypeError("a completion returned values that are no strings")
+        raise InvalidResult("values that are no strings")
     if len(values) <= MAX_VALUES:
         return Completion(values, len(values), False)
     return Completion(values[:MAX_VALUES], len(found) if isinstance(found, Sized) else None, True)

@@ -31,6 +31,8 @@ class ToolOptions(PromptOptions, total=False):
     """A raw JSON Schema: the function takes one dict."""
     output_schema: Mapping[str, Any]
     """Replaces what the return type says."""
+    timeout: float
+    """Seconds after which a call is cancelled; without it the tool may take as long as its client waits."""
 
 
 class ResourceOptions(PromptOptions, total=False):

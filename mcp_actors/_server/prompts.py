@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 
+from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.signature import InvalidArguments, read_signature
 from mcp_actors._server.content import as_blocks
 from mcp_actors._server.handler import Continuation, Handler, Invoked, string_param
@@ -140,8 +141,7 @@ def _result(value: Any, prompt: Prompt) -> GetPromptResult:
         elif isinstance(item, PromptMessage):
             messages.append(item)
         else:
-            raise TypeError(
-                f"prompt {prompt.name!r} returned {type(item).__name__}; "
-                "a prompt returns strings, content blocks, PromptMessages or a GetPromptResult"
+            raise InvalidResult(
+                f"{type(item).__name__}; a prompt returns strings, content blocks, PromptMessages or a GetPromptResult"
             )
     return GetPromptResult(messages, prompt.description)

@@ -133,7 +133,7 @@ class Registration:
 
         It is ``async def f(params: dict[str, Any], ctx: Context) -> dict[str, Any]``. It raises
         `~mcp_actors.errors.RpcError` to answer with an error of its own; for any other exception the client is sent
-        -32603 without its text.
+        -32603 with its text, unless ``mask_errors`` of the server masks it.
 
         Args:
             name: The method, as clients send it.
@@ -166,8 +166,9 @@ class Registration:
 
         The input schema comes from the function's type hints, the output schema from its return type, the description
         from its docstring. An ``async def`` is awaited; a plain ``def`` runs in one of 40 worker threads, which a
-        cancelled call abandons. A `ToolError` is shown to the model; for any other exception the client is sent -32603
-        without its text.
+        cancelled call abandons. A `ToolError` is shown to the model as it is. For any other exception but an
+        `~mcp_actors.errors.RpcError`, which is sent as a JSON-RPC error, the model is shown the tool's name and the
+        exception, unless ``mask_errors`` of the server masks it.
 
         Args:
             function: Takes the arguments by name, and the `Context` in a parameter that is annotated with it.
@@ -176,7 +177,8 @@ class Registration:
                 ``_meta``; ``inline=True`` runs a sync function on the event loop instead of in a thread, for functions
                 that take microseconds and never block; ``input_schema``, a JSON Schema with ``type: object``, makes
                 the function take the arguments as one dict; ``output_schema``, a JSON Schema, replaces the one of the
-                return type.
+                return type; ``timeout``, in seconds, none by default, cancels a call that takes longer (a function in
+                a worker thread runs on, and its result is dropped) and tells the model so.
 
         Raises:
             TypeError: The signature cannot be used, or the function has no name of its own and none is given.

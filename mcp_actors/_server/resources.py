@@ -8,6 +8,7 @@ from typing import Any, Unpack
 
 import attrs
 
+from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.signature import InvalidArguments, read_signature
 from mcp_actors._server.handler import Continuation, Handler, Invoked, string_param
 from mcp_actors._server.invoke import Function, function, name_of
@@ -276,6 +277,9 @@ def _contents(value: Any, uri: str, entry: _ResourceEntry) -> TextResourceConten
         blob = base64.b64encode(value).decode("ascii")
         return BlobResourceContents(uri, blob, mime_type or "application/octet-stream")
     if value is None:
-        raise TypeError(f"resource {entry.key!r} returned None; raise ResourceNotFound when there is nothing")
-    text = encode_value(entry.encode(value)).decode()
+        raise InvalidResult("None; raise ResourceNotFound when there is nothing")
+    try:
+        text = encode_value(entry.encode(value)).decode()
+    except Exception as error:
+        raise InvalidResult(str(error)) from error
     return TextResourceContents(uri, text, mime_type or "application/json")

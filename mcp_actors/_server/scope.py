@@ -22,6 +22,8 @@ class ServerScope:
     state: Any
     sealer: StateSealer
     limits: Limits
+    mask_errors: bool | None
+    """See `Server`."""
 
     def recorded_answers(self, invocation: Invocation) -> dict[str, Any]:
         """The answers of all rounds so far: those sealed in the state and those that came with this retry.
