@@ -1,11 +1,13 @@
 """The `Context` of a call, which a tool, resource or prompt function takes by annotating a parameter with it.
 
-Beside it this module has the types of its attributes: the client (`Peer`) and the protocol revision (`Era`).
+`SyncContext` is the same for functions without ``async``. Beside them this module has the types of their attributes:
+the client (`Peer`) and the protocol revision (`Era`).
 """
 
 from __future__ import annotations
 
 from mcp_actors._eras.era import Era, EraName, Peer
 from mcp_actors._server.context import Context
+from mcp_actors._server.sync_context import SyncContext
 
-__all__ = ["Context", "Era", "EraName", "Peer"]
+__all__ = ["Context", "Era", "EraName", "Peer", "SyncContext"]

@@ -9,7 +9,7 @@ import secrets
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 import trio
 
@@ -25,6 +25,7 @@ from mcp_actors._exception_groups import one_error
 from mcp_actors._gc import rare_full_passes
 from mcp_actors._server.dispatch import CallNext, Middleware, lifecycle_handlers, stamp_of
 from mcp_actors._server.features import Features
+from mcp_actors._server.frames import LineNamed
 from mcp_actors._server.registration import Registration
 from mcp_actors._server.runtime import ServerRuntime, ServerStatistics
 from mcp_actors._server.scope import ServerScope
@@ -88,7 +89,9 @@ class Server(Registration):
             others than whoever runs the server. A `ToolError` is always sent as it is.
 
     Raises:
-        ValueError: ``versions`` is empty or has an unknown version, or ``state_key`` is too short.
+        TypeError: ``name`` is no string, or ``versions`` is one.
+        ValueError: ``versions`` is empty or has an unknown version, ``state_key`` is too short, ``page_size`` is less
+            than 1, ``ttl_ms`` is negative, or ``cache_scope`` is neither of the two.
     """
 
     def __init__(
@@ -112,9 +115,9 @@ class Server(Registration):
         experimental: Mapping[str, Any] | None = None,
         mask_errors: bool | None = None,
     ) -> None:
-        unknown = set(versions) - set(VERSIONS)
-        if unknown or not versions:
-            raise ValueError(f"unknown protocol versions {sorted(unknown)}; known: {', '.join(VERSIONS)}")
+        with LineNamed():
+            _check_settings(name, versions, page_size, ttl_ms, cache_scope)
+            self._sealer = StateSealer(state_key or secrets.token_bytes(32))
         self.name = name
         self.info = Implementation(
             name,
@@ -137,7 +140,6 @@ class Server(Registration):
         super().__init__(Features(bus, page_size, extensions, experimental), bus)
         self._lifespan = lifespan
         self._mask_errors = mask_errors
-        self._sealer = StateSealer(state_key or secrets.token_bytes(32))
         stamp = stamp_of(self.info, ttl_ms, cache_scope)
         self._runtime = ServerRuntime(name, self.limits, self.versions, self._features, bus, stamp)
         self._features.handlers.update(
@@ -240,3 +242,25 @@ class Server(Registration):
     def tree(self) -> ServerStatistics:
         """Returns a snapshot of everything that runs: sessions, calls in flight with age and method, queue lengths."""
         return self._runtime.statistics()
+
+
+def _check_settings(
+    name: object, versions: Sequence[str], page_size: object, ttl_ms: object, cache_scope: object
+) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f'{name!r} is no name: write Server("NAME")')
+    if isinstance(versions, str):
+        raise TypeError(f"versions={versions!r}: write a list, versions=[{versions!r}]")
+    unknown = set(versions) - set(VERSIONS)
+    if unknown or not versions:
+        raise ValueError(f"unknown protocol versions {sorted(unknown)}; known: {', '.join(VERSIONS)}")
+    if not _is_whole(page_size) or page_size < 1:
+        raise ValueError(f"page_size={page_size!r}: write how many entries a page has, 1 or more")
+    if not _is_whole(ttl_ms) or ttl_ms < 0:
+        raise ValueError(f"ttl_ms={ttl_ms!r}: write a number of milliseconds, or 0 to promise nothing")
+    if cache_scope not in ("private", "public"):
+        raise ValueError(f'cache_scope={cache_scope!r}: write "private" or "public"')
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -28,8 +28,9 @@ from mcp_actors._schema.convert import (
 )
 from mcp_actors._schema.docstrings import read_docstring
 from mcp_actors._schema.explain import Problem, json_type
-from mcp_actors._schema.fields import NO_DEFAULT, TypeField, read_hints, strip
+from mcp_actors._schema.fields import NO_DEFAULT, TypeField, strip
 from mcp_actors._schema.generate import SchemaWriter, root_schema
+from mcp_actors._schema.injection import check_receiver, function_hints, injected_parameter
 from mcp_actors._schema.pydantic_types import (
     PydanticType,
     has_pydantic_metadata,
@@ -40,7 +41,7 @@ from mcp_actors._schema.validate import Validator, compile_schema
 from mcp_actors.types import CallToolResult
 from mcp_actors.types.content import BLOCKS
 
-__all__ = ["InvalidArguments", "JsonType", "Signature", "injected_parameter", "read_signature"]
+__all__ = ["InvalidArguments", "JsonType", "Signature", "read_signature"]
 
 # A model corrects a few things at a time, and a long answer costs it tokens.
 MAX_PROBLEMS = 20
@@ -118,7 +119,7 @@ def read_signature(call: Callable[..., Any], *, injected: type, raw: bool = Fals
         TypeError: if arguments given by name cannot fill the parameters, and for types without a form in JSON.
     """
     where = getattr(call, "__qualname__", None) or repr(call)
-    hints = _hints(call)
+    hints = function_hints(call)
     parameters, injected_name = _parameters(call, hints, injected, where)
     docstring = read_docstring(_doc(call))
     if raw:
@@ -127,15 +128,6 @@ def read_signature(call: Callable[..., Any], *, injected: type, raw: bool = Fals
         schema, bind = _typed_bind(parameters, hints, docstring.parameters, where)
     returned = hints.get("return", Any)
     return Signature(schema, bind, docstring.description, injected_name, returned, where)
-
-
-def injected_parameter(call: Callable[..., Any], injected: type) -> str | None:
-    """Returns the name of the parameter that takes the context, if there is one. Raises `TypeError` for two of them."""
-    hints = _hints(call)
-    named = [name for name, hint in hints.items() if name != "return" and _is_injected(hint, injected)]
-    if len(named) > 1:
-        raise TypeError(f"{call!r} takes the context twice: {' and '.join(named)}")
-    return named[0] if named else None
 
 
 @attrs.define(init=False)
@@ -149,14 +141,6 @@ class JsonType:
 
     def __init__(self, tp: Any) -> None:
         self.schema = root_schema(tp, output=False)
-
-
-def _hints(call: Callable[..., Any]) -> dict[str, Any]:
-    while isinstance(call, functools.partial):
-        call = call.func
-    if not isinstance(call, type) and not hasattr(call, "__annotations__") and hasattr(call, "__call__"):  # noqa: B004
-        call = type(call).__call__
-    return read_hints(call) if hasattr(call, "__annotations__") else {}
 
 
 def _doc(call: Callable[..., Any]) -> str | None:
@@ -175,6 +159,7 @@ def _parameters(
     Raises `TypeError` for a parameter that cannot be given by name.
     """
     injected_name = injected_parameter(call, injected)
+    check_receiver(call, where)
     found = []
     for each in inspect.signature(call).parameters.values():
         if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
@@ -195,14 +180,6 @@ def _parameters(
         if each.name != injected_name:
             found.append(each)
     return found, injected_name
-
-
-def _is_injected(hint: Any, injected: type) -> bool:
-    bare, _ = strip(hint)
-    if typing.get_origin(bare) in (typing.Union, types.UnionType):
-        return any(_is_injected(each, injected) for each in typing.get_args(bare))
-    cls = typing.get_origin(bare) or bare
-    return isinstance(cls, type) and issubclass(cls, injected)
 
 
 def _raw_bind(parameters: list[inspect.Parameter], where: str) -> Bind:

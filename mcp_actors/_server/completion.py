@@ -11,9 +11,9 @@ import attrs
 import trio
 
 from mcp_actors._actors.responses import InvalidResult
-from mcp_actors._schema.signature import injected_parameter
+from mcp_actors._schema.injection import injected_parameter
 from mcp_actors._server.handler import Continuation, Handler, Invoked, string_param
-from mcp_actors._server.invoke import Function, function
+from mcp_actors._server.invoke import ForSync, Function, function
 from mcp_actors._server.prompts import Prompts
 from mcp_actors._server.resources import Resources
 from mcp_actors._server.text_arguments import TextArgument
@@ -42,9 +42,16 @@ class Completions:
     """
 
     def __init__(
-        self, *, injected: type, limiter: trio.CapacityLimiter, prompts: Prompts, resources: Resources
+        self,
+        *,
+        injected: type,
+        for_sync: ForSync,
+        limiter: trio.CapacityLimiter,
+        prompts: Prompts,
+        resources: Resources,
     ) -> None:
         self._injected = injected
+        self._for_sync = for_sync
         self._limiter = limiter
         self._prompts = prompts
         self._resources = resources
@@ -81,7 +88,12 @@ class Completions:
             )
         injected_name = injected_parameter(call, self._injected)
         ready = function(
-            call, injected_name=injected_name, inline=inline, limiter=self._limiter, draw=_completion
+            call,
+            injected_name=injected_name,
+            for_sync=self._for_sync,
+            inline=inline,
+            limiter=self._limiter,
+            draw=_completion,
         )
         self._entries[key] = _CompletionEntry(_parameters(call, injected_name), ready)
 

@@ -19,8 +19,6 @@ A masked text has a random reference, which is in the log as well, in place of t
 from __future__ import annotations
 
 import secrets
-import sys
-from types import TracebackType
 from typing import Any
 
 import trio
@@ -28,6 +26,7 @@ import trio
 from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._exception_groups import sole_cause
+from mcp_actors._server.frames import passes_through, users_frames
 from mcp_actors.errors import INTERNAL_ERROR, RpcError, ToolError
 from mcp_actors.logging import log
 from mcp_actors.types import CallToolResult, TextContent
@@ -44,9 +43,6 @@ MAX_GROUP = 5
 # The feature that answers a method; its name is the key under which the log has the target, too.
 _FEATURES = {"tools/call": "tool", "prompts/get": "prompt", "resources/read": "resource"}
 
-# The packages whose frames say nothing about the user's function, and those within them that are the user's.
-_ENGINE = frozenset({"mcp_actors", "mcp_transports", "trio", "outcome", "attr", "attrs", "msgspec"})
-_USERS = ("mcp_actors.examples", "mcp_actors.simulate", "mcp_actors.testing")
 # Where functions of the user are called: what one raises that is written in C has no frame of its own.
 _CALLS = "mcp_actors._server.invoke"
 
@@ -88,8 +84,7 @@ def answer_to(call: InboundCall, error: BaseException, mask: bool | None) -> Any
         log.warning("a tool ran out of its time", **details)
         return failed(error)
     reference = secrets.token_hex(4)
-    traceback = _users_frames(error.__traceback__)
-    log.error("handler failed", **details, reference=reference, exc_info=(type(error), error, traceback))
+    log.error("handler failed", **details, reference=reference, **_logged(error))
     name = f"{feature} {target}" if feature not in (None, "tool") else target or method
     if mask or (mask is None and call.invocation.principal is not None):
         text = f"{name}: failed; the server's operator finds the reason under the reference {reference}"
@@ -98,6 +93,16 @@ def answer_to(call: InboundCall, error: BaseException, mask: bool | None) -> Any
     if feature == "tool":
         return CallToolResult([TextContent(text)], is_error=True)
     return RpcError(INTERNAL_ERROR, text)
+
+
+def _logged(error: BaseException) -> dict[str, Any]:
+    """The members of the log line that say what was raised, the engine's frames before the user's left out."""
+    raised = error.__cause__ or error if isinstance(error, InvalidResult) else error
+    traceback = users_frames(raised.__traceback__)
+    if isinstance(error, InvalidResult) and traceback is None:
+        # No frame leads to the function, which has returned.
+        return {"error": _summary(error)}
+    return {"exc_info": (type(raised), raised, traceback or raised.__traceback__)}
 
 
 def _target(call: InboundCall) -> str:
@@ -147,36 +152,9 @@ def _cut(text: str, length: int) -> str:
 
 
 def _is_users(error: BaseException) -> bool:
-    """Whether a function of the user raised it, or returned what cannot be sent: nothing else is told to clients."""
+    """Whether a function of the user raised it, or returned what cannot be sent: clients are told of nothing else."""
     if isinstance(error, InvalidResult | OutOfTime):
         return True
     if isinstance(error, BaseExceptionGroup) and any(map(_is_users, error.exceptions)):
         return True
-    traceback = error.__traceback__
-    while traceback is not None:
-        if _module(traceback) == _CALLS or _is_users_frame(traceback):
-            return True
-        traceback = traceback.tb_next
-    return False
-
-
-def _users_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """The traceback from the first frame of the user's on, or all of it if there is none."""
-    each = traceback
-    while each is not None:
-        if _is_users_frame(each):
-            return each
-        each = each.tb_next
-    return traceback
-
-
-def _is_users_frame(traceback: TracebackType) -> bool:
-    module = _module(traceback)
-    package = module.partition(".")[0]
-    if package in _ENGINE:
-        return module.startswith(_USERS)
-    return package not in sys.stdlib_module_names
-
-
-def _module(traceback: TracebackType) -> str:
-    return str(traceback.tb_frame.f_globals.get("__name__", ""))
+    return users_frames(error.__traceback__) is not None or passes_through(error.__traceback__, _CALLS)

@@ -66,7 +66,13 @@ class Prompts(Registry[_PromptEntry]):
             icons=list(icons) or None,
             meta=None if meta is None else dict(meta),
         )
-        ready = function(call, injected_name=signature.injected_name, inline=inline, limiter=self._limiter)
+        ready = function(
+            call,
+            injected_name=signature.injected_name,
+            for_sync=self._for_sync,
+            inline=inline,
+            limiter=self._limiter,
+        )
         by_name = {argument.name: argument for argument in arguments}
         self.insert(_PromptEntry(name, self.next_serial(), prompt, by_name, signature.bind, ready))
         return prompt

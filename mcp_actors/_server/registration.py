@@ -8,9 +8,11 @@ from typing import Any, TypeVar, Unpack, overload
 from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._server.dispatch import Middleware
 from mcp_actors._server.features import Features
-from mcp_actors._server.options import PromptOptions, ResourceOptions, ToolOptions
+from mcp_actors._server.frames import LineNamed
+from mcp_actors._server.invoke import check_async
+from mcp_actors._server.options import PromptOptions, ResourceOptions, ToolOptions, check_options
 from mcp_actors._server.prompts import Prompts
-from mcp_actors._server.resources import Resources
+from mcp_actors._server.resources import Resources, check_uri
 from mcp_actors._server.tools import Tools
 from mcp_actors.types import ServerCapabilities
 
@@ -54,6 +56,7 @@ class Registration:
             self.add_tool(function, **options)
             return function
 
+        _check_decorated(function, "tool")
         return add if function is None else add(function)
 
     @overload
@@ -78,6 +81,7 @@ class Registration:
             self.add_prompt(function, **options)
             return function
 
+        _check_decorated(function, "prompt")
         return add if function is None else add(function)
 
     def resource(self, uri: str, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
@@ -97,6 +101,9 @@ class Registration:
             self.add_resource(uri, function, **options)
             return function
 
+        with LineNamed():
+            check_uri(uri)
+            check_options(options, ResourceOptions)
         return add
 
     def completion(
@@ -121,9 +128,10 @@ class Registration:
         """
 
         def add(function: F) -> F:
-            self._features.completions.add(
-                function, prompt=prompt, resource=resource, argument=argument, inline=inline
-            )
+            with LineNamed():
+                self._features.completions.add(
+                    function, prompt=prompt, resource=resource, argument=argument, inline=inline
+                )
             return function
 
         return add
@@ -139,13 +147,19 @@ class Registration:
             name: The method, as clients send it.
 
         Raises:
+            TypeError: The name is none, or the function is not of this form.
             LocalProtocolError: The method is answered already, by the protocol or by another function.
         """
 
         def add(function: F) -> F:
-            self._features.add_method(name, function)
+            with LineNamed():
+                check_async(function, "params, ctx")
+                self._features.add_method(name, function)
             return function
 
+        with LineNamed():
+            if not isinstance(name, str):
+                raise TypeError('a method has a name: write @server.method("my/method")')
         return add
 
     def middleware(self, function: Middleware) -> Middleware:
@@ -157,7 +171,12 @@ class Registration:
         Args:
             function: ``async def f(ctx, call_next)``. It returns the result of ``await call_next()``, or another one,
                 or raises. The function that was added first is the outermost.
+
+        Raises:
+            TypeError: The function is not of this form.
         """
+        with LineNamed():
+            check_async(function, "ctx, call_next")
         self._features.middleware.append(function)
         return function
 
@@ -185,7 +204,9 @@ class Registration:
             ValueError: A schema cannot be used.
             LocalProtocolError: There is a tool with this name.
         """
-        self._features.tools.add(function, **options)
+        with LineNamed():
+            check_options(options, ToolOptions)
+            self._features.tools.add(function, **options)
 
     def remove_tool(self, name: str) -> None:
         """Removes a tool. Calls in flight go on.
@@ -196,7 +217,8 @@ class Registration:
         Raises:
             LocalProtocolError: There is no such tool.
         """
-        self._features.tools.remove(name)
+        with LineNamed():
+            self._features.tools.remove(name)
 
     def add_resource(
         self, uri: str, function: Callable[..., Any], **options: Unpack[ResourceOptions]
@@ -220,7 +242,9 @@ class Registration:
             ValueError: The template is malformed.
             LocalProtocolError: There is a resource or template with this URI.
         """
-        self._features.resources.add(uri, function, **options)
+        with LineNamed():
+            check_options(options, ResourceOptions)
+            self._features.resources.add(uri, function, **options)
 
     def remove_resource(self, uri: str) -> None:
         """Removes a resource or a template. Calls in flight go on.
@@ -231,7 +255,8 @@ class Registration:
         Raises:
             LocalProtocolError: There is none.
         """
-        self._features.resources.remove(uri)
+        with LineNamed():
+            self._features.resources.remove(uri)
 
     def add_prompt(self, function: Callable[..., Any], **options: Unpack[PromptOptions]) -> None:
         """Adds a prompt. MCP 2026-07-28, Prompts.
@@ -248,7 +273,9 @@ class Registration:
             TypeError: A parameter takes no text, or the function has no name of its own and none is given.
             LocalProtocolError: There is a prompt with this name.
         """
-        self._features.prompts.add(function, **options)
+        with LineNamed():
+            check_options(options, PromptOptions)
+            self._features.prompts.add(function, **options)
 
     def remove_prompt(self, name: str) -> None:
         """Removes a prompt. Calls in flight go on.
@@ -259,7 +286,8 @@ class Registration:
         Raises:
             LocalProtocolError: There is no such prompt.
         """
-        self._features.prompts.remove(name)
+        with LineNamed():
+            self._features.prompts.remove(name)
 
     def resource_updated(self, uri: str) -> None:
         """Notifies every client that subscribed to this resource or to one that its URI lies below.
@@ -290,3 +318,11 @@ class Registration:
     def capabilities(self) -> ServerCapabilities:
         """The capabilities that are declared to clients: those for which something was ever registered, and logging."""
         return self._features.capabilities()
+
+
+def _check_decorated(function: Any, feature: str) -> None:
+    """Raises `TypeError` for a decorator that was given something else than the function under it."""
+    if function is not None and not callable(function):
+        with LineNamed():
+            option = f"name={function!r}" if isinstance(function, str) else "title=…"
+            raise TypeError(f"{function!r} is no function: write @server.{feature}({option})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
@@ -30,8 +31,10 @@ from mcp_actors.types import (
     TextResourceContents,
 )
 
-__all__ = ["Resources"]
+__all__ = ["Resources", "check_uri"]
 
+# RFC 3986 section 3.1; the variables of a template may stand for it.
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|[A-Za-z0-9+.-]*\{")
 _CONTENTS = (TextResourceContents, BlobResourceContents)
 _BYTES = (bytes, bytearray, memoryview)
 
@@ -106,6 +109,7 @@ class Resources(Registry[_ResourceEntry]):
         Raises `TypeError` when the parameters of ``call`` are not the variables of ``uri``, `ValueError` for a bad
         template, `LocalProtocolError` for a uri that is taken.
         """
+        check_uri(uri)
         template = UriTemplate(uri) if "{" in uri else None
         name = name_of(call) if name is None else name
         signature = read_signature(call, injected=self._injected)
@@ -129,7 +133,13 @@ class Resources(Registry[_ResourceEntry]):
         )
         if isinstance(listed, Resource):
             listed.size = size
-        ready = function(call, injected_name=signature.injected_name, inline=inline, limiter=self._limiter)
+        ready = function(
+            call,
+            injected_name=signature.injected_name,
+            for_sync=self._for_sync,
+            inline=inline,
+            limiter=self._limiter,
+        )
         self.insert(
             _ResourceEntry(
                 key=uri,
@@ -172,7 +182,12 @@ class Resources(Registry[_ResourceEntry]):
                 f"resource template {uri!r}: the function given as list= takes no arguments but the context"
             )
         return function(
-            call, injected_name=signature.injected_name, inline=False, limiter=self._limiter, draw=tuple
+            call,
+            injected_name=signature.injected_name,
+            for_sync=self._for_sync,
+            inline=False,
+            limiter=self._limiter,
+            draw=tuple,
         )
 
     def _split(self) -> tuple[tuple[_Row, ...], tuple[_ResourceEntry, ...]]:
@@ -241,6 +256,16 @@ class Resources(Registry[_ResourceEntry]):
         except InvalidArguments:
             # A variable that the function cannot take names nothing that exists.
             raise ResourceNotFound(uri) from None
+
+
+def check_uri(uri: Any) -> None:
+    """Raises `TypeError` for what is no URI that clients can ask for."""
+    if not isinstance(uri, str):
+        raise TypeError('a resource has a URI, which comes first: write @server.resource("data://NAME")')
+    if not _SCHEME.match(uri):
+        raise TypeError(
+            f'{uri!r} has no scheme, without which it is no URI: write for example "data://{uri}"'
+        )
 
 
 async def _run(

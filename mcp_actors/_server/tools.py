@@ -81,6 +81,15 @@ class Tools(Registry[_ToolEntry]):
             signature = read_signature(call, injected=self._injected, raw=True)
             schema = _object_schema(input_schema)
             bind = _raw_binding(signature, compile_schema(schema))
+        ready = function(
+            call,
+            injected_name=signature.injected_name,
+            for_sync=self._for_sync,
+            inline=inline,
+            limiter=self._limiter,
+        )
+        if timeout is not None:
+            ready = _limited(ready, name, timeout)
         compiled = None if output_schema is None else compile_schema(dict(output_schema))
         tool = Tool(
             name,
@@ -92,9 +101,6 @@ class Tools(Registry[_ToolEntry]):
             icons=list(icons) or None,
             meta=None if meta is None else dict(meta),
         )
-        ready = function(call, injected_name=signature.injected_name, inline=inline, limiter=self._limiter)
-        if timeout is not None:
-            ready = _limited(ready, name, timeout)
         finish = _finish(signature.encode_output, compiled, declared=tool.output_schema is not None)
         mirrored = annotated_params(schema)
         self.insert(_ToolEntry(name, self.next_serial(), tool, bind, ready, finish, mirrored))

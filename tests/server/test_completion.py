@@ -37,7 +37,11 @@ def completions() -> Completions:
     resources.add(TEMPLATE, file)
     resources.add("config://a", lambda: "", name="config")
     return Completions(
-        injected=FakeContext, limiter=trio.CapacityLimiter(1), prompts=prompts, resources=resources
+        injected=FakeContext,
+        for_sync=lambda ctx, inline: ctx,
+        limiter=trio.CapacityLimiter(1),
+        prompts=prompts,
+        resources=resources,
     )
 
 

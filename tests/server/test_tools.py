@@ -258,7 +258,7 @@ async def test_a_plain_function_runs_in_a_worker_thread_with_the_context_variabl
 
 async def test_worker_threads_are_bounded_and_a_cancelled_call_abandons_its_own() -> None:
     limiter = trio.CapacityLimiter(1)
-    tools = Tools(injected=FakeContext, limiter=limiter)
+    tools = Tools(**{**options(), "limiter": limiter})
     release = threading.Event()
 
     def block() -> str:
