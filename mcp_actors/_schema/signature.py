@@ -1,12 +1,14 @@
 """Reads the signature of a function: JSON Schemas for the peer, and converters for each call.
 
 Everything is compiled when the function is registered, so that a call costs one conversion of the arguments and one of
-the result. Conversion is strict: no string is parsed into a number, and neither ``3.0`` nor ``True`` is an integer.
+the result. Conversion is strict: no string is parsed into a number, and ``True`` is no integer; ``3.0`` is one, as for
+JSON Schema.
 Dates, times, UUIDs, paths and bytes (base64) are strings in JSON.
 """
 
 from __future__ import annotations
 
+import collections.abc
 import functools
 import inspect
 import math
@@ -25,6 +27,7 @@ from mcp_actors._schema.convert import (
     problems_of,
     record_struct,
     to_json_value,
+    whole_numbers,
 )
 from mcp_actors._schema.docstrings import read_docstring
 from mcp_actors._schema.explain import Problem, json_type
@@ -43,6 +46,13 @@ from mcp_actors.types.content import BLOCKS
 
 __all__ = ["InvalidArguments", "JsonType", "Signature", "read_signature"]
 
+# A function may return blocks as any of these; subclasses of ``list`` and ``tuple`` are meant too.
+_SEQUENCES = frozenset(
+    {
+        *(collections.abc.Sequence, collections.abc.MutableSequence, collections.abc.Collection),
+        *(collections.abc.Iterable, collections.abc.Iterator),
+    }
+)
 # A model corrects a few things at a time, and a long answer costs it tokens.
 MAX_PROBLEMS = 20
 
@@ -91,6 +101,12 @@ class Signature:
             return root_schema(self._returned, output=True)
         except TypeError as error:
             raise TypeError(f"{self._where}: what it returns cannot be described: {error}") from None
+
+    @property
+    def returns_content(self) -> bool:
+        """Whether the function returns a sequence of content blocks, which may be empty."""
+        bare, _ = strip(self._returned)
+        return _is_sequence(typing.get_origin(bare)) and _is_unstructured(bare)
 
     @functools.cached_property
     def encode_output(self) -> Callable[[Any], Any]:
@@ -205,9 +221,8 @@ def _typed_bind(
             properties[each.name] = writer.member(_promised(field, tp), described.get(each.name))
         except TypeError as error:
             raise TypeError(f"{where}: the parameter {each.name} cannot be used: {error}") from None
-    schema: dict[str, Any] = {"type": "object"}
-    if properties:
-        schema["properties"] = properties
+    # Also without arguments: many clients take the member for granted.
+    schema: dict[str, Any] = {"type": "object", "properties": properties}
     required_names = [field.wire for field, _ in adapted if field.required]
     if required_names:
         schema["required"] = required_names
@@ -235,7 +250,12 @@ def _binding(fields: list[tuple[TypeField, Any]], schema: dict[str, Any]) -> Bin
         try:
             return as_dict(make(arguments, struct))
         except msgspec.ValidationError as error:
-            raise explained(arguments, error) from None
+            refused = error
+        whole = whole_numbers(arguments)
+        try:
+            return as_dict(make(whole, struct))
+        except msgspec.ValidationError:
+            raise explained(whole, refused) from None
 
     def bind_given(arguments: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in bind_all(arguments).items() if value is not unset}
@@ -293,9 +313,11 @@ def _is_unstructured(tp: Any) -> bool:
         return all(_is_unstructured(each) for each in args)
     if isinstance(origin, type) and issubclass(origin, (*BLOCKS, CallToolResult)):
         return True
-    if isinstance(origin, type) and issubclass(origin, (list, tuple)):
-        return any(_is_content(each) for each in args)
-    return False
+    return _is_sequence(origin) and any(_is_content(each) for each in args)
+
+
+def _is_sequence(origin: Any) -> bool:
+    return isinstance(origin, type) and (origin in _SEQUENCES or issubclass(origin, (list, tuple)))
 
 
 def _is_content(tp: Any) -> bool:

@@ -101,7 +101,12 @@ class Tools(Registry[_ToolEntry]):
             icons=list(icons) or None,
             meta=None if meta is None else dict(meta),
         )
-        finish = _finish(signature.encode_output, compiled, declared=tool.output_schema is not None)
+        finish = _finish(
+            signature.encode_output,
+            compiled,
+            declared=tool.output_schema is not None,
+            content=signature.returns_content,
+        )
         mirrored = annotated_params(schema)
         self.insert(_ToolEntry(name, self.next_serial(), tool, bind, ready, finish, mirrored))
         return tool
@@ -202,19 +207,20 @@ def _raw_binding(signature: Signature, schema: Validator) -> Callable[[dict[str,
 
 
 def _finish(
-    encode: Callable[[Any], Any], compiled: Validator | None, *, declared: bool
+    encode: Callable[[Any], Any], compiled: Validator | None, *, declared: bool, content: bool
 ) -> Callable[[Any], CallToolResult]:
     """Returns the function that makes the result of the value that a tool returned.
 
     A tool with an output schema has to return structured content (MCP, Tools, Output Schema): whatever it returns is
-    that value, unless it builds the whole result itself. A value that does not fit raises, and the call fails.
+    that value, unless it builds the whole result itself. A value that does not fit raises, and the call fails. With
+    ``content`` an empty list is no content; without, it is a value.
     """
 
     def structured(value: Any) -> CallToolResult:
-        content = encode(value)
+        encoded = encode(value)
         if compiled is not None:
-            _check(compiled, content)
-        return CallToolResult([TextContent(encode_value(content).decode())], content)
+            _check(compiled, encoded)
+        return CallToolResult([TextContent(encode_value(encoded).decode())], encoded)
 
     def for_schema(value: Any) -> CallToolResult:
         if not isinstance(value, CallToolResult):
@@ -229,7 +235,7 @@ def _finish(
         return value
 
     def free(value: Any) -> CallToolResult:
-        if value is None:
+        if value is None or (content and value == []):
             return CallToolResult([])
         if isinstance(value, CallToolResult):
             return value
