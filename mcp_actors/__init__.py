@@ -18,9 +18,10 @@ from mcp_actors import abc, errors, types
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import Progress
 from mcp_actors.client import Client
-from mcp_actors.context import Context
+from mcp_actors.context import Context, SyncContext
 from mcp_actors.discovery import register_transport
 from mcp_actors.errors import (
+    CallCancelled,
     CallTimeout,
     ConnectFailed,
     ConnectionLost,
@@ -46,6 +47,7 @@ from mcp_actors.errors import (
 from mcp_actors.server import Server
 
 __all__ = [
+    "CallCancelled",
     "CallTimeout",
     "Client",
     "ConnectFailed",
@@ -69,6 +71,7 @@ __all__ = [
     "Server",
     "SessionExpired",
     "SubscriptionLost",
+    "SyncContext",
     "ToolError",
     "TransportNotFound",
     "Unavailable",

@@ -18,6 +18,7 @@
     ├── ToolError                 raised by a tool; the model gets its text, marked ``isError``
     ├── InputRequired             the server asks for input, and automatic answers are switched off
     ├── CallTimeout               a call ran out of its idle or its total time
+    ├── CallCancelled             in a worker thread of a server: nobody waits for the result any more
     ├── ConnectFailed             a connection could not be made
     ├── ConnectionLost            the connection ended during a call
     ├── SessionExpired            the server has ended or forgotten the session
@@ -33,6 +34,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 __all__ = [
+    "CallCancelled",
     "CallTimeout",
     "ConnectFailed",
     "ConnectionLost",
@@ -273,6 +275,13 @@ class CallTimeout(McpError):
 
 class ConnectFailed(McpError):
     """A connection could not be made. The message says to what and why, and the cause is chained."""
+
+
+class CallCancelled(McpError):
+    """A function in a worker thread used its context after its call has ended: it should clean up and return.
+
+    The client has cancelled the call, its time is up, or it was answered with a question. Nothing can stop a thread.
+    """
 
 
 class ConnectionLost(McpError):

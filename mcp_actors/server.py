@@ -9,7 +9,7 @@ import secrets
 import signal
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 import trio
 
@@ -25,6 +25,7 @@ from mcp_actors._exception_groups import one_error
 from mcp_actors._gc import rare_full_passes
 from mcp_actors._server.dispatch import CallNext, Middleware, lifecycle_handlers, stamp_of
 from mcp_actors._server.features import FeatureName, Features
+from mcp_actors._server.frames import LineNamed
 from mcp_actors._server.registration import Registration
 from mcp_actors._server.runtime import ServerRuntime, ServerStatistics
 from mcp_actors._server.scope import ServerScope
@@ -88,10 +89,15 @@ class Server(Registration):
             notified of changes of nothing else.
         extensions: Declared as they are under ``capabilities.extensions``.
         experimental: Declared as they are under ``capabilities.experimental``.
+        mask_errors: Whether clients are sent a reference in place of the text of an exception that a function raises;
+            the log has both. By default only clients that the transport has authenticated are, as they belong to
+            others than whoever runs the server. A `ToolError` is always sent as it is.
 
     Raises:
-        ValueError: ``versions`` is empty or has an unknown version, ``state_key`` is too short, ``ttl_ms`` is negative,
-            or ``capabilities`` has an unknown name.
+        TypeError: ``name`` is no string, or ``versions`` is one.
+        ValueError: ``versions`` is empty or has an unknown version, ``state_key`` is too short, ``page_size`` is less
+            than 1, ``ttl_ms`` is negative, ``cache_scope`` is neither of the two, or ``capabilities`` has an unknown
+            name.
     """
 
     def __init__(
@@ -114,12 +120,11 @@ class Server(Registration):
         capabilities: Collection[FeatureName] = (),
         extensions: Mapping[str, Any] | None = None,
         experimental: Mapping[str, Any] | None = None,
+        mask_errors: bool | None = None,
     ) -> None:
-        unknown = set(versions) - set(VERSIONS)
-        if unknown or not versions:
-            raise ValueError(f"unknown protocol versions {sorted(unknown)}; known: {', '.join(VERSIONS)}")
-        if ttl_ms < 0:
-            raise ValueError(f"ttl_ms is a number of milliseconds, at least 0, and not {ttl_ms!r}")
+        with LineNamed():
+            _check_settings(name, versions, page_size, ttl_ms, cache_scope)
+            self._sealer = StateSealer(state_key or secrets.token_bytes(32))
         self.name = name
         self.info = Implementation(
             name,
@@ -141,7 +146,7 @@ class Server(Registration):
         )
         super().__init__(Features(bus, page_size, extensions, experimental, capabilities), bus)
         self._lifespan = lifespan
-        self._sealer = StateSealer(state_key or secrets.token_bytes(32))
+        self._mask_errors = mask_errors
         stamp = stamp_of(self.info, ttl_ms, cache_scope)
         self._runtime = ServerRuntime(name, self.limits, self.versions, self._features, bus, stamp)
         self._features.handlers.update(
@@ -237,7 +242,13 @@ class Server(Registration):
             state = None if self._lifespan is None else await stack.enter_async_context(self._lifespan(self))
             sessions = self._runtime.sessions
             yield ServerScope(
-                self, state, self._sealer, self.limits, sessions.peer_session, sessions.elicitations
+                self,
+                state,
+                self._sealer,
+                self.limits,
+                sessions.peer_session,
+                sessions.elicitations,
+                self._mask_errors,
             )
 
     # -- clients in sessions, outside of calls -----------------------------------------------------------------------
@@ -279,3 +290,25 @@ class Server(Registration):
     def tree(self) -> ServerStatistics:
         """Returns a snapshot of everything that runs: sessions, calls in flight with age and method, queue lengths."""
         return self._runtime.statistics()
+
+
+def _check_settings(
+    name: object, versions: Sequence[str], page_size: object, ttl_ms: object, cache_scope: object
+) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f'{name!r} is no name: write Server("NAME")')
+    if isinstance(versions, str):
+        raise TypeError(f"versions={versions!r}: write a list, versions=[{versions!r}]")
+    unknown = set(versions) - set(VERSIONS)
+    if unknown or not versions:
+        raise ValueError(f"unknown protocol versions {sorted(unknown)}; known: {', '.join(VERSIONS)}")
+    if not _is_whole(page_size) or page_size < 1:
+        raise ValueError(f"page_size={page_size!r}: write how many entries a page has, 1 or more")
+    if not _is_whole(ttl_ms) or ttl_ms < 0:
+        raise ValueError(f"ttl_ms={ttl_ms!r}: write a number of milliseconds, or 0 to promise nothing")
+    if cache_scope not in ("private", "public"):
+        raise ValueError(f'cache_scope={cache_scope!r}: write "private" or "public"')
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -96,6 +96,12 @@ def test_the_program_prints_what_stands_below_it(
     assert run(["python", name], folder, environment) == output_after(name)
 
 
+def test_the_programs_are_typed(folder: Path, environment: dict[str, str]) -> None:
+    # Each by itself: a program that is imported by another is checked as that one needs it only.
+    for name in programs():
+        run(["mypy", "--strict", "--cache-dir", str(folder / "cache"), name], folder, environment)
+
+
 def test_the_first_ten_minutes(folder: Path, environment: dict[str, str]) -> None:
     lines = [line for language, text in blocks() if language == "console" for line in text.splitlines()]
     assert all(line.startswith("$ ") for line in lines)

@@ -7,7 +7,7 @@ the peer cancelled it                            nothing is sent, whatever the h
 the handler asked for input                      the input-required result that it left (`InboundCall.replace`)
 the handler returned                             the result, in the form of the request's revision
 `RpcError`                                       that error
-any other exception, `BaseException` included,   -32603 without its text, which is logged here
+any other exception, `BaseException` included,   what the responder makes of it (`Responder.failure`)
 and a `trio.Cancelled` that nothing accounts for
 the session ends                                 nothing is sent
 ===============================================  ==============================================================
@@ -32,7 +32,7 @@ from mcp_actors._exception_groups import sole_cause
 from mcp_actors._wire.codec import encode_notification
 from mcp_actors._wire.messages import RequestId
 from mcp_actors.abc import Frame, Outlet
-from mcp_actors.errors import LocalProtocolError
+from mcp_actors.errors import LocalProtocolError, RpcError
 from mcp_actors.logging import log
 from mcp_actors.supervision import cancellation_in, crash_in
 
@@ -52,6 +52,13 @@ class Responder(Protocol):
 
     def respond(self, call: InboundCall) -> Any:
         """Returns the result, or a `Continuation` when the call needs a task. Never waits."""
+
+    def failure(self, call: InboundCall, error: BaseException) -> Any:
+        """Returns what answers a call whose handler raised ``error``, which is no `RpcError`.
+
+        It is a result, an `RpcError`, or any other exception, which is logged and answered with -32603 without its
+        text.
+        """
 
 
 @attrs.frozen
@@ -222,7 +229,7 @@ class InboundCall:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            return failure_frame(self.invocation, error)
+            return self._failure(error)
         return None
 
     async def run(self, scope: trio.CancelScope) -> bool:
@@ -336,7 +343,19 @@ class InboundCall:
         if self.cut_short:
             log.debug("a cancelled handler raised while it cleaned up", id=self.id, exc_info=error)
             return None
-        return failure_frame(self.invocation, error)
+        return self._failure(error)
+
+    def _failure(self, error: BaseException) -> Frame:
+        if isinstance(error, RpcError):
+            return failure_frame(self.invocation, error)
+        responder = self.owner.responder
+        try:
+            answer = responder.failure(self, error)
+            if isinstance(answer, BaseException):
+                return failure_frame(self.invocation, answer)
+            return result_frame(self.invocation, answer, responder.stamp, self.outlet.longest)
+        except Exception as defect:
+            return failure_frame(self.invocation, defect)
 
     def statistics(self) -> CallStatistics:
         """Returns where the call stands."""

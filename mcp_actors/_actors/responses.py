@@ -18,7 +18,12 @@ from mcp_actors.errors import (
 )
 from mcp_actors.logging import log
 
-__all__ = ["error_frame", "failure_frame", "refusal_frame", "result_frame"]
+__all__ = ["InvalidResult", "error_frame", "failure_frame", "refusal_frame", "result_frame"]
+
+
+class InvalidResult(Exception):
+    """A function of the user returned a value that cannot be sent. The text says why."""
+
 
 # Errors about a request that cannot be served as it stands; bindings with a status of their own map them to it.
 _REFUSALS = (MethodNotFound, MissingCapability, Overloaded)
@@ -33,10 +38,12 @@ def result_frame(invocation: Invocation, result: Any, stamp: Mapping[str, Any], 
 
     Raises:
         RpcError: The response is longer than ``longest``.
-        TypeError, ValueError: JSON cannot hold the result.
+        InvalidResult: JSON cannot hold the result.
     """
-    payload = invocation.era.seal(result, invocation.method, stamp)
-    data = encode_reply(invocation.id, payload)
+    try:
+        data = encode_reply(invocation.id, invocation.era.seal(result, invocation.method, stamp))
+    except (TypeError, ValueError) as error:
+        raise InvalidResult(str(error)) from error
     if len(data) > longest:
         raise RpcError(
             INTERNAL_ERROR, f"the result is too long to be sent: {len(data)} bytes, the limit is {longest}"

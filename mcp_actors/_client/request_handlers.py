@@ -90,6 +90,10 @@ class RequestHandlers:
         question = self._question(invocation.method.name, params, invocation.era)
         return Continuation(self.fulfil, question)
 
+    def failure(self, call: InboundCall, error: BaseException) -> BaseException:
+        """Returns the error as it is: a server is not sent the text of what the program's own functions raise."""
+        return error
+
     # -- for both eras -----------------------------------------------------------------------------------------------
 
     def read_requests(self, requests: Any, era: Era) -> dict[str, InputRequest]:

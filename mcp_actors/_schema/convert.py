@@ -38,6 +38,7 @@ __all__ = [
     "problems_of",
     "record_struct",
     "to_json_value",
+    "whole_numbers",
 ]
 
 
@@ -128,6 +129,18 @@ def _encode(value: Any) -> Any:
     raise TypeError(
         f"{type(value).__qualname__} has no form in JSON; return a dataclass, a dict or another type that has one"
     )
+
+
+def whole_numbers(value: Any) -> Any:
+    """Returns a JSON value in which ``1.0`` is ``1``: for JSON Schema they are one number, and peers write both."""
+    kind = value.__class__
+    if kind is float:
+        return int(value) if value.is_integer() else value
+    if kind is dict:
+        return {name: whole_numbers(each) for name, each in value.items()}
+    if kind is list:
+        return [whole_numbers(each) for each in value]
+    return value
 
 
 class PatternMatcher:

@@ -1,12 +1,14 @@
 """Reads the signature of a function: JSON Schemas for the peer, and converters for each call.
 
 Everything is compiled when the function is registered, so that a call costs one conversion of the arguments and one of
-the result. Conversion is strict: no string is parsed into a number, and neither ``3.0`` nor ``True`` is an integer.
+the result. Conversion is strict: no string is parsed into a number, and ``True`` is no integer; ``3.0`` is one, as for
+JSON Schema.
 Dates, times, UUIDs, paths and bytes (base64) are strings in JSON.
 """
 
 from __future__ import annotations
 
+import collections.abc
 import functools
 import inspect
 import math
@@ -25,11 +27,13 @@ from mcp_actors._schema.convert import (
     problems_of,
     record_struct,
     to_json_value,
+    whole_numbers,
 )
 from mcp_actors._schema.docstrings import read_docstring
 from mcp_actors._schema.explain import Problem, json_type
-from mcp_actors._schema.fields import NO_DEFAULT, TypeField, read_hints, strip
+from mcp_actors._schema.fields import NO_DEFAULT, TypeField, strip
 from mcp_actors._schema.generate import SchemaWriter, root_schema
+from mcp_actors._schema.injection import check_receiver, function_hints, injected_parameter
 from mcp_actors._schema.pydantic_types import (
     PydanticType,
     has_pydantic_metadata,
@@ -40,8 +44,15 @@ from mcp_actors._schema.validate import Validator, compile_schema
 from mcp_actors.types import CallToolResult
 from mcp_actors.types.content import BLOCKS
 
-__all__ = ["InvalidArguments", "JsonType", "Signature", "injected_parameter", "read_signature"]
+__all__ = ["InvalidArguments", "JsonType", "Signature", "read_signature"]
 
+# A function may return blocks as any of these; subclasses of ``list`` and ``tuple`` are meant too.
+_SEQUENCES = frozenset(
+    {
+        *(collections.abc.Sequence, collections.abc.MutableSequence, collections.abc.Collection),
+        *(collections.abc.Iterable, collections.abc.Iterator),
+    }
+)
 # A model corrects a few things at a time, and a long answer costs it tokens.
 MAX_PROBLEMS = 20
 
@@ -91,6 +102,12 @@ class Signature:
         except TypeError as error:
             raise TypeError(f"{self._where}: what it returns cannot be described: {error}") from None
 
+    @property
+    def returns_content(self) -> bool:
+        """Whether the function returns a sequence of content blocks, which may be empty."""
+        bare, _ = strip(self._returned)
+        return _is_sequence(typing.get_origin(bare)) and _is_unstructured(bare)
+
     @functools.cached_property
     def encode_output(self) -> Callable[[Any], Any]:
         """Converts a result of the function to a JSON value.
@@ -118,7 +135,7 @@ def read_signature(call: Callable[..., Any], *, injected: type, raw: bool = Fals
         TypeError: if arguments given by name cannot fill the parameters, and for types without a form in JSON.
     """
     where = getattr(call, "__qualname__", None) or repr(call)
-    hints = _hints(call)
+    hints = function_hints(call)
     parameters, injected_name = _parameters(call, hints, injected, where)
     docstring = read_docstring(_doc(call))
     if raw:
@@ -127,15 +144,6 @@ def read_signature(call: Callable[..., Any], *, injected: type, raw: bool = Fals
         schema, bind = _typed_bind(parameters, hints, docstring.parameters, where)
     returned = hints.get("return", Any)
     return Signature(schema, bind, docstring.description, injected_name, returned, where)
-
-
-def injected_parameter(call: Callable[..., Any], injected: type) -> str | None:
-    """Returns the name of the parameter that takes the context, if there is one. Raises `TypeError` for two of them."""
-    hints = _hints(call)
-    named = [name for name, hint in hints.items() if name != "return" and _is_injected(hint, injected)]
-    if len(named) > 1:
-        raise TypeError(f"{call!r} takes the context twice: {' and '.join(named)}")
-    return named[0] if named else None
 
 
 @attrs.define(init=False)
@@ -149,14 +157,6 @@ class JsonType:
 
     def __init__(self, tp: Any) -> None:
         self.schema = root_schema(tp, output=False)
-
-
-def _hints(call: Callable[..., Any]) -> dict[str, Any]:
-    while isinstance(call, functools.partial):
-        call = call.func
-    if not isinstance(call, type) and not hasattr(call, "__annotations__") and hasattr(call, "__call__"):  # noqa: B004
-        call = type(call).__call__
-    return read_hints(call) if hasattr(call, "__annotations__") else {}
 
 
 def _doc(call: Callable[..., Any]) -> str | None:
@@ -175,6 +175,7 @@ def _parameters(
     Raises `TypeError` for a parameter that cannot be given by name.
     """
     injected_name = injected_parameter(call, injected)
+    check_receiver(call, where)
     found = []
     for each in inspect.signature(call).parameters.values():
         if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
@@ -195,14 +196,6 @@ def _parameters(
         if each.name != injected_name:
             found.append(each)
     return found, injected_name
-
-
-def _is_injected(hint: Any, injected: type) -> bool:
-    bare, _ = strip(hint)
-    if typing.get_origin(bare) in (typing.Union, types.UnionType):
-        return any(_is_injected(each, injected) for each in typing.get_args(bare))
-    cls = typing.get_origin(bare) or bare
-    return isinstance(cls, type) and issubclass(cls, injected)
 
 
 def _raw_bind(parameters: list[inspect.Parameter], where: str) -> Bind:
@@ -228,9 +221,8 @@ def _typed_bind(
             properties[each.name] = writer.member(_promised(field, tp), described.get(each.name))
         except TypeError as error:
             raise TypeError(f"{where}: the parameter {each.name} cannot be used: {error}") from None
-    schema: dict[str, Any] = {"type": "object"}
-    if properties:
-        schema["properties"] = properties
+    # Also without arguments: many clients take the member for granted.
+    schema: dict[str, Any] = {"type": "object", "properties": properties}
     required_names = [field.wire for field, _ in adapted if field.required]
     if required_names:
         schema["required"] = required_names
@@ -258,7 +250,12 @@ def _binding(fields: list[tuple[TypeField, Any]], schema: dict[str, Any]) -> Bin
         try:
             return as_dict(make(arguments, struct))
         except msgspec.ValidationError as error:
-            raise explained(arguments, error) from None
+            refused = error
+        whole = whole_numbers(arguments)
+        try:
+            return as_dict(make(whole, struct))
+        except msgspec.ValidationError:
+            raise explained(whole, refused) from None
 
     def bind_given(arguments: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in bind_all(arguments).items() if value is not unset}
@@ -316,9 +313,11 @@ def _is_unstructured(tp: Any) -> bool:
         return all(_is_unstructured(each) for each in args)
     if isinstance(origin, type) and issubclass(origin, (*BLOCKS, CallToolResult)):
         return True
-    if isinstance(origin, type) and issubclass(origin, (list, tuple)):
-        return any(_is_content(each) for each in args)
-    return False
+    return _is_sequence(origin) and any(_is_content(each) for each in args)
+
+
+def _is_sequence(origin: Any) -> bool:
+    return isinstance(origin, type) and (origin in _SEQUENCES or issubclass(origin, (list, tuple)))
 
 
 def _is_content(tp: Any) -> bool:

@@ -10,9 +10,10 @@ from typing import Any, Literal
 import attrs
 import trio
 
-from mcp_actors._schema.signature import injected_parameter
+from mcp_actors._actors.responses import InvalidResult
+from mcp_actors._schema.injection import injected_parameter
 from mcp_actors._server.handler import Continuation, Handler, Invoked, string_param
-from mcp_actors._server.invoke import Function, function
+from mcp_actors._server.invoke import ForSync, Function, function
 from mcp_actors._server.prompts import Prompts
 from mcp_actors._server.resources import Resources
 from mcp_actors._server.text_arguments import TextArgument
@@ -41,9 +42,16 @@ class Completions:
     """
 
     def __init__(
-        self, *, injected: type, limiter: trio.CapacityLimiter, prompts: Prompts, resources: Resources
+        self,
+        *,
+        injected: type,
+        for_sync: ForSync,
+        limiter: trio.CapacityLimiter,
+        prompts: Prompts,
+        resources: Resources,
     ) -> None:
         self._injected = injected
+        self._for_sync = for_sync
         self._limiter = limiter
         self._prompts = prompts
         self._resources = resources
@@ -80,7 +88,12 @@ class Completions:
             )
         injected_name = injected_parameter(call, self._injected)
         ready = function(
-            call, injected_name=injected_name, inline=inline, limiter=self._limiter, draw=_completion
+            call,
+            injected_name=injected_name,
+            for_sync=self._for_sync,
+            inline=inline,
+            limiter=self._limiter,
+            draw=_completion,
         )
         self._entries[key] = _CompletionEntry(_parameters(call, injected_name), ready)
 
@@ -178,14 +191,14 @@ def _completion(found: Any) -> Completion:
         total = len(found.values) if found.total is None else found.total
         return attrs.evolve(found, values=found.values[:MAX_VALUES], total=total, has_more=True)
     if isinstance(found, str) or not isinstance(found, Iterable):
-        raise TypeError(f"a completion returned {type(found).__name__}; it returns strings or a Completion")
+        raise InvalidResult(f"{type(found).__name__}; a completion returns strings or a Completion")
     return _first(found)
 
 
 def _first(found: Iterable[Any]) -> Completion:
     values = list(islice(found, MAX_VALUES + 1))
     if not all(isinstance(value, str) for value in values):
-        raise TypeError("a completion returned values that are no strings")
+        raise InvalidResult("values that are no strings")
     if len(values) <= MAX_VALUES:
         return Completion(values, len(values), False)
     return Completion(values[:MAX_VALUES], len(found) if isinstance(found, Sized) else None, True)

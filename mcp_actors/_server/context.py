@@ -48,8 +48,8 @@ class Context:
     """One call, seen from the function that answers it; of no use after that function has returned.
 
     A function takes it by annotating a parameter with this class; the parameter is not part of any schema. ``call`` is
-    the engine's side of the call. All methods belong to the event loop: a function in a worker thread calls them by
-    `trio.from_thread.run` and `trio.from_thread.run_sync`.
+    the engine's side of the call. All methods belong to the event loop; a plain ``def`` is given a `SyncContext`, whose
+    methods wait in its worker thread.
 
     When the client cancels the call, or its connection ends, the function sees `trio.Cancelled` at its next checkpoint
     (in a worker thread: not at all), and whatever it returns or raises then is not sent.

@@ -12,6 +12,7 @@ from mcp_actors._actors.continuation import Continuation
 from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._eras.modern.eras import LATEST_MODERN, MODERN
 from mcp_actors._server.context import Context
+from mcp_actors._server.failures import answer_to
 from mcp_actors._server.handler import Handler
 from mcp_actors._server.scope import ServerScope
 from mcp_actors.errors import MethodNotFound, invalid_params
@@ -78,6 +79,10 @@ class MethodDispatch:
         if features.middleware and method.name not in _NEVER_WAIT:
             return Continuation(_through, features.middleware, ctx, handler)
         return handler(ctx)
+
+    def failure(self, call: InboundCall, error: BaseException) -> Any:
+        """Returns what answers a call whose handler raised ``error``; see `mcp_actors._server.failures`."""
+        return answer_to(call, error, self.scope.mask_errors)
 
 
 async def _through(middleware: Sequence[Middleware], ctx: Context, handler: Handler) -> Any:

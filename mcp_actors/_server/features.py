@@ -19,6 +19,7 @@ from mcp_actors._server.notification_handlers import NotificationHandlers
 from mcp_actors._server.prompts import Prompts
 from mcp_actors._server.resources import Resources
 from mcp_actors._server.subscriptions import listen_handler
+from mcp_actors._server.sync_context import SyncContext
 from mcp_actors._server.tools import Tools
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.types import PromptsCapability, ResourcesCapability, ServerCapabilities, ToolsCapability
@@ -49,12 +50,21 @@ class Features:
             known = ", ".join(get_args(FeatureName))
             raise ValueError(f"capabilities must be a list of names out of {known}, not {declared!r}")
         limiter = trio.CapacityLimiter(WORKER_THREADS)
-        same: dict[str, Any] = {"injected": Context, "limiter": limiter, "page_size": page_size}
+        same: dict[str, Any] = {
+            "injected": Context,
+            "for_sync": SyncContext,
+            "limiter": limiter,
+            "page_size": page_size,
+        }
         self.tools = Tools(on_change=lambda: self._changed("tools"), **same)
         self.resources = Resources(on_change=lambda: self._changed("resources"), **same)
         self.prompts = Prompts(on_change=lambda: self._changed("prompts"), **same)
         self.completions = Completions(
-            injected=Context, limiter=limiter, prompts=self.prompts, resources=self.resources
+            injected=Context,
+            for_sync=SyncContext,
+            limiter=limiter,
+            prompts=self.prompts,
+            resources=self.resources,
         )
         self.notifications = NotificationHandlers(limiter)
         self.custom: dict[str, Method] = {}

@@ -21,7 +21,10 @@ import trio
 
 from mcp_actors._server.handler import Invoked
 
-__all__ = ["Function", "function", "name_of"]
+__all__ = ["ForSync", "Function", "check_async", "function", "name_of"]
+
+ForSync = Callable[[Any, bool], Any]
+"""Makes the context of a sync function, of that of its call and of whether it is inline; ``end()`` ends its use."""
 
 
 @attrs.frozen(eq=False)
@@ -37,39 +40,69 @@ def function(
     call: Callable[..., Any],
     *,
     injected_name: str | None,
+    for_sync: ForSync,
     inline: bool,
     limiter: trio.CapacityLimiter,
     draw: Callable[[Any], Any] | None = None,
 ) -> Function:
     """Decides once how ``call`` will be called.
 
-    ``injected_name`` is the keyword by which it takes the invocation, if it does. ``inline=True`` changes nothing
+    ``injected_name`` is the keyword by which it takes the invocation, if it does; a sync function takes what
+    ``for_sync`` makes of it. ``inline=True`` changes nothing
     for an ``async def``. ``draw`` is applied to what a plain function returns, in the thread where it ran: the body
     of a generator belongs there too.
     """
     if _is_async(call):
         return Function(_awaited(call, injected_name), inline=False)
-    if inspect.isasyncgenfunction(call):
-        raise TypeError(f"{call!r} is an async generator; return the values instead")
+    body = _body(call)
+    if inspect.isasyncgenfunction(body) or (draw is None and inspect.isgeneratorfunction(body)):
+        kind = "a generator" if inspect.isgeneratorfunction(body) else "an async generator"
+        raise TypeError(
+            f"{_shown(call)} is {kind}, whose values would come one by one: collect them in a list, and return it"
+        )
     if draw is not None:
         call = _drawn(call, draw)
     if not inline:
-        return Function(_threaded(call, injected_name, limiter), inline=False)
-    return Function(_in_place(call, injected_name), inline=True)
+        return Function(_threaded(call, injected_name, for_sync, limiter), inline=False)
+    return Function(_in_place(call, injected_name, for_sync), inline=True)
 
 
 def name_of(call: Callable[..., Any]) -> str:
     """The name under which ``call`` is registered; raises `TypeError` when it has none of its own."""
+    if not callable(call):
+        raise TypeError(f"{call!r} is no function")
     name = getattr(call, "__name__", None)
     if not isinstance(name, str) or name == "<lambda>":
         raise TypeError(f"{call!r} has no name of its own: give name=")
     return name
 
 
+def check_async(call: Any, parameters: str) -> None:
+    """Raises `TypeError` for what is no ``async def`` with these two parameters."""
+    form = f"write async def f({parameters})"
+    if not callable(call):
+        raise TypeError(f"{call!r} is no function: {form}")
+    if not _is_async(call) and not _is_async(inspect.unwrap(call)):
+        raise TypeError(f"{_shown(call)} is not async: {form}")
+    try:
+        inspect.signature(call).bind(None, None)
+    except TypeError:
+        raise TypeError(f"{_shown(call)} does not take two arguments: {form}") from None
+
+
 def _is_async(call: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(_body(call))
+
+
+def _body(call: Callable[..., Any]) -> Any:
+    """The function that runs when ``call``, a function, partial or object, is called."""
     while isinstance(call, partial):
         call = call.func
-    return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(getattr(call, "__call__", None))  # noqa: B004
+    return call if inspect.isroutine(call) or isinstance(call, type) else getattr(call, "__call__", call)  # noqa: B004
+
+
+def _shown(call: Callable[..., Any]) -> str:
+    return getattr(call, "__qualname__", None) or repr(call)
 
 
 def _awaited(
@@ -96,11 +129,9 @@ def _drawn(call: Callable[..., Any], draw: Callable[[Any], Any]) -> Callable[...
 
 
 def _threaded(
-    call: Callable[..., Any], injected_name: str | None, limiter: trio.CapacityLimiter
+    call: Callable[..., Any], injected_name: str | None, for_sync: ForSync, limiter: trio.CapacityLimiter
 ) -> Callable[[Invoked, dict[str, Any]], Awaitable[Any]]:
     async def run(ctx: Invoked, arguments: dict[str, Any]) -> Any:
-        if injected_name is not None:
-            arguments[injected_name] = ctx
         boxed = await trio.to_thread.run_sync(
             lambda: [call(**arguments)], abandon_on_cancel=True, limiter=limiter
         )
@@ -109,15 +140,26 @@ def _threaded(
         value = boxed[0]
         return await value if hasattr(type(value), "__await__") else value
 
-    return run
+    if injected_name is None:
+        return run
+    name = injected_name
+
+    async def run_with_context(ctx: Invoked, arguments: dict[str, Any]) -> Any:
+        arguments[name] = handed = for_sync(ctx, False)
+        try:
+            return await run(ctx, arguments)
+        finally:
+            handed.end()
+
+    return run_with_context
 
 
 def _in_place(
-    call: Callable[..., Any], injected_name: str | None
+    call: Callable[..., Any], injected_name: str | None, for_sync: ForSync
 ) -> Callable[[Invoked, dict[str, Any]], Any]:
     def run(ctx: Invoked, arguments: dict[str, Any]) -> Any:
         if injected_name is not None:
-            arguments[injected_name] = ctx
+            arguments[injected_name] = for_sync(ctx, True)
         # In a copy of the session's context variables, as a task has one: what the function sets is its own.
         value = copy_context().run(call, **arguments)
         if inspect.iscoroutine(value):

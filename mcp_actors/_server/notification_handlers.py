@@ -15,6 +15,7 @@ from mcp_actors._schema.signature import InvalidArguments, read_signature
 from mcp_actors._server.context import Context
 from mcp_actors._server.invoke import Function, function
 from mcp_actors._server.scope import ServerScope
+from mcp_actors._server.sync_context import SyncContext
 from mcp_actors.abc import Outlet
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.logging import log
@@ -53,7 +54,13 @@ class NotificationHandlers:
         if name in self._entries:
             raise LocalProtocolError(f"a function takes the notification {name!r} already")
         signature = read_signature(call, injected=Context)
-        ready = function(call, injected_name=signature.injected_name, inline=inline, limiter=self._limiter)
+        ready = function(
+            call,
+            injected_name=signature.injected_name,
+            for_sync=SyncContext,
+            inline=inline,
+            limiter=self._limiter,
+        )
         names = frozenset(signature.input_schema.get("properties", ()))
         self._entries[name] = _NotificationEntry(Method(name, dict, dict), names, signature.bind, ready)
 

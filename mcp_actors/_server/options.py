@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
+from mcp_actors._wire.codec import encode_value
 from mcp_actors.types import Annotations, Icon, ToolAnnotations
 
-__all__ = ["PromptOptions", "ResourceOptions", "ToolOptions"]
+__all__ = ["PromptOptions", "ResourceOptions", "ToolOptions", "check_options"]
 
 
 class PromptOptions(TypedDict, total=False):
@@ -31,6 +32,8 @@ class ToolOptions(PromptOptions, total=False):
     """A raw JSON Schema: the function takes one dict."""
     output_schema: Mapping[str, Any]
     """Replaces what the return type says."""
+    timeout: float
+    """Seconds after which a call is cancelled; without it the tool may take as long as its client waits."""
 
 
 class ResourceOptions(PromptOptions, total=False):
@@ -40,3 +43,47 @@ class ResourceOptions(PromptOptions, total=False):
     annotations: Annotations
     list: Callable[..., Any]
     """For templates: a function that returns the resources of the family that exist now."""
+
+
+_TEXT = (str, "a string")
+# The values that the options take, and what to write for them; ``annotations`` differ between tools and resources.
+_TAKEN: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "name": _TEXT,
+    "title": _TEXT,
+    "description": _TEXT,
+    "mime_type": _TEXT,
+    "icons": ((list, tuple), "a list of Icon objects"),
+    "meta": (Mapping, "a dict"),
+    "inline": (bool, "True or False"),
+    "size": (int, "a number of bytes"),
+    "input_schema": (Mapping, "a dict"),
+    "output_schema": (Mapping, "a dict"),
+    "list": (Callable, "a function"),  # type: ignore[dict-item]
+}
+_ANNOTATIONS: dict[type, type] = {ToolOptions: ToolAnnotations, ResourceOptions: Annotations}
+
+
+def check_options(options: Mapping[str, Any], known: type) -> None:
+    """Checks the options of a tool, resource or prompt, of which ``known`` is the class.
+
+    Raises:
+        TypeError: There is no such option, or it takes other values.
+    """
+    names = [*PromptOptions.__annotations__, *known.__annotations__]
+    for name, value in options.items():
+        if name not in names:
+            raise TypeError(f"there is no option {name}=; the options are {', '.join(dict.fromkeys(names))}")
+        if value is None:
+            continue
+        taken = _TAKEN.get(name)
+        if name == "annotations":
+            taken = (_ANNOTATIONS[known], f"{_ANNOTATIONS[known].__name__}(…)")
+        if taken is not None and not isinstance(value, taken[0]):
+            raise TypeError(f"{name}={value!r}: write {taken[1]}")
+        if name == "icons" and not all(isinstance(each, Icon) for each in value):
+            raise TypeError(f"icons={value!r}: write a list of Icon objects, such as Icon(src='https://…')")
+        if name == "meta":
+            try:
+                encode_value(dict(value))
+            except (TypeError, ValueError) as error:
+                raise TypeError(f"meta={value!r}: JSON cannot hold it: {error}") from None

@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 
+from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.signature import InvalidArguments, read_signature
 from mcp_actors._server.content import as_blocks
 from mcp_actors._server.handler import Continuation, Handler, Invoked, string_param
@@ -65,7 +66,13 @@ class Prompts(Registry[_PromptEntry]):
             icons=list(icons) or None,
             meta=None if meta is None else dict(meta),
         )
-        ready = function(call, injected_name=signature.injected_name, inline=inline, limiter=self._limiter)
+        ready = function(
+            call,
+            injected_name=signature.injected_name,
+            for_sync=self._for_sync,
+            inline=inline,
+            limiter=self._limiter,
+        )
         by_name = {argument.name: argument for argument in arguments}
         self.insert(_PromptEntry(name, self.next_serial(), prompt, by_name, signature.bind, ready))
         return prompt
@@ -140,8 +147,7 @@ def _result(value: Any, prompt: Prompt) -> GetPromptResult:
         elif isinstance(item, PromptMessage):
             messages.append(item)
         else:
-            raise TypeError(
-                f"prompt {prompt.name!r} returned {type(item).__name__}; "
-                "a prompt returns strings, content blocks, PromptMessages or a GetPromptResult"
+            raise InvalidResult(
+                f"{type(item).__name__}; a prompt returns strings, content blocks, PromptMessages or a GetPromptResult"
             )
     return GetPromptResult(messages, prompt.description)

@@ -8,9 +8,11 @@ from typing import Any, TypeVar, Unpack, overload
 from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._server.dispatch import Middleware
 from mcp_actors._server.features import Features
-from mcp_actors._server.options import PromptOptions, ResourceOptions, ToolOptions
+from mcp_actors._server.frames import LineNamed
+from mcp_actors._server.invoke import check_async
+from mcp_actors._server.options import PromptOptions, ResourceOptions, ToolOptions, check_options
 from mcp_actors._server.prompts import Prompts
-from mcp_actors._server.resources import Resources
+from mcp_actors._server.resources import Resources, check_uri
 from mcp_actors._server.tools import Tools
 from mcp_actors.types import ServerCapabilities
 
@@ -54,6 +56,7 @@ class Registration:
             self.add_tool(function, **options)
             return function
 
+        _check_decorated(function, "tool")
         return add if function is None else add(function)
 
     @overload
@@ -78,6 +81,7 @@ class Registration:
             self.add_prompt(function, **options)
             return function
 
+        _check_decorated(function, "prompt")
         return add if function is None else add(function)
 
     def resource(self, uri: str, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
@@ -97,6 +101,9 @@ class Registration:
             self.add_resource(uri, function, **options)
             return function
 
+        with LineNamed():
+            check_uri(uri)
+            check_options(options, ResourceOptions)
         return add
 
     def completion(
@@ -121,9 +128,10 @@ class Registration:
         """
 
         def add(function: F) -> F:
-            self._features.completions.add(
-                function, prompt=prompt, resource=resource, argument=argument, inline=inline
-            )
+            with LineNamed():
+                self._features.completions.add(
+                    function, prompt=prompt, resource=resource, argument=argument, inline=inline
+                )
             return function
 
         return add
@@ -133,19 +141,25 @@ class Registration:
 
         It is ``async def f(params: dict[str, Any], ctx: Context) -> dict[str, Any]``. It raises
         `~mcp_actors.errors.RpcError` to answer with an error of its own; for any other exception the client is sent
-        -32603 without its text.
+        -32603 with its text, unless ``mask_errors`` of the server masks it.
 
         Args:
             name: The method, as clients send it.
 
         Raises:
+            TypeError: The name is none, or the function is not of this form.
             LocalProtocolError: The method is answered already, by the protocol or by another function.
         """
 
         def add(function: F) -> F:
-            self._features.add_method(name, function)
+            with LineNamed():
+                check_async(function, "params, ctx")
+                self._features.add_method(name, function)
             return function
 
+        with LineNamed():
+            if not isinstance(name, str):
+                raise TypeError('a method has a name: write @server.method("my/method")')
         return add
 
     def notification(self, name: str, *, inline: bool = False) -> Callable[[F], F]:
@@ -168,9 +182,13 @@ class Registration:
         """
 
         def add(function: F) -> F:
-            self._features.notifications.add(name, function, inline=inline)
+            with LineNamed():
+                self._features.notifications.add(name, function, inline=inline)
             return function
 
+        with LineNamed():
+            if not isinstance(name, str):
+                raise TypeError('a notification has a name: write @server.notification("notifications/my")')
         return add
 
     def middleware(self, function: Middleware) -> Middleware:
@@ -182,7 +200,12 @@ class Registration:
         Args:
             function: ``async def f(ctx, call_next)``. It returns the result of ``await call_next()``, or another one,
                 or raises. The function that was added first is the outermost.
+
+        Raises:
+            TypeError: The function is not of this form.
         """
+        with LineNamed():
+            check_async(function, "ctx, call_next")
         self._features.middleware.append(function)
         return function
 
@@ -191,8 +214,9 @@ class Registration:
 
         The input schema comes from the function's type hints, the output schema from its return type, the description
         from its docstring. An ``async def`` is awaited; a plain ``def`` runs in one of 40 worker threads, which a
-        cancelled call abandons. A `ToolError` is shown to the model; for any other exception the client is sent -32603
-        without its text.
+        cancelled call abandons. A `ToolError` is shown to the model as it is. For any other exception but an
+        `~mcp_actors.errors.RpcError`, which is sent as a JSON-RPC error, the model is shown the tool's name and the
+        exception, unless ``mask_errors`` of the server masks it.
 
         Args:
             function: Takes the arguments by name, and the `Context` in a parameter that is annotated with it.
@@ -201,14 +225,17 @@ class Registration:
                 ``_meta``; ``inline=True`` runs a sync function on the event loop instead of in a thread, for functions
                 that take microseconds and never block; ``input_schema``, a JSON Schema with ``type: object``, makes
                 the function take the arguments as one dict; ``output_schema``, a JSON Schema, replaces the one of the
-                return type.
+                return type; ``timeout``, in seconds, none by default, cancels a call that takes longer (a function in
+                a worker thread runs on, and its result is dropped) and tells the model so.
 
         Raises:
             TypeError: The signature cannot be used, or the function has no name of its own and none is given.
             ValueError: A schema cannot be used.
             LocalProtocolError: There is a tool with this name.
         """
-        self._features.tools.add(function, **options)
+        with LineNamed():
+            check_options(options, ToolOptions)
+            self._features.tools.add(function, **options)
 
     def remove_tool(self, name: str) -> None:
         """Removes a tool. Calls in flight go on.
@@ -219,7 +246,8 @@ class Registration:
         Raises:
             LocalProtocolError: There is no such tool.
         """
-        self._features.tools.remove(name)
+        with LineNamed():
+            self._features.tools.remove(name)
 
     def add_resource(
         self, uri: str, function: Callable[..., Any], **options: Unpack[ResourceOptions]
@@ -243,7 +271,9 @@ class Registration:
             ValueError: The template is malformed.
             LocalProtocolError: There is a resource or template with this URI.
         """
-        self._features.resources.add(uri, function, **options)
+        with LineNamed():
+            check_options(options, ResourceOptions)
+            self._features.resources.add(uri, function, **options)
 
     def remove_resource(self, uri: str) -> None:
         """Removes a resource or a template. Calls in flight go on.
@@ -254,7 +284,8 @@ class Registration:
         Raises:
             LocalProtocolError: There is none.
         """
-        self._features.resources.remove(uri)
+        with LineNamed():
+            self._features.resources.remove(uri)
 
     def add_prompt(self, function: Callable[..., Any], **options: Unpack[PromptOptions]) -> None:
         """Adds a prompt. MCP 2026-07-28, Prompts.
@@ -271,7 +302,9 @@ class Registration:
             TypeError: A parameter takes no text, or the function has no name of its own and none is given.
             LocalProtocolError: There is a prompt with this name.
         """
-        self._features.prompts.add(function, **options)
+        with LineNamed():
+            check_options(options, PromptOptions)
+            self._features.prompts.add(function, **options)
 
     def remove_prompt(self, name: str) -> None:
         """Removes a prompt. Calls in flight go on.
@@ -282,7 +315,8 @@ class Registration:
         Raises:
             LocalProtocolError: There is no such prompt.
         """
-        self._features.prompts.remove(name)
+        with LineNamed():
+            self._features.prompts.remove(name)
 
     def resource_updated(self, uri: str) -> None:
         """Notifies every client that subscribed to this resource or to one that its URI lies below.
@@ -313,3 +347,11 @@ class Registration:
     def capabilities(self) -> ServerCapabilities:
         """The capabilities that are declared to clients: those for which something was ever registered, and logging."""
         return self._features.capabilities()
+
+
+def _check_decorated(function: Any, feature: str) -> None:
+    """Raises `TypeError` for a decorator that was given something else than the function under it."""
+    if function is not None and not callable(function):
+        with LineNamed():
+            option = f"name={function!r}" if isinstance(function, str) else "title=…"
+            raise TypeError(f"{function!r} is no function: write @server.{feature}({option})")

@@ -7,6 +7,7 @@ from typing import ClassVar, Generic, Required, TypedDict, TypeVar
 
 import trio
 
+from mcp_actors._server.invoke import ForSync
 from mcp_actors._server.pagination import DEFAULT_PAGE_SIZE, Listed
 from mcp_actors.errors import LocalProtocolError
 
@@ -20,6 +21,8 @@ class RegistryOptions(TypedDict, total=False):
 
     injected: Required[type]
     """The class whose annotation marks the parameter that is handed the call's context."""
+    for_sync: Required[ForSync]
+    """Makes the context of a sync function of that of its call."""
     limiter: Required[trio.CapacityLimiter]
     """Bounds the worker threads."""
     on_change: Callable[[], None] | None
@@ -38,12 +41,14 @@ class Registry(Generic[E]):
         self,
         *,
         injected: type,
+        for_sync: ForSync,
         limiter: trio.CapacityLimiter,
         on_change: Callable[[], None] | None = None,
         page_size: int = DEFAULT_PAGE_SIZE,
     ) -> None:
         self.on_change = on_change
         self._injected = injected
+        self._for_sync = for_sync
         self._limiter = limiter
         self._page_size = page_size
         self.version = 0

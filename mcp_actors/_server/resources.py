@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
 import attrs
 
+from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.signature import InvalidArguments, read_signature
 from mcp_actors._server.handler import Continuation, Handler, Invoked, string_param
 from mcp_actors._server.invoke import Function, function, name_of
@@ -29,8 +31,10 @@ from mcp_actors.types import (
     TextResourceContents,
 )
 
-__all__ = ["Resources"]
+__all__ = ["Resources", "check_uri"]
 
+# RFC 3986 section 3.1; the variables of a template may stand for it.
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|[A-Za-z0-9+.-]*\{")
 _CONTENTS = (TextResourceContents, BlobResourceContents)
 _BYTES = (bytes, bytearray, memoryview)
 
@@ -105,6 +109,7 @@ class Resources(Registry[_ResourceEntry]):
         Raises `TypeError` when the parameters of ``call`` are not the variables of ``uri``, `ValueError` for a bad
         template, `LocalProtocolError` for a uri that is taken.
         """
+        check_uri(uri)
         template = UriTemplate(uri) if "{" in uri else None
         name = name_of(call) if name is None else name
         signature = read_signature(call, injected=self._injected)
@@ -128,7 +133,13 @@ class Resources(Registry[_ResourceEntry]):
         )
         if isinstance(listed, Resource):
             listed.size = size
-        ready = function(call, injected_name=signature.injected_name, inline=inline, limiter=self._limiter)
+        ready = function(
+            call,
+            injected_name=signature.injected_name,
+            for_sync=self._for_sync,
+            inline=inline,
+            limiter=self._limiter,
+        )
         self.insert(
             _ResourceEntry(
                 key=uri,
@@ -171,7 +182,12 @@ class Resources(Registry[_ResourceEntry]):
                 f"resource template {uri!r}: the function given as list= takes no arguments but the context"
             )
         return function(
-            call, injected_name=signature.injected_name, inline=False, limiter=self._limiter, draw=tuple
+            call,
+            injected_name=signature.injected_name,
+            for_sync=self._for_sync,
+            inline=False,
+            limiter=self._limiter,
+            draw=tuple,
         )
 
     def _split(self) -> tuple[tuple[_Row, ...], tuple[_ResourceEntry, ...]]:
@@ -242,6 +258,16 @@ class Resources(Registry[_ResourceEntry]):
             raise ResourceNotFound(uri) from None
 
 
+def check_uri(uri: Any) -> None:
+    """Raises `TypeError` for what is no URI that clients can ask for."""
+    if not isinstance(uri, str):
+        raise TypeError('a resource has a URI, which comes first: write @server.resource("data://NAME")')
+    if not _SCHEME.match(uri):
+        raise TypeError(
+            f'{uri!r} has no scheme, without which it is no URI: write for example "data://{uri}"'
+        )
+
+
 async def _run(
     entry: _ResourceEntry, ctx: Invoked, arguments: dict[str, Any], uri: str
 ) -> ReadResourceResult:
@@ -276,6 +302,9 @@ def _contents(value: Any, uri: str, entry: _ResourceEntry) -> TextResourceConten
         blob = base64.b64encode(value).decode("ascii")
         return BlobResourceContents(uri, blob, mime_type or "application/octet-stream")
     if value is None:
-        raise TypeError(f"resource {entry.key!r} returned None; raise ResourceNotFound when there is nothing")
-    text = encode_value(entry.encode(value)).decode()
+        raise InvalidResult("None; raise ResourceNotFound when there is nothing")
+    try:
+        text = encode_value(entry.encode(value)).decode()
+    except Exception as error:
+        raise InvalidResult(str(error)) from error
     return TextResourceContents(uri, text, mime_type or "application/json")

@@ -28,6 +28,8 @@ class ServerScope:
     limits: Limits
     session_of: Callable[[CallOwner], PeerSession | None]
     elicitations: UrlElicitations
+    mask_errors: bool | None
+    """See `Server`."""
 
     def recorded_answers(self, invocation: Invocation) -> dict[str, Any]:
         """The answers of all rounds so far: those sealed in the state and those that came with this retry.

@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
+import trio
 
+from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._eras.modern.annotations import MirroredParam, annotated_params
-from mcp_actors._exception_groups import sole_cause
 from mcp_actors._schema.signature import InvalidArguments, Signature, read_signature
 from mcp_actors._schema.validate import Validator, compile_schema
 from mcp_actors._server.content import as_blocks
+from mcp_actors._server.failures import OutOfTime, failed, tool_error_in
 from mcp_actors._server.handler import Continuation, Handler, Invoked
 from mcp_actors._server.invoke import Function, function, name_of
 from mcp_actors._server.pagination import page
@@ -58,12 +60,13 @@ class Tools(Registry[_ToolEntry]):
         inline: bool = False,
         input_schema: Mapping[str, Any] | None = None,
         output_schema: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
     ) -> Tool:
         """Adds ``call`` as a tool and returns how clients see it.
 
         With ``input_schema`` (any JSON Schema with ``type: object`` at its root) ``call`` takes the arguments as one
         dict; otherwise the schema is read from its signature. With ``output_schema`` each structured result is
-        checked against it; otherwise it is read from the return annotation.
+        checked against it; otherwise it is read from the return annotation. ``timeout`` is in seconds.
 
         Raises `TypeError` or `ValueError` for a signature or a schema that cannot be used, `LocalProtocolError` for a
         name that is taken.
@@ -78,6 +81,15 @@ class Tools(Registry[_ToolEntry]):
             signature = read_signature(call, injected=self._injected, raw=True)
             schema = _object_schema(input_schema)
             bind = _raw_binding(signature, compile_schema(schema))
+        ready = function(
+            call,
+            injected_name=signature.injected_name,
+            for_sync=self._for_sync,
+            inline=inline,
+            limiter=self._limiter,
+        )
+        if timeout is not None:
+            ready = _limited(ready, name, timeout)
         compiled = None if output_schema is None else compile_schema(dict(output_schema))
         tool = Tool(
             name,
@@ -89,8 +101,12 @@ class Tools(Registry[_ToolEntry]):
             icons=list(icons) or None,
             meta=None if meta is None else dict(meta),
         )
-        ready = function(call, injected_name=signature.injected_name, inline=inline, limiter=self._limiter)
-        finish = _finish(signature.encode_output, compiled, declared=tool.output_schema is not None)
+        finish = _finish(
+            signature.encode_output,
+            compiled,
+            declared=tool.output_schema is not None,
+            content=signature.returns_content,
+        )
         mirrored = annotated_params(schema)
         self.insert(_ToolEntry(name, self.next_serial(), tool, bind, ready, finish, mirrored))
         return tool
@@ -130,22 +146,48 @@ class Tools(Registry[_ToolEntry]):
         if not entry.function.inline:
             return Continuation(_run, entry, ctx, arguments)
         try:
-            return entry.finish(entry.function.call(ctx, entry.bind(arguments)))
+            value = entry.function.call(ctx, entry.bind(arguments))
         except (InvalidArguments, ToolError) as error:
-            return _failed(error)
+            return failed(error)
+        return _result(entry, value)
 
 
 async def _run(entry: _ToolEntry, ctx: Invoked, arguments: dict[str, Any]) -> CallToolResult:
     try:
-        return entry.finish(await entry.function.call(ctx, entry.bind(arguments)))
+        value = await entry.function.call(ctx, entry.bind(arguments))
     except (InvalidArguments, ToolError) as error:
-        return _failed(error)
+        return failed(error)
     except ExceptionGroup as group:
-        # Raised inside a nursery of the tool it is meant for the model all the same.
-        cause = sole_cause(group)
-        if isinstance(cause, ToolError):
-            return _failed(cause)
+        cause = tool_error_in(group)
+        if cause is not None:
+            return failed(cause)
         raise
+    return _result(entry, value)
+
+
+def _result(entry: _ToolEntry, value: Any) -> CallToolResult:
+    try:
+        return entry.finish(value)
+    except Exception as error:
+        raise InvalidResult(str(error)) from error
+
+
+def _limited(function: Function, name: str, seconds: float) -> Function:
+    """The function with a time limit; `OutOfTime` leaves it when that is reached."""
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
+        raise ValueError(f"timeout={seconds!r}: write a number of seconds greater than 0, or leave it out")
+    if function.inline:
+        raise ValueError(
+            f"timeout={seconds!r}: nothing can stop a function on the event loop; remove inline=True"
+        )
+    call = function.call
+
+    async def limited(ctx: Invoked, arguments: dict[str, Any]) -> Any:
+        with trio.move_on_after(seconds):
+            return await call(ctx, arguments)
+        raise OutOfTime(f"{name}: stopped, because it may take no longer than {seconds:g} s")
+
+    return Function(limited, inline=False)
 
 
 def _object_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,24 +206,21 @@ def _raw_binding(signature: Signature, schema: Validator) -> Callable[[dict[str,
     return bind
 
 
-def _failed(error: Exception) -> CallToolResult:
-    return CallToolResult([TextContent(str(error))], is_error=True)
-
-
 def _finish(
-    encode: Callable[[Any], Any], compiled: Validator | None, *, declared: bool
+    encode: Callable[[Any], Any], compiled: Validator | None, *, declared: bool, content: bool
 ) -> Callable[[Any], CallToolResult]:
     """Returns the function that makes the result of the value that a tool returned.
 
     A tool with an output schema has to return structured content (MCP, Tools, Output Schema): whatever it returns is
-    that value, unless it builds the whole result itself. A value that does not fit raises, and the call fails.
+    that value, unless it builds the whole result itself. A value that does not fit raises, and the call fails. With
+    ``content`` an empty list is no content; without, it is a value.
     """
 
     def structured(value: Any) -> CallToolResult:
-        content = encode(value)
+        encoded = encode(value)
         if compiled is not None:
-            _check(compiled, content)
-        return CallToolResult([TextContent(encode_value(content).decode())], content)
+            _check(compiled, encoded)
+        return CallToolResult([TextContent(encode_value(encoded).decode())], encoded)
 
     def for_schema(value: Any) -> CallToolResult:
         if not isinstance(value, CallToolResult):
@@ -196,7 +235,7 @@ def _finish(
         return value
 
     def free(value: Any) -> CallToolResult:
-        if value is None:
+        if value is None or (content and value == []):
             return CallToolResult([])
         if isinstance(value, CallToolResult):
             return value

@@ -150,6 +150,11 @@ class ReadResourceResult:
     meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
+    @property
+    def text(self) -> str:
+        """The text of all contents that are text, each on a line of its own; empty if there is none."""
+        return "\n".join(each.text for each in self.contents if isinstance(each, TextResourceContents))
+
 
 @attrs.define
 class SubscribeParams:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 import attrs
 
-from mcp_actors.types.content import ContentBlock
+from mcp_actors.types.content import ContentBlock, TextContent
 from mcp_actors.types.icons import Icon
 from mcp_actors.types.resources import CacheScope
 from mcp_actors.types.unset import UNSET
@@ -104,3 +104,13 @@ class CallToolResult:
     is_error: bool | None = None
     meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+    @property
+    def text(self) -> str:
+        """The text of all text blocks, each on a line of its own; empty if there is none."""
+        return "\n".join(block.text for block in self.content if isinstance(block, TextContent))
+
+    @property
+    def data(self) -> Any:
+        """The structured content, ``None`` if there is none."""
+        return None if self.structured_content is UNSET else self.structured_content

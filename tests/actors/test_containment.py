@@ -142,8 +142,7 @@ async def test_whatever_a_function_raises_ends_its_call_alone(tool: str) -> None
 
             await trio.testing.wait_all_tasks_blocked()
             for _ in range(MANY):
-                with pytest.raises(RpcError, match="internal error"):
-                    await client.call_tool(tool)
+                assert (await client.call_tool(tool)).content[0].text.startswith(f"{tool}: ")
             assert (await client.call_tool("echo", {"text": "alive"})).content[0].text == "alive"
         assert waited == ["waited"]
 

@@ -79,7 +79,8 @@ async def test_a_session_has_a_level(version: str) -> None:
 async def test_a_level_that_is_none_is_the_handlers_mistake() -> None:
     async with raw_client(make_server()) as peer:
         answer = await modern(peer, 1, "tools/call", {"name": "shout"}, **{LOG_LEVEL: "debug"})
-        assert answer["error"]["code"] == -32603
+        assert answer["result"]["isError"] is True
+        assert "no such level" in answer["result"]["content"][0]["text"]
 
 
 @pytest.mark.parametrize("version", EVERY)

@@ -123,8 +123,11 @@ async def test_methods_of_your_own(version: str) -> None:
     "name", ["tools/call", "initialize", "server/discover", "ping", "subscriptions/listen"]
 )
 def test_methods_of_the_protocol_are_taken(name: str) -> None:
+    async def answer(params: dict[str, Any], ctx: Context) -> dict[str, Any]:
+        return {}
+
     with pytest.raises(LocalProtocolError):
-        Server("s").method(name)(lambda params, ctx: {})
+        Server("s").method(name)(answer)
 
 
 # -- lifespan and context ------------------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ def test_a_whole_tool() -> None:
 def test_no_arguments() -> None:
     def call() -> None: ...
 
-    assert read(call).input_schema == {"type": "object", "additionalProperties": False}
+    assert read(call).input_schema == {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 @pytest.mark.parametrize(

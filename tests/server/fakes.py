@@ -20,6 +20,9 @@ class FakeContext:
     peer: Any = None
     server: Any = None
 
+    def end(self) -> None:
+        """Nothing in these tests outlives its call."""
+
 
 @attrs.define
 class Changes:
@@ -33,7 +36,12 @@ class Changes:
 
 def options(**more: Any) -> dict[str, Any]:
     """What every registry takes."""
-    return {"injected": FakeContext, "limiter": trio.CapacityLimiter(2), **more}
+    return {
+        "injected": FakeContext,
+        "for_sync": lambda ctx, inline: ctx,
+        "limiter": trio.CapacityLimiter(2),
+        **more,
+    }
 
 
 async def answer(handler: Handler, params: dict[str, Any], **more: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pytest
 import trio
 
+from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._server.completion import Completions
 from mcp_actors._server.handler import Continuation
 from mcp_actors._server.prompts import Prompts
@@ -36,7 +37,11 @@ def completions() -> Completions:
     resources.add(TEMPLATE, file)
     resources.add("config://a", lambda: "", name="config")
     return Completions(
-        injected=FakeContext, limiter=trio.CapacityLimiter(1), prompts=prompts, resources=resources
+        injected=FakeContext,
+        for_sync=lambda ctx, inline: ctx,
+        limiter=trio.CapacityLimiter(1),
+        prompts=prompts,
+        resources=resources,
     )
 
 
@@ -174,7 +179,7 @@ async def test_at_most_a_hundred_values_are_told_and_the_rest_is_counted(
 
 @pytest.mark.parametrize("found", [None, "text", 7, [1], ["a", None]])
 async def test_anything_but_strings_fails_the_call(completions: Completions, found: Any) -> None:
-    with pytest.raises(TypeError, match="a completion returned"):
+    with pytest.raises(InvalidResult, match=r"a completion returns|no strings"):
         await given(completions, found)
 
 

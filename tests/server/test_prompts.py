@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
+from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._server.handler import Continuation
 from mcp_actors._server.prompts import Prompts
 from mcp_actors.errors import LocalProtocolError, RpcError
@@ -183,7 +184,7 @@ async def test_a_whole_result_is_sent_as_it_is() -> None:
 
 @pytest.mark.parametrize("value", [None, 7, {"role": "user"}, [None], [["a"]]])
 async def test_anything_else_fails_the_call(value: Any) -> None:
-    with pytest.raises(TypeError, match="prompt 'give' returned"):
+    with pytest.raises(InvalidResult, match="a prompt returns strings"):
         await returned(value)
 
 

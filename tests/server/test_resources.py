@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import pytest
 
+from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._server.handler import Continuation
 from mcp_actors._server.resources import Resources
 from mcp_actors.errors import LocalProtocolError, ResourceNotFound, RpcError
@@ -241,7 +242,7 @@ async def test_several_contents_may_be_mixed_with_text_and_bytes() -> None:
 
 @pytest.mark.parametrize("value", [None, object(), {"a": object()}])
 async def test_a_value_that_is_no_contents_fails_the_call(value: Any) -> None:
-    with pytest.raises((TypeError, ValueError, NotImplementedError)):
+    with pytest.raises(InvalidResult):
         await returned(value)
 
 

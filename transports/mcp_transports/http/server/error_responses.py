@@ -22,6 +22,13 @@ BAD_REQUEST_CODE = -32000
 SESSION_NOT_FOUND_CODE = -32001
 
 
+def _error_body(refusal: Refusal) -> bytes:
+    if not refusal.message:
+        return b""
+    error = {"jsonrpc": "2.0", "error": {"code": refusal.code, "message": refusal.message}}
+    return json.dumps(error, separators=(",", ":")).encode()
+
+
 @attrs.frozen
 class Refusal:
     """The answer to a request that is not served. ``authenticate`` of `HttpServerTransport` returns one.
@@ -41,14 +48,8 @@ class Refusal:
     message: str = ""
     code: int = BAD_REQUEST_CODE
     headers: Sequence[Header] = ()
-    body: bytes = attrs.field(repr=False)
-
-    @body.default
-    def _error(self) -> bytes:
-        if not self.message:
-            return b""
-        error = {"jsonrpc": "2.0", "error": {"code": self.code, "message": self.message}}
-        return json.dumps(error, separators=(",", ":")).encode()
+    # Written as a default that type checkers understand.
+    body: bytes = attrs.field(repr=False, default=attrs.Factory(_error_body, takes_self=True))
 
 
 # RFC 9110 section 10.2.3, in seconds. The server stops or is full, so the same request may succeed a moment later.

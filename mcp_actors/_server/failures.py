@@ -1,0 +1,160 @@
+"""The policy for calls that fail: who sees what of it. ``docs/failures.md`` is the same table for users.
+
+==================================  ======================================  ====================================
+what the call ended with            what the client is sent                 what the log says
+==================================  ======================================  ====================================
+`ToolError`                         a result with ``isError``, its text     nothing
+arguments that do not fit a tool    a result with ``isError``, each one     nothing
+`RpcError`                          that error                              nothing
+the time limit of a tool            a result with ``isError``, the limit    a warning
+any other exception of a tool       a result with ``isError``: the tool,    tool, session, principal, duration,
+                                    the exception's type and text           reference, and the user's own frames
+the same of another feature         -32603 with the same text               the same
+a defect of the engine              -32603, "internal error"                the whole traceback
+==================================  ======================================  ====================================
+
+A masked text has a random reference, which is in the log as well, in place of the exception.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import trio
+
+from mcp_actors._actors.inbound_call import InboundCall
+from mcp_actors._actors.responses import InvalidResult
+from mcp_actors._exception_groups import sole_cause
+from mcp_actors._server.frames import passes_through, users_frames
+from mcp_actors.errors import INTERNAL_ERROR, RpcError, ToolError
+from mcp_actors.logging import log
+from mcp_actors.types import CallToolResult, TextContent
+
+__all__ = ["OutOfTime", "answer_to", "failed", "tool_error_in"]
+
+# Characters of an exception's text that are sent: a model reads all of it.
+MAX_TEXT = 2000
+# Characters of a URI or name in a message; a client may have made it up.
+MAX_TARGET = 200
+# Exceptions of a group whose texts are sent.
+MAX_GROUP = 5
+
+# The feature that answers a method; its name is the key under which the log has the target, too.
+_FEATURES = {"tools/call": "tool", "prompts/get": "prompt", "resources/read": "resource"}
+
+# Where functions of the user are called: what one raises that is written in C has no frame of its own.
+_CALLS = "mcp_actors._server.invoke"
+
+
+class OutOfTime(Exception):
+    """A tool has reached the time limit that it was registered with. The text is for the model."""
+
+
+def failed(error: Exception) -> CallToolResult:
+    """Returns the result that the author of a tool, or the check of its arguments, wants the model to read."""
+    return CallToolResult([TextContent(_readable(str(error)))], is_error=True)
+
+
+def tool_error_in(group: ExceptionGroup[Exception]) -> ToolError | None:
+    """Returns the `ToolError` that a nursery of the tool has put into a group, if nothing else is in it."""
+    cause = sole_cause(group)
+    return cause if isinstance(cause, ToolError) else None
+
+
+def answer_to(call: InboundCall, error: BaseException, mask: bool | None) -> Any:
+    """Logs a failure and returns what answers the call: a result, an `RpcError`, or ``error`` if it is the engine's.
+
+    Args:
+        mask: `Server`'s ``mask_errors``.
+    """
+    if not _is_users(error):
+        return error
+    method = call.invocation.method.name
+    target = _target(call)
+    feature = _FEATURES.get(method)
+    details: dict[str, Any] = {
+        **({"method": method} if feature is None else {feature: target}),
+        "session": call.owner.name,
+        "id": call.id,
+        "principal": call.invocation.principal,
+        "seconds": round(trio.current_time() - call.started, 3),
+    }
+    if isinstance(error, OutOfTime):
+        log.warning("a tool ran out of its time", **details)
+        return failed(error)
+    reference = secrets.token_hex(4)
+    log.error("handler failed", **details, reference=reference, **_logged(error))
+    name = f"{feature} {target}" if feature not in (None, "tool") else target or method
+    if mask or (mask is None and call.invocation.principal is not None):
+        text = f"{name}: failed; the server's operator finds the reason under the reference {reference}"
+    else:
+        text = f"{name}: {_summary(error)}"
+    if feature == "tool":
+        return CallToolResult([TextContent(text)], is_error=True)
+    return RpcError(INTERNAL_ERROR, text)
+
+
+def _logged(error: BaseException) -> dict[str, Any]:
+    """The members of the log line that say what was raised, the engine's frames before the user's left out."""
+    raised = error.__cause__ or error if isinstance(error, InvalidResult) else error
+    traceback = users_frames(raised.__traceback__)
+    if isinstance(error, InvalidResult) and traceback is None:
+        # No frame leads to the function, which has returned.
+        return {"error": _summary(error)}
+    return {"exc_info": (type(raised), raised, traceback or raised.__traceback__)}
+
+
+def _target(call: InboundCall) -> str:
+    method = call.invocation.method
+    target = call.invocation.params.get(method.target) if method.target else None
+    return _cut(_readable(target), MAX_TARGET) if isinstance(target, str) else ""
+
+
+def _summary(error: BaseException) -> str:
+    """The type and text of an exception, or of the first ones in a group."""
+    if isinstance(error, InvalidResult):
+        return _cut(f"it returned what cannot be sent: {_text(error)}", MAX_TEXT)
+    if isinstance(error, BaseExceptionGroup):
+        leaves = _leaves(error)
+        more = [f"and {len(leaves) - MAX_GROUP} more"] if len(leaves) > MAX_GROUP else []
+        return _cut("; ".join([*map(_summary, leaves[:MAX_GROUP]), *more]), MAX_TEXT)
+    text, kind = _text(error), type(error).__qualname__
+    return _cut(f"{kind}: {text}" if text else kind, MAX_TEXT)
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    found: list[BaseException] = []
+    stack: list[BaseException] = [group]
+    while stack:
+        each = stack.pop()
+        if isinstance(each, BaseExceptionGroup):
+            stack.extend(reversed(each.exceptions))
+        else:
+            found.append(each)
+    return found
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return _readable(str(error))
+    except Exception as failure:
+        return f"its text cannot be read ({type(failure).__name__})"
+
+
+def _readable(text: str) -> str:
+    """``text`` without the lone surrogates that JSON cannot hold."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def _is_users(error: BaseException) -> bool:
+    """Whether a function of the user raised it, or returned what cannot be sent: clients are told of nothing else."""
+    if isinstance(error, InvalidResult | OutOfTime):
+        return True
+    if isinstance(error, BaseExceptionGroup) and any(map(_is_users, error.exceptions)):
+        return True
+    return users_frames(error.__traceback__) is not None or passes_through(error.__traceback__, _CALLS)
