@@ -18,10 +18,12 @@ from mcp_actors import abc, errors, types
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import Progress
 from mcp_actors.client import Client
+from mcp_actors.client_pool import ClientPool
 from mcp_actors.context import Context
 from mcp_actors.discovery import register_transport
 from mcp_actors.errors import (
     CallTimeout,
+    ClosedElsewhere,
     ConnectFailed,
     ConnectionLost,
     HeaderMismatch,
@@ -47,6 +49,8 @@ from mcp_actors.server import Server
 __all__ = [
     "CallTimeout",
     "Client",
+    "ClientPool",
+    "ClosedElsewhere",
     "ConnectFailed",
     "ConnectionLost",
     "Context",

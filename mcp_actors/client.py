@@ -6,7 +6,7 @@ Beside `Client` this module has the types of what its users hold or write: handl
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 from mcp_actors._actors.dispatcher import Counters, SessionStatistics
@@ -16,7 +16,9 @@ from mcp_actors._actors.link import LinkStatistics
 from mcp_actors._actors.outbound_call import CallOptions, OutboundCallStatistics, Progress, ProgressCallback
 from mcp_actors._client.connectivity import Connectivity
 from mcp_actors._client.handshake import Handshake
+from mcp_actors._client.life import ClientLife
 from mcp_actors._client.listener import Listener
+from mcp_actors._client.nesting import BlockNursery
 from mcp_actors._client.notifications import Notifications
 from mcp_actors._client.options import (
     ChangeHandler,
@@ -36,7 +38,6 @@ from mcp_actors._eras.changes import Event, EventKind
 from mcp_actors._eras.era import EraName
 from mcp_actors._eras.probe import versions_for
 from mcp_actors.errors import LocalProtocolError
-from mcp_actors.supervision import CLIENT_NOTIFICATIONS, CLIENT_SUBSCRIPTION, start, start_again
 from mcp_actors.types import (
     LOGGING_LEVELS,
     Implementation,
@@ -71,8 +72,10 @@ VERSION = "0.1.0"
 class Client(ServerMethods):
     """A client of one server, used as ``async with Client(target) as client``.
 
-    Leaving the block closes the connection; what the block raises leaves it unchanged. A callback that fails costs the
-    one call or notification it was made for, and is logged.
+    Leaving the block closes the connection; what the block raises leaves it unchanged. It is left in the task that
+    entered it, before blocks that were entered earlier, or it raises `ClosedElsewhere`: the clients of a `ClientPool`
+    are closed in any order, from any task. A callback that fails costs the one call or notification it was made for,
+    and is logged.
 
     Args:
         target: A `Server` (in memory), a URL (``"stdio:COMMAND ARG…"``, ``"http://…"``) or a
@@ -156,26 +159,31 @@ class Client(ServerMethods):
         self._supervisor = Supervisor(
             options, self._connectivity, self._handshake, handlers, self._notifications.put, [requests]
         )
-        self._exit = AsyncExitStack()
+        self._life = ClientLife(
+            self._supervisor, self._notifications, self._subscriptions, options.on_change is not None
+        )
+        self._block = BlockNursery(type(self).__name__)
 
     def __repr__(self) -> str:
         return f"<Client {self._supervisor!r}>"
 
     async def __aenter__(self) -> Client:
-        async with AsyncExitStack() as stack:
-            stack.callback(self._notifications.close)
-            nursery = await stack.enter_async_context(self._supervisor.running())
-            self._subscriptions.run_in(nursery)
-            start_again(nursery, CLIENT_NOTIFICATIONS, self._notifications.run)
-            if self._options.on_change is not None:
-                follow, changed = self._subscriptions.follow, self._notifications.changed
-                start(nursery, CLIENT_SUBSCRIPTION, follow, changed, about="on_change")
-            self._exit = stack.pop_all()
+        block = BlockNursery(type(self).__name__)
+        try:
+            await self._life.begin(await block.open())
+        except BaseException:
+            await block.close()
+            raise
+        self._block = block
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         # The body's own exception is not handed on, so that it leaves as it is and never in a group of a nursery.
-        await self._exit.aclose()
+        self._life.end()
+        if not self._block.is_innermost:
+            await self._life.wait_until_ended()
+        await self._block.close()
+        self._life.raise_failure()
 
     async def aclose(self) -> None:
         """Closes the connection and waits for its end; calls in flight raise `ConnectionLost`.

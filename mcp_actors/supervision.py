@@ -246,6 +246,12 @@ SESSION_CLOCK = TaskKind(
 )
 CHANGE_DELIVERY = TaskKind("deliver changes", "session", "nothing", "nobody: the next change starts it anew")
 EXCHANGE = TaskKind("batch", "server", "call", "the peer: -32603 for each request that is left")
+CLIENT_LIFE = TaskKind(
+    "client life",
+    "client block or pool",
+    "connection",
+    "whoever called: ConnectionLost; whoever closes the client",
+)
 CLIENT_CONNECTION = TaskKind("client connection", "client", "connection", "whoever called: ConnectionLost")
 CLIENT_SUPERVISOR = TaskKind("client supervisor", "client", "session", "whoever called: ConnectionLost")
 CLIENT_NOTIFICATIONS = TaskKind("client notifications", "client", "nothing", "nobody", restarted=True)

@@ -17,9 +17,10 @@ from mcp_actors._eras.era import Era
 from mcp_actors.errors import ConnectFailed, ConnectionLost, LocalProtocolError, McpError, SessionExpired
 from mcp_actors.types import Implementation, ServerCapabilities
 
-__all__ = ["Connectivity", "Negotiated"]
+__all__ = ["OPENED_BEFORE", "Connectivity", "Negotiated"]
 
 _NOT_CONNECTED = "not connected: use 'async with Client(...) as client'"
+OPENED_BEFORE = "a Client is good for one 'async with' block; make a new one"
 _NO_SESSION_TO_COME = {ClientState.NEW, ClientState.DISCARDED, ClientState.CLOSING, ClientState.CLOSED}
 
 
@@ -70,7 +71,7 @@ class Connectivity:
         if state is None:
             if self.state is ClientState.DISCARDED:
                 raise ConnectionLost("the client was closed before it was connected")
-            raise LocalProtocolError("a Client is good for one 'async with' block; make a new one")
+            raise LocalProtocolError(OPENED_BEFORE)
         self.state = state
         self._changed.unpark_all()
 
