@@ -25,10 +25,13 @@ from mcp_actors._client.options import (
     ClientOptions,
     ElicitationHandler,
     LogHandler,
+    LossHandler,
+    NotificationCallback,
     Roots,
     SamplingHandler,
     Target,
 )
+from mcp_actors._client.pings import Pings
 from mcp_actors._client.request_handlers import RequestHandlers
 from mcp_actors._client.requests import Requests, call_options
 from mcp_actors._client.server_methods import ServerMethods
@@ -40,6 +43,7 @@ from mcp_actors._eras.probe import versions_for
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.types import (
     LOGGING_LEVELS,
+    ClientCapabilities,
     Implementation,
     LoggingLevel,
     ServerCapabilities,
@@ -57,6 +61,8 @@ __all__ = [
     "LinkStatistics",
     "Listener",
     "LogHandler",
+    "LossHandler",
+    "NotificationCallback",
     "OutboundCallStatistics",
     "Progress",
     "ProgressCallback",
@@ -85,10 +91,18 @@ class Client(ServerMethods):
         info: The client's name and version, which servers may display; by default those of this engine.
         sampling: Answers servers that want to sample a model. Without it sampling is not declared.
         sampling_tools: Whether ``sampling`` may use tools.
+        capabilities: What is declared to servers beyond what follows from the handlers, or more exactly: each member
+            that it has replaces what follows. ``ClientCapabilities(elicitation=ElicitationCapability(url={}))`` is for
+            a handler that opens URLs and shows no forms. By default forms and URLs are declared, and no context for
+            sampling.
         elicitation: Answers servers that want to ask the person. Without it elicitation is not declared.
         roots: The roots that servers may work in, or a function that returns them. Without it none are declared.
         on_log: ``on_log(level, data, logger)``, sync or async, is called with each log message in the order of arrival.
         on_change: ``on_change(kind, uri)``, sync or async, is called with each change on the server in that order.
+        on_notification: ``on_notification(method, params)``, sync or async, is called with each notification that is
+            none of the above, such as those of extensions, in that order.
+        on_lost: ``on_lost(error)``, sync or async, is called once with the `ConnectionLost` or `SessionExpired` of each
+            connection that ends without being closed by the program; with ``restart`` another one follows.
         log_level: The least severe log message that is wanted. By default a stateless server is asked for ``"info"``
             if there is an ``on_log``, and a session is left as its server likes it.
         timeout: Seconds a call may take without an answer or a progress report; `math.inf` switches this off.
@@ -97,12 +111,17 @@ class Client(ServerMethods):
             `InputRequired`.
         max_rounds: How often one call may ask for input, so that no server asks without an end.
         probe_timeout: Seconds after which a server that does not answer ``server/discover`` counts as a legacy one.
+        ping_interval: Seconds of silence on an idle connection after which the server is asked whether it is alive,
+            and seconds for its answer, without which the connection counts as lost; 0 switches this off. By default
+            sockets are asked after 30 s, and nothing else: pipes tell when a process has ended, a WebSocket has pings
+            of its own, and over HTTP there is no connection.
         restart: Whether a connection that is lost is made again. Calls in flight fail all the same, because nobody
             knows whether they were run.
         limits: The bounds on calls in flight and messages; see `Limits`.
 
     Raises:
-        ValueError: ``era`` is none of those above.
+        ValueError: ``era`` is none of those above, a root is no ``file://`` URI, or ``capabilities`` declares what
+            there is no handler for.
 
     Entering the block performs the handshake (MCP 2026-07-28, Versioning and Discovery; MCP 2025-11-25, Lifecycle). It
     raises `ConnectFailed`, `TransportNotFound`, `ConnectionLost`, `CallTimeout`, `UnsupportedVersion` when no version
@@ -118,16 +137,20 @@ class Client(ServerMethods):
         info: Implementation | None = None,
         sampling: SamplingHandler | None = None,
         sampling_tools: bool = False,
+        capabilities: ClientCapabilities | None = None,
         elicitation: ElicitationHandler | None = None,
         roots: Roots | None = None,
         on_log: LogHandler | None = None,
         on_change: ChangeHandler | None = None,
+        on_notification: NotificationCallback | None = None,
+        on_lost: LossHandler | None = None,
         log_level: LoggingLevel | None = None,
         timeout: float = 30.0,
         cap: float = 300.0,
         answer_input: bool = True,
         max_rounds: int = 10,
         probe_timeout: float = 5.0,
+        ping_interval: float | None = None,
         restart: bool = False,
         limits: Limits | None = None,
     ) -> None:
@@ -137,15 +160,19 @@ class Client(ServerMethods):
             info=info or Implementation("mcp-actors", VERSION),
             sampling=sampling,
             sampling_tools=sampling_tools,
+            capabilities=capabilities,
             elicitation=elicitation,
             roots=roots,
             on_log=on_log,
             on_change=on_change,
+            on_notification=on_notification,
+            on_lost=on_lost,
             log_level=log_level,
             call=CallOptions(idle=timeout, cap=cap),
             answer_input=answer_input,
             max_rounds=max_rounds,
             probe_timeout=probe_timeout,
+            ping_interval=ping_interval,
             restart=restart,
             limits=limits or Limits(),
         )
@@ -156,8 +183,14 @@ class Client(ServerMethods):
         super().__init__(requests, Subscriptions(self._connectivity, requests))
         self._notifications = Notifications(options, requests, self._subscriptions)
         self._handshake = Handshake(options, handlers.capabilities)
+        self._connectivity.on_lost = self._notifications.lost
         self._supervisor = Supervisor(
-            options, self._connectivity, self._handshake, handlers, self._notifications.put, [requests]
+            options,
+            self._connectivity,
+            self._handshake,
+            handlers,
+            self._notifications.put,
+            (requests, Pings(options.ping_interval, requests)),
         )
         self._life = ClientLife(
             self._supervisor, self._notifications, self._subscriptions, options.on_change is not None
@@ -307,7 +340,8 @@ class Client(ServerMethods):
         """Subscribes to changes for the length of the block, in both eras; iterate over what it yields.
 
         MCP 2026-07-28, Subscriptions; MCP 2025-11-25, Resources, Subscriptions. When the block is entered the
-        subscription is in force; leaving it waits at most one second for the server to take it back.
+        subscription is in force, as far as ``Listener.honored`` says; leaving it waits at most one second for the
+        server to take it back.
 
         Args:
             tools: Whether changes of the list of tools are wanted.

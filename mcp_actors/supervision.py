@@ -254,6 +254,7 @@ CLIENT_LIFE = TaskKind(
 )
 CLIENT_CONNECTION = TaskKind("client connection", "client", "connection", "whoever called: ConnectionLost")
 CLIENT_SUPERVISOR = TaskKind("client supervisor", "client", "session", "whoever called: ConnectionLost")
+CLIENT_PINGS = TaskKind("client pings", "client connection", "nothing", "nobody", restarted=True)
 CLIENT_NOTIFICATIONS = TaskKind("client notifications", "client", "nothing", "nobody", restarted=True)
 CLIENT_SUBSCRIPTION = TaskKind("client subscription", "client", "member", "the listener: SubscriptionLost")
 IN_PROCESS_SERVER = TaskKind(

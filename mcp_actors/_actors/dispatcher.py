@@ -26,6 +26,7 @@ from mcp_actors._actors.outbound import OutboundCalls
 from mcp_actors._actors.outbound_call import CallOptions, OutboundCallStatistics
 from mcp_actors._actors.responses import refusal_frame
 from mcp_actors._actors.task_pool import TaskPool
+from mcp_actors._eras.client_negotiation import NotAnswered
 from mcp_actors._eras.era import Invocation
 from mcp_actors._wire.codec import decode_value, encode_notification
 from mcp_actors._wire.messages import (
@@ -221,6 +222,10 @@ class Dispatcher:
                 return call
         except RpcError as error:
             answer = self._refusal(request.id, error)
+        except NotAnswered:
+            self.counters.refused += 1
+            log.debug("request ignored", session=self.name, method=request.method)
+            return None
         except MalformedMessage as error:
             self.counters.malformed += 1
             answer = self._refusal(request.id, RpcError(error.code, str(error)))

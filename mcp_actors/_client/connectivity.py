@@ -6,6 +6,7 @@ The supervisor keeps this up to date; whoever makes a request reads it, and wait
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import attrs
 import trio
@@ -39,6 +40,10 @@ class Negotiated:
         return declared_names(self.capabilities)
 
 
+def _tell_nobody(lost: ConnectionLost | SessionExpired) -> None:
+    """Takes a loss where the user has no handler for it."""
+
+
 class Connectivity:
     """The connection of one client as those see it who use it.
 
@@ -49,6 +54,8 @@ class Connectivity:
     def __init__(self, restarts: bool) -> None:
         self.restarts = restarts
         self.state = ClientState.NEW
+        self.on_lost: Callable[[ConnectionLost | SessionExpired], None] = _tell_nobody
+        """Is told once of each connection that is lost, but not of one that the user closes."""
         self.loss: McpError | None = None
         """Why there is no session, once one was lost."""
         self._session: Session | None = None
@@ -83,8 +90,10 @@ class Connectivity:
 
     def disconnected(self, loss: McpError | None) -> None:
         """Takes note that the session, or the attempt to make one, has ended."""
-        self._session = None
+        had_session, self._session = self._session is not None, None
         self.loss = loss
+        if had_session and not self.is_closing and isinstance(loss, ConnectionLost | SessionExpired):
+            self.on_lost(loss)
 
     @property
     def is_closing(self) -> bool:

@@ -12,7 +12,7 @@ from mcp_actors._wire.messages import JsonRpcRequest
 from mcp_actors.errors import MethodNotFound
 from mcp_actors.types import ClientCapabilities, Implementation
 
-__all__ = ["ClientNegotiation", "request_meta"]
+__all__ = ["ClientNegotiation", "NotAnswered", "request_meta"]
 
 
 def request_meta(
@@ -24,10 +24,14 @@ def request_meta(
     )
 
 
+class NotAnswered(Exception):
+    """A request that the revision does not have in this direction, and that gets no answer for this reason."""
+
+
 class ClientNegotiation:
     """Checks the requests that a server sends: only legacy servers may, and before the handshake only pings.
 
-    MCP 2025-11-25, Lifecycle, Initialization; in MCP 2026-07-28 servers send no requests.
+    MCP 2025-11-25, Lifecycle, Initialization; in MCP 2026-07-28 servers send no requests, and clients no responses.
     """
 
     def __init__(self) -> None:
@@ -38,9 +42,16 @@ class ClientNegotiation:
         return self.era is not None and self.era.batches
 
     def open(self, request: JsonRpcRequest) -> Invocation:
-        """Returns the request as an invocation; raises `RpcError` for what this revision does not let a server ask."""
+        """Returns the request as an invocation.
+
+        Raises:
+            RpcError: This revision does not let a server ask for it.
+            NotAnswered: This revision does not let a server ask for anything.
+        """
         era = self.era or LATEST_LEGACY
-        method = era.client_methods.get(request.method) if era.name == "legacy" else None
+        if era.name != "legacy":
+            raise NotAnswered(request.method)
+        method = era.client_methods.get(request.method)
         if method is None or (self.era is None and request.method != "ping"):
             raise MethodNotFound(request.method)
         return open_method(era, method, request.id, params_of(request), Peer(era, {}, None, None))
