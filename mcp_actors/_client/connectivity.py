@@ -40,7 +40,7 @@ class Negotiated:
         return declared_names(self.capabilities)
 
 
-def _tell_nobody(lost: ConnectionLost | SessionExpired) -> None:
+def _ignore_loss(lost: ConnectionLost | SessionExpired) -> None:
     """Takes a loss where the user has no handler for it."""
 
 
@@ -54,7 +54,7 @@ class Connectivity:
     def __init__(self, restarts: bool) -> None:
         self.restarts = restarts
         self.state = ClientState.NEW
-        self.on_lost: Callable[[ConnectionLost | SessionExpired], None] = _tell_nobody
+        self.on_lost: Callable[[ConnectionLost | SessionExpired], None] = _ignore_loss
         """Is told once of each connection that is lost, but not of one that the user closes."""
         self.loss: McpError | None = None
         """Why there is no session, once one was lost."""

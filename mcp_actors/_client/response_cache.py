@@ -73,11 +73,7 @@ class ResponseCache:
             or not ttl > 0
         ):
             return
-        try:
-            answer = encode_value({**result, "ttlMs": 0})
-        except OverflowError:
-            # It has a number that no JSON encoder of ours writes.
-            return
+        answer = encode_value(result)
         size = len(key[1]) + len(answer)
         if size > self._max_bytes:
             return

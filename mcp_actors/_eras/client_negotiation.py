@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mcp_actors._eras.era import Era, Invocation, Peer
+from mcp_actors._eras.era import Era, Invocation, NotAnswered, Peer
 from mcp_actors._eras.legacy.eras import LATEST_LEGACY
 from mcp_actors._eras.legacy.session_state import open_method
 from mcp_actors._eras.server_negotiation import params_of
@@ -12,7 +12,7 @@ from mcp_actors._wire.messages import JsonRpcRequest
 from mcp_actors.errors import MethodNotFound
 from mcp_actors.types import ClientCapabilities, Implementation
 
-__all__ = ["ClientNegotiation", "NotAnswered", "request_meta"]
+__all__ = ["ClientNegotiation", "request_meta"]
 
 
 def request_meta(
@@ -22,10 +22,6 @@ def request_meta(
     return era.client.request_meta(
         era.version, era.unstructure(capabilities), era.unstructure(info), log_level
     )
-
-
-class NotAnswered(Exception):
-    """A request that the revision does not have in this direction, and that gets no answer for this reason."""
 
 
 class ClientNegotiation:
