@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx2
 import pytest
 import structlog
 import trio
@@ -23,6 +24,7 @@ from structlog.testing import capture_logs
 
 from mcp_actors import Client, ClientPool, McpError, Server
 from mcp_transports.http.client import HttpClientTransport
+from tests.test_every_task import OnlyHttpSse
 
 CHILD = (
     "from mcp_actors import Server\nserver = Server('child')\n"
@@ -93,7 +95,9 @@ class Churn:
             [target] = await nursery.start(new_server().serve, url)
             scope = nursery.cancel_scope
             if kind == "http+sse":
-                yield HttpClientTransport(target.removesuffix("/mcp") + "/sse"), "legacy", scope.cancel
+                async with httpx2.AsyncClient(transport=OnlyHttpSse()) as http:
+                    sse = HttpClientTransport(target.removesuffix("/mcp") + "/sse", client=http)
+                    yield sse, "legacy", scope.cancel
             else:
                 yield target, era or "auto", scope.cancel
             scope.cancel()
@@ -109,11 +113,11 @@ class Churn:
                 try:
                     await trio.sleep(rng.uniform(0, 0.2))
                     await pool.open(client)
-                    pid: Any = (await client.call_tool("pid")).structured_content
+                    answer: Any = (await client.call_tool("pid")).content[0]
                     if rng.random() < 0.5:
                         self.killed += 1
                         if binding == "stdio":
-                            os.kill(pid, signal.SIGKILL)
+                            os.kill(int(answer.text), signal.SIGKILL)
                         # The server is gone before, during or after the next call.
                         with trio.CancelScope(shield=True):
                             other.start_soon(self._call, client)
@@ -188,6 +192,7 @@ async def test_nothing_is_left_and_all_errors_are_typed(seed: int) -> None:
     assert done.untyped == []
     assert set(done.lives) == set(BINDINGS)
     assert done.killed > 0
+    assert set(done.errors) <= {"ConnectionLost", "ConnectFailed", "SessionExpired", "CallTimeout"}
     assert [each for each in logs if each["log_level"] == "error"] == []
 
 
