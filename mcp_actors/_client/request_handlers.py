@@ -146,7 +146,7 @@ class RequestHandlers:
         """
         declared = era.unstructure(self.capabilities).get("elicitation")
         if declared is None:
-            raise RpcError(INVALID_PARAMS, "this client did not declare elicitation")
+            raise RpcError(INVALID_PARAMS, "this client did not declare that it answers elicitation/create")
         mode = "form" if params.get("mode", "form") == "form" else "url"
         own = self.capabilities.elicitation
         # Without any member only forms are declared, and in the revisions without members nothing else exists.
