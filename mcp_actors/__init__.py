@@ -18,11 +18,13 @@ from mcp_actors import abc, errors, types
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import Progress
 from mcp_actors.client import Client
+from mcp_actors.client_pool import ClientPool
 from mcp_actors.context import Context, SyncContext
 from mcp_actors.discovery import register_transport
 from mcp_actors.errors import (
     CallCancelled,
     CallTimeout,
+    ClosedElsewhere,
     ConnectFailed,
     ConnectionLost,
     HeaderMismatch,
@@ -50,6 +52,8 @@ __all__ = [
     "CallCancelled",
     "CallTimeout",
     "Client",
+    "ClientPool",
+    "ClosedElsewhere",
     "ConnectFailed",
     "ConnectionLost",
     "Context",

@@ -218,6 +218,11 @@ class FrameChannel(trio.abc.Channel[Frame]):
         return False
 
     @property
+    def needs_pings(self) -> bool:
+        """Whether the peer can be gone without the channel noticing, so that clients ask an idle one now and then."""
+        return False
+
+    @property
     def peer(self) -> str:
         """The other end, for logs and ``repr``: an address, a command, ``"memory"``."""
         return type(self).__name__

@@ -6,7 +6,7 @@ Beside `Client` this module has the types of what its users hold or write: handl
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 from mcp_actors._actors.dispatcher import Counters, SessionStatistics
@@ -16,17 +16,22 @@ from mcp_actors._actors.link import LinkStatistics
 from mcp_actors._actors.outbound_call import CallOptions, OutboundCallStatistics, Progress, ProgressCallback
 from mcp_actors._client.connectivity import Connectivity
 from mcp_actors._client.handshake import Handshake
+from mcp_actors._client.life import ClientLife
 from mcp_actors._client.listener import Listener
+from mcp_actors._client.nesting import BlockNursery
 from mcp_actors._client.notifications import Notifications
 from mcp_actors._client.options import (
     ChangeHandler,
     ClientOptions,
     ElicitationHandler,
     LogHandler,
+    LossHandler,
+    NotificationCallback,
     Roots,
     SamplingHandler,
     Target,
 )
+from mcp_actors._client.pings import Pings
 from mcp_actors._client.request_handlers import RequestHandlers
 from mcp_actors._client.requests import Requests, call_options, callers_meta
 from mcp_actors._client.server_methods import ServerMethods
@@ -36,9 +41,9 @@ from mcp_actors._eras.changes import Event, EventKind
 from mcp_actors._eras.era import EraName
 from mcp_actors._eras.probe import discoverable, versions_for
 from mcp_actors.errors import LocalProtocolError
-from mcp_actors.supervision import CLIENT_NOTIFICATIONS, CLIENT_SUBSCRIPTION, start, start_again
 from mcp_actors.types import (
     LOGGING_LEVELS,
+    ClientCapabilities,
     DiscoverResult,
     Implementation,
     LoggingLevel,
@@ -57,6 +62,8 @@ __all__ = [
     "LinkStatistics",
     "Listener",
     "LogHandler",
+    "LossHandler",
+    "NotificationCallback",
     "OutboundCallStatistics",
     "Progress",
     "ProgressCallback",
@@ -72,8 +79,10 @@ VERSION = "0.1.0"
 class Client(ServerMethods):
     """A client of one server, used as ``async with Client(target) as client``.
 
-    Leaving the block closes the connection; what the block raises leaves it unchanged. A callback that fails costs the
-    one call or notification it was made for, and is logged.
+    Leaving the block closes the connection; what the block raises leaves it unchanged. It is left in the task that
+    entered it, before blocks that were entered earlier, or it raises `ClosedElsewhere`: the clients of a `ClientPool`
+    are closed in any order, from any task. A callback that fails costs the one call or notification it was made for,
+    and is logged.
 
     Args:
         target: A `Server` (in memory), a URL (``"stdio:COMMAND ARG…"``, ``"http://…"``) or a
@@ -83,10 +92,18 @@ class Client(ServerMethods):
         info: The client's name and version, which servers may display; by default those of this engine.
         sampling: Answers servers that want to sample a model. Without it sampling is not declared.
         sampling_tools: Whether ``sampling`` may use tools.
+        capabilities: What is declared to servers beyond what follows from the handlers, or more exactly: each member
+            that it has replaces what follows. ``ClientCapabilities(elicitation=ElicitationCapability(url={}))`` is for
+            a handler that opens URLs and shows no forms. By default forms and URLs are declared, and no context for
+            sampling.
         elicitation: Answers servers that want to ask the person. Without it elicitation is not declared.
         roots: The roots that servers may work in, or a function that returns them. Without it none are declared.
         on_log: ``on_log(level, data, logger)``, sync or async, is called with each log message in the order of arrival.
         on_change: ``on_change(kind, uri)``, sync or async, is called with each change on the server in that order.
+        on_notification: ``on_notification(method, params)``, sync or async, is called with each notification that is
+            none of the above, such as those of extensions, in that order.
+        on_lost: ``on_lost(error)``, sync or async, is called once with the `ConnectionLost` or `SessionExpired` of each
+            connection that ends without being closed by the program; with ``restart`` another one follows.
         log_level: The least severe log message that is wanted. By default a stateless server is asked for ``"info"``
             if there is an ``on_log``, and a session is left as its server likes it.
         timeout: Seconds a call may take without an answer or a progress report; `math.inf` switches this off. Servers
@@ -97,6 +114,10 @@ class Client(ServerMethods):
         max_rounds: How often one call may ask for input, so that no server asks without an end.
         probe_timeout: Seconds without an answer to ``server/discover`` after which ``initialize`` is sent as well; the
             late answer still counts. Both together have ``timeout`` seconds more.
+        ping_interval: Seconds of silence on an idle connection after which the server is asked whether it is alive,
+            and seconds for its answer, without which the connection counts as lost; 0 switches this off. By default
+            sockets are asked after 30 s, and nothing else: pipes tell when a process has ended, a WebSocket has pings
+            of its own, and over HTTP there is no connection.
         restart: Whether a connection that is lost is made again. Calls in flight fail all the same, because nobody
             knows whether they were run. A session that an HTTP server has forgotten is begun anew without it too.
         prior_discover: An earlier answer of the same server, `discovered` of a client of it: the first connection is
@@ -104,7 +125,8 @@ class Client(ServerMethods):
         limits: The bounds on calls in flight and messages; see `Limits`.
 
     Raises:
-        ValueError: ``era`` is none of those above, or ``prior_discover`` names no version that may be spoken.
+        ValueError: ``era`` is none of those above, ``prior_discover`` names no version that may be spoken, a root is no
+            ``file://`` URI, or ``capabilities`` declares what there is no handler for.
 
     Entering the block performs the handshake (MCP 2026-07-28, Versioning and Discovery; MCP 2025-11-25, Lifecycle). It
     raises `ConnectFailed`, `TransportNotFound`, `ConnectionLost`, `CallTimeout`, `Unavailable` when a server does not
@@ -120,16 +142,20 @@ class Client(ServerMethods):
         info: Implementation | None = None,
         sampling: SamplingHandler | None = None,
         sampling_tools: bool = False,
+        capabilities: ClientCapabilities | None = None,
         elicitation: ElicitationHandler | None = None,
         roots: Roots | None = None,
         on_log: LogHandler | None = None,
         on_change: ChangeHandler | None = None,
+        on_notification: NotificationCallback | None = None,
+        on_lost: LossHandler | None = None,
         log_level: LoggingLevel | None = None,
         timeout: float = 30.0,
         cap: float = 300.0,
         answer_input: bool = True,
         max_rounds: int = 10,
         probe_timeout: float = 5.0,
+        ping_interval: float | None = None,
         restart: bool = False,
         prior_discover: DiscoverResult | None = None,
         limits: Limits | None = None,
@@ -143,15 +169,19 @@ class Client(ServerMethods):
             info=info or Implementation("mcp-actors", VERSION),
             sampling=sampling,
             sampling_tools=sampling_tools,
+            capabilities=capabilities,
             elicitation=elicitation,
             roots=roots,
             on_log=on_log,
             on_change=on_change,
+            on_notification=on_notification,
+            on_lost=on_lost,
             log_level=log_level,
             call=CallOptions(idle=timeout, cap=cap),
             answer_input=answer_input,
             max_rounds=max_rounds,
             probe_timeout=probe_timeout,
+            ping_interval=ping_interval,
             restart=restart,
             prior_discover=prior_discover,
             limits=limits or Limits(),
@@ -163,29 +193,40 @@ class Client(ServerMethods):
         super().__init__(requests, Subscriptions(self._connectivity, requests))
         self._notifications = Notifications(options, requests, self._subscriptions)
         self._handshake = Handshake(options, handlers.capabilities)
+        self._connectivity.on_lost = self._notifications.lost
         self._supervisor = Supervisor(
-            options, self._connectivity, self._handshake, handlers, self._notifications.put, [requests]
+            options,
+            self._connectivity,
+            self._handshake,
+            handlers,
+            self._notifications.put,
+            (requests, Pings(options.ping_interval, requests)),
         )
-        self._exit = AsyncExitStack()
+        self._life = ClientLife(
+            self._supervisor, self._notifications, self._subscriptions, options.on_change is not None
+        )
+        self._block = BlockNursery(type(self).__name__)
 
     def __repr__(self) -> str:
         return f"<Client {self._supervisor!r}>"
 
     async def __aenter__(self) -> Client:
-        async with AsyncExitStack() as stack:
-            stack.callback(self._notifications.close)
-            nursery = await stack.enter_async_context(self._supervisor.running())
-            self._subscriptions.run_in(nursery)
-            start_again(nursery, CLIENT_NOTIFICATIONS, self._notifications.run)
-            if self._options.on_change is not None:
-                follow, changed = self._subscriptions.follow, self._notifications.changed
-                start(nursery, CLIENT_SUBSCRIPTION, follow, changed, about="on_change")
-            self._exit = stack.pop_all()
+        block = BlockNursery(type(self).__name__)
+        try:
+            await self._life.begin(await block.open())
+        except BaseException:
+            await block.close()
+            raise
+        self._block = block
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         # The body's own exception is not handed on, so that it leaves as it is and never in a group of a nursery.
-        await self._exit.aclose()
+        self._life.end()
+        if not self._block.is_innermost:
+            await self._life.wait_until_ended()
+        await self._block.close()
+        self._life.raise_failure()
 
     async def aclose(self) -> None:
         """Closes the connection and waits for its end; calls in flight raise `ConnectionLost`.
@@ -317,7 +358,8 @@ class Client(ServerMethods):
         """Subscribes to changes for the length of the block, in both eras; iterate over what it yields.
 
         MCP 2026-07-28, Subscriptions; MCP 2025-11-25, Resources, Subscriptions. When the block is entered the
-        subscription is in force; leaving it waits at most one second for the server to take it back.
+        subscription is in force, as far as ``Listener.honored`` says; leaving it waits at most one second for the
+        server to take it back.
 
         Args:
             tools: Whether changes of the list of tools are wanted.

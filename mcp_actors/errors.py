@@ -79,6 +79,20 @@ class LocalProtocolError(ProtocolError):
     """The program asked for something that the protocol does not allow in this state or revision. Nothing was sent."""
 
 
+class ClosedElsewhere(LocalProtocolError):
+    """A `Client` or a `ClientPool` was closed in another task, or in another order, than it was opened in.
+
+    Its connections are closed all the same. The clients of a `ClientPool` may be closed in any order, from any task.
+    """
+
+    def __init__(self, owner: str, where: str) -> None:
+        super().__init__(
+            f"this {owner} was left {where} than it was entered in: an 'async with' block and what is opened inside of "
+            "it must be left in reverse order by one task. Open clients with 'ClientPool.open', which may be closed "
+            "in any order, from any task"
+        )
+
+
 class RemoteProtocolError(ProtocolError):
     """The peer sent something that the protocol does not allow."""
 

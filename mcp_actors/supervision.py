@@ -249,11 +249,18 @@ BEATS = TaskKind(
 )
 CHANGE_DELIVERY = TaskKind("deliver changes", "session", "nothing", "nobody: the next change starts it anew")
 EXCHANGE = TaskKind("batch", "server", "call", "the peer: -32603 for each request that is left")
+CLIENT_LIFE = TaskKind(
+    "client life",
+    "client block or pool",
+    "connection",
+    "whoever called: ConnectionLost; whoever closes the client",
+)
 CLIENT_CONNECTION = TaskKind("client connection", "client", "connection", "whoever called: ConnectionLost")
 CLIENT_HANDSHAKE = TaskKind(
     "handshake request", "client connection", "connection", "whoever connects: ConnectFailed"
 )
 CLIENT_SUPERVISOR = TaskKind("client supervisor", "client", "session", "whoever called: ConnectionLost")
+CLIENT_PINGS = TaskKind("client pings", "client connection", "nothing", "nobody", restarted=True)
 CLIENT_NOTIFICATIONS = TaskKind("client notifications", "client", "nothing", "nobody", restarted=True)
 CLIENT_SUBSCRIPTION = TaskKind("client subscription", "client", "member", "the listener: SubscriptionLost")
 IN_PROCESS_SERVER = TaskKind(

@@ -86,10 +86,10 @@ def run(command: list[str], folder: Path, environment: dict[str, str]) -> str:
 
 
 def test_the_programs_are_there() -> None:
-    assert set(programs()) == {"weather.py", "ask.py", "web.py", "embedding.py", "watch.py"}
+    assert set(programs()) == {"weather.py", "ask.py", "web.py", "embedding.py", "hub.py", "watch.py"}
 
 
-@pytest.mark.parametrize("name", ["ask.py", "web.py", "embedding.py"])
+@pytest.mark.parametrize("name", ["ask.py", "web.py", "embedding.py", "hub.py"])
 def test_the_program_prints_what_stands_below_it(
     name: str, folder: Path, environment: dict[str, str]
 ) -> None:

@@ -26,7 +26,7 @@ from mcp_actors._actors.outbound import OutboundCalls
 from mcp_actors._actors.outbound_call import CallOptions, OutboundCallStatistics
 from mcp_actors._actors.responses import refusal_frame
 from mcp_actors._actors.task_pool import TaskPool
-from mcp_actors._eras.era import Invocation
+from mcp_actors._eras.era import Invocation, NotAnswered
 from mcp_actors._wire.codec import decode_value, encode_notification
 from mcp_actors._wire.messages import (
     JsonRpcError,
@@ -201,11 +201,7 @@ class Dispatcher:
     def open(
         self, request: JsonRpcRequest, outlet: Outlet, negotiation: Negotiation | None = None
     ) -> InboundCall | None:
-        """Returns a call that is admitted and stands in the table, or ``None`` for a request that is answered by now.
-
-        Args:
-            negotiation: What opens the request; by default the conversation's own.
-        """
+        """Returns a call that is admitted and stands in the table, or ``None`` for what needs none any more."""
         self.counters.requests += 1
         try:
             taken = request.id in self.calls
@@ -221,6 +217,9 @@ class Dispatcher:
                 return call
         except RpcError as error:
             answer = self._refusal(request.id, error)
+        except NotAnswered:
+            self.counters.refused += 1
+            return None
         except MalformedMessage as error:
             self.counters.malformed += 1
             answer = self._refusal(request.id, RpcError(error.code, str(error)))

@@ -40,6 +40,9 @@ class Limits:
     stall_timeout: float = 30.0
     """How long a full outbox may stay full without one write getting through; then the connection counts as broken."""
 
+    cache_bytes: int = 16 * 1024 * 1024
+    """Bytes of answers that a client keeps because the server said how long they are good for; the oldest go first."""
+
     drain_grace: float = 5.0
     """How long calls in flight may go on after the server was told to stop."""
 

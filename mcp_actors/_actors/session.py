@@ -114,6 +114,10 @@ class Session:
             dispatcher.end(self._breaking)
             await self.link.aclose()
 
+    def lose(self, reason: str) -> None:
+        """Ends the connection as if it had broken, for ``reason``; calls raise `ConnectionLost`. Legal any time."""
+        self._broken(trio.BrokenResourceError(reason))
+
     def stop(self) -> None:
         """Takes no new work, lets calls in flight end within the grace, then closes. Legal from any task, any time.
 

@@ -23,7 +23,7 @@ from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors.logging import log
 from mcp_actors.supervision import CALL_WORKER, Containment
 
-__all__ = ["INNERMOST_SCOPE", "TaskPool", "run_call"]
+__all__ = ["INNERMOST_SCOPE", "TaskPool", "abandon_nurseries", "run_call"]
 
 _IDLE = CALL_WORKER.name
 # What identifies the cancel scope that a task is in. Trio has no public name for it, and a scope of its own for each
@@ -97,7 +97,7 @@ class TaskPool:
                     finally:
                         retired = getattr(task, INNERMOST_SCOPE, None) is not innermost
                         if retired:
-                            _abandon_nurseries(task, 0)
+                            abandon_nurseries(task, 0)
                     if retired or cut_short:
                         break
                     call = None  # an idle worker must not keep what the peer sent
@@ -154,14 +154,14 @@ async def run_call(call: InboundCall) -> None:
                 try:
                     await call.run(scope)
                 finally:
-                    _abandon_nurseries(task, nurseries)
+                    abandon_nurseries(task, nurseries)
         if call.cut_short:
             await call.finish()
     finally:
         call.close()
 
 
-def _abandon_nurseries(task: trio.lowlevel.Task, expected: int) -> None:
+def abandon_nurseries(task: trio.lowlevel.Task, expected: int) -> None:
     """Cancels the nurseries that a function has left open behind the ``expected`` ones, and has the task forget them.
 
     Trio has no public name for the latter. A task that exits with an open nursery would fail in a way that no task can

@@ -1,8 +1,8 @@
 """Runs the functions that a client's user gave it, so that what goes wrong in one costs the one call it was made for.
 
-A callback may raise anything, raise a `trio.Cancelled` that it kept, or leave a cancel scope open. Of all this only an
-`Exception` leaves `guarded`; the log names the callback. `KeyboardInterrupt` passes, and so does a cancellation of the
-task that the callback runs in.
+A callback may raise anything, raise a `trio.Cancelled` that it kept, or leave a cancel scope or a nursery open. Of all
+this only an `Exception` leaves `guarded`; the log names the callback. `KeyboardInterrupt` passes, and so does a
+cancellation of the task that the callback runs in.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 import trio
 
-from mcp_actors._actors.task_pool import INNERMOST_SCOPE
+from mcp_actors._actors.task_pool import INNERMOST_SCOPE, abandon_nurseries
 from mcp_actors.errors import McpError
 from mcp_actors.logging import log
 from mcp_actors.supervision import crash_in
@@ -34,9 +34,12 @@ class Guard:
     callback: str
     contains: bool = False
     _status: Any = attrs.field(default=None, init=False)
+    _nurseries: int = attrs.field(default=0, init=False)
 
     def __enter__(self) -> None:
-        self._status = getattr(trio.lowlevel.current_task(), INNERMOST_SCOPE, None)
+        task = trio.lowlevel.current_task()
+        self._status = getattr(task, INNERMOST_SCOPE, None)
+        self._nurseries = len(task.child_nurseries)
 
     def __exit__(
         self, cls: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -45,7 +48,7 @@ class Guard:
         if error is None:
             if not left_open:
                 return False
-            failure: BaseException = RuntimeError(f"{self.callback} left a cancel scope open")
+            failure: BaseException = RuntimeError(f"{self.callback} left a cancel scope or a nursery open")
         else:
             crash = crash_in(error)
             if crash is None:
@@ -64,6 +67,7 @@ class Guard:
         task = trio.lowlevel.current_task()
         if getattr(task, INNERMOST_SCOPE, None) is self._status:
             return False
+        abandon_nurseries(task, self._nurseries)
         while task._cancel_status is not None and task._cancel_status is not self._status:
             task._cancel_status._scope.__exit__(None, None, None)
         return True

@@ -6,6 +6,7 @@ The supervisor keeps this up to date; whoever makes a request reads it, and wait
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import attrs
 import trio
@@ -17,9 +18,10 @@ from mcp_actors._eras.era import Era
 from mcp_actors.errors import ConnectFailed, ConnectionLost, LocalProtocolError, McpError, SessionExpired
 from mcp_actors.types import DiscoverResult, Implementation, ServerCapabilities
 
-__all__ = ["Connectivity", "Negotiated"]
+__all__ = ["OPENED_BEFORE", "Connectivity", "Negotiated"]
 
 _NOT_CONNECTED = "not connected: use 'async with Client(...) as client'"
+OPENED_BEFORE = "a Client is good for one 'async with' block; make a new one"
 _NO_SESSION_TO_COME = {ClientState.NEW, ClientState.DISCARDED, ClientState.CLOSING, ClientState.CLOSED}
 
 
@@ -40,6 +42,10 @@ class Negotiated:
         return declared_names(self.capabilities)
 
 
+def _ignore_loss(lost: ConnectionLost | SessionExpired) -> None:
+    """Takes a loss where the user has no handler for it."""
+
+
 class Connectivity:
     """The connection of one client as those see it who use it.
 
@@ -50,6 +56,8 @@ class Connectivity:
     def __init__(self, restarts: bool) -> None:
         self.restarts = restarts
         self.state = ClientState.NEW
+        self.on_lost: Callable[[ConnectionLost | SessionExpired], None] = _ignore_loss
+        """Is told once of each connection that is lost, but not of one that the user closes."""
         self.loss: McpError | None = None
         """Why there is no session, once one was lost."""
         self._session: Session | None = None
@@ -72,7 +80,7 @@ class Connectivity:
         if state is None:
             if self.state is ClientState.DISCARDED:
                 raise ConnectionLost("the client was closed before it was connected")
-            raise LocalProtocolError("a Client is good for one 'async with' block; make a new one")
+            raise LocalProtocolError(OPENED_BEFORE)
         self.state = state
         self._changed.unpark_all()
 
@@ -84,8 +92,10 @@ class Connectivity:
 
     def disconnected(self, loss: McpError | None) -> None:
         """Takes note that the session, or the attempt to make one, has ended."""
-        self._session = None
+        had_session, self._session = self._session is not None, None
         self.loss = loss
+        if had_session and not self.is_closing and isinstance(loss, ConnectionLost | SessionExpired):
+            self.on_lost(loss)
 
     @property
     def is_closing(self) -> bool:

@@ -25,7 +25,9 @@ class Listener:
 
     def __init__(self, filter: SubscriptionFilter) -> None:
         self.filter = filter
-        """What was subscribed to."""
+        """What was asked for."""
+        self.honored: SubscriptionFilter | None = None
+        """What the server has granted of it, which may be less; in a session, which does not tell, what was asked."""
         self.acknowledged = trio.Event()
         """Set when the server says that the subscription is in force, or when it is lost."""
         self.on_end: Callable[[], None] = lambda: None

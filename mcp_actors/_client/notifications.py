@@ -19,6 +19,7 @@ from mcp_actors._client.requests import Requests
 from mcp_actors._client.subscriptions import Subscriptions
 from mcp_actors._eras.changes import ACKNOWLEDGED, KIND_OF_METHOD, Event
 from mcp_actors._eras.modern.meta_keys import SUBSCRIPTION_ID
+from mcp_actors.errors import ConnectionLost, SessionExpired
 from mcp_actors.logging import log
 
 __all__ = ["Notifications"]
@@ -39,6 +40,8 @@ class Notifications:
     def __init__(self, options: ClientOptions, requests: Requests, subscriptions: Subscriptions) -> None:
         self._on_log = options.on_log
         self._on_change = options.on_change
+        self._on_notification = options.on_notification
+        self._on_lost = options.on_lost
         self._requests = requests
         self._subscriptions = subscriptions
         self._waiting: deque[tuple[str, Awaitable[None]]] = deque()
@@ -66,13 +69,15 @@ class Notifications:
             if subscription is None:
                 self.changed(event.kind, event.uri)
         elif method == ACKNOWLEDGED:
-            self._subscriptions.acknowledged(subscription)
+            self._subscriptions.acknowledged(subscription, params.get("notifications"))
         elif method == "notifications/cancelled":
             # It is no call of the server's, for those the session has seen to: so it is about a subscription.
             reason = params.get("reason")
             self._subscriptions.cancelled(
                 params.get("requestId"), reason if isinstance(reason, str) else None
             )
+        elif self._on_notification is not None:
+            self._call("on_notification", self._on_notification, method, params)
         else:
             log.debug("notification ignored", method=method)
 
@@ -81,6 +86,11 @@ class Notifications:
         handler = self._on_change
         if handler is not None:
             self._call("on_change", handler, kind, uri)
+
+    def lost(self, why: ConnectionLost | SessionExpired) -> None:
+        """Calls the handler of lost connections."""
+        if self._on_lost is not None:
+            self._call("on_lost", self._on_lost, why)
 
     def _logged(self, params: dict[str, Any]) -> None:
         handler, level = self._on_log, params.get("level")
@@ -111,7 +121,7 @@ class Notifications:
 
     def close(self) -> None:
         """Drops what was not awaited; nothing is called any more."""
-        self._on_log = self._on_change = None
+        self._on_log = self._on_change = self._on_notification = self._on_lost = None
         while self._waiting:
             _discard(self._waiting.popleft()[1])
 

@@ -11,7 +11,9 @@ import trio
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors.abc import ClientTransport, ServerTransport
+from mcp_actors.errors import ConnectionLost, SessionExpired
 from mcp_actors.types import (
+    ClientCapabilities,
     CreateMessageParams,
     CreateMessageResult,
     DiscoverResult,
@@ -29,6 +31,8 @@ __all__ = [
     "ElicitationHandler",
     "InProcessServer",
     "LogHandler",
+    "LossHandler",
+    "NotificationCallback",
     "Roots",
     "SamplingHandler",
     "Target",
@@ -44,6 +48,10 @@ LogHandler = Callable[[Any, Any, str | None], Awaitable[None] | None]
 """Is called with the level, the data and the logger of each log message of the server."""
 ChangeHandler = Callable[[str, str | None], Awaitable[None] | None]
 """Is called with the kind of each change on the server (`Event.kind`) and the resource's URI, if it is about one."""
+NotificationCallback = Callable[[str, dict[str, Any]], Awaitable[None] | None]
+"""Is called with the method and the params of each notification that the client does not act on itself."""
+LossHandler = Callable[[ConnectionLost | SessionExpired], Awaitable[None] | None]
+"""Is called once with why a connection was lost."""
 
 
 @runtime_checkable
@@ -75,15 +83,19 @@ class ClientOptions:
     info: Implementation
     sampling: SamplingHandler | None = None
     sampling_tools: bool = False
+    capabilities: ClientCapabilities | None = None
     elicitation: ElicitationHandler | None = None
     roots: Roots | None = None
     on_log: LogHandler | None = None
     on_change: ChangeHandler | None = None
+    on_notification: NotificationCallback | None = None
+    on_lost: LossHandler | None = None
     log_level: LoggingLevel | None = None
     call: CallOptions
     answer_input: bool = True
     max_rounds: int
     probe_timeout: float
+    ping_interval: float | None = None
     restart: bool = False
     prior_discover: DiscoverResult | None = None
     limits: Limits

@@ -7,7 +7,7 @@ they are part of a result that asks for input (MCP 2026-07-28, Multi Round-Trip 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,15 +17,20 @@ from mcp_actors._actors.continuation import Continuation
 from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._client.callbacks import guarded
 from mcp_actors._client.connectivity import Connectivity
+from mcp_actors._client.declared import as_roots, declared_capabilities, knows_sampling_context
 from mcp_actors._client.options import ClientOptions
 from mcp_actors._eras.era import Era, structured
 from mcp_actors._eras.sampling_history import history_problem
-from mcp_actors.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RemoteProtocolError, RpcError
+from mcp_actors.errors import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    LocalProtocolError,
+    RemoteProtocolError,
+    RpcError,
+)
 from mcp_actors.types import (
-    ClientCapabilities,
     CreateMessageParams,
     CreateMessageResult,
-    ElicitationCapability,
     ElicitFormParams,
     ElicitResult,
     ElicitUrlParams,
@@ -34,9 +39,9 @@ from mcp_actors.types import (
     ListRootsParams,
     ListRootsResult,
     Root,
-    RootsCapability,
     SamplingCapability,
     fill_defaults,
+    validate_form_answer,
 )
 
 __all__ = ["RequestHandlers"]
@@ -54,18 +59,16 @@ class RequestHandlers:
         self.stamp: Mapping[str, Any] = {}
         self.beats = None
         self._connectivity = connectivity
+        self._roots: Callable[[], Any] | Sequence[Root] | None
         self._sampling = options.sampling and guarded("sampling", options.sampling)
         self._elicitation = options.elicitation and guarded("elicitation", options.elicitation)
-        self._roots = guarded("roots", options.roots) if callable(options.roots) else options.roots
-        self.capabilities = ClientCapabilities(
-            sampling=SamplingCapability(tools={} if options.sampling_tools else None)
-            if options.sampling
-            else None,
-            elicitation=ElicitationCapability(form={}, url={}) if options.elicitation else None,
-            roots=RootsCapability(list_changed=True) if options.roots is not None else None,
-        )
+        roots = options.roots
+        if callable(roots):
+            self._roots = guarded("roots", roots)
+        else:
+            self._roots = None if roots is None else as_roots(roots)
+        self.capabilities = declared_capabilities(options)
         """What is declared to servers."""
-        self._has_tools = options.sampling_tools
 
     def __repr__(self) -> str:
         names = [
@@ -134,19 +137,31 @@ class RequestHandlers:
     def _question(self, method: str, params: dict[str, Any], era: Era) -> InputRequest:
         if method == "sampling/createMessage" and self._sampling is not None:
             question = structured(era, params, CreateMessageParams)
-            self._check_sampling(question)
+            self._check_sampling(question, era)
             return question
-        if method == "elicitation/create" and self._elicitation is not None:
-            if params.get("mode", "form") == "form":
-                return structured(era, params, ElicitFormParams)
-            if "url" not in era.unstructure(self.capabilities)["elicitation"]:
-                raise RpcError(INVALID_PARAMS, "this client did not declare elicitation.url")
-            return structured(era, params, ElicitUrlParams)
+        if method == "elicitation/create":
+            return self._elicited(params, era)
         if method == "roots/list" and self._roots is not None:
             return structured(era, params, ListRootsParams)
-        # MCP 2025-11-25, Elicitation, Error Handling, has a code of its own for elicitation that was not declared.
-        code = INVALID_PARAMS if method == "elicitation/create" else METHOD_NOT_FOUND
-        raise RpcError(code, f"this client did not declare that it answers {method}")
+        raise RpcError(METHOD_NOT_FOUND, f"this client did not declare that it answers {method}")
+
+    def _elicited(self, params: dict[str, Any], era: Era) -> InputRequest:
+        """Returns a question to the person; raises -32602 for a mode that was not declared.
+
+        MCP 2025-11-25, Elicitation, Error Handling.
+        """
+        declared = era.unstructure(self.capabilities).get("elicitation")
+        if declared is None:
+            raise RpcError(INVALID_PARAMS, "this client did not declare that it answers elicitation/create")
+        mode = "form" if params.get("mode", "form") == "form" else "url"
+        own = self.capabilities.elicitation
+        # Without any member only forms are declared, and in the revisions without members nothing else exists.
+        has_form = own is not None and (own.form is not None or own.url is None)
+        if not has_form if mode == "form" else "url" not in declared:
+            raise RpcError(INVALID_PARAMS, f"this client did not declare elicitation.{mode}")
+        if mode == "form":
+            return structured(era, params, ElicitFormParams)
+        return structured(era, params, ElicitUrlParams)
 
     async def fulfil(self, question: InputRequest) -> InputResponse:
         """Returns the handler's answer to one question; an `Exception` of the handler leaves as it is."""
@@ -156,23 +171,32 @@ class RequestHandlers:
                 message: CreateMessageResult = await self._sampling(question)
                 return message
             if isinstance(question, ListRootsParams):
-                roots = await self._list_roots()
-                return ListRootsResult([each if isinstance(each, Root) else Root(each) for each in roots])
+                return ListRootsResult(list(await self._list_roots()))
             assert self._elicitation is not None
             result: ElicitResult = await self._elicitation(question)
         if isinstance(question, ElicitFormParams) and result.action == "accept":
             # Defaults fill what the person left out.
-            return attrs.evolve(result, content=fill_defaults(question.requested_schema, result.content))
+            content = fill_defaults(question.requested_schema, result.content)
+            problems = validate_form_answer(question.requested_schema, content)
+            if problems:
+                raise LocalProtocolError(
+                    f"the elicitation handler accepted with an answer that does not fit the form, so it was not sent: "
+                    f"{'; '.join(problems)}"
+                )
+            return attrs.evolve(result, content=content)
         return result
 
-    async def _list_roots(self) -> Sequence[Root | str]:
+    async def _list_roots(self) -> Sequence[Root]:
         assert self._roots is not None
         if not callable(self._roots):
             return self._roots
         roots: Any = self._roots()
         if inspect.isawaitable(roots):
             roots = await roots
-        return list(roots)
+        try:
+            return as_roots(roots)
+        except ValueError as error:
+            raise LocalProtocolError(str(error)) from None
 
     @contextmanager
     def _peer_waits(self) -> Iterator[None]:
@@ -191,10 +215,17 @@ class RequestHandlers:
                 deadline.release()
                 outbound.clock.watch(deadline)
 
-    def _check_sampling(self, params: CreateMessageParams) -> None:
-        """Raises -32602 for tools that were not declared, and for tool results that do not answer the uses before."""
-        if not self._has_tools and (params.tools is not None or params.tool_choice is not None):
+    def _check_sampling(self, params: CreateMessageParams, era: Era) -> None:
+        """Raises -32602 for what was not declared, and for tool results that do not answer the uses before them.
+
+        MCP 2025-11-25, Sampling, Capabilities; Message Content Constraints.
+        """
+        declared = self.capabilities.sampling or SamplingCapability()
+        if declared.tools is None and (params.tools is not None or params.tool_choice is not None):
             raise RpcError(INVALID_PARAMS, "this client did not declare sampling.tools")
+        wants_context = (params.include_context or "none") != "none"
+        if declared.context is None and wants_context and knows_sampling_context(era):
+            raise RpcError(INVALID_PARAMS, "this client did not declare sampling.context")
         problem = history_problem(params.messages)
         if problem is not None:
             raise RpcError(INVALID_PARAMS, problem)

@@ -53,7 +53,7 @@ class Requests:
 
     def __init__(self, options: ClientOptions, connectivity: Connectivity, handlers: RequestHandlers) -> None:
         self.options = options.call
-        self.cache = ResponseCache()
+        self.cache = ResponseCache(options.limits.cache_bytes)
         self.outputs = OutputValidation()
         self._answer_input = options.answer_input
         self._max_rounds = options.max_rounds
@@ -99,6 +99,7 @@ class Requests:
         options: CallOptions | None = None,
         answers: Mapping[str, InputResponse] | None = None,
         state: str | None = None,
+        refresh: bool = False,
     ) -> Any:
         """Sends a request of the protocol, answers what the server asks on the way, and returns the typed result.
 
@@ -110,6 +111,7 @@ class Requests:
             options: How the request is made; by default as the client's options say.
             answers: The answers to an `InputRequired`, by its keys.
             state: The state of an `InputRequired`.
+            refresh: Whether the server is asked although there is an answer that is good still.
 
         Raises:
             LocalProtocolError: The revision has no such method, the server did not declare it, or it cannot be sent.
@@ -122,9 +124,11 @@ class Requests:
             SessionExpired: The server has forgotten the session.
         """
         method = self._methods.get(name) or self._not_available(name)
-        if method.cacheable and (cached := self.cache.get(name, params, trio.current_time())) is not None:
-            await trio.lowlevel.checkpoint()
-            return read_result(self._spoken(), cached, method.result)
+        if method.cacheable and not refresh:
+            cached = self.cache.get(name, params, trio.current_time())
+            if cached is not None:
+                await trio.lowlevel.checkpoint()
+                return read_result(self._spoken(), cached, method.result)
         asked = params
         if answers is not None or state is not None:
             era = self._spoken()
@@ -201,9 +205,11 @@ class Requests:
         """Returns what is mirrored of a request outside the body; ``None`` where nothing is."""
         return None if self._mirroring is None else self._mirroring.metadata_of(method, params)
 
-    async def list_tools(self, cursor: str | None, options: CallOptions | None = None) -> ListToolsResult:
+    async def list_tools(
+        self, cursor: str | None, options: CallOptions | None = None, refresh: bool = False
+    ) -> ListToolsResult:
         """Returns one page of the tools, without those that must not be called over this connection."""
-        page: ListToolsResult = await self.call("tools/list", _page(cursor), options)
+        page: ListToolsResult = await self.call("tools/list", _page(cursor), options, refresh=refresh)
         if self._mirroring is not None:
             page.tools = self._mirroring.learn(page.tools)
         return page
@@ -305,8 +311,14 @@ def _retry(params: dict[str, Any], answers: dict[str, Any], state: str | None) -
 async def all_pages(
     list_page: Callable[[str | None], Awaitable[Any]], entries: Callable[[Any], list[T]]
 ) -> AsyncIterator[T]:
-    """Yields every entry of a list, page by page; the next page is asked for when it is needed."""
+    """Yields every entry of a list, page by page; the next page is asked for when it is needed.
+
+    Raises `RemoteProtocolError` when the cursors go round in a circle, which would never end. One cursor is remembered
+    and compared with those that follow, and replaced after 1, 2, 4, 8… pages: that finds a circle of any length.
+    """
     cursor: str | None = None
+    remembered: str | None = None
+    pages, replaced_at = 0, 1
     while True:
         page = await list_page(cursor)
         for entry in entries(page):
@@ -315,3 +327,8 @@ async def all_pages(
         # An empty string is a cursor like any other; only its absence ends the list.
         if cursor is None:
             return
+        if cursor == remembered:
+            raise RemoteProtocolError("the server's cursors go round in a circle: its list never ends")
+        pages += 1
+        if pages == replaced_at:
+            remembered, replaced_at = cursor, 2 * replaced_at

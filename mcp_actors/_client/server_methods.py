@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from typing import Any
 
 import attrs
@@ -46,7 +47,7 @@ class ServerMethods:
 
     # -- tools -----------------------------------------------------------------------------------------------------
 
-    async def list_tools(self, cursor: str | None = None) -> ListToolsResult:
+    async def list_tools(self, cursor: str | None = None, *, refresh: bool = False) -> ListToolsResult:
         """Returns one page of the tools; `tools` iterates over all of them. MCP 2026-07-28, Tools, Listing Tools.
 
         Over HTTP a stateless server's tool is left out, with a warning, if its parameters are to be sent in headers
@@ -54,6 +55,7 @@ class ServerMethods:
 
         Args:
             cursor: The ``next_cursor`` of the page before; by default the first page.
+            refresh: Whether the server is asked even if an earlier answer is good still, as it said itself.
 
         Raises:
             LocalProtocolError: The server did not declare tools, or the client is not connected.
@@ -64,13 +66,14 @@ class ServerMethods:
             ConnectFailed: The connection was lost and could not be made again.
             SessionExpired: The server has forgotten the session while the request was in flight.
         """
-        page = await self._requests.list_tools(cursor)
+        page = await self._requests.list_tools(cursor, refresh=refresh)
         self._requests.outputs.learn(page.tools)
         return page
 
-    def tools(self) -> AsyncIterator[Tool]:
+    def tools(self, *, refresh: bool = False) -> AsyncIterator[Tool]:
         """Iterates over all tools; each page is requested when it is needed. Raises as `list_tools` does."""
-        return all_pages(self.list_tools, lambda page: page.tools)
+        list_page = partial(self.list_tools, refresh=refresh)
+        return all_pages(list_page, lambda page: page.tools)
 
     async def call_tool(
         self,
@@ -122,13 +125,16 @@ class ServerMethods:
 
     # -- resources -------------------------------------------------------------------------------------------------
 
-    async def list_resources(self, cursor: str | None = None) -> ListResourcesResult:
+    async def list_resources(
+        self, cursor: str | None = None, *, refresh: bool = False
+    ) -> ListResourcesResult:
         """Returns one page of the resources; `resources` iterates over all of them.
 
         MCP 2026-07-28, Resources, Listing Resources.
 
         Args:
             cursor: The ``next_cursor`` of the page before; by default the first page.
+            refresh: Whether the server is asked even if an earlier answer is good still, as it said itself.
 
         Raises:
             LocalProtocolError: The server did not declare resources, or the client is not connected.
@@ -139,24 +145,28 @@ class ServerMethods:
             ConnectFailed: The connection was lost and could not be made again.
             SessionExpired: The server has forgotten the session while the request was in flight.
         """
-        page: ListResourcesResult = await self._list("resources/list", cursor)
+        page: ListResourcesResult = await self._list("resources/list", cursor, refresh)
         return page
 
-    def resources(self) -> AsyncIterator[Resource]:
+    def resources(self, *, refresh: bool = False) -> AsyncIterator[Resource]:
         """Iterates over all resources; each page is requested when it is needed. Raises as `list_resources` does."""
-        return all_pages(self.list_resources, lambda page: page.resources)
+        list_page = partial(self.list_resources, refresh=refresh)
+        return all_pages(list_page, lambda page: page.resources)
 
-    async def list_resource_templates(self, cursor: str | None = None) -> ListResourceTemplatesResult:
+    async def list_resource_templates(
+        self, cursor: str | None = None, *, refresh: bool = False
+    ) -> ListResourceTemplatesResult:
         """Returns one page of the resource templates; `resource_templates` iterates over all of them.
 
         MCP 2026-07-28, Resources, Resource Templates. Arguments and errors are those of `list_resources`.
         """
-        page: ListResourceTemplatesResult = await self._list("resources/templates/list", cursor)
+        page: ListResourceTemplatesResult = await self._list("resources/templates/list", cursor, refresh)
         return page
 
-    def resource_templates(self) -> AsyncIterator[ResourceTemplate]:
+    def resource_templates(self, *, refresh: bool = False) -> AsyncIterator[ResourceTemplate]:
         """Iterates over all resource templates; each page is requested when it is needed. Raises as the list does."""
-        return all_pages(self.list_resource_templates, lambda page: page.resource_templates)
+        list_page = partial(self.list_resource_templates, refresh=refresh)
+        return all_pages(list_page, lambda page: page.resource_templates)
 
     async def read_resource(
         self,
@@ -164,6 +174,7 @@ class ServerMethods:
         *,
         timeout: float | None = None,
         cap: float | None = None,
+        refresh: bool = False,
         answers: Mapping[str, InputResponse] | None = None,
         state: str | None = None,
     ) -> ReadResourceResult:
@@ -173,6 +184,7 @@ class ServerMethods:
             uri: The resource.
             timeout: Seconds without an answer or a progress report; by default the client's.
             cap: Seconds in all; by default the client's.
+            refresh: Whether the server is asked even if an earlier answer is good still, as it said itself.
             answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
             state: The state of that `InputRequired`.
 
@@ -190,7 +202,7 @@ class ServerMethods:
         try:
             options = call_options(self._long_call, timeout, cap)
             result: ReadResourceResult = await self._requests.call(
-                "resources/read", {"uri": uri}, options, answers, state
+                "resources/read", {"uri": uri}, options, answers, state, refresh
             )
             return result
         except RpcError as error:
@@ -225,13 +237,14 @@ class ServerMethods:
 
     # -- prompts and completion ------------------------------------------------------------------------------------
 
-    async def list_prompts(self, cursor: str | None = None) -> ListPromptsResult:
+    async def list_prompts(self, cursor: str | None = None, *, refresh: bool = False) -> ListPromptsResult:
         """Returns one page of the prompts; `prompts` iterates over all of them.
 
         MCP 2026-07-28, Prompts, Listing Prompts.
 
         Args:
             cursor: The ``next_cursor`` of the page before; by default the first page.
+            refresh: Whether the server is asked even if an earlier answer is good still, as it said itself.
 
         Raises:
             LocalProtocolError: The server did not declare prompts, or the client is not connected.
@@ -242,12 +255,13 @@ class ServerMethods:
             ConnectFailed: The connection was lost and could not be made again.
             SessionExpired: The server has forgotten the session while the request was in flight.
         """
-        page: ListPromptsResult = await self._list("prompts/list", cursor)
+        page: ListPromptsResult = await self._list("prompts/list", cursor, refresh)
         return page
 
-    def prompts(self) -> AsyncIterator[Prompt]:
+    def prompts(self, *, refresh: bool = False) -> AsyncIterator[Prompt]:
         """Iterates over all prompts; each page is requested when it is needed. Raises as `list_prompts` does."""
-        return all_pages(self.list_prompts, lambda page: page.prompts)
+        list_page = partial(self.list_prompts, refresh=refresh)
+        return all_pages(list_page, lambda page: page.prompts)
 
     async def get_prompt(
         self,
@@ -319,5 +333,6 @@ class ServerMethods:
         result: CompleteResult = await requests.call("completion/complete", params)
         return result.completion
 
-    async def _list(self, method: str, cursor: str | None) -> Any:
-        return await self._requests.call(method, {} if cursor is None else {"cursor": cursor})
+    async def _list(self, method: str, cursor: str | None, refresh: bool) -> Any:
+        params = {} if cursor is None else {"cursor": cursor}
+        return await self._requests.call(method, params, refresh=refresh)

@@ -17,8 +17,16 @@ from mcp_actors._client.connectivity import Connectivity
 from mcp_actors._client.listener import Listener
 from mcp_actors._client.requests import Requests
 from mcp_actors._eras.changes import Event, EventKind
+from mcp_actors._eras.era import read_result
 from mcp_actors._wire.messages import JsonRpcError
-from mcp_actors.errors import CallTimeout, LocalProtocolError, McpError, RpcError, SubscriptionLost
+from mcp_actors.errors import (
+    CallTimeout,
+    LocalProtocolError,
+    McpError,
+    RemoteProtocolError,
+    RpcError,
+    SubscriptionLost,
+)
 from mcp_actors.logging import log
 from mcp_actors.supervision import CLIENT_SUBSCRIPTION, start
 from mcp_actors.types import SubscriptionFilter
@@ -70,10 +78,20 @@ class Subscriptions:
         elif (addressed := self._open.get(subscription)) is not None:
             addressed.deliver(event.kind, event.uri)
 
-    def acknowledged(self, subscription: Any) -> None:
-        """Takes note that a subscription is in force."""
+    def acknowledged(self, subscription: Any, honored: Any) -> None:
+        """Takes note that a subscription is in force, as far as ``honored`` says.
+
+        MCP 2026-07-28, Subscriptions, Acknowledgment. A server that says nothing of it has granted all.
+        """
         listener = self._open.get(subscription)
-        if listener is not None:
+        if listener is not None and not listener.acknowledged.is_set():
+            listener.honored = listener.filter
+            if isinstance(honored, dict):
+                try:
+                    era = self._connectivity.negotiated.era
+                    listener.honored = read_result(era, honored, SubscriptionFilter)
+                except RemoteProtocolError as error:
+                    log.debug("an acknowledgment is malformed", error=str(error))
             listener.acknowledged.set()
 
     def cancelled(self, subscription: Any, reason: str | None) -> None:
@@ -104,6 +122,7 @@ class Subscriptions:
         key = self._connectivity.session.outbound.next_id()
         uris = listener.filter.resource_subscriptions or []
         self._open[key] = listener
+        listener.honored = listener.filter
         self._start(listener, self._end_with_session, listener)
         try:
             for uri in uris:
@@ -118,7 +137,8 @@ class Subscriptions:
     async def _by_request(self, listener: Listener, method: str) -> AsyncIterator[None]:
         id = self._connectivity.session.outbound.next_id()
         self._open[id] = listener
-        self._start(listener, self._hold_open, id, listener, method)
+        taken_back = trio.Event()
+        self._start(listener, self._hold_open, id, listener, method, taken_back)
         seconds = self._requests.options.idle
         try:
             with trio.move_on_after(seconds):
@@ -129,6 +149,9 @@ class Subscriptions:
             yield
         finally:
             self._forget(id, listener)
+            # Whoever subscribes again at once must not be overtaken by the cancellation of this one.
+            with trio.move_on_after(UNSUBSCRIBE_TIMEOUT, shield=True):
+                await taken_back.wait()
 
     def _start(self, listener: Listener, fn: Callable[..., Any], *args: Any) -> None:
         if self._nursery is None:
@@ -148,7 +171,7 @@ class Subscriptions:
             await session.ended.wait()
             listener.end(session.loss)
 
-    async def _hold_open(self, id: int, listener: Listener, method: str) -> None:
+    async def _hold_open(self, id: int, listener: Listener, method: str, taken_back: trio.Event) -> None:
         params = {"notifications": self._connectivity.negotiated.era.unstructure(listener.filter)}
         lost: BaseException | None = None
         try:
@@ -165,6 +188,7 @@ class Subscriptions:
                 raise
         finally:
             listener.end(lost)
+            taken_back.set()
 
     # -- resources of a session ------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mcp_actors._eras.era import Era, Invocation, Peer
+from mcp_actors._eras.era import Era, Invocation, NotAnswered, Peer
 from mcp_actors._eras.legacy.eras import LATEST_LEGACY
 from mcp_actors._eras.legacy.session_state import open_method
 from mcp_actors._eras.server_negotiation import params_of
@@ -27,7 +27,7 @@ def request_meta(
 class ClientNegotiation:
     """Checks the requests that a server sends: only legacy servers may, and before the handshake only pings.
 
-    MCP 2025-11-25, Lifecycle, Initialization; in MCP 2026-07-28 servers send no requests.
+    MCP 2025-11-25, Lifecycle, Initialization; in MCP 2026-07-28 servers send no requests, and clients no responses.
     """
 
     def __init__(self) -> None:
@@ -38,9 +38,16 @@ class ClientNegotiation:
         return self.era is not None and self.era.batches
 
     def open(self, request: JsonRpcRequest) -> Invocation:
-        """Returns the request as an invocation; raises `RpcError` for what this revision does not let a server ask."""
+        """Returns the request as an invocation.
+
+        Raises:
+            RpcError: This revision does not let a server ask for it.
+            NotAnswered: This revision does not let a server ask for anything.
+        """
         era = self.era or LATEST_LEGACY
-        method = era.client_methods.get(request.method) if era.name == "legacy" else None
+        if era.name != "legacy":
+            raise NotAnswered(request.method)
+        method = era.client_methods.get(request.method)
         if method is None or (self.era is None and request.method != "ping"):
             raise MethodNotFound(request.method)
         return open_method(era, method, request.id, params_of(request), Peer(era, {}, None, None))

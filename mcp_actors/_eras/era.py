@@ -15,7 +15,17 @@ from mcp_actors._wire.messages import RequestId
 from mcp_actors.errors import INVALID_PARAMS, RemoteProtocolError, RpcError
 from mcp_actors.types import ClientCapabilities, Implementation
 
-__all__ = ["Era", "EraName", "Invocation", "Method", "Peer", "progress_token", "read_result", "structured"]
+__all__ = [
+    "Era",
+    "EraName",
+    "Invocation",
+    "Method",
+    "NotAnswered",
+    "Peer",
+    "progress_token",
+    "read_result",
+    "structured",
+]
 
 T = TypeVar("T")
 
@@ -130,6 +140,10 @@ def structured(era: Era, value: Any, cls: type[T]) -> T:
         return era.converter.structure(value, cls)
     except Exception as error:  # cattrs raises whatever the member's own conversion raised
         raise RpcError(INVALID_PARAMS, f"invalid params: {structure_error_text(error)}") from None
+
+
+class NotAnswered(Exception):
+    """A request that the revision does not have in this direction, and that gets no answer for this reason."""
 
 
 def read_result(era: Era, value: Any, cls: type) -> Any:

@@ -189,6 +189,10 @@ class FaultyChannel(FrameChannel):
         return self._inner.sessions_only
 
     @property
+    def needs_pings(self) -> bool:
+        return self._inner.needs_pings
+
+    @property
     def peer(self) -> str:
         return self._inner.peer
 

@@ -48,6 +48,13 @@ def leave_a_nest_of_scopes_open_and_raise() -> None:
     raise KeyError("inside")
 
 
+def leave_a_nursery_open() -> None:
+    # Entering a nursery does not wait, so a sync function can do it too.
+    with pytest.raises(StopIteration) as entered:
+        trio.open_nursery().__aenter__().send(None)  # type: ignore[attr-defined]
+    entered.value.value.start_soon(trio.sleep_forever)
+
+
 def raising(error: BaseException) -> Callable[[], None]:
     def fail() -> None:
         raise error
@@ -63,6 +70,7 @@ FAILURES = [
     "scope left open",
     "cancelled scope left open",
     "scopes left open, and raised",
+    "nursery left open",
 ]
 EACH_FAILURE = pytest.mark.parametrize("kind", FAILURES)
 EACH_ERA = pytest.mark.parametrize("era", ["legacy", "modern"])
@@ -78,6 +86,7 @@ async def failure(kind: str) -> Callable[[], None]:
         "scope left open": leave_a_scope_open,
         "cancelled scope left open": leave_a_cancelled_scope_open,
         "scopes left open, and raised": leave_a_nest_of_scopes_open_and_raise,
+        "nursery left open": leave_a_nursery_open,
     }[kind]
 
 

@@ -227,7 +227,10 @@ async def test_what_still_waits_for_room_is_never_sent(autojump_clock: trio.abc.
 
 
 @pytest.mark.parametrize("end", [None, httpx2.ReadError("cut")])
-@pytest.mark.parametrize(("retry", "wait"), [(b"retry: 500\n", 0.5), (b"", 1.0), (b"retry: 0\n", 0.0)])
+@pytest.mark.parametrize(
+    ("retry", "wait"),
+    [(b"retry: 500\n", 0.5), (b"", 1.0), (b"retry: 0\n", 0.1), (b"retry: 99999999\n", 3600.0)],
+)
 async def test_a_stream_that_ends_early_is_come_back_to_at_its_time(
     retry: bytes, wait: float, end: Exception | None, autojump_clock: trio.abc.Clock
 ) -> None:

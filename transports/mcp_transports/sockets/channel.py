@@ -26,6 +26,11 @@ class SocketChannel(LineChannel):
         self._stream = stream
         self._plain = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
 
+    @property
+    def needs_pings(self) -> bool:
+        """True: a host that is gone, or a process that hangs, sends nothing."""
+        return True
+
     async def receive(self) -> Frame:
         """Waits for one frame; see `LineChannel.receive`."""
         try:

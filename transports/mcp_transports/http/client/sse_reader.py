@@ -17,6 +17,8 @@ DEFAULT_RETRY = 1.0
 # Seconds: attempts that fail wait twice as long each time, within these bounds.
 LONGEST_BACKOFF = 30.0
 SHORTEST_BACKOFF = 0.1
+# Milliseconds: what a server says is taken within these bounds, or it would have us ask without a pause, or never.
+SHORTEST_RETRY, LONGEST_RETRY = 100, 3_600_000
 
 
 class StreamPosition:
@@ -25,7 +27,7 @@ class StreamPosition:
     def __init__(self) -> None:
         self.last_event_id: str | None = None
         self.retry: float | None = None
-        """Seconds, as the server named them."""
+        """Seconds, as the server named them, within bounds."""
         self.failures = 0
         """Attempts in a row that brought no event."""
 
@@ -68,4 +70,4 @@ async def read_events(
     finally:
         # A retry field counts as soon as it was read, whether an event followed it or not.
         if decoder.retry is not None:
-            position.retry = decoder.retry / 1000
+            position.retry = min(max(decoder.retry, SHORTEST_RETRY), LONGEST_RETRY) / 1000

@@ -1,0 +1,69 @@
+"""The capabilities that a client declares: what its handlers can do, and what the user declares of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+from mcp_actors._client.options import ClientOptions
+from mcp_actors._eras.era import Era
+from mcp_actors.types import (
+    ClientCapabilities,
+    ElicitationCapability,
+    Root,
+    RootsCapability,
+    SamplingCapability,
+)
+
+__all__ = ["as_roots", "declared_capabilities", "knows_sampling_context"]
+
+
+def declared_capabilities(options: ClientOptions) -> ClientCapabilities:
+    """Returns what is declared to servers: what follows from the handlers, replaced by what ``capabilities`` has.
+
+    Raises:
+        ValueError: ``capabilities`` declares what there is no handler for.
+    """
+    given = options.capabilities or ClientCapabilities()
+    implied = ClientCapabilities(
+        sampling=SamplingCapability(tools={} if options.sampling_tools else None)
+        if options.sampling
+        else None,
+        elicitation=ElicitationCapability(form={}, url={}) if options.elicitation else None,
+        roots=RootsCapability(list_changed=True) if options.roots is not None else None,
+    )
+    for name in ("sampling", "elicitation", "roots"):
+        if getattr(given, name) is not None and getattr(implied, name) is None:
+            raise ValueError(
+                f"capabilities declares {name}, but there is nothing to answer with: give {name}= too"
+            )
+    members = {field.name: getattr(given, field.name) for field in attrs.fields(ClientCapabilities)}
+    declared = attrs.evolve(implied, **{name: value for name, value in members.items() if value is not None})
+    if options.sampling_tools and declared.sampling is not None and declared.sampling.tools is None:
+        declared.sampling = attrs.evolve(declared.sampling, tools={})
+    return declared
+
+
+def as_roots(roots: Iterable[Root | str]) -> list[Root]:
+    """Returns the roots with URIs in the form of the protocol. MCP 2026-07-28, Roots, Root.
+
+    Raises:
+        ValueError: One is no ``file://`` URI.
+    """
+    listed = [each if isinstance(each, Root) else Root(each) for each in roots]
+    for root in listed:
+        if not root.uri.startswith("file://"):
+            raise ValueError(
+                f"a root must be a file:// URI, and {root.uri!r} is none: pathlib.Path(…).as_uri() makes one"
+            )
+    return listed
+
+
+def knows_sampling_context(era: Era) -> bool:
+    """Whether clients of the revision declare ``sampling.context``; the older ones may be sent any ``includeContext``.
+
+    MCP 2025-11-25, Sampling, Capabilities.
+    """
+    declared = ClientCapabilities(sampling=SamplingCapability(context={}))
+    return "context" in era.unstructure(declared)["sampling"]
