@@ -24,7 +24,7 @@ from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.link import LinkStatistics, Received
 from mcp_actors._actors.outbound import OutboundCalls
 from mcp_actors._actors.outbound_call import CallOptions, OutboundCallStatistics
-from mcp_actors._actors.responses import refusal_frame
+from mcp_actors._actors.responses import refusal_frame, too_long_frame
 from mcp_actors._actors.task_pool import TaskPool
 from mcp_actors._eras.era import Invocation
 from mcp_actors._wire.codec import decode_value, encode_notification
@@ -272,9 +272,12 @@ class Dispatcher:
 
     def _post(self, frame: Frame, outlet: Outlet) -> None:
         try:
-            outlet.post(frame)
+            try:
+                outlet.post(frame)
+            except LocalProtocolError:
+                outlet.post(too_long_frame(frame.about, len(frame.data), outlet.longest))
         except LocalProtocolError as error:
-            # The answer repeats what the peer sent, an endless id for example: it cannot be sent.
+            # An outlet that takes less than an error without data is of no use to any client.
             log.warning("answer not sent", session=self.name, error=str(error))
         except trio.BrokenResourceError:
             log.debug("answer not sent: the connection is gone", session=self.name, id=frame.about)

@@ -21,6 +21,7 @@ import attrs
 import trio
 
 from mcp_actors._eras.changes import Event, EventKind
+from mcp_actors._uri.template import LONGEST_URI
 from mcp_actors.errors import LocalProtocolError, invalid_params
 from mcp_actors.logging import log
 
@@ -300,6 +301,8 @@ class EventBus:
             raise LocalProtocolError("this subscription has ended")
         if uri in subscription._uris:
             return
+        if len(uri) > LONGEST_URI:
+            raise invalid_params(f"a uri has {len(uri)} characters, the limit is {LONGEST_URI}")
         if len(subscription._uris) >= self._max_uris:
             raise invalid_params(f"too many resource subscriptions: at most {self._max_uris}")
         if uri not in self._by_uri and self.on_first_subscriber is not None:

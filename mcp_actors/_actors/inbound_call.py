@@ -24,7 +24,7 @@ import trio
 from mcp_actors._actors.admission import Admission
 from mcp_actors._actors.continuation import Continuation
 from mcp_actors._actors.outbound_call import CallOptions
-from mcp_actors._actors.responses import failure_frame, result_frame
+from mcp_actors._actors.responses import failure_frame, result_frame, too_long_frame
 from mcp_actors._eras.era import Invocation
 from mcp_actors._exception_groups import sole_cause
 from mcp_actors._wire.codec import encode_notification
@@ -242,10 +242,7 @@ class InboundCall:
         if self.state != "answered" and crash_in(error) is not None:
             self.owner.forget(self)
             self.state = "answered"
-            try:
-                self.outlet.post(failure_frame(self.invocation, error))
-            except (trio.BrokenResourceError, LocalProtocolError):
-                log.debug("answer not sent: the connection is gone", id=self.id)
+            self._post(failure_frame(self.invocation, error))
         self.close()
 
     def close(self) -> None:
@@ -270,8 +267,24 @@ class InboundCall:
                 await self.outlet.send(frame)
         except trio.BrokenResourceError:
             log.debug("answer not sent: the connection is gone", id=self.id)
-        except LocalProtocolError as error:
-            log.warning("answer not sent", id=self.id, error=str(error))
+        except LocalProtocolError:
+            assert frame is not None
+            self._post_too_long(frame)
+
+    def _post(self, frame: Frame) -> None:
+        """Sends an answer without waiting, or in its place the error that it is too long to be sent."""
+        try:
+            self.outlet.post(frame)
+        except LocalProtocolError:
+            self._post_too_long(frame)
+        except trio.BrokenResourceError:
+            log.debug("answer not sent: the connection is gone", id=self.id)
+
+    def _post_too_long(self, frame: Frame) -> None:
+        try:
+            self.outlet.post(too_long_frame(self.id, len(frame.data), self.outlet.longest))
+        except (trio.BrokenResourceError, LocalProtocolError) as error:
+            log.debug("answer not sent", id=self.id, error=str(error))
 
     async def _outcome(self) -> Frame | None:
         continuation, self.continuation = self.continuation, None

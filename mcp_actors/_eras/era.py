@@ -11,6 +11,7 @@ from cattrs import Converter
 
 from mcp_actors._eras.client_rules import ClientRules
 from mcp_actors._eras.convert import structure_error_text
+from mcp_actors._wire.codec import LONGEST_ID
 from mcp_actors._wire.messages import RequestId
 from mcp_actors.errors import INVALID_PARAMS, RemoteProtocolError, RpcError
 from mcp_actors.types import ClientCapabilities, Implementation
@@ -140,9 +141,12 @@ def read_result(era: Era, value: Any, cls: type) -> Any:
 def progress_token(meta: Mapping[str, Any]) -> RequestId | None:
     """The request's progress token, 0 and "" included; what is neither string nor integer is -32602."""
     token = meta.get("progressToken")
-    if token is None or type(token) is int or isinstance(token, str):
+    if token is None or type(token) is int or (isinstance(token, str) and len(token) <= LONGEST_ID):
         return token
-    raise RpcError(INVALID_PARAMS, "progressToken must be a string or an integer")
+    raise RpcError(
+        INVALID_PARAMS,
+        f"progressToken must be an integer or a string of at most {LONGEST_ID} characters",
+    )
 
 
 class Invocation(msgspec.Struct, eq=False):

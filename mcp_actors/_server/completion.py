@@ -11,7 +11,7 @@ import attrs
 import trio
 
 from mcp_actors._schema.signature import injected_parameter
-from mcp_actors._server.handler import Continuation, Handler, Invoked, string_param
+from mcp_actors._server.handler import Continuation, Handler, Invoked, string_param, uri_param
 from mcp_actors._server.invoke import Function, function
 from mcp_actors._server.prompts import Prompts
 from mcp_actors._server.resources import Resources
@@ -115,7 +115,7 @@ class Completions:
             key: _Key = ("prompt", target, name)
             exists, declared = target in self._prompts, self._prompts.argument(target, name)
         elif kind == "ref/resource":
-            target = string_param(ref, "uri")
+            target = uri_param(ref)
             key = ("resource", target, name)
             exists, declared = target in self._resources, self._resources.variable(target, name)
         else:

@@ -17,7 +17,7 @@ from mcp_actors._actors.limits import Limits
 from mcp_actors._exception_groups import one_error
 from mcp_actors._server.context import Context
 from mcp_actors._server.features import Features
-from mcp_actors._server.handler import string_param
+from mcp_actors._server.handler import uri_param
 from mcp_actors._server.scope import ServerScope
 from mcp_actors._server.sessions import SessionRegistry
 from mcp_actors._server.subscriptions import SessionSubscriber
@@ -142,7 +142,7 @@ class ServerRuntime:
 
     def subscribe(self, ctx: Context) -> dict[str, Any]:
         """``resources/subscribe``; raises `ResourceNotFound` for what the server does not have."""
-        uri = string_param(ctx.params, "uri")
+        uri = uri_param(ctx.params)
         if not self.features.resources.covers(uri):
             raise ResourceNotFound(uri)
         self._subscriber(ctx).subscribe(uri)
@@ -150,7 +150,7 @@ class ServerRuntime:
 
     def unsubscribe(self, ctx: Context) -> dict[str, Any]:
         """``resources/unsubscribe``."""
-        self._subscriber(ctx).unsubscribe(string_param(ctx.params, "uri"))
+        self._subscriber(ctx).unsubscribe(uri_param(ctx.params))
         return {}
 
     def _subscriber(self, ctx: Context) -> SessionSubscriber:

@@ -23,6 +23,7 @@ from mcp_actors._wire.messages import (
 from mcp_actors.errors import INVALID_REQUEST, MalformedMessage
 
 __all__ = [
+    "LONGEST_ID",
     "MAX_DEPTH",
     "decode",
     "decode_value",
@@ -38,7 +39,8 @@ MAX_DEPTH = 128
 # Messages of a batch: as many as a connection may have in flight. Each entry becomes several objects, so without a
 # limit two bytes of a hostile batch would cost a kilobyte.
 MAX_BATCH = 1024
-
+# Characters of an id, which each answer repeats: with a longer one an answer could be too long to be sent.
+LONGEST_ID = 1024
 
 # Length in bytes from which on it is faster to search a message in parts.
 LONG = 2048
@@ -213,6 +215,11 @@ def _decode_one(data: bytes) -> JsonRpcMessage:
         raise MalformedMessage(f"invalid JSON: {error}") from None
     if not _is_compact(data, message) and _may_repeat_members(data, message) and _repeats_members(data):
         raise MalformedMessage("a member name occurs twice", code=INVALID_REQUEST)
+    id = message.id
+    if len(data) > LONGEST_ID and isinstance(id, str) and len(id) > LONGEST_ID:
+        raise MalformedMessage(
+            f"the id has {len(id)} characters, the limit is {LONGEST_ID}", code=INVALID_REQUEST
+        )
     if message.jsonrpc != "2.0":
         raise MalformedMessage('"jsonrpc" must be "2.0"', code=INVALID_REQUEST, id=_readable_id(data))
     classified = _classify(message)
@@ -250,7 +257,8 @@ def _readable_id(data: bytes) -> RequestId | None:
         value = _decode_any(_decode_members(data)["id"])
     except (msgspec.DecodeError, KeyError, RecursionError):
         return None
-    return value if isinstance(value, str) or type(value) is int else None
+    is_id = type(value) is int or (isinstance(value, str) and len(value) <= LONGEST_ID)
+    return value if is_id else None
 
 
 def _is_compact(data: bytes, message: _Incoming) -> bool:
