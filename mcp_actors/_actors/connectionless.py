@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from mcp_actors._actors.admission import ConcurrencyLimiter
-from mcp_actors._actors.dispatcher import Dispatcher, DispatchRules, Loss, SessionStatistics
+from mcp_actors._actors.counters import SessionStatistics
+from mcp_actors._actors.dispatcher import Dispatcher, DispatchRules, Loss
 from mcp_actors._actors.inbound_call import Responder
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.task_pool import TaskPool

@@ -19,11 +19,12 @@ import trio
 
 from mcp_actors._actors.admission import ConcurrencyLimiter, Limiters
 from mcp_actors._actors.batch import Batch
-from mcp_actors._actors.inbound_call import CallStatistics, DispatchRules, InboundCall, Responder
+from mcp_actors._actors.counters import Counters, SessionStatistics
+from mcp_actors._actors.inbound_call import DispatchRules, InboundCall, Responder
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.link import LinkStatistics, Received
 from mcp_actors._actors.outbound import OutboundCalls
-from mcp_actors._actors.outbound_call import CallOptions, OutboundCallStatistics
+from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._actors.responses import refusal_frame, too_long_frame
 from mcp_actors._actors.task_pool import TaskPool
 from mcp_actors._eras.era import Invocation
@@ -49,7 +50,7 @@ from mcp_actors.errors import (
 from mcp_actors.logging import log
 from mcp_actors.supervision import TaskKind
 
-__all__ = ["Carrier", "DispatchRules", "Dispatcher", "Loss", "Negotiation", "SessionStatistics", "ignore"]
+__all__ = ["Carrier", "DispatchRules", "Dispatcher", "Loss", "Negotiation", "ignore"]
 
 Loss = ConnectionLost | SessionExpired
 NotificationHandler = Callable[[str, dict[str, Any]], None]
@@ -88,38 +89,6 @@ class Carrier(Protocol):
 
     def request_ended(self, request: RequestId) -> None:
         """Takes note that a request of ours is no longer waited for."""
-
-
-@attrs.define
-class Counters:
-    """The events on a session since it began, counted."""
-
-    requests: int = 0
-    """Requests that arrived."""
-    cancelled: int = 0
-    """Calls of the peer that it cancelled in flight."""
-    late: int = 0
-    """Cancellations of unknown or finished ids, answers that no request waits for, progress without a call."""
-    malformed: int = 0
-    """Frames that were no message."""
-    refused: int = 0
-    """Requests answered with an error before a handler saw them."""
-
-
-@attrs.frozen
-class SessionStatistics:
-    """A snapshot of a session and of everything below it."""
-
-    name: str
-    peer: str
-    state: str
-    calls: tuple[CallStatistics, ...]
-    """Requests of the peer in flight."""
-    pending: tuple[OutboundCallStatistics, ...]
-    """Requests of ours that wait for an answer."""
-    link: LinkStatistics | None
-    """``None`` for a session that no connection carries."""
-    counters: Counters
 
 
 def ignore(method: str, params: dict[str, Any]) -> None:

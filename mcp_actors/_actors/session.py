@@ -8,13 +8,13 @@ from typing import Any
 import trio
 
 from mcp_actors._actors.admission import ConcurrencyLimiter
+from mcp_actors._actors.counters import SessionStatistics
 from mcp_actors._actors.dispatcher import (
     Dispatcher,
     DispatchRules,
     Loss,
     Negotiation,
     NotificationHandler,
-    SessionStatistics,
     ignore,
 )
 from mcp_actors._actors.inbound_call import Responder
