@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from mcp_actors._actors.admission import ConcurrencyLimiter
+from mcp_actors._actors.budgets import ClientMemory
 from mcp_actors._actors.counters import SessionStatistics
 from mcp_actors._actors.dispatcher import Dispatcher, DispatchRules, Loss
 from mcp_actors._actors.inbound_call import Responder
@@ -50,6 +51,7 @@ class ConnectionlessSession:
         *,
         limits: Limits,
         limiter: ConcurrencyLimiter,
+        memory: ClientMemory,
         on_closed: Callable[[ConnectionlessSession], None],
     ) -> None:
         self.outlet = outlet
@@ -58,7 +60,14 @@ class ConnectionlessSession:
         self._on_closed = on_closed
         self._stopping = False
         self.dispatcher = Dispatcher(
-            name, self, negotiation, responder, RULES, limits=limits, limiter=limiter
+            name,
+            self,
+            negotiation,
+            responder,
+            RULES,
+            limits=limits,
+            limiter=limiter,
+            memory=memory,
         )
         self.dispatcher.on_idle = self._idle
         self.dispatcher.pool = pool

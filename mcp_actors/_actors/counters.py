@@ -1,4 +1,4 @@
-"""What is counted of a session, and the snapshot of it and of everything below it."""
+"""The counters of a session, and the snapshot of it and of everything below it."""
 
 from __future__ import annotations
 
@@ -41,3 +41,5 @@ class SessionStatistics:
     link: LinkStatistics | None
     """``None`` for a session that no connection carries."""
     counters: Counters
+    kept_bytes: int = 0
+    """Bytes that the session makes the server remember: the description of the client, and subscribed URIs."""

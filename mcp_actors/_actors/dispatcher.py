@@ -19,6 +19,7 @@ import trio
 
 from mcp_actors._actors.admission import ConcurrencyLimiter, Limiters
 from mcp_actors._actors.batch import Batch
+from mcp_actors._actors.budgets import WEIGHED_BYTES, ClientMemory
 from mcp_actors._actors.counters import Counters, SessionStatistics
 from mcp_actors._actors.inbound_call import DispatchRules, InboundCall, Responder
 from mcp_actors._actors.limits import Limits
@@ -102,6 +103,7 @@ class Dispatcher:
     Args:
         responder: Answers the peer's requests.
         limiter: The limiter of the whole server, which calls enter after the connection's own.
+        memory: What the peer makes this side hold; clients have none.
         on_notification: Takes, in the read path, every notification that is not the dispatcher's own business.
     """
 
@@ -115,6 +117,7 @@ class Dispatcher:
         *,
         limits: Limits,
         limiter: ConcurrencyLimiter | None = None,
+        memory: ClientMemory | None = None,
         on_notification: NotificationHandler = ignore,
     ) -> None:
         self.name = name
@@ -126,7 +129,9 @@ class Dispatcher:
         self.counters = Counters()
         self.pool: TaskPool | None = None
         own = ConcurrencyLimiter("connection", limits.max_in_flight, limits.max_waiting, limits.max_wait)
-        self.limiters = Limiters(own) if limiter is None else Limiters(own, limiter)
+        self.limiters = (
+            Limiters(own, memory=memory) if limiter is None else Limiters(own, limiter, memory=memory)
+        )
         self.outbound = OutboundCalls(carrier, limits)
         # Called whenever the last call in flight has ended.
         self.on_idle: Callable[[], object] | None = None
@@ -183,7 +188,11 @@ class Dispatcher:
             call = InboundCall((negotiation or self.negotiation).open(request), self, outlet)
             answer = call.answer_now()
             if answer is None:
-                call.admission = self.limiters.admit()
+                params = request.params
+                if params is None or len(params) < WEIGHED_BYTES:
+                    call.admission = self.limiters.admit()
+                else:
+                    call.admission = self.limiters.admit_weighed(call.invocation, len(params))
                 if taken:
                     call.key = object()
                 self.calls[call.key] = call
@@ -349,11 +358,14 @@ class Dispatcher:
             if broken is not None:
                 _forget_frames(broken)
             self.outbound.end(broken)
+            if self.limiters.memory is not None:
+                self.limiters.memory.forget()
             # The carrier refers to the dispatcher: what has ended must not wait for the garbage collector.
             self.carrier = None
 
     def statistics(self, peer: str, link: LinkStatistics | None = None) -> SessionStatistics:
         """Returns where the conversation and its calls stand."""
+        memory = self.limiters.memory
         return SessionStatistics(
             name=self.name,
             peer=peer,
@@ -362,6 +374,7 @@ class Dispatcher:
             pending=tuple(pending.statistics() for pending in self.outbound.pending.values()),
             link=link,
             counters=attrs.evolve(self.counters),
+            kept_bytes=memory.kept if memory is not None else 0,
         )
 
 

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import attrs
 import trio
 
-from mcp_actors._actors.admission import Admission
+from mcp_actors._actors.admission import Admission, Limiters
 from mcp_actors._actors.continuation import Continuation
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._actors.responses import failure_frame, result_frame, too_long_frame
@@ -66,6 +66,7 @@ class CallOwner(Protocol):
     name: str
     responder: Responder
     rules: DispatchRules
+    limiters: Limiters
 
     async def request(
         self, method: str, params: dict[str, Any], options: CallOptions, *, call: InboundCall | None = None

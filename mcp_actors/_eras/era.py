@@ -154,7 +154,7 @@ class Invocation(msgspec.Struct, eq=False):
 
     ``params`` is the decoded object without ``_meta``; ``progress_token`` is ``None`` when none was given (0 and ""
     are tokens). ``answers`` and ``state`` are what a retry after an input-required result carried. ``principal`` is who
-    the transport has authenticated.
+    the transport has authenticated, and ``address`` is where a request came from that came by itself.
     """
 
     era: Era
@@ -168,3 +168,4 @@ class Invocation(msgspec.Struct, eq=False):
     answers: Mapping[str, Any] | None = None
     state: str | None = None
     principal: str | None = None
+    address: str | None = None

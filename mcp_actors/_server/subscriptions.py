@@ -46,7 +46,9 @@ def listen_handler(bus: EventBus) -> Handler:
         # The id goes back with its own JSON type: an integer stays one.
         tag = {SUBSCRIPTION_ID: ctx.request_id}
         # Subscribed before the acknowledgement and delivered after it: no event is lost, none comes too early.
-        with bus.subscribe(granted) as subscription:
+        memory = ctx.call.owner.limiters.memory
+        account = None if memory is None else memory.new_account(ctx.call.invocation)
+        with bus.subscribe(granted, account=account) as subscription:
             ctx.call.on_drain(subscription.close)
             ctx.server.on_listen(ctx)
             try:
@@ -74,7 +76,9 @@ class SessionSubscriber:
         everything = SubscriptionFilter(
             tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True
         )
-        self._subscription = bus.subscribe(everything, on_pending=self._wake)
+        memory = session.limiters.memory
+        account = None if memory is None else memory.account
+        self._subscription = bus.subscribe(everything, on_pending=self._wake, account=account)
 
     def subscribe(self, uri: str) -> None:
         """``resources/subscribe``; idempotent."""

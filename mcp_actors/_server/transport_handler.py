@@ -9,6 +9,7 @@ import attrs
 import trio
 
 from mcp_actors._actors.admission import ConcurrencyLimiter
+from mcp_actors._actors.budgets import Budgets, ClientMemory
 from mcp_actors._actors.connectionless import ConnectionlessSession
 from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._actors.inbound_call import DispatchRules
@@ -26,6 +27,7 @@ from mcp_actors._server.sessions import AnySession, SessionRegistry
 from mcp_actors._wire.codec import decode
 from mcp_actors._wire.messages import JsonRpcRequest
 from mcp_actors.abc import Arrival, Frame, FrameChannel, Outlet
+from mcp_actors.budget import Account, holder_of
 from mcp_actors.errors import MalformedMessage
 
 __all__ = ["ServerConfig", "TransportHandler"]
@@ -47,6 +49,7 @@ class ServerConfig:
     bus: EventBus
     stamp: Mapping[str, Any]
     limiter: ConcurrencyLimiter
+    budgets: Budgets
 
 
 @attrs.frozen
@@ -90,6 +93,7 @@ class TransportHandler:
             nursery,
             limits=config.limits,
             limiter=config.limiter,
+            memory=ClientMemory(config.budgets, None),
         )
 
     def __repr__(self) -> str:
@@ -102,14 +106,16 @@ class TransportHandler:
             await channel.aclose()
             return
         config = self._config
+        account = Account(config.budgets.kept, holder_of(channel.peer, principal))
         session = Session(
             self._next_name(),
             channel,
-            self._negotiate(principal, lambda: self._begin_delivery(session)),
+            self._negotiate(principal, lambda: self._begin_delivery(session), account),
             self._responder,
             CONNECTION_RULES,
             limits=config.limits,
             limiter=config.limiter,
+            memory=ClientMemory(config.budgets, account),
         )
         self._sessions.add(session)
         try:
@@ -134,31 +140,37 @@ class TransportHandler:
     def has_sessions(self) -> bool:
         return bool(self._negotiation.legacy_served)
 
-    def open_session(self, outlet: Outlet, principal: str | None = None) -> ConnectionlessSession:
+    def open_session(
+        self, outlet: Outlet, principal: str | None = None, peer: str | None = None
+    ) -> ConnectionlessSession:
         config = self._config
+        account = Account(config.budgets.kept, holder_of(peer, principal))
         session = ConnectionlessSession(
             self._next_name(),
             outlet,
-            self._negotiate(principal, lambda: self._begin_delivery(session)),
+            self._negotiate(principal, lambda: self._begin_delivery(session), account),
             self._responder,
             self._pool,
             self._nursery,
             limits=config.limits,
             limiter=config.limiter,
+            memory=ClientMemory(config.budgets, account),
             on_closed=self._sessions.remove,
         )
         self._sessions.add(session)
         return session
 
-    async def exchange(self, arrival: Arrival, outlet: Outlet, principal: str | None = None) -> None:
+    async def exchange(
+        self, arrival: Arrival, outlet: Outlet, principal: str | None = None, peer: str | None = None
+    ) -> None:
         assert isinstance(arrival, Classified)
-        await self.stateless.run(arrival, outlet, principal)
+        await self.stateless.run(arrival, outlet, principal, peer)
 
     def begin(
-        self, arrival: Arrival, outlet: Outlet, principal: str | None = None
+        self, arrival: Arrival, outlet: Outlet, principal: str | None = None, peer: str | None = None
     ) -> Callable[[], None] | None:
         assert isinstance(arrival, Classified)
-        return self.stateless.begin(arrival, outlet, principal)
+        return self.stateless.begin(arrival, outlet, principal, peer)
 
     # -- what both need --------------------------------------------------------------------------------------------
 
@@ -166,11 +178,19 @@ class TransportHandler:
         return f"{self._config.name}#{self._sessions.next_number()}"
 
     def _negotiate(
-        self, principal: str | None, on_operating: Callable[[], None] = lambda: None
+        self,
+        principal: str | None,
+        on_operating: Callable[[], None] = lambda: None,
+        account: Account | None = None,
     ) -> ServerNegotiation:
         features = self._config.features
         return ServerNegotiation(
-            self._config.versions, features.custom, on_operating, features.tools.mirrored_params, principal
+            self._config.versions,
+            features.custom,
+            on_operating,
+            features.tools.mirrored_params,
+            principal,
+            account,
         )
 
     def _begin_delivery(self, session: AnySession) -> None:
