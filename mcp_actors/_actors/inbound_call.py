@@ -30,7 +30,7 @@ from mcp_actors._exception_groups import sole_cause
 from mcp_actors._wire.codec import encode_notification
 from mcp_actors._wire.messages import RequestId
 from mcp_actors.abc import Frame, Outlet
-from mcp_actors.errors import LocalProtocolError
+from mcp_actors.errors import ConnectionLost, LocalProtocolError, SessionExpired
 from mcp_actors.logging import log
 from mcp_actors.supervision import cancellation_in, crash_in
 
@@ -169,11 +169,20 @@ class InboundCall:
             LocalProtocolError: The message is longer than the outlet takes.
         """
         if self.state == "running":
-            await self.outlet.send(Frame(encode_notification(method, params), self.id, method=method))
+            try:
+                await self.outlet.send(Frame(encode_notification(method, params), self.id, method=method))
+            except trio.BrokenResourceError:
+                # A client may leave at any time: what its handler makes of that is no failure of the handler.
+                self.cancel("the client left")
+                raise
 
     async def ask(self, method: str, params: dict[str, Any], *, idle: float, cap: float) -> dict[str, Any]:
         """Sends a request to the client on this call's stream; cancelling the call cancels it at the other side."""
-        return await self.owner.request(method, params, CallOptions(idle=idle, cap=cap), call=self)
+        try:
+            return await self.owner.request(method, params, CallOptions(idle=idle, cap=cap), call=self)
+        except (ConnectionLost, SessionExpired):
+            self.cancel("the client left")
+            raise
 
     def close_stream(self) -> None:
         """Closes the stream that waits for this call, if the client comes back by itself for the rest."""
