@@ -334,14 +334,18 @@ class ServerHandler(Protocol):
     def sort(self, frame: Frame, *, in_session: bool = False) -> Arrival:
         """Decodes what arrived and finds out which era it belongs to; ``in_session`` says that it named a session."""
 
-    async def exchange(self, arrival: Arrival, outlet: Outlet, principal: str | None = None) -> None:
+    async def exchange(
+        self, arrival: Arrival, outlet: Outlet, principal: str | None = None, peer: str | None = None
+    ) -> None:
         """Runs what arrived by itself, outside of any session. Returns when the last frame was given to ``outlet``.
 
         The task that awaits this is the call: cancelled, its handler sees `trio.Cancelled` and nothing more is sent.
+        ``peer`` is the address of the client, if the binding knows it: what one address may hold is limited (see
+        `mcp_actors.budget.holder_of`), unless there is a ``principal``.
         """
 
     def begin(
-        self, arrival: Arrival, outlet: Outlet, principal: str | None = None
+        self, arrival: Arrival, outlet: Outlet, principal: str | None = None, peer: str | None = None
     ) -> Callable[[], None] | None:
         """As `exchange`, for requests, in a task of the engine: for bindings whose own tasks have to read on.
 
@@ -349,8 +353,13 @@ class ServerHandler(Protocol):
         of times. Returns ``None`` when the call was answered at once.
         """
 
-    def open_session(self, outlet: Outlet, principal: str | None = None) -> ServerSession:
-        """Makes a session; messages that belong to none of its requests go to ``outlet``. The binding closes it."""
+    def open_session(
+        self, outlet: Outlet, principal: str | None = None, peer: str | None = None
+    ) -> ServerSession:
+        """Makes a session; messages that belong to none of its requests go to ``outlet``. The binding closes it.
+
+        ``peer`` is the address of the client, as for `exchange`.
+        """
 
     @property
     def has_sessions(self) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from mcp_actors._actors.dispatcher import Counters, SessionStatistics
+from mcp_actors._actors.counters import Counters, SessionStatistics
 from mcp_actors._actors.inbound_call import CallStatistics
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.link import LinkStatistics

@@ -241,6 +241,21 @@ class Overloaded(RpcError):
             {"reason": "overloaded", "scope": scope, "limit": limit, "waiting": waiting},
         )
 
+    @classmethod
+    def for_bytes(cls, what: str, whose: Literal["holder", "all"], limit: int) -> Overloaded:
+        """Returns the refusal of a request with which ``what`` would hold more than ``limit`` bytes.
+
+        ``whose`` says what the limit is for: the ``what`` of one client (``"holder"``) or of all clients.
+        """
+        of = "this client" if whose == "holder" else "all clients together"
+        error = cls._rebuild(
+            cls.CODE,
+            f"too many bytes in the {what} of {of}: the limit is {limit}; retry later",
+            {"reason": "overloaded", "scope": whose, "limit": limit},
+        )
+        assert isinstance(error, Overloaded)
+        return error
+
 
 _RPC_CLASS_BY_CODE: dict[int, type[RpcError]] = {
     each.CODE: each

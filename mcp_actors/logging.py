@@ -6,7 +6,8 @@ configured stays quiet and standard output may belong to a protocol.
 
 Standard error may be a pipe that nobody reads, a full disk or closed. So a thread writes it, from a queue that is
 bounded by its bytes; a line for which there is no room is dropped and counted, and the count is written with the next
-line that goes through.
+line that goes through. Of the lines that say the same, `BURST` are written in `WINDOW` seconds; the others are
+counted, and the next one that is written tells their number. What a peer can cause over and over must not fill a disk.
 
 structlog is imported at the first line: it takes a third of the time in which a stdio server starts.
 """
@@ -20,7 +21,9 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 __all__ = ["log", "logger"]
@@ -31,6 +34,11 @@ _QUIET = frozenset({"debug", "info"})
 QUEUE_BYTES = 1024 * 1024
 # Characters of one line; a traceback of some hundred frames fits.
 LINE_CHARACTERS = 32 * 1024
+# Lines with the same text, whatever their details are, that are written in so many seconds.
+BURST = 50
+WINDOW = 10.0
+# Different texts that are remembered for that. There are some hundred; a program's own may be without end.
+TEXTS = 1024
 # Seconds in which the process writes what is queued before it ends.
 EXIT_TIMEOUT = 1.0
 
@@ -94,6 +102,35 @@ class StderrWriter:
                 self._changed.notify_all()
 
 
+class RepeatLimit:
+    """Drops lines that repeat others too often; a processor of structlog.
+
+    Args:
+        clock: Returns the time in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        # By level and text: when its window began, and the lines since then.
+        self._windows: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def __call__(self, _: Any, level: str, line: dict[str, Any]) -> dict[str, Any]:
+        """Returns the line, with the number of those that were dropped before it; raises `structlog.DropEvent`."""
+        key, now = (level, str(line.get("event"))), self._clock()
+        began, lines = self._windows.get(key, (now, 0))
+        if now - began >= WINDOW:
+            dropped = lines - BURST
+            began, lines = now, 0
+            if dropped > 0:
+                line["dropped_before"] = dropped
+        if key not in self._windows and len(self._windows) >= TEXTS:
+            self._windows.clear()
+        self._windows[key] = (began, lines + 1)
+        if lines >= BURST:
+            raise importlib.import_module("structlog").DropEvent
+        return line
+
+
 def _has_descriptor(stream: Any) -> bool:
     try:
         return isinstance(stream.fileno(), int)
@@ -121,6 +158,7 @@ def _unconfigured() -> Any:
     return structlog.wrap_logger(
         _stderr,
         processors=[
+            RepeatLimit(),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
             # Plain: the pretty one takes long and prints local variables, secrets among them.

@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 import trio
 
 from mcp_actors._actors.admission import LimiterStatistics
-from mcp_actors._actors.dispatcher import SessionStatistics
+from mcp_actors._actors.counters import SessionStatistics
 from mcp_actors._actors.event_bus import EventBus, EventBusStatistics
 from mcp_actors._actors.inbound_call import CallStatistics
 from mcp_actors._actors.limits import Limits

@@ -22,6 +22,7 @@ SOURCES = {"mcp_actors": ROOT / "mcp_actors", "mcp_transports": ROOT / "transpor
 FLOORS = {
     "mcp_actors.errors": 0,
     "mcp_actors.logging": 0,
+    "mcp_actors.budget": 0,
     "mcp_actors.supervision": 1,
     "mcp_actors._exception_groups": 0,
     "mcp_actors._wire": 1,
@@ -62,7 +63,7 @@ ONLY_IN = {
     "watchfiles": ("mcp_actors.examples",),
 }
 # Packages of ours that know nothing of ours but this, and themselves.
-_SUPERVISED = ("mcp_actors.supervision", "mcp_actors.logging")
+_SUPERVISED = ("mcp_actors.supervision", "mcp_actors.logging", "mcp_actors.budget")
 _SHARED_BY_LISTENERS = ("mcp_transports._sockets", "mcp_transports._poller", "mcp_transports._ticker")
 KNOWS_ONLY = {
     "mcp_transports.http.h1": ("mcp_transports.http.h1", *_SHARED_BY_LISTENERS, *_SUPERVISED),

@@ -7,11 +7,12 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
 
-from mcp_actors.logging import QUEUE_BYTES, log
+from mcp_actors.logging import BURST, QUEUE_BYTES, TEXTS, WINDOW, RepeatLimit, log
 
 # Lines of some 200 bytes: ten times what fills a pipe and froze a server.
 LINES = 8_000
@@ -25,7 +26,7 @@ def run(program: str, **options: object) -> subprocess.CompletedProcess[bytes]:
 FLOOD = f"""
     from mcp_actors.logging import log
     for number in range({LINES}):
-        log.warning("x" * 150, number=number)
+        log.warning(f"{{number:05}}" + "x" * 150)
     print("done", flush=True)
 """
 
@@ -81,7 +82,7 @@ def test_what_was_dropped_is_counted_when_somebody_reads_again() -> None:
         import threading
         from mcp_actors.logging import log
         for number in range({LINES}):
-            log.warning("x" * 150, number=number)
+            log.warning(f"{{number:05}}" + "x" * 150)
         print("full", flush=True)
         sys.stdin.readline()
         while True:
@@ -115,6 +116,48 @@ def test_what_was_dropped_is_counted_when_somebody_reads_again() -> None:
     assert 0 < dropped < LINES
     assert (LINES - dropped) * 150 < QUEUE_BYTES + 4 * 65536
     assert seen > 0
+
+
+@pytest.mark.parametrize("lines", [1_000, 10_000])
+def test_lines_that_say_the_same_are_written_so_often_and_then_counted(lines: int) -> None:
+    now = [0.0]
+    limit = RepeatLimit(lambda: now[0])
+
+    def written(
+        level: str = "error", event: str = "handler failed", **details: object
+    ) -> list[dict[str, Any]]:
+        try:
+            return [limit(None, level, {"event": event, **details})]
+        except structlog.DropEvent:
+            return []
+
+    kept = [line for number in range(lines) for line in written(id=number)]
+    assert [line["id"] for line in kept] == list(range(BURST))
+    # Others are not held back by it.
+    assert written(event="another") == [{"event": "another"}]
+    assert written(level="warning") == [{"event": "handler failed"}]
+    now[0] += WINDOW
+    assert written(id=-1) == [{"event": "handler failed", "id": -1, "dropped_before": lines - BURST}]
+    assert written(id=-2) == [{"event": "handler failed", "id": -2}]
+
+
+def test_texts_without_end_are_not_all_remembered() -> None:
+    limit = RepeatLimit()
+    for number in range(10 * TEXTS):
+        assert limit(None, "error", {"event": f"text {number}"})
+    assert len(limit._windows) <= TEXTS
+
+
+def test_standard_error_gets_no_more_than_that() -> None:
+    program = f"""
+        from mcp_actors.logging import log
+        for number in range({LINES}):
+            log.error("handler failed", number=number)
+        log.error("something else")
+    """
+    ended = run(program, stderr=subprocess.PIPE)
+    assert BURST + 1 <= len(ended.stderr.splitlines()) <= 3 * BURST
+    assert b"something else" in ended.stderr
 
 
 class Unspeakable:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import attrs
 import trio
 
+from mcp_actors._actors.budgets import ClientMemory
+from mcp_actors._eras.era import Invocation
 from mcp_actors.errors import Overloaded
 
 __all__ = ["Admission", "ConcurrencyLimiter", "LimiterStatistics", "Limiters"]
@@ -99,6 +102,12 @@ class ConcurrencyLimiter:
         return f"<ConcurrencyLimiter {self.scope} {self._inside}/{self.limit} waiting={len(self._waiting)}>"
 
 
+class Left(Protocol):
+    """A limiter that a call has entered, or bytes that it holds: the call leaves it at its end."""
+
+    def leave(self) -> None: ...
+
+
 class Admission:
     """The limiters that one call has entered and has still to enter; `release` is called once, when it has ended."""
 
@@ -106,7 +115,7 @@ class Admission:
 
     def __init__(
         self,
-        entered: Sequence[ConcurrencyLimiter],
+        entered: Sequence[Left],
         ahead: Sequence[ConcurrencyLimiter] = (),
         ticket: trio.Event | None = None,
     ) -> None:
@@ -117,7 +126,8 @@ class Admission:
 
     async def wait(self) -> None:
         """Enters what is ahead; raises `Overloaded` when that takes too long. Cancelled, it keeps what it entered."""
-        entered, ahead = list(self._entered), self.ahead
+        entered: list[Left] = list(self._entered)
+        ahead = self.ahead
         ticket, self._ticket = self._ticket, None
         self._entered, self.ahead = entered, ()
         for limiter in ahead:
@@ -128,6 +138,10 @@ class Admission:
                 ticket = None
             entered.append(limiter)
 
+    def holding(self, held: Left) -> Admission:
+        """Returns this admission, with something more that is left at the end of the call."""
+        return Admission((*self._entered, held), self.ahead, self._ticket)
+
     def release(self) -> None:
         """Leaves every limiter that was entered."""
         for limiter in self._entered:
@@ -137,8 +151,10 @@ class Admission:
 class Limiters:
     """The limiters that a call of one session has to enter, in order."""
 
-    def __init__(self, *limiters: ConcurrencyLimiter) -> None:
+    def __init__(self, *limiters: ConcurrencyLimiter, memory: ClientMemory | None = None) -> None:
         self.limiters = limiters
+        self.memory = memory
+        """The memory that the calls take, and what else the peer makes this side keep; clients have none."""
         # Shared by all calls that need not wait: it has no state of its own then.
         self._complete = Admission(limiters)
 
@@ -148,6 +164,17 @@ class Limiters:
             if not limiter.try_enter():
                 return self._partial(number)
         return self._complete
+
+    def admit_weighed(self, invocation: Invocation, size: int) -> Admission:
+        """As `admit`, for a call with ``size`` bytes of params; raises `Overloaded` for too many bytes too."""
+        if self.memory is None:
+            return self.admit()
+        held = self.memory.hold(invocation, size)
+        try:
+            return self.admit().holding(held)
+        except Overloaded:
+            held.leave()
+            raise
 
     def _partial(self, number: int) -> Admission:
         entered = self.limiters[:number]

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from mcp_actors._actors.last_report import SupportsWaitUntilRead
+from mcp_actors._actors.responses import too_long_frame
 from mcp_actors.abc import Frame, HttpRequest, Outlet
 
 __all__ = ["Batch"]
 
+# Bytes that are kept free for each answer to come: the error that says that an answer is too long, without its id.
+_SHORTEST_ANSWER = 256
+
 
 class Batch:
-    """An outlet that holds the answers back until every request of the batch has ended, with or without one."""
+    """An outlet that holds the answers back until every request of the batch has ended, with or without one.
+
+    An answer with which the array would be too long to be sent is replaced by an error that says so.
+    """
 
     def __init__(self, outlet: Outlet, expected: int) -> None:
         self._outlet = outlet
@@ -17,17 +24,18 @@ class Batch:
         self.http_request: HttpRequest | None = getattr(outlet, "http_request", None)
         self._expected = expected
         self._answers: list[bytes] = []
+        self._size = len(b"[]")
 
     def post(self, frame: Frame) -> None:
         if not frame.last:
             self._outlet.post(frame)
-        elif (whole := self._collect(frame.data)) is not None:
+        elif (whole := self._collect(frame)) is not None:
             self._outlet.post(whole)
 
     async def send(self, frame: Frame) -> None:
         if not frame.last:
             await self._outlet.send(frame)
-        elif (whole := self._collect(frame.data)) is not None:
+        elif (whole := self._collect(frame)) is not None:
             await self._outlet.send(whole)
 
     def send_nowait(self, frame: Frame) -> bool:
@@ -50,10 +58,14 @@ class Batch:
     def close_stream(self) -> None:
         self._outlet.close_stream()
 
-    def _collect(self, answer: bytes | None) -> Frame | None:
+    def _collect(self, answer: Frame | None) -> Frame | None:
         self._expected -= 1
         if answer is not None:
-            self._answers.append(answer)
+            room = self.longest - self._size - self._expected * _SHORTEST_ANSWER
+            if len(answer.data) > room:
+                answer = too_long_frame(answer.about, len(answer.data), max(room, 0))
+            self._answers.append(answer.data)
+            self._size += len(answer.data) + len(b",")
         if self._expected or not self._answers:
             return None
         return Frame(b"[" + b",".join(self._answers) + b"]", last=True)

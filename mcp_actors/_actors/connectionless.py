@@ -11,13 +11,9 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from mcp_actors._actors.admission import ConcurrencyLimiter
-from mcp_actors._actors.dispatcher import (
-    Dispatcher,
-    DispatchRules,
-    Loss,
-    NotificationHandler,
-    SessionStatistics,
-)
+from mcp_actors._actors.budgets import ClientMemory
+from mcp_actors._actors.counters import SessionStatistics
+from mcp_actors._actors.dispatcher import Dispatcher, DispatchRules, Loss, NotificationHandler
 from mcp_actors._actors.inbound_call import Responder
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.task_pool import TaskPool
@@ -56,6 +52,7 @@ class ConnectionlessSession:
         *,
         limits: Limits,
         limiter: ConcurrencyLimiter,
+        memory: ClientMemory,
         on_closed: Callable[[ConnectionlessSession], None],
         on_notification: NotificationHandler,
     ) -> None:
@@ -73,6 +70,7 @@ class ConnectionlessSession:
             limits=limits,
             limiter=limiter,
             on_notification=on_notification,
+            memory=memory,
         )
         self.dispatcher.on_idle = self._idle
         self.dispatcher.pool = pool

@@ -19,12 +19,14 @@ import trio
 
 from mcp_actors._actors.admission import ConcurrencyLimiter, Limiters
 from mcp_actors._actors.batch import Batch
-from mcp_actors._actors.inbound_call import CallStatistics, DispatchRules, InboundCall, Responder
+from mcp_actors._actors.budgets import WEIGHED_BYTES, ClientMemory
+from mcp_actors._actors.counters import Counters, SessionStatistics
+from mcp_actors._actors.inbound_call import DispatchRules, InboundCall, Responder
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.link import LinkStatistics, Received
 from mcp_actors._actors.outbound import OutboundCalls
-from mcp_actors._actors.outbound_call import CallOptions, OutboundCallStatistics
-from mcp_actors._actors.responses import refusal_frame
+from mcp_actors._actors.outbound_call import CallOptions
+from mcp_actors._actors.responses import refusal_frame, too_long_frame
 from mcp_actors._actors.task_pool import TaskPool
 from mcp_actors._eras.era import Invocation, NotAnswered
 from mcp_actors._wire.codec import decode_value, encode_notification
@@ -49,7 +51,7 @@ from mcp_actors.errors import (
 from mcp_actors.logging import log
 from mcp_actors.supervision import TaskKind
 
-__all__ = ["Carrier", "DispatchRules", "Dispatcher", "Loss", "Negotiation", "SessionStatistics", "ignore"]
+__all__ = ["Carrier", "DispatchRules", "Dispatcher", "Loss", "Negotiation", "ignore"]
 
 Loss = ConnectionLost | SessionExpired
 NotificationHandler = Callable[[str, dict[str, Any]], None]
@@ -90,38 +92,6 @@ class Carrier(Protocol):
         """Takes note that a request of ours is no longer waited for."""
 
 
-@attrs.define
-class Counters:
-    """The events on a session since it began, counted."""
-
-    requests: int = 0
-    """Requests that arrived."""
-    cancelled: int = 0
-    """Calls of the peer that it cancelled in flight."""
-    late: int = 0
-    """Cancellations of unknown or finished ids, answers that no request waits for, progress without a call."""
-    malformed: int = 0
-    """Frames that were no message."""
-    refused: int = 0
-    """Requests answered with an error before a handler saw them."""
-
-
-@attrs.frozen
-class SessionStatistics:
-    """A snapshot of a session and of everything below it."""
-
-    name: str
-    peer: str
-    state: str
-    calls: tuple[CallStatistics, ...]
-    """Requests of the peer in flight."""
-    pending: tuple[OutboundCallStatistics, ...]
-    """Requests of ours that wait for an answer."""
-    link: LinkStatistics | None
-    """``None`` for a session that no connection carries."""
-    counters: Counters
-
-
 def ignore(method: str, params: dict[str, Any]) -> None:
     """The notification handler of a side that needs no notifications."""
     log.debug("notification ignored", method=method)
@@ -133,6 +103,7 @@ class Dispatcher:
     Args:
         responder: Answers the peer's requests.
         limiter: The limiter of the whole server, which calls enter after the connection's own.
+        memory: What the peer makes this side hold; clients have none.
         on_notification: Takes, in the read path, every notification that is not the dispatcher's own business.
     """
 
@@ -146,6 +117,7 @@ class Dispatcher:
         *,
         limits: Limits,
         limiter: ConcurrencyLimiter | None = None,
+        memory: ClientMemory | None = None,
         on_notification: NotificationHandler = ignore,
     ) -> None:
         self.name = name
@@ -157,7 +129,9 @@ class Dispatcher:
         self.counters = Counters()
         self.pool: TaskPool | None = None
         own = ConcurrencyLimiter("connection", limits.max_in_flight, limits.max_waiting, limits.max_wait)
-        self.limiters = Limiters(own) if limiter is None else Limiters(own, limiter)
+        self.limiters = (
+            Limiters(own, memory=memory) if limiter is None else Limiters(own, limiter, memory=memory)
+        )
         self.outbound = OutboundCalls(carrier, limits)
         # Called whenever the last call in flight has ended.
         self.on_idle: Callable[[], object] | None = None
@@ -210,7 +184,11 @@ class Dispatcher:
             call = InboundCall((negotiation or self.negotiation).open(request), self, outlet)
             answer = call.answer_now()
             if answer is None:
-                call.admission = self.limiters.admit()
+                params = request.params
+                if params is None or len(params) < WEIGHED_BYTES:
+                    call.admission = self.limiters.admit()
+                else:
+                    call.admission = self.limiters.admit_weighed(call.invocation, len(params))
                 if taken:
                     call.key = object()
                 self.calls[call.key] = call
@@ -271,9 +249,12 @@ class Dispatcher:
 
     def _post(self, frame: Frame, outlet: Outlet) -> None:
         try:
-            outlet.post(frame)
+            try:
+                outlet.post(frame)
+            except LocalProtocolError:
+                outlet.post(too_long_frame(frame.about, len(frame.data), outlet.longest))
         except LocalProtocolError as error:
-            # The answer repeats what the peer sent, an endless id for example: it cannot be sent.
+            # An outlet that takes less than an error without data is of no use to any client.
             log.warning("answer not sent", session=self.name, error=str(error))
         except trio.BrokenResourceError:
             log.debug("answer not sent: the connection is gone", session=self.name, id=frame.about)
@@ -376,11 +357,14 @@ class Dispatcher:
             if broken is not None:
                 _forget_frames(broken)
             self.outbound.end(broken)
+            if self.limiters.memory is not None:
+                self.limiters.memory.forget()
             # The carrier refers to the dispatcher: what has ended must not wait for the garbage collector.
             self.carrier = None
 
     def statistics(self, peer: str, link: LinkStatistics | None = None) -> SessionStatistics:
         """Returns where the conversation and its calls stand."""
+        memory = self.limiters.memory
         return SessionStatistics(
             name=self.name,
             peer=peer,
@@ -389,6 +373,7 @@ class Dispatcher:
             pending=tuple(pending.statistics() for pending in self.outbound.pending.values()),
             link=link,
             counters=attrs.evolve(self.counters),
+            kept_bytes=memory.kept if memory is not None else 0,
         )
 
 

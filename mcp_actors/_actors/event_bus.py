@@ -14,14 +14,17 @@ subscribed uri itself: something below it changed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, Protocol, get_args
 
 import attrs
 import trio
 
+from mcp_actors._actors.covering import covering
 from mcp_actors._eras.changes import Event, EventKind
-from mcp_actors.errors import LocalProtocolError, invalid_params
+from mcp_actors._uri.template import LONGEST_URI
+from mcp_actors.budget import Account
+from mcp_actors.errors import LocalProtocolError, Overloaded, invalid_params
 from mcp_actors.logging import log
 
 __all__ = [
@@ -91,12 +94,17 @@ class Subscription:
     """
 
     def __init__(
-        self, bus: EventBus, kinds: frozenset[EventKind], on_pending: Callable[[], None] | None
+        self,
+        bus: EventBus,
+        kinds: frozenset[EventKind],
+        on_pending: Callable[[], None] | None,
+        account: Account | None,
     ) -> None:
         self._bus = bus
         self._kinds = kinds
         self._uris: dict[str, None] = {}
         self._on_pending = on_pending
+        self._account = account
         # The key of a list event is its kind, that of an update the subscribed uri: this is what bounds the mailbox.
         self._pending: dict[tuple[EventKind, str | None], Event] = {}
         self._parked = trio.lowlevel.ParkingLot()
@@ -117,7 +125,8 @@ class Subscription:
     def add_uri(self, uri: str) -> None:
         """Hears of ``uri`` from now on; nothing happens when it does already.
 
-        Raises `RpcError` (-32602) beyond the bus's limit, `LocalProtocolError` after the end, and what
+        Raises `RpcError` (-32602) beyond the bus's limits, `Overloaded` when the client, or all, make the server keep
+        too many bytes, `LocalProtocolError` after the end, and what
         ``on_first_subscriber`` raises; then ``uri`` is not subscribed.
         """
         self._bus._add_uri(self, uri)
@@ -233,14 +242,21 @@ class EventBus:
         self._published = 0
         self._loop: tuple[int, trio.lowlevel.TrioToken] | None = None
 
-    def subscribe(self, filter: Filter, *, on_pending: Callable[[], None] | None = None) -> Subscription:
+    def subscribe(
+        self,
+        filter: Filter,
+        *,
+        on_pending: Callable[[], None] | None = None,
+        account: Account | None = None,
+    ) -> Subscription:
         """Begins a subscription: everything published from now on that ``filter`` asks for is pending in it.
 
         ``on_pending`` is called, in the publisher's turn, when the mailbox stops being empty; it must neither block
-        nor raise. Raises what `Subscription.add_uri` raises; then nothing is subscribed.
+        nor raise. ``account`` is charged for the uris. Raises what `Subscription.add_uri` raises; then nothing is
+        subscribed.
         """
         self._loop = (threading.get_ident(), trio.lowlevel.current_trio_token())
-        subscription = Subscription(self, frozenset(_wanted_kinds(filter)), on_pending)
+        subscription = Subscription(self, frozenset(_wanted_kinds(filter)), on_pending, account)
         self._subscriptions[subscription] = None
         for kind in sorted(subscription.kinds):
             self._by_kind.setdefault(kind, {})[subscription] = None
@@ -289,21 +305,30 @@ class EventBus:
                 subscription._put(event, None)
             return
         served: set[Subscription] = set()
-        for covering in _covering(uri, self._by_uri):
-            for subscription in tuple(self._by_uri.get(covering, ())):
+        for above in covering(uri, self._by_uri):
+            for subscription in tuple(self._by_uri.get(above, ())):
                 if subscription not in served:
                     served.add(subscription)
-                    subscription._put(event, covering)
+                    subscription._put(event, above)
 
     def _add_uri(self, subscription: Subscription, uri: str) -> None:
         if subscription._state != "open":
             raise LocalProtocolError("this subscription has ended")
         if uri in subscription._uris:
             return
+        if len(uri) > LONGEST_URI:
+            raise invalid_params(f"a uri has {len(uri)} characters, the limit is {LONGEST_URI}")
         if len(subscription._uris) >= self._max_uris:
             raise invalid_params(f"too many resource subscriptions: at most {self._max_uris}")
-        if uri not in self._by_uri and self.on_first_subscriber is not None:
-            self.on_first_subscriber(uri)
+        account = subscription._account
+        if account is not None and (over := account.charge(len(uri))) is not None:
+            raise Overloaded.for_bytes("sessions", over, account.budget.limit_of(over))
+        try:
+            if uri not in self._by_uri and self.on_first_subscriber is not None:
+                self.on_first_subscriber(uri)
+        except BaseException:
+            _release(account, uri)
+            raise
         self._by_uri.setdefault(uri, {})[subscription] = None
         subscription._uris[uri] = None
 
@@ -313,12 +338,13 @@ class EventBus:
         orphan = subscription._pending.pop(("resource_updated", uri), None)
         self._unindex(subscription, uri)
         if orphan is not None and orphan.uri is not None:
-            for covering in _covering(orphan.uri, subscription._uris):
-                subscription._put(orphan, covering)
+            for above in covering(orphan.uri, subscription._uris):
+                subscription._put(orphan, above)
                 return
 
     def _unindex(self, subscription: Subscription, uri: str) -> None:
         del subscription._uris[uri]
+        _release(subscription._account, uri)
         subscribers = self._by_uri[uri]
         del subscribers[subscription]
         if not subscribers:
@@ -347,6 +373,11 @@ class EventBus:
         return f"<EventBus: {len(self._subscriptions)} subscriptions, {len(self._by_uri)} uris>"
 
 
+def _release(account: Account | None, uri: str) -> None:
+    if account is not None:
+        account.keep(max(0, account.held - len(uri)))
+
+
 def _wanted_kinds(filter: Filter) -> Iterable[EventKind]:
     if filter.tools_list_changed:
         yield "tools"
@@ -354,28 +385,3 @@ def _wanted_kinds(filter: Filter) -> Iterable[EventKind]:
         yield "prompts"
     if filter.resources_list_changed:
         yield "resources"
-
-
-def _covering(uri: str, subscribed: Mapping[str, object]) -> Iterable[str]:
-    """The subscribed uris that are ``uri`` or lie above it, nearest first.
-
-    Nearest first, so that a subscriber to several of them hears of the nearest, once. It looks at the levels of
-    ``uri`` or at all that is subscribed, whichever is fewer: a path of endless slashes costs nothing special.
-    """
-    if 2 * uri.count("/") >= len(subscribed):
-        return sorted((each for each in subscribed if _covers(each, uri)), key=len, reverse=True)
-    return [each for each in _levels(uri) if each in subscribed]
-
-
-def _covers(above: str, uri: str) -> bool:
-    return uri.startswith(above) and (len(above) == len(uri) or above.endswith("/") or uri[len(above)] == "/")
-
-
-def _levels(uri: str) -> Iterator[str]:
-    yield uri
-    shortest = end = len(uri)
-    while (end := uri.rfind("/", 0, end)) >= 0:
-        if end + 1 < shortest:  # else it was the level before, with nothing between two slashes
-            yield uri[: end + 1]
-        yield uri[:end]
-        shortest = end

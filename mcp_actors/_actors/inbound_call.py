@@ -21,18 +21,18 @@ from typing import Any, Protocol
 import attrs
 import trio
 
-from mcp_actors._actors.admission import Admission
+from mcp_actors._actors.admission import Admission, Limiters
 from mcp_actors._actors.beats import Beats, ProgressReports
 from mcp_actors._actors.continuation import Continuation
 from mcp_actors._actors.last_report import wait_for_last_report
 from mcp_actors._actors.outbound_call import CallOptions
-from mcp_actors._actors.responses import failure_frame, result_frame
+from mcp_actors._actors.responses import failure_frame, result_frame, too_long_frame
 from mcp_actors._eras.era import Invocation
 from mcp_actors._exception_groups import sole_cause
 from mcp_actors._wire.codec import encode_notification
 from mcp_actors._wire.messages import RequestId
 from mcp_actors.abc import Frame, Outlet
-from mcp_actors.errors import LocalProtocolError, RpcError
+from mcp_actors.errors import ConnectionLost, LocalProtocolError, RpcError, SessionExpired
 from mcp_actors.logging import log
 from mcp_actors.supervision import cancellation_in, crash_in
 
@@ -79,6 +79,7 @@ class CallOwner(Protocol):
     name: str
     responder: Responder
     rules: DispatchRules
+    limiters: Limiters
 
     async def request(
         self, method: str, params: dict[str, Any], options: CallOptions, *, call: InboundCall | None = None
@@ -194,11 +195,20 @@ class InboundCall:
         if self.state == "running":
             if method == "notifications/progress":
                 self.invocation.reported = True
-            await self.outlet.send(Frame(encode_notification(method, params), self.id, method=method))
+            try:
+                await self.outlet.send(Frame(encode_notification(method, params), self.id, method=method))
+            except trio.BrokenResourceError:
+                # A client may leave at any time: what its handler makes of that is no failure of the handler.
+                self.cancel("the client left")
+                raise
 
     async def ask(self, method: str, params: dict[str, Any], *, idle: float, cap: float) -> dict[str, Any]:
         """Sends a request to the client on this call's stream; cancelling the call cancels it at the other side."""
-        return await self.owner.request(method, params, CallOptions(idle=idle, cap=cap), call=self)
+        try:
+            return await self.owner.request(method, params, CallOptions(idle=idle, cap=cap), call=self)
+        except (ConnectionLost, SessionExpired):
+            self.cancel("the client left")
+            raise
 
     def close_stream(self) -> None:
         """Closes the stream that waits for this call, if the client comes back by itself for the rest."""
@@ -275,10 +285,7 @@ class InboundCall:
         if self.state != "answered" and crash_in(error) is not None:
             self.owner.forget(self)
             self.state = "answered"
-            try:
-                self.outlet.post(failure_frame(self.invocation, error))
-            except (trio.BrokenResourceError, LocalProtocolError):
-                log.debug("answer not sent: the connection is gone", id=self.id)
+            self._post(failure_frame(self.invocation, error))
         self.close()
 
     def close(self) -> None:
@@ -306,8 +313,24 @@ class InboundCall:
                 await self.outlet.send(frame)
         except trio.BrokenResourceError:
             log.debug("answer not sent: the connection is gone", id=self.id)
-        except LocalProtocolError as error:
-            log.warning("answer not sent", id=self.id, error=str(error))
+        except LocalProtocolError:
+            assert frame is not None
+            self._post_too_long(frame)
+
+    def _post(self, frame: Frame) -> None:
+        """Sends an answer without waiting, or in its place the error that it is too long to be sent."""
+        try:
+            self.outlet.post(frame)
+        except LocalProtocolError:
+            self._post_too_long(frame)
+        except trio.BrokenResourceError:
+            log.debug("answer not sent: the connection is gone", id=self.id)
+
+    def _post_too_long(self, frame: Frame) -> None:
+        try:
+            self.outlet.post(too_long_frame(self.id, len(frame.data), self.outlet.longest))
+        except (trio.BrokenResourceError, LocalProtocolError) as error:
+            log.debug("answer not sent", id=self.id, error=str(error))
 
     async def _outcome(self) -> Frame | None:
         continuation, self.continuation = self.continuation, None

@@ -6,6 +6,8 @@ import attrs
 
 __all__ = ["Limits"]
 
+MIB = 1024 * 1024
+
 
 @attrs.frozen(kw_only=True)
 class Limits:
@@ -22,6 +24,20 @@ class Limits:
 
     server_max_in_flight: int = 10_000
     """Calls that run at once on all connections of one server; each costs about 10 KiB."""
+
+    in_flight_bytes: int = 256 * MIB
+    """Bytes of params of the calls in flight of one principal or, without one, of one address: sixteen of the longest.
+    Those with less than 16 KiB are not weighed: their number is limited. Over it a call is refused: `Overloaded`."""
+
+    server_in_flight_bytes: int = 1024 * MIB
+    """The same for all clients."""
+
+    kept_bytes: int = 64 * MIB
+    """What all sessions of one principal or address, and its open ``subscriptions/listen``, make the server remember:
+    the description of the client, at most 128 KiB a session, and the URIs that are subscribed to."""
+
+    server_kept_bytes: int = 256 * MIB
+    """The same for all clients."""
 
     idle_tasks: int = 64
     """Tasks that one connection keeps for calls to come, each of some 4 KiB; a quiet connection never made them."""

@@ -18,7 +18,17 @@ from mcp_actors.errors import (
 )
 from mcp_actors.logging import log
 
-__all__ = ["InvalidResult", "error_frame", "failure_frame", "refusal_frame", "result_frame"]
+__all__ = [
+    "InvalidResult",
+    "error_frame",
+    "failure_frame",
+    "refusal_frame",
+    "result_frame",
+    "too_long_frame",
+]
+
+# Characters of an error's message that are sent. Most of a longer one repeats what the peer sent.
+LONGEST_MESSAGE = 2048
 
 
 class InvalidResult(Exception):
@@ -45,10 +55,17 @@ def result_frame(invocation: Invocation, result: Any, stamp: Mapping[str, Any], 
     except (TypeError, ValueError) as error:
         raise InvalidResult(str(error)) from error
     if len(data) > longest:
-        raise RpcError(
-            INTERNAL_ERROR, f"the result is too long to be sent: {len(data)} bytes, the limit is {longest}"
-        )
+        raise RpcError(INTERNAL_ERROR, _too_long(len(data), longest))
     return Frame(data, invocation.id, True)
+
+
+def too_long_frame(id: RequestId | None, size: int, longest: int) -> Frame:
+    """Returns the error response in place of one of ``size`` bytes that an outlet refused as too long."""
+    return error_frame(id, INTERNAL_ERROR, _too_long(size, longest))
+
+
+def _too_long(size: int, longest: int) -> str:
+    return f"the answer is too long to be sent: it has {size} bytes, the limit is {longest}"
 
 
 def failure_frame(invocation: Invocation, error: BaseException) -> Frame:
@@ -62,7 +79,12 @@ def failure_frame(invocation: Invocation, error: BaseException) -> Frame:
 
 
 def error_frame(id: RequestId | None, code: int, message: str, data: Any = None) -> Frame:
-    """Returns an error response; data that JSON cannot hold is left out, so that the answer is not lost."""
+    """Returns an error response, with a long message cut.
+
+    Data that JSON cannot hold is left out, so that the answer is not lost.
+    """
+    if len(message) > LONGEST_MESSAGE:
+        message = f"{message[:LONGEST_MESSAGE]}… (cut, it has {len(message)} characters)"
     try:
         encoded = encode_failure(id, code, message, data)
     except (TypeError, ValueError):

@@ -8,13 +8,14 @@ from typing import Any
 import trio
 
 from mcp_actors._actors.admission import ConcurrencyLimiter
+from mcp_actors._actors.budgets import ClientMemory
+from mcp_actors._actors.counters import SessionStatistics
 from mcp_actors._actors.dispatcher import (
     Dispatcher,
     DispatchRules,
     Loss,
     Negotiation,
     NotificationHandler,
-    SessionStatistics,
     ignore,
 )
 from mcp_actors._actors.inbound_call import Responder
@@ -47,6 +48,7 @@ class Session:
         *,
         limits: Limits,
         limiter: ConcurrencyLimiter | None = None,
+        memory: ClientMemory | None = None,
         on_notification: NotificationHandler = ignore,
     ) -> None:
         self.limits = limits
@@ -60,6 +62,7 @@ class Session:
             rules,
             limits=limits,
             limiter=limiter,
+            memory=memory,
             on_notification=on_notification,
         )
         self.outbound = self.dispatcher.outbound

@@ -8,6 +8,7 @@ from typing import Any
 import trio
 
 from mcp_actors._actors.admission import ConcurrencyLimiter, Limiters
+from mcp_actors._actors.budgets import ClientMemory
 from mcp_actors._actors.dispatcher import Dispatcher, DispatchRules, Loss
 from mcp_actors._actors.inbound_call import InboundCall, Responder
 from mcp_actors._actors.limits import Limits
@@ -47,25 +48,26 @@ class StatelessCalls:
         limits: Limits,
         limiter: ConcurrencyLimiter,
         on_notification: ExchangeNotificationHandler,
+        memory: ClientMemory,
     ) -> None:
         self.ended = trio.lowlevel.ParkingLot()
         self._negotiation = negotiation
         self._on_notification = on_notification
         self._nursery = nursery
-        self.dispatcher = Dispatcher(name, self, negotiation, responder, RULES, limits=limits)
-        self.dispatcher.limiters = Limiters(limiter)
+        self.dispatcher = Dispatcher(name, self, negotiation, responder, RULES, limits=limits, memory=memory)
+        self.dispatcher.limiters = Limiters(limiter, memory=memory)
         self.dispatcher.on_idle = self.ended.unpark_all
         self.dispatcher.pool = pool
 
     def __repr__(self) -> str:
         return f"<StatelessCalls {self.dispatcher.name} {len(self.dispatcher.calls)} in flight>"
 
-    async def run(self, arrival: Classified, outlet: Outlet, principal: str | None) -> None:
+    async def run(self, arrival: Classified, outlet: Outlet, principal: str | None, peer: str | None) -> None:
         """Answers what arrived, and returns when all of it is sent.
 
         Cancelled, the handlers are cancelled too, and nothing more is sent.
         """
-        calls = self._open(arrival, outlet, principal)
+        calls = self._open(arrival, outlet, principal, peer)
         if len(calls) == 1:
             await run_call(calls[0])
         elif calls:
@@ -73,9 +75,11 @@ class StatelessCalls:
                 for call in calls:
                     start(nursery, EXCHANGE, run_call, call, about=call.invocation.method.name)
 
-    def begin(self, arrival: Classified, outlet: Outlet, principal: str | None) -> Callable[[], None] | None:
+    def begin(
+        self, arrival: Classified, outlet: Outlet, principal: str | None, peer: str | None
+    ) -> Callable[[], None] | None:
         """The same in tasks of the pool. Returns what cancels it, or ``None`` when all is answered already."""
-        calls = self._open(arrival, outlet, principal)
+        calls = self._open(arrival, outlet, principal, peer)
         if not calls:
             return None
         pool = self.dispatcher.pool
@@ -91,9 +95,11 @@ class StatelessCalls:
 
         return cancel
 
-    def _open(self, arrival: Classified, outlet: Outlet, principal: str | None) -> list[InboundCall]:
+    def _open(
+        self, arrival: Classified, outlet: Outlet, principal: str | None, peer: str | None
+    ) -> list[InboundCall]:
         dispatcher, message = self.dispatcher, arrival.message
-        negotiation = ExchangeNegotiation(self._negotiation, arrival, principal)
+        negotiation = ExchangeNegotiation(self._negotiation, arrival, principal, peer)
         if isinstance(message, JsonRpcRequest):
             call = dispatcher.open(message, outlet, negotiation)
             return [] if call is None else [call]

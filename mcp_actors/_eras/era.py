@@ -11,6 +11,7 @@ from cattrs import Converter
 
 from mcp_actors._eras.client_rules import ClientRules
 from mcp_actors._eras.convert import structure_error_text
+from mcp_actors._wire.codec import LONGEST_ID
 from mcp_actors._wire.messages import RequestId
 from mcp_actors.errors import INVALID_PARAMS, RemoteProtocolError, RpcError
 from mcp_actors.types import ClientCapabilities, Implementation
@@ -157,9 +158,12 @@ def read_result(era: Era, value: Any, cls: type) -> Any:
 def progress_token(meta: Mapping[str, Any]) -> RequestId | None:
     """The request's progress token, 0 and "" included; what is neither string nor integer is -32602."""
     token = meta.get("progressToken")
-    if token is None or type(token) is int or isinstance(token, str):
+    if token is None or type(token) is int or (isinstance(token, str) and len(token) <= LONGEST_ID):
         return token
-    raise RpcError(INVALID_PARAMS, "progressToken must be a string or an integer")
+    raise RpcError(
+        INVALID_PARAMS,
+        f"progressToken must be an integer or a string of at most {LONGEST_ID} characters",
+    )
 
 
 class Invocation(msgspec.Struct, eq=False):
@@ -167,8 +171,8 @@ class Invocation(msgspec.Struct, eq=False):
 
     ``params`` is the decoded object without ``_meta``; ``progress_token`` is ``None`` when none was given (0 and ""
     are tokens). ``answers`` and ``state`` are what a retry after an input-required result carried. ``principal`` is who
-    the transport has authenticated. ``reported`` becomes true when a report of the call's progress is sent, which the
-    peer has to see before the answer.
+    the transport has authenticated, and ``address`` is where a request came from that came by itself. ``reported``
+    becomes true when a report of the call's progress is sent, which the peer has to see before the answer.
     """
 
     era: Era
@@ -182,4 +186,5 @@ class Invocation(msgspec.Struct, eq=False):
     answers: Mapping[str, Any] | None = None
     state: str | None = None
     principal: str | None = None
+    address: str | None = None
     reported: bool = False

@@ -23,6 +23,7 @@ from mcp_actors._eras.modern.mirror import VERSION_HEADER
 from mcp_actors._eras.modern.request import open_request
 from mcp_actors._wire.codec import decode_value
 from mcp_actors._wire.messages import JsonRpcRequest
+from mcp_actors.budget import Account
 from mcp_actors.errors import (
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -64,7 +65,7 @@ class ServerNegotiation:
     """Turns the requests of one connection into invocations: one legacy conversation, any number of modern requests.
 
     ``on_operating`` is called once, when the legacy client is past its handshake. ``principal`` is who the transport
-    has authenticated for all of them.
+    has authenticated for all of them. ``account`` is charged for what is kept of the legacy client.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class ServerNegotiation:
         on_operating: Callable[[], None] = lambda: None,
         mirrored_params: Callable[[str], Sequence[MirroredParam]] = lambda tool: (),
         principal: str | None = None,
+        account: Account | None = None,
     ) -> None:
         self.principal = principal
         self.versions = tuple(versions)
@@ -84,7 +86,7 @@ class ServerNegotiation:
         """The revision of a request that came by itself and names none: one that is served, if there is one."""
         self.custom = custom
         self.mirrored_params = mirrored_params
-        self.legacy = LegacySessionState(self.legacy_served, on_operating)
+        self.legacy = LegacySessionState(self.legacy_served, on_operating, account)
 
     def open(self, request: JsonRpcRequest) -> Invocation:
         """Raises `RpcError`, ready to be sent, for a request that cannot be run."""
@@ -199,17 +201,21 @@ class ServerNegotiation:
 class ExchangeNegotiation:
     """Opens what came by itself, outside of any session. The era is that into which it was classified."""
 
-    __slots__ = ("_arrival", "_principal", "_server")
+    __slots__ = ("_address", "_arrival", "_principal", "_server")
 
-    def __init__(self, server: ServerNegotiation, arrival: Classified, principal: str | None) -> None:
+    def __init__(
+        self, server: ServerNegotiation, arrival: Classified, principal: str | None, address: str | None
+    ) -> None:
         self._server = server
         self._arrival = arrival
         self._principal = principal
+        self._address = address
 
     def open(self, request: JsonRpcRequest) -> Invocation:
         """Raises `RpcError`, ready to be sent, for a request that cannot be run."""
         invocation = self._server.open_alone(request, self._arrival.era, self._arrival.metadata)
         invocation.principal = self._principal
+        invocation.address = self._address
         return invocation
 
     @property

@@ -12,7 +12,7 @@ import trio
 
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.injection import injected_parameter
-from mcp_actors._server.handler import Continuation, Handler, Invoked, string_param
+from mcp_actors._server.handler import Continuation, Handler, Invoked, string_param, uri_param
 from mcp_actors._server.invoke import ForSync, Function, function
 from mcp_actors._server.prompts import Prompts
 from mcp_actors._server.resources import Resources
@@ -128,7 +128,7 @@ class Completions:
             key: _Key = ("prompt", target, name)
             exists, declared = target in self._prompts, self._prompts.argument(target, name)
         elif kind == "ref/resource":
-            target = string_param(ref, "uri")
+            target = uri_param(ref)
             key = ("resource", target, name)
             exists, declared = target in self._resources, self._resources.variable(target, name)
         else:

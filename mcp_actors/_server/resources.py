@@ -11,7 +11,7 @@ import attrs
 
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.signature import InvalidArguments, read_signature
-from mcp_actors._server.handler import Continuation, Handler, Invoked, string_param
+from mcp_actors._server.handler import Continuation, Handler, Invoked, uri_param
 from mcp_actors._server.invoke import Function, function, name_of
 from mcp_actors._server.pagination import page
 from mcp_actors._server.registry import Registry, RegistryOptions
@@ -231,7 +231,7 @@ class Resources(Registry[_ResourceEntry]):
         return ListResourceTemplatesResult(templates, cursor)
 
     def _read(self, ctx: Invoked) -> ReadResourceResult | Continuation:
-        uri = string_param(ctx.params, "uri")
+        uri = uri_param(ctx.params)
         entry, arguments = self._found(uri)
         if not entry.function.inline:
             return Continuation(_run, entry, ctx, arguments, uri)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import attrs
 import trio
 
 from mcp_actors._actors.admission import ConcurrencyLimiter, LimiterStatistics
-from mcp_actors._actors.dispatcher import SessionStatistics
+from mcp_actors._actors.budgets import Budgets, MemoryStatistics
+from mcp_actors._actors.counters import SessionStatistics
 from mcp_actors._actors.event_bus import EventBus, EventBusStatistics
 from mcp_actors._actors.inbound_call import CallStatistics
 from mcp_actors._actors.limits import Limits
 from mcp_actors._exception_groups import one_error
 from mcp_actors._server.context import Context
 from mcp_actors._server.features import Features
-from mcp_actors._server.handler import string_param
+from mcp_actors._server.handler import uri_param
 from mcp_actors._server.scope import ServerScope
 from mcp_actors._server.sessions import SessionRegistry
 from mcp_actors._server.subscriptions import SessionSubscriber
@@ -27,6 +28,13 @@ from mcp_actors.errors import MethodNotFound, ResourceNotFound
 from mcp_actors.supervision import DRAIN, TRANSPORT, start_again
 
 __all__ = ["ServerRuntime", "ServerStatistics"]
+
+
+@runtime_checkable
+class SupportsStatistics(Protocol):
+    """A transport that can be looked at."""
+
+    def statistics(self) -> Any: ...
 
 
 @attrs.frozen
@@ -42,6 +50,10 @@ class ServerStatistics:
     """Calls in flight on all connections together."""
     bus: EventBusStatistics
     """Subscriptions and events that wait in them."""
+    memory: MemoryStatistics
+    """Bytes that clients make the server hold, with their limits."""
+    transports: tuple[Any, ...] = ()
+    """What the transports that are served now say of themselves, as far as they say anything."""
 
 
 class ServerRuntime:
@@ -63,7 +75,11 @@ class ServerRuntime:
         self.limiter = ConcurrencyLimiter(
             "server", limits.server_max_in_flight, limits.max_waiting, limits.max_wait
         )
-        self._config = ServerConfig(name, limits, tuple(versions), features, bus, stamp, self.limiter)
+        self.budgets = Budgets(limits)
+        self._config = ServerConfig(
+            name, limits, tuple(versions), features, bus, stamp, self.limiter, self.budgets
+        )
+        self._transports: list[ServerTransport] = []
         self._sessions = SessionRegistry(bus)
         self._handlers: list[TransportHandler] = []
         self._serving = 0
@@ -114,6 +130,7 @@ class ServerRuntime:
             start_again(supervisor, DRAIN, self._drain, supervisor.cancel_scope)
             handler = TransportHandler(self._config, scope, self._sessions, supervisor, self._stopping)
             self._handlers.append(handler)
+            self._transports += transports
             try:
                 async with trio.open_nursery() as nursery:
                     served = [
@@ -123,6 +140,8 @@ class ServerRuntime:
                     task_status.started(tuple(served))
             finally:
                 self._handlers.remove(handler)
+                for each in transports:
+                    self._transports.remove(each)
             supervisor.cancel_scope.cancel(reason="every transport is done")
 
     async def _drain(self, everything: trio.CancelScope) -> None:
@@ -147,7 +166,7 @@ class ServerRuntime:
 
     def subscribe(self, ctx: Context) -> dict[str, Any]:
         """``resources/subscribe``; raises `ResourceNotFound` for what the server does not have."""
-        uri = string_param(ctx.params, "uri")
+        uri = uri_param(ctx.params)
         if not self.features.resources.covers(uri):
             raise ResourceNotFound(uri)
         self._subscriber(ctx).subscribe(uri)
@@ -155,7 +174,7 @@ class ServerRuntime:
 
     def unsubscribe(self, ctx: Context) -> dict[str, Any]:
         """``resources/unsubscribe``."""
-        self._subscriber(ctx).unsubscribe(string_param(ctx.params, "uri"))
+        self._subscriber(ctx).unsubscribe(uri_param(ctx.params))
         return {}
 
     def _subscriber(self, ctx: Context) -> SessionSubscriber:
@@ -177,4 +196,6 @@ class ServerRuntime:
             ),
             self.limiter.statistics(),
             self.bus.statistics(),
+            self.budgets.statistics(),
+            tuple(each.statistics() for each in self._transports if isinstance(each, SupportsStatistics)),
         )

@@ -49,7 +49,9 @@ def listen_handler(bus: EventBus) -> Handler:
         tag = {SUBSCRIPTION_ID: ctx.request_id}
         # Subscribed before the acknowledgement and delivered after it: no event is lost, none comes too early. Events
         # of what is not declared yet are subscribed to as well: there are none before it is declared.
-        with bus.subscribe(asked) as subscription:
+        memory = ctx.call.owner.limiters.memory
+        account = None if memory is None else memory.new_account(ctx.call.invocation)
+        with bus.subscribe(asked, account=account) as subscription:
             ctx.call.on_drain(subscription.close)
             ctx.server.on_listen(ctx)
             try:
@@ -79,7 +81,9 @@ class SessionSubscriber:
             prompts_list_changed="prompts" in kinds,
             resources_list_changed="resources" in kinds,
         )
-        self._subscription = bus.subscribe(declared, on_pending=self._wake)
+        memory = session.limiters.memory
+        account = None if memory is None else memory.account
+        self._subscription = bus.subscribe(declared, on_pending=self._wake, account=account)
 
     def subscribe(self, uri: str) -> None:
         """``resources/subscribe``; idempotent."""

@@ -10,6 +10,7 @@ import trio
 
 from mcp_actors._actors.admission import ConcurrencyLimiter
 from mcp_actors._actors.beats import Beats
+from mcp_actors._actors.budgets import Budgets, ClientMemory
 from mcp_actors._actors.connectionless import ConnectionlessSession
 from mcp_actors._actors.dispatcher import ignore
 from mcp_actors._actors.event_bus import EventBus
@@ -33,6 +34,7 @@ from mcp_actors._server.sessions import AnySession, SessionRegistry
 from mcp_actors._wire.codec import decode
 from mcp_actors._wire.messages import JsonRpcNotification, JsonRpcRequest
 from mcp_actors.abc import Arrival, Frame, FrameChannel, Outlet
+from mcp_actors.budget import Account, holder_of
 from mcp_actors.errors import MalformedMessage, RpcError
 from mcp_actors.supervision import BEATS, start_again
 
@@ -55,6 +57,7 @@ class ServerConfig:
     bus: EventBus
     stamp: Mapping[str, Any]
     limiter: ConcurrencyLimiter
+    budgets: Budgets
 
 
 @attrs.frozen
@@ -101,6 +104,7 @@ class TransportHandler:
             limits=config.limits,
             limiter=config.limiter,
             on_notification=self._notified_alone,
+            memory=ClientMemory(config.budgets, None),
         )
 
     def __repr__(self) -> str:
@@ -113,8 +117,9 @@ class TransportHandler:
             await channel.aclose()
             return
         config = self._config
+        account = Account(config.budgets.kept, holder_of(channel.peer, principal))
         negotiation = self._negotiate(
-            principal, lambda: self._begin_delivery(session), sessions_only=channel.sessions_only
+            principal, lambda: self._begin_delivery(session), account, sessions_only=channel.sessions_only
         )
         session = Session(
             self._next_name(),
@@ -125,6 +130,7 @@ class TransportHandler:
             limits=config.limits,
             limiter=config.limiter,
             on_notification=lambda name, params: self._notified(negotiation, session, name, params),
+            memory=ClientMemory(config.budgets, account),
         )
         self._sessions.add(session, negotiation.legacy)
         try:
@@ -149,9 +155,12 @@ class TransportHandler:
     def has_sessions(self) -> bool:
         return bool(self._negotiation.legacy_served)
 
-    def open_session(self, outlet: Outlet, principal: str | None = None) -> ConnectionlessSession:
+    def open_session(
+        self, outlet: Outlet, principal: str | None = None, peer: str | None = None
+    ) -> ConnectionlessSession:
         config = self._config
-        negotiation = self._negotiate(principal, lambda: self._begin_delivery(session))
+        account = Account(config.budgets.kept, holder_of(peer, principal))
+        negotiation = self._negotiate(principal, lambda: self._begin_delivery(session), account)
         session = ConnectionlessSession(
             self._next_name(),
             outlet,
@@ -161,21 +170,24 @@ class TransportHandler:
             self._nursery,
             limits=config.limits,
             limiter=config.limiter,
+            memory=ClientMemory(config.budgets, account),
             on_closed=self._sessions.remove,
             on_notification=lambda name, params: self._notified(negotiation, session, name, params),
         )
         self._sessions.add(session, negotiation.legacy)
         return session
 
-    async def exchange(self, arrival: Arrival, outlet: Outlet, principal: str | None = None) -> None:
+    async def exchange(
+        self, arrival: Arrival, outlet: Outlet, principal: str | None = None, peer: str | None = None
+    ) -> None:
         assert isinstance(arrival, Classified)
-        await self.stateless.run(arrival, outlet, principal)
+        await self.stateless.run(arrival, outlet, principal, peer)
 
     def begin(
-        self, arrival: Arrival, outlet: Outlet, principal: str | None = None
+        self, arrival: Arrival, outlet: Outlet, principal: str | None = None, peer: str | None = None
     ) -> Callable[[], None] | None:
         assert isinstance(arrival, Classified)
-        return self.stateless.begin(arrival, outlet, principal)
+        return self.stateless.begin(arrival, outlet, principal, peer)
 
     # -- what both need --------------------------------------------------------------------------------------------
 
@@ -186,13 +198,14 @@ class TransportHandler:
         self,
         principal: str | None,
         on_operating: Callable[[], None] = lambda: None,
+        account: Account | None = None,
         *,
         sessions_only: bool = False,
     ) -> ServerNegotiation:
         features = self._config.features
         versions = with_sessions(self._config.versions) if sessions_only else self._config.versions
         return ServerNegotiation(
-            versions, features.custom, on_operating, features.tools.mirrored_params, principal
+            versions, features.custom, on_operating, features.tools.mirrored_params, principal, account
         )
 
     def _notified(

@@ -11,7 +11,11 @@ from urllib.parse import quote
 from mcp_actors._uri.match import match_steps, plain_pattern, steps_of
 from mcp_actors._uri.parse import PRINTABLE, Expression, parse
 
-__all__ = ["UriTemplate"]
+__all__ = ["LONGEST_URI", "UriTemplate"]
+
+# Characters of a URI. Servers of HTTP commonly take 8 KiB (RFC 9110 section 4.1 asks for 8000 octets at least); a
+# longer one would keep the event loop busy while it is matched and decoded.
+LONGEST_URI = 8192
 
 
 class UriTemplate:
@@ -47,8 +51,11 @@ class UriTemplate:
         ``{var}`` matches at least one character, and none of ``/ ? #``; ``{+var}`` and ``{/var*}`` also match ``/``.
         An expression with another operator than ``+`` may be absent from the URI, and its variables are then absent
         from the result. Query parameters may have any order, but must all be in the template. A list is one string
-        with the separators of the URI. The length in ``{var:3}`` is an upper bound.
+        with the separators of the URI. The length in ``{var:3}`` is an upper bound. A URI of more than `LONGEST_URI`
+        characters matches nothing.
         """
+        if len(uri) > LONGEST_URI:
+            return None
         if not uri.isascii():
             uri = quote(uri, safe=PRINTABLE)
         if not uri.startswith(self._head) or not uri.endswith(self._tail):

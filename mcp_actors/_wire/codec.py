@@ -5,6 +5,7 @@ A message is decoded once. Its ``params`` and ``result`` stay raw JSON until cod
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 from typing import Annotated, Any
@@ -23,6 +24,7 @@ from mcp_actors._wire.messages import (
 from mcp_actors.errors import INVALID_REQUEST, MalformedMessage
 
 __all__ = [
+    "LONGEST_ID",
     "MAX_DEPTH",
     "decode",
     "decode_value",
@@ -38,7 +40,17 @@ MAX_DEPTH = 128
 # Messages of a batch: as many as a connection may have in flight. Each entry becomes several objects, so without a
 # limit two bytes of a hostile batch would cost a kilobyte.
 MAX_BATCH = 1024
-
+# Arrays and objects of a message. Each becomes an object of some hundred bytes, so without a limit three bytes of a
+# hostile message would cost a hundred, and 16 MiB several seconds in which nobody else is served.
+MAX_CONTAINERS = 1_000_000
+# Bytes that a long message may have beside its params or result, if it looks as if a member were repeated there: only a
+# hostile one has more, and looking at all of it would take seconds.
+MAX_REST = 64 * 1024
+# Bytes of a value from which on the garbage collector pauses while it is decoded: a decoded value has no cycles, and
+# passes over millions of new objects took most of the time.
+COLLECTOR_PAUSES = 256 * 1024
+# Characters of an id, which each answer repeats: with a longer one an answer could be too long to be sent.
+LONGEST_ID = 1024
 
 # Length in bytes from which on it is faster to search a message in parts.
 LONG = 2048
@@ -113,10 +125,16 @@ def decode(
 
 def decode_value(raw: bytes | Raw) -> Any:
     """Decodes a JSON value that `decode` left raw. Raises `MalformedMessage` if it is not JSON."""
+    pauses = len(raw) > COLLECTOR_PAUSES and gc.isenabled()
+    if pauses:
+        gc.disable()
     try:
         return _decode_any(raw)
     except (msgspec.DecodeError, RecursionError) as error:
         raise MalformedMessage(f"invalid JSON: {error}") from None
+    finally:
+        if pauses:
+            gc.enable()
 
 
 def encode_value(value: Any) -> bytes:
@@ -153,8 +171,12 @@ def _check_text(data: bytes, max_depth: int) -> None:
         except UnicodeDecodeError as error:
             raise MalformedMessage(f"invalid UTF-8 at byte {error.start}") from None
     # Each level needs two bytes, so a shorter message cannot be too deep.
-    if len(data) > 2 * max_depth and _has_more_brackets(data, max_depth) and _is_deeper(data, max_depth):
-        raise MalformedMessage(f"nested deeper than {max_depth} levels")
+    if len(data) > 2 * max_depth and _has_more_brackets(data, max_depth):
+        brackets = _STRING.sub(b"", data).translate(None, _NOT_BRACKETS)
+        if len(brackets) > 2 * MAX_CONTAINERS:
+            raise MalformedMessage(f"more than {MAX_CONTAINERS} arrays and objects")
+        if _is_deeper(brackets, max_depth):
+            raise MalformedMessage(f"nested deeper than {max_depth} levels")
 
 
 def _has_more_brackets(data: bytes, number: int) -> bool:
@@ -171,9 +193,9 @@ def _has_more_brackets(data: bytes, number: int) -> bool:
     return False
 
 
-def _is_deeper(data: bytes, max_depth: int) -> bool:
+def _is_deeper(brackets: bytes, max_depth: int) -> bool:
     depth = 0
-    for bracket in _STRING.sub(b"", data).translate(None, _NOT_BRACKETS):
+    for bracket in brackets:
         if bracket in b"[{":
             depth += 1
             if depth > max_depth:
@@ -211,8 +233,17 @@ def _decode_one(data: bytes) -> JsonRpcMessage:
         ) from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise MalformedMessage(f"invalid JSON: {error}") from None
-    if not _is_compact(data, message) and _may_repeat_members(data, message) and _repeats_members(data):
+    if (
+        not _is_compact(data, message)
+        and _may_repeat_members(data, message)
+        and _repeats_members(data, message)
+    ):
         raise MalformedMessage("a member name occurs twice", code=INVALID_REQUEST)
+    id = message.id
+    if len(data) > LONGEST_ID and isinstance(id, str) and len(id) > LONGEST_ID:
+        raise MalformedMessage(
+            f"the id has {len(id)} characters, the limit is {LONGEST_ID}", code=INVALID_REQUEST
+        )
     if message.jsonrpc != "2.0":
         raise MalformedMessage('"jsonrpc" must be "2.0"', code=INVALID_REQUEST, id=_readable_id(data))
     classified = _classify(message)
@@ -250,7 +281,8 @@ def _readable_id(data: bytes) -> RequestId | None:
         value = _decode_any(_decode_members(data)["id"])
     except (msgspec.DecodeError, KeyError, RecursionError):
         return None
-    return value if isinstance(value, str) or type(value) is int else None
+    is_id = type(value) is int or (isinstance(value, str) and len(value) <= LONGEST_ID)
+    return value if is_id else None
 
 
 def _is_compact(data: bytes, message: _Incoming) -> bool:
@@ -288,16 +320,22 @@ def _may_repeat_members(data: bytes, message: _Incoming) -> bool:
 
 
 def _around(data: bytes, payload: Raw | UnsetType) -> bytes:
-    """The message without its payload, which contains no members of the message itself."""
+    """The message with ``0`` for its payload, which contains no members of the message itself."""
     if payload is UNSET:
         return data
     raw = bytes(payload)
     place = data.find(raw[:64])
-    return data[:place] + data[place + len(raw) :] if data.startswith(raw, place) else data
+    return data[:place] + b"0" + data[place + len(raw) :] if data.startswith(raw, place) else data
 
 
-def _repeats_members(data: bytes) -> bool:
+def _repeats_members(data: bytes, message: _Incoming) -> bool:
+    """The exact test; of a long request, notification or result it looks at no more than `MAX_REST` bytes."""
     repeated = False
+    if len(data) >= LONG:
+        payload = message.params if message.method is not UNSET else message.result
+        data = _around(data, payload)
+        if payload is not UNSET and len(data) > MAX_REST:
+            return True
 
     def last_call_is_outermost(pairs: list[tuple[str, Any]]) -> None:
         nonlocal repeated

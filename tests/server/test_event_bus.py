@@ -11,7 +11,8 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_actors._actors.event_bus import EventBus, Subscription, _covering, _levels
+from mcp_actors._actors.covering import covering, levels
+from mcp_actors._actors.event_bus import EventBus, Subscription
 from mcp_actors._eras.changes import Event, EventKind
 from mcp_actors.errors import LocalProtocolError, RpcError
 
@@ -160,9 +161,9 @@ async def test_giving_up_a_uri_leaves_its_event_to_the_one_above_it() -> None:
 def test_both_ways_to_find_who_covers_a_uri_agree(uri: str, subscribed: set[str]) -> None:
     index = dict.fromkeys(subscribed)
     more = {**index, **{f"other:{number}": None for number in range(40)}}
-    expected = [each for each in _levels(uri) if each in index]
-    assert list(_covering(uri, index)) == expected
-    assert list(_covering(uri, more)) == expected
+    expected = [each for each in levels(uri) if each in index]
+    assert list(covering(uri, index)) == expected
+    assert list(covering(uri, more)) == expected
 
 
 async def test_endless_slashes_cost_nothing_special() -> None:
@@ -350,7 +351,7 @@ def test_the_last_event_is_never_lost_and_the_mailbox_stays_bounded(steps: list[
         for verb, what in steps:
             if verb == "publish":
                 bus.publish("resource_updated", what)
-                if any(each in subscription.uris for each in _levels(what)):
+                if any(each in subscription.uris for each in levels(what)):
                     stale.add(("resource_updated", what))
             elif verb == "list":
                 bus.publish(what)  # type: ignore[arg-type]
@@ -360,7 +361,7 @@ def test_the_last_event_is_never_lost_and_the_mailbox_stays_bounded(steps: list[
                 subscription.add_uri(what)
             elif verb == "discard":
                 subscription.discard_uri(what)
-                stale = {(k, u) for k, u in stale if u is None or set(_levels(u)) & set(subscription.uris)}
+                stale = {(k, u) for k, u in stale if u is None or set(levels(u)) & set(subscription.uris)}
             else:
                 stale = _tell(subscription, stale)
                 assert not stale
@@ -375,6 +376,6 @@ def _tell(subscription: Subscription, stale: set[tuple[str, str | None]]) -> set
         stale = {
             (kind, uri)
             for kind, uri in stale
-            if kind != event.kind or (uri is not None and event.uri not in set(_levels(uri)))
+            if kind != event.kind or (uri is not None and event.uri not in set(levels(uri)))
         }
     return stale

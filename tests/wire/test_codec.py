@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from typing import Any
 
 import pytest
 
 from mcp_actors._wire import codec
+from mcp_actors._wire.codec import MAX_CONTAINERS, decode, decode_value
 from mcp_actors._wire.messages import JsonRpcError, JsonRpcNotification, JsonRpcRequest, JsonRpcResult
 from mcp_actors.errors import INVALID_REQUEST, PARSE_ERROR, MalformedMessage
 
@@ -376,3 +378,53 @@ def test_a_batch_is_bounded() -> None:
     assert isinstance(batch, list)
     assert len(batch) == 1024
     assert refused(b"[" + b"1," * 1024 + b"1]").code == INVALID_REQUEST
+
+
+# -- the time and the memory that one message takes ------------------------------------------------------------------
+
+
+def long_call(payload: bytes, beside: bytes = b"") -> bytes:
+    return b'{"jsonrpc":"2.0","id":1,"method":"m"' + beside + b',"params":{"a":' + payload + b"}}"
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("one", [b"[]", b"{}", b'{"a":1}', b"[[]]"])
+def test_a_message_of_nothing_but_brackets_is_refused(one: bytes, times: int) -> None:
+    many = b"[" + b",".join([one] * (times * MAX_CONTAINERS // (one.count(b"[") + one.count(b"{")))) + b"]"
+    with pytest.raises(MalformedMessage, match="arrays and objects"):
+        decode(long_call(many))
+
+
+def test_brackets_in_strings_are_none() -> None:
+    text = b'"' + b"[{" * 2 * MAX_CONTAINERS + b'"'
+    message = decode(long_call(text))
+    assert isinstance(message, JsonRpcRequest)
+    assert message.params is not None
+    assert len(decode_value(message.params)["a"]) == 4 * MAX_CONTAINERS
+
+
+def test_a_long_message_with_a_repeated_member_is_refused_whatever_its_payload() -> None:
+    payload = b"[" + b"1," * 100_000 + b"1]"
+    for beside in (b',"id":2', b',"params":' + payload, b',"x":{"id":1,"y":' + payload + b"}"):
+        with pytest.raises(MalformedMessage, match="twice"):
+            decode(long_call(payload, beside))
+    # The same names elsewhere are no repetition.
+    for beside in (b',"x":{"id":1}', b""):
+        assert isinstance(
+            decode(long_call(b'{"id":1,"id":2,"method":"x","p":' + payload + b"}", beside)), JsonRpcRequest
+        )
+
+
+def test_the_collector_is_as_it_was_after_a_long_value() -> None:
+    long = b"[" + b"[]," * 100_000 + b"[]]"
+    assert len(decode_value(long)) == 100_001
+    assert gc.isenabled()
+    with pytest.raises(MalformedMessage):
+        decode_value(long + b"x")
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        decode_value(long)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

@@ -10,13 +10,18 @@ from mcp_actors._eras.legacy.eras import DEFAULT_LOG_LEVEL, LEGACY
 from mcp_actors._eras.legacy.lifecycle import NEXT_STATE
 from mcp_actors._eras.legacy.lifecycle import LifecycleEvent as Event
 from mcp_actors._eras.legacy.lifecycle import LifecycleState as State
+from mcp_actors._wire.codec import encode_value
 from mcp_actors._wire.messages import RequestId
-from mcp_actors.errors import INVALID_PARAMS, INVALID_REQUEST, MethodNotFound, RpcError
+from mcp_actors.budget import Account
+from mcp_actors.errors import INVALID_PARAMS, INVALID_REQUEST, MethodNotFound, Overloaded, RpcError
 
 __all__ = ["LegacySessionState", "negotiate", "open_method"]
 
 # The tutorials that show the bare method are wrong, but their clients are out there.
 INITIALIZED = frozenset({"notifications/initialized", "initialized"})
+
+# Bytes of a client's capabilities, and of its description, which a session keeps for as long as it lives: icons fit.
+KEPT_BYTES = 64 * 1024
 
 # Named here because looking a member up in its Enum is a function call in Python 3.11, made for every request.
 _INITIALIZE, _REQUEST = Event.INITIALIZE, Event.REQUEST
@@ -41,13 +46,20 @@ def open_method(era: Era, method: Method, id: RequestId, params: dict[str, Any],
 class LegacySessionState:
     """Turns a client's requests into invocations, or refuses them by the lifecycle table.
 
-    ``on_operating`` is called once, when the server may begin to tell things unasked.
+    ``on_operating`` is called once, when the server may begin to tell things unasked. ``account`` is charged for what
+    is kept of the client; ``None`` where nothing is kept.
     """
 
-    __slots__ = ("era", "on_operating", "peer", "served", "state")
+    __slots__ = ("account", "era", "on_operating", "peer", "served", "state")
 
-    def __init__(self, served: Sequence[str], on_operating: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        served: Sequence[str],
+        on_operating: Callable[[], None] = lambda: None,
+        account: Account | None = None,
+    ) -> None:
         self.served = served
+        self.account = account
         self.on_operating = on_operating
         self.state = State.NEW
         self.era: Era | None = None
@@ -108,4 +120,16 @@ class LegacySessionState:
             raise RpcError(INVALID_PARAMS, "initialize needs protocolVersion, a string")
         if not isinstance(capabilities, dict):
             raise RpcError(INVALID_PARAMS, "capabilities must be an object")
-        return Peer(negotiate(requested, self.served), capabilities, params.get("clientInfo"), None)
+        info = params.get("clientInfo")
+        size = _size("capabilities", capabilities) + _size("clientInfo", info)
+        if self.account is not None and (over := self.account.charge(size)) is not None:
+            raise Overloaded.for_bytes("sessions", over, self.account.budget.limit_of(over))
+        return Peer(negotiate(requested, self.served), capabilities, info, None)
+
+
+def _size(name: str, value: Any) -> int:
+    """The bytes of what a session keeps of an ``initialize``; raises `RpcError` (-32602) if they are too many."""
+    size = len(encode_value(value))
+    if size > KEPT_BYTES:
+        raise RpcError(INVALID_PARAMS, f"{name} has {size} bytes, the limit is {KEPT_BYTES}")
+    return size

@@ -55,15 +55,21 @@ class ChannelHandler:
         """Raises `LocalProtocolError`: a connection binding has no exchanges."""
         raise self._no_exchange()
 
-    async def exchange(self, arrival: Arrival, outlet: Outlet, principal: str | None = None) -> None:
+    async def exchange(
+        self, arrival: Arrival, outlet: Outlet, principal: str | None = None, peer: str | None = None
+    ) -> None:
         """Raises `LocalProtocolError`: a connection binding has no exchanges."""
         raise self._no_exchange()
 
-    def begin(self, arrival: Arrival, outlet: Outlet, principal: str | None = None) -> Callable[[], None]:
+    def begin(
+        self, arrival: Arrival, outlet: Outlet, principal: str | None = None, peer: str | None = None
+    ) -> Callable[[], None]:
         """Raises `LocalProtocolError`: a connection binding has no exchanges."""
         raise self._no_exchange()
 
-    def open_session(self, outlet: Outlet, principal: str | None = None) -> ServerSession:
+    def open_session(
+        self, outlet: Outlet, principal: str | None = None, peer: str | None = None
+    ) -> ServerSession:
         """Raises `LocalProtocolError`: a connection binding has no exchanges."""
         raise self._no_exchange()
 

@@ -240,12 +240,16 @@ class FakeHandler:
         initializes = messages[0].get("method") == "initialize" and era == "legacy"
         return FakeArrival(message, era, requests, initializes)
 
-    async def exchange(self, arrival: Any, outlet: Outlet, principal: str | None = None) -> None:
+    async def exchange(
+        self, arrival: Any, outlet: Outlet, principal: str | None = None, peer: str | None = None
+    ) -> None:
         self.principals.append(principal)
         assert self.on_exchange is not None
         await self.on_exchange(arrival.message, outlet)
 
-    def begin(self, arrival: Any, outlet: Outlet, principal: str | None = None) -> Callable[[], None]:
+    def begin(
+        self, arrival: Any, outlet: Outlet, principal: str | None = None, peer: str | None = None
+    ) -> Callable[[], None]:
         scope = trio.CancelScope()
 
         async def run() -> None:
@@ -256,7 +260,9 @@ class FakeHandler:
         self.nursery.start_soon(run)
         return scope.cancel
 
-    def open_session(self, outlet: Outlet, principal: str | None = None) -> FakeSession:
+    def open_session(
+        self, outlet: Outlet, principal: str | None = None, peer: str | None = None
+    ) -> FakeSession:
         session = FakeSession(outlet, principal)
         self.sessions.append(session)
         return session
@@ -279,6 +285,7 @@ class FakeListener:
         json_replies: bool = False,
         idle: float = 100.0,
         max_sessions: int = 10,
+        max_sessions_per_peer: int | None = 1_000,
         keepalive: float = 15.0,
         authenticate: Authenticate | None = None,
         longest: int = 10_000,
@@ -288,10 +295,12 @@ class FakeListener:
         self.handler.nursery = nursery
         self.handler.legacy = legacy
         self.nursery = nursery
+        # Where the requests seem to come from.
+        self.peer = "peer"
         self.open_streams = OpenSseResponses(keepalive)
         self.store = MemoryEventStore() if store == "memory" else store
         settings = StreamSettings(self.open_streams, longest, self.store, json_replies, 700)
-        self.table = SessionTable(settings, SessionLimits(idle, max_sessions))
+        self.table = SessionTable(settings, SessionLimits(idle, max_sessions, max_sessions_per_peer))
         self.http_sse = HttpSseChannels(self.open_streams, "/messages", longest)
         self.endpoint = Endpoint(
             self.handler,
@@ -309,7 +318,7 @@ class FakeListener:
         path, _, query = path.partition("?")
         response = FakeResponse(self.nursery)
         request = Request(
-            method, path, path, query, {"host": "127.0.0.1", **(headers or {})}, body, "1.1", True, "peer"
+            method, path, path, query, {"host": "127.0.0.1", **(headers or {})}, body, "1.1", True, self.peer
         )
         self.endpoint(request, response)  # type: ignore[arg-type]
         return response

@@ -182,3 +182,35 @@ async def test_what_belongs_to_no_call_flows_while_a_get_is_open() -> None:
     with pytest.raises(trio.BrokenResourceError):
         engine.outlet.post(question("q"))
     assert listener.get(session).status == 200
+
+
+@pytest.mark.parametrize("attempts", [20, 200])
+async def test_the_sessions_of_one_address_leave_room_for_those_of_others(attempts: int) -> None:
+    listener = FakeListener(max_sessions=10, max_sessions_per_peer=None)
+    listener.peer = "10.0.0.1:1"
+    answers = [listener.post(request(1, "initialize")) for _ in range(attempts)]
+    assert [answer.status for answer in answers] == [200] * 5 + [503] * (attempts - 5)
+    assert "principal or address" in answers[-1].json["error"]["message"]
+    listener.peer = "10.0.0.2:1"
+    assert listener.post(request(1, "initialize")).status == 200
+    statistics = listener.table.statistics()
+    assert (statistics.open, statistics.refused, statistics.by_peer.largest) == (6, attempts - 5, 5)
+    # A session that ends makes room for another one of the same address.
+    listener.table.close(next(iter(listener.table._sessions.values())))
+    listener.peer = "10.0.0.1:2"
+    assert listener.post(request(1, "initialize")).status == 200
+    listener.table.close_all()
+    assert listener.table.statistics().by_peer.holders == 0
+
+
+async def test_the_sessions_of_one_principal_are_counted_together() -> None:
+    listener = FakeListener(
+        max_sessions=10, max_sessions_per_peer=None, authenticate=lambda request: request.headers["x-name"]
+    )
+
+    def begin(name: str, number: int) -> int:
+        listener.peer = f"10.0.0.{number}:1"
+        return listener.post(request(1, "initialize"), x_name=name).status
+
+    assert [begin("alice", number) for number in range(7)] == [200] * 5 + [503] * 2
+    assert begin("bob", 1) == 200

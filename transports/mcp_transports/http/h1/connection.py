@@ -14,6 +14,7 @@ from mcp_actors.logging import log
 from mcp_actors.supervision import HTTP_SERVE, SOCKET_CONNECTION, Containment, TaskKind, start
 from mcp_transports.http.h1.byte_stream import ByteStream
 from mcp_transports.http.h1.connection_states import STATE_AFTER, ConnectionEvent, ConnectionState
+from mcp_transports.http.h1.held_bodies import HeldBodies
 from mcp_transports.http.h1.parser import RequestParser
 from mcp_transports.http.h1.pipeline import Pipeline
 from mcp_transports.http.h1.request import MalformedRequest, Request
@@ -61,15 +62,11 @@ class Connection:
         self._server = server
         self._stream = stream
         self.state = _IDLE
-        self._parser: RequestParser | None = (
-            None  # there is none between two requests, so idle connections are small
-        )
+        self._parser: RequestParser | None = None  # none between two requests: idle connections are small
         self._pipeline = Pipeline(limits)
         self._response: Response | None = None
         self._output = WriteBuffer(limits, server.clock, stream, self)
-        self._corked: list[bytes] | None = (
-            None  # what the application writes while it is called leaves in one piece
-        )
+        self._corked: list[bytes] | None = None  # what the application writes at once leaves in one piece
         self._successor: Successor | None = None
         # A TLS handshake has a head's time, since a client begins it at once.
         self.read_deadline = server.clock.in_seconds(limits.head_time if stream.secure else limits.idle_time)
@@ -161,6 +158,10 @@ class Connection:
         else:
             self._change(_BYTES)
             self._restart_clock(parser, before)
+            if parser.state == "body":
+                pipeline.held = held = pipeline.held or HeldBodies(server.parsers.bodies, self._stream.peer)
+                if (reason := held.charge(parser.message)) is not None:
+                    self._refuse_unfinished(parser, 503, reason)
         if pipeline.waiting and self._response is None and not self._output.full:
             self._answer_waiting()
         else:
@@ -172,19 +173,19 @@ class Connection:
 
     def _restart_clock(self, parser: RequestParser, before: str) -> None:
         """Sets the deadline of a request that is half read, of which ``before`` was read before."""
-        server, limits = self._server, self._server.limits
-        if parser.state == "head":
-            if before != "head":
-                self.read_deadline = server.clock.in_seconds(limits.head_time)
-            return
-        message = parser.message
-        if message.body_began is None:
-            message.body_began = server.clock.now
-        # Once body_time is over, the body must have brought body_rate bytes a second.
-        slowest = (
-            message.body_began + server.clock.tick + limits.body_time + message.body_size / limits.body_rate
-        )
-        self.read_deadline = min(server.clock.in_seconds(limits.body_time), slowest)
+        clock, message = self._server.clock, parser.message
+        if parser.state == "body":
+            if message.body_began is None:
+                message.body_began = clock.now
+            self.read_deadline = clock.body_deadline(message.body_began, message.body_size)
+        elif before != "head":
+            self.read_deadline = clock.in_seconds(self._server.limits.head_time)
+
+    def _refuse_unfinished(self, parser: RequestParser, status: int, reason: str) -> None:
+        """Has the request that is half read answered with an error, after those before it."""
+        parser.refuse(status, reason)
+        self._pipeline.waiting += parser.ready
+        self._take_no_more()
 
     async def wait_to_read(self) -> None:
         """Waits, after the peer sent far more than was answered, until everything is answered."""
@@ -253,6 +254,8 @@ class Connection:
                 self.start(HTTP_SERVE, self._answer_later)
             return
         server = self._server
+        if (held := self._pipeline.held) is not None:
+            held.release(parser.message.charged if parser is not None else 0)
         if self.state is _ANSWERING:
             self._change(_ANSWERED)
             if self._pipeline.read_ahead:
@@ -352,9 +355,9 @@ class Connection:
             log.info("a peer takes no bytes and is dropped", peer=self._stream.peer, unsent=self.unsent)
             self.lost()
         elif self._parser is not None:
-            self._parser.refuse(408, f"the {self._parser.state} of the request takes too long")
-            self._pipeline.waiting += self._parser.ready
-            self._take_no_more()
+            self._refuse_unfinished(
+                self._parser, 408, f"the {self._parser.state} of the request takes too long"
+            )
             self._go_on()
         elif self.busy and self.state is not _LINGERING:
             self.read_deadline = math.inf
@@ -372,7 +375,7 @@ class Connection:
         self._stream.stop_reading()
 
     def crashed(self, error: BaseException) -> None:
-        """Ends the connection, because a task of it, or one that serves it, raised ``error``. It is logged already."""
+        """Ends the connection, because a task of it, or one that serves it, raised ``error``, which is logged."""
         self.lost()
 
     def lost(self) -> None:
@@ -386,6 +389,8 @@ class Connection:
             return
         self._change(_OVER)
         self._take_no_more()
+        if self._pipeline.held is not None:
+            self._pipeline.held.release(0)
         self._pipeline.waiting.clear()
         self._pipeline.resume()
         self._output.close()

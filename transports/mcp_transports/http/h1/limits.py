@@ -38,6 +38,15 @@ class HttpLimits:
     body_bytes: int = attrs.field(default=16 * MIB, validator=_positive)
     """A request's body, as long as the longest message of the other transports. Over it: 413, at once."""
 
+    held_bytes: int = attrs.field(default=512 * MIB, validator=_positive)
+    """The bodies of all requests that are not answered yet, complete or not; those that came whole in one read are not
+    counted. Over it: 503 to the request whose body was about to grow."""
+
+    held_bytes_per_address: int = attrs.field(default=256 * MIB, validator=_positive)
+    """The part of ``held_bytes`` that one address (of IPv6 a network of 64 bits) may hold: the half, so that a single
+    hostile client leaves the other half to others, while a reverse proxy, whose many clients have one address, hardly
+    notices. Over it: 503."""
+
     head_time: float = attrs.field(default=10.0, validator=_positive)
     """From the first byte of a request to the end of its head; also for a TLS handshake. A head is a few packets, so
     a peer that needs longer holds a connection on purpose. Over it: 408."""

@@ -30,7 +30,7 @@ from mcp_transports.http.h1.field_rules import (
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.request import MalformedRequest, Request
 
-__all__ = ["ParserPool", "RequestParser"]
+__all__ = ["RequestParser"]
 
 State = Literal["between", "head", "body"]
 
@@ -43,8 +43,6 @@ _LONGEST_LENGTH = 20
 # Read again in front of a body whose request asked for another protocol: only their framing is used.
 _CHUNKED_HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 _LENGTH_HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
-# Parsers kept for the next request: some more than are in the middle of a request at one time.
-_SPARE_PARSERS = 64
 
 
 class _Stop(Exception):
@@ -81,6 +79,8 @@ class _Message(msgspec.Struct, gc=False):
     expects_continue: bool = False
     parts: list[bytes] = []
     body_size: int = 0
+    charged: int = 0
+    """Bytes of the body that the connection has charged to its peer."""
     body_began: float | None = None
     """The time at which the body began; set and used by the connection, for the time limit of the body."""
 
@@ -368,29 +368,3 @@ class RequestParser:
                 self.refuse(400, "this is not HTTP")
         else:
             self.refuse(400, str(error))
-
-
-class ParserPool:
-    """Parsers between two requests, kept for the next request of any connection."""
-
-    __slots__ = ("_limits", "_spare")
-
-    def __init__(self, limits: HttpLimits) -> None:
-        self._limits = limits
-        self._spare: list[RequestParser] = []
-
-    def take(self) -> RequestParser:
-        """Returns a parser that is between two requests."""
-        return self._spare.pop() if self._spare else RequestParser(self._limits)
-
-    def give_back(self, parser: RequestParser) -> None:
-        """Keeps a parser that is between two requests, or closes it if there are enough."""
-        if len(self._spare) < _SPARE_PARSERS:
-            self._spare.append(parser)
-        else:
-            parser.close()
-
-    def close(self) -> None:
-        """Closes the parsers that are kept."""
-        while self._spare:
-            self._spare.pop().close()

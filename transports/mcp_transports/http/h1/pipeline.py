@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import trio
 
+from mcp_transports.http.h1.held_bodies import HeldBodies
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.request import MalformedRequest, Request
 
@@ -13,7 +14,7 @@ __all__ = ["Pipeline"]
 class Pipeline:
     """A queue of requests, with the bound up to which a connection reads ahead of its answers."""
 
-    __slots__ = ("_limits", "_resumed", "has_refusal", "read_ahead", "waiting")
+    __slots__ = ("_limits", "_resumed", "has_refusal", "held", "read_ahead", "waiting")
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
@@ -21,6 +22,8 @@ class Pipeline:
         self.waiting: list[Request | MalformedRequest] = []
         self.read_ahead = 0
         """Bytes read while an answer was outstanding."""
+        self.held: HeldBodies | None = None
+        """The account of the bodies that wait; made for the first one that comes in several reads."""
         self.has_refusal = False
         """Whether a malformed request was answered. Its peer may still be sending, and should get that answer."""
 

@@ -10,11 +10,12 @@ from typing import Protocol
 import attrs
 import trio
 
+from mcp_actors.budget import BudgetStatistics
 from mcp_transports._poller import Poller
 from mcp_transports._ticker import Ticker, Timed
 from mcp_transports.http.h1.byte_stream import RECEIVE_BYTES
 from mcp_transports.http.h1.limits import HttpLimits
-from mcp_transports.http.h1.parser import ParserPool
+from mcp_transports.http.h1.parser_pool import ParserPool
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
 
@@ -55,12 +56,14 @@ class ConnectionCounts:
     """Connections that broke, or whose peer left, while an answer was outstanding."""
     unsent: int
     """Bytes that wait for peers to take them."""
+    bodies: BudgetStatistics
+    """Bytes of bodies of requests that are not answered yet, by address."""
 
 
 class HttpClock:
     """The time, as of the last tick. Reading it there spares every request two system calls."""
 
-    __slots__ = ("_date_second", "_idle_time", "date_line", "heads", "idle_deadline", "now", "tick")
+    __slots__ = ("_date_second", "_limits", "date_line", "heads", "idle_deadline", "now", "tick")
 
     def __init__(self, limits: HttpLimits) -> None:
         shortest = min(
@@ -75,14 +78,14 @@ class HttpClock:
         self.date_line = b""
         self.heads: dict[int, bytes] = {}
         """By status: the status line and the date, filled by responses and emptied once a second."""
-        self._idle_time = limits.idle_time
+        self._limits = limits
         self._date_second = 0
         self.refresh()
 
     def refresh(self) -> None:
         """Looks at the system's clocks."""
         self.now = trio.current_time()
-        self.idle_deadline = self.in_seconds(self._idle_time)
+        self.idle_deadline = self.in_seconds(self._limits.idle_time)
         second = int(time.time())
         if second != self._date_second:
             self._date_second = second
@@ -92,6 +95,15 @@ class HttpClock:
     def in_seconds(self, seconds: float) -> float:
         """Returns a deadline that is never early although `now` may be a tick old."""
         return self.now + self.tick + seconds
+
+    def body_deadline(self, began: float, size: int) -> float:
+        """Returns the time by which more must have come of a body that began then and has brought ``size`` bytes.
+
+        Once ``body_time`` is over, it must have brought ``body_rate`` bytes a second.
+        """
+        limits = self._limits
+        slowest = began + self.tick + limits.body_time + size / limits.body_rate
+        return min(self.in_seconds(limits.body_time), slowest)
 
 
 class ServerState:
@@ -130,4 +142,5 @@ class ServerState:
             rejected=self.rejected,
             lost=self.lost,
             unsent=sum(each.unsent for each in members),
+            bodies=self.parsers.bodies.statistics(),
         )

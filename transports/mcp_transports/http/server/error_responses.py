@@ -75,6 +75,11 @@ UNSUPPORTED_MEDIA_TYPE = Refusal(
 INTERNAL_ERROR = Refusal(500, "internal error", INTERNAL_ERROR_CODE)
 SERVER_STOPPING = Refusal(503, "the server is stopping", headers=RETRY_LATER)
 TOO_MANY_SESSIONS = Refusal(503, "too many sessions", headers=RETRY_LATER)
+TOO_MANY_SESSIONS_OF_PEER = Refusal(
+    503,
+    "too many sessions of this principal or address: end those that are not needed with DELETE",
+    headers=RETRY_LATER,
+)
 TOO_MANY_MESSAGES = Refusal(503, "too many messages wait to be read", headers=RETRY_LATER)
 
 

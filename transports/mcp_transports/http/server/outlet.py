@@ -119,7 +119,7 @@ class StatelessOutlet(ResponseOutlet):
         A failure of the engine costs this request alone: 500, or its stream is cut off.
         """
         try:
-            self._cancel = handler.begin(arrival, self, principal)
+            self._cancel = handler.begin(arrival, self, principal, self._exchange.request.peer)
         except BaseException:
             with self._exchange.containment("a request could not be begun"):
                 self._abandon()
@@ -132,7 +132,7 @@ class StatelessOutlet(ResponseOutlet):
 
     async def accept(self, handler: ServerHandler, arrival: Arrival, principal: str | None) -> None:
         """Gives the engine messages that expect no answer, and answers 202."""
-        await handler.exchange(arrival, self, principal)
+        await handler.exchange(arrival, self, principal, self._exchange.request.peer)
         self.settle()
 
     def _accept(self, frame: Frame) -> None:

@@ -12,12 +12,14 @@ import attrs
 import trio
 
 from mcp_actors.abc import Arrival, Frame, ServerHandler, ServerSession
+from mcp_actors.budget import Budget, BudgetStatistics, holder_of
 from mcp_actors.logging import log
 from mcp_actors.supervision import SESSION_EXPIRY, Containment, TaskKind
 from mcp_transports.http.server.error_responses import (
     EVENT_NOT_FOUND,
     INTERNAL_ERROR,
     TOO_MANY_SESSIONS,
+    TOO_MANY_SESSIONS_OF_PEER,
 )
 from mcp_transports.http.server.http_exchange import HttpExchange
 from mcp_transports.http.server.session_streams import (
@@ -56,6 +58,8 @@ class SessionLimits:
     """Seconds without any activity after which a session is closed, or up to a quarter later."""
     max_sessions: int
     """Sessions of one listener; over it ``initialize`` is answered with 503."""
+    max_sessions_per_peer: int | None = None
+    """Sessions of one principal or, without one, of one address; ``None`` for the half of all."""
 
 
 @attrs.frozen
@@ -72,6 +76,8 @@ class HttpSessionStatistics:
     """Sessions that did not begin because there were too many."""
     calls: int
     """Streams of calls in flight, of all sessions."""
+    by_peer: BudgetStatistics
+    """The sessions by principal or address, with their limits."""
 
 
 class HttpSession:
@@ -80,14 +86,27 @@ class HttpSession:
     The engine keeps its messages and its protocol revision, in ``engine``. A session costs no task.
     """
 
-    __slots__ = ("_names", "_table", "engine", "id", "principal", "seen", "settings", "standalone", "streams")
+    __slots__ = (
+        "_names",
+        "_table",
+        "engine",
+        "holder",
+        "id",
+        "principal",
+        "seen",
+        "settings",
+        "standalone",
+        "streams",
+    )
 
     engine: ServerSession
 
-    def __init__(self, table: SessionTable, principal: str | None) -> None:
+    def __init__(self, table: SessionTable, principal: str | None, holder: str | None) -> None:
         self._table = table
         self.settings = table.settings
         self.principal = principal
+        # The principal or the address that began it.
+        self.holder = holder
         self.id = ""
         self.standalone = StandaloneStream(self)
         # The streams of calls in flight. `in_use` looks whether a client waits for one of them.
@@ -238,6 +257,7 @@ class SessionTable:
         self.settings = settings
         self.tick = 0
         self._limits = limits
+        self._budget = Budget(limits.max_sessions, limits.max_sessions_per_peer)
         self._sessions: dict[str, HttpSession] = {}
         self._opened = self._expired = self._refused = 0
 
@@ -248,18 +268,23 @@ class SessionTable:
         self, handler: ServerHandler, arrival: Arrival, exchange: HttpExchange, principal: str | None
     ) -> None:
         """Answers an ``initialize``. Only one that is answered with a result leaves a session behind."""
-        if len(self._sessions) >= self._limits.max_sessions:
+        holder = holder_of(exchange.request.peer, principal)
+        over = self._budget.charge(holder, 1)
+        if over is not None:
             self._refused += 1
-            exchange.refuse(TOO_MANY_SESSIONS)
+            exchange.refuse(TOO_MANY_SESSIONS if over == "all" else TOO_MANY_SESSIONS_OF_PEER)
             return
+        session = HttpSession(self, principal, holder)
         with exchange.containment("begin a session"):
-            self._begin(handler, arrival, exchange, principal)
+            self._begin(handler, arrival, exchange, session)
+        if not session.id:
+            self._budget.release(holder, 1)
 
     def _begin(
-        self, handler: ServerHandler, arrival: Arrival, exchange: HttpExchange, principal: str | None
+        self, handler: ServerHandler, arrival: Arrival, exchange: HttpExchange, session: HttpSession
     ) -> None:
-        session = HttpSession(self, principal)
-        session.engine = handler.open_session(session.standalone, principal)
+        peer = exchange.request.peer
+        session.engine = handler.open_session(session.standalone, session.principal, peer)
         outlet = _InitializeOutlet(self.settings.longest)
         try:
             session.engine.deliver(arrival, outlet)
@@ -289,6 +314,7 @@ class SessionTable:
     def close(self, session: HttpSession, ending: SessionEnding = "closed") -> None:
         """Ends a session; its id is unknown from now on. Never raises, and does nothing the second time."""
         if self._sessions.pop(session.id, None) is not None:
+            self._budget.release(session.holder, 1)
             session.close(ending)
 
     def close_all(self) -> None:
@@ -328,4 +354,11 @@ class SessionTable:
     def statistics(self) -> HttpSessionStatistics:
         """Returns the numbers of sessions."""
         calls = sum(len(session.streams) for session in self._sessions.values())
-        return HttpSessionStatistics(len(self._sessions), self._opened, self._expired, self._refused, calls)
+        return HttpSessionStatistics(
+            len(self._sessions),
+            self._opened,
+            self._expired,
+            self._refused,
+            calls,
+            self._budget.statistics(),
+        )

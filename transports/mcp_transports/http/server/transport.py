@@ -75,6 +75,10 @@ class HttpServerTransport:
         session_idle: Seconds, and up to a quarter more, for which a session may have neither a call in flight nor an
             open stream before it is closed. The default, 30 minutes, is that of the official servers.
         max_sessions: The number of sessions at a time; over it ``initialize`` is answered with 503.
+        max_sessions_per_peer: The number of sessions at a time of one principal or, without ``authenticate``, of one
+            address (of IPv6 a network of 64 bits). The default is the half of ``max_sessions``, so that one client
+            leaves the other half to others. A reverse proxy is one address: behind it give ``authenticate``, or
+            ``max_sessions`` for both.
         json_replies: Whether POSTs of legacy clients are answered with JSON only. All other messages go to the stream
             of the session's GET then.
         event_store: Keeps events for legacy clients that lost a stream: ``"memory"`` for a `MemoryEventStore` with its
@@ -101,6 +105,7 @@ class HttpServerTransport:
         sessions: bool = True,
         session_idle: float = DEFAULT_SESSION_IDLE,
         max_sessions: int = DEFAULT_MAX_SESSIONS,
+        max_sessions_per_peer: int | None = None,
         json_replies: bool = False,
         event_store: EventStore | Literal["memory"] | None = "memory",
         retry: int = DEFAULT_RETRY,
@@ -126,7 +131,8 @@ class HttpServerTransport:
             listen_url.host or "localhost", allowed_hosts=allowed_hosts, allowed_origins=allowed_origins
         )
         self._authenticate = authenticate
-        self._session_limits = SessionLimits(session_idle, max_sessions) if sessions else None
+        session_limits = SessionLimits(session_idle, max_sessions, max_sessions_per_peer)
+        self._session_limits = session_limits if sessions else None
         self.event_store = MemoryEventStore() if event_store == "memory" else event_store
         """The store of events, if there is one. A `MemoryEventStore` has statistics."""
         self._settings = StreamSettings(
