@@ -5,8 +5,10 @@ Beside `Server` this module has the types of what its users hold or write: middl
 
 from __future__ import annotations
 
+import inspect
 import secrets
 import signal
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -18,6 +20,7 @@ from mcp_actors._actors.dispatcher import SessionStatistics
 from mcp_actors._actors.event_bus import EventBus, EventBusStatistics
 from mcp_actors._actors.inbound_call import CallStatistics
 from mcp_actors._actors.limits import Limits
+from mcp_actors._argument_checks import instance_of, require, require_trio
 from mcp_actors._eras.changes import EventKind
 from mcp_actors._eras.modern.request_state import StateSealer
 from mcp_actors._eras.server_negotiation import VERSIONS
@@ -86,6 +89,7 @@ class Server(Registration):
 
     Raises:
         ValueError: ``versions`` is empty or has an unknown version, or ``state_key`` is too short.
+        TypeError: An argument is of another kind, or ``lifespan`` makes no async context manager.
     """
 
     def __init__(
@@ -108,6 +112,7 @@ class Server(Registration):
         extensions: Mapping[str, Any] | None = None,
         experimental: Mapping[str, Any] | None = None,
     ) -> None:
+        _require_arguments(name, limits, versions, state_key, lifespan)
         unknown = set(versions) - set(VERSIONS)
         if unknown or not versions:
             raise ValueError(f"unknown protocol versions {sorted(unknown)}; known: {', '.join(VERSIONS)}")
@@ -156,25 +161,34 @@ class Server(Registration):
         """Serves in a Trio loop of its own until every transport is done or SIGINT or SIGTERM arrives.
 
         At the signal the server stops as by `stop`; a second one cancels what is left at once. Both signals are caught
-        while this runs, and the garbage collector makes full passes rarely. A program that has a Trio loop uses
-        `serve`.
+        while this runs in the main thread; no other thread gets signals, so there only `stop`, or the end of every
+        transport, ends it. The garbage collector makes full passes rarely. A program that has a Trio loop uses `serve`.
 
         Args:
             targets: URLs or transports; by default ``"stdio:"``, one client on standard input and output.
             task_status: As in `serve`.
 
         Raises:
-            RuntimeError: This thread has a Trio loop already, or is not the main thread, which alone gets signals.
+            RuntimeError: This thread has a Trio loop already.
+            TypeError: A target is neither a URL nor a transport.
             TransportNotFound: There is no binding for a URL.
             ValueError: A URL or its options are malformed.
             OSError: A transport cannot listen: the port is taken, or the path may not be used.
         """
+        if trio.lowlevel.in_trio_run():
+            raise RuntimeError(
+                "server.run() starts a Trio loop, and one runs here: use 'await server.serve(...)'"
+            )
         with rare_full_passes():
             trio.run(self._run, targets or ("stdio:",), task_status)
 
     async def _run(
         self, targets: Sequence[str | ServerTransport], task_status: trio.TaskStatus[tuple[Any, ...]]
     ) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            # Python delivers signals to the main thread alone, whose owner decides about them.
+            await self.serve(*targets, task_status=task_status)
+            return
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             with one_error():
                 async with trio.open_nursery() as nursery:
@@ -207,10 +221,16 @@ class Server(Registration):
             TransportNotFound: There is no binding for a URL.
             ValueError: A URL or its options are malformed.
             OSError: A transport cannot listen: the port is taken, or the path may not be used.
+            TypeError: A target is neither a URL nor a transport.
+            RuntimeError: There is no Trio loop, under asyncio for example.
             LocalProtocolError: A transport object is served already.
             Exception: Whatever else a transport or the lifespan raises, alone and not in a group.
         """
+        require_trio("await server.serve(...)")
         transports = [server_transport(each) if isinstance(each, str) else each for each in targets]
+        for each in transports:
+            if not isinstance(each, ServerTransport):
+                raise TypeError(f"a server serves at URLs and transports, not at {each!r:.80}")
         await self._runtime.serve(transports, self._scope, task_status)
 
     def stop(self) -> None:
@@ -235,3 +255,35 @@ class Server(Registration):
     def tree(self) -> ServerStatistics:
         """Returns a snapshot of everything that runs: sessions, calls in flight with age and method, queue lengths."""
         return self._runtime.statistics()
+
+
+def _require_arguments(
+    name: str,
+    limits: Limits | None,
+    versions: Sequence[str],
+    state_key: bytes | None,
+    lifespan: Lifespan | None,
+) -> None:
+    checks = {
+        "name": instance_of(str, "a text"),
+        "limits": instance_of((Limits, type(None)), "a Limits object"),
+        "versions": instance_of((list, tuple, set, frozenset), "a list of protocol versions"),
+        "state_key": instance_of((bytes, type(None)), "bytes"),
+    }
+    require(checks, {"name": name, "limits": limits, "versions": versions, "state_key": state_key})
+    if lifespan is None:
+        return
+    function = inspect.unwrap(lifespan)
+    if not callable(lifespan) or (
+        function is lifespan
+        and (inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function))
+    ):
+        raise TypeError(
+            "lifespan is an async function with one 'yield', decorated with contextlib.asynccontextmanager, "
+            f"not {lifespan!r:.80}"
+        )
+    if inspect.isgeneratorfunction(function):
+        raise TypeError(
+            "lifespan is an async context manager: make it 'async def' and decorate it with "
+            "contextlib.asynccontextmanager, not contextmanager"
+        )

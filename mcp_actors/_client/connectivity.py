@@ -50,6 +50,8 @@ class Connectivity:
         self.state = ClientState.NEW
         self.loss: McpError | None = None
         """Why there is no session, once one was lost."""
+        self.attempted: Session | None = None
+        """The session whose handshake is being performed."""
         self._session: Session | None = None
         self._negotiated: Negotiated | None = None
         self._changed = trio.lowlevel.ParkingLot()
@@ -77,12 +79,13 @@ class Connectivity:
     def connected(self, session: Session, negotiated: Negotiated) -> None:
         """Takes a session whose handshake has succeeded."""
         self._session, self._negotiated = session, negotiated
+        self.attempted = None
         if not self.is_closing:
             self.move(ClientEvent.CONNECTED)
 
     def disconnected(self, loss: McpError | None) -> None:
         """Takes note that the session, or the attempt to make one, has ended."""
-        self._session = None
+        self._session = self.attempted = None
         self.loss = loss
 
     @property
@@ -152,7 +155,5 @@ class Connectivity:
         if isinstance(loss, SessionExpired):
             return SessionExpired(*loss.args)
         if isinstance(loss, ConnectionLost):
-            lost = ConnectionLost(loss.args[0], exit_code=loss.exit_code, stderr=loss.stderr)
-            lost.__cause__ = loss.__cause__
-            return lost
+            return loss.renewed()
         return ConnectionLost(_NOT_CONNECTED)

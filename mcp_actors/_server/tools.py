@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 
+from mcp_actors._argument_checks import did_you_mean
 from mcp_actors._eras.modern.annotations import MirroredParam, annotated_params
 from mcp_actors._exception_groups import sole_cause
 from mcp_actors._schema.signature import InvalidArguments, Signature, read_signature
@@ -121,7 +122,7 @@ class Tools(Registry[_ToolEntry]):
             raise invalid_params("'name' must be a string")
         entry = self.by_key.get(name)
         if entry is None:
-            raise invalid_params(f"unknown tool: {name}")
+            raise invalid_params(f"unknown tool: {name}{did_you_mean(name, self.by_key)}")
         arguments = params.get("arguments")
         if type(arguments) is not dict:
             if arguments is not None:
