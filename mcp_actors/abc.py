@@ -12,12 +12,10 @@ The three endings, and no other exception, come out of a channel:
 
 =============================== =====================================================================
 `trio.ClosedResourceError`      we closed it
-`trio.BrokenResourceError`      the connection broke; nothing can be sent any more. A peer that broke the
-                                framing itself (a message over the limit) is told apart by its
-                                ``__cause__``, a `~mcp_actors.errors.RemoteProtocolError`: one last
-                                message may still be sent to it. If the ``__cause__`` is a
-                                `~mcp_actors.errors.SessionExpired`, a `NoAnswer` came before it for every
-                                request that may have been run
+`trio.BrokenResourceError`      the connection broke; nothing can be sent any more. If its ``__cause__`` is a
+                                `~mcp_actors.errors.RemoteProtocolError`, the peer broke the framing: one
+                                last message may still be sent to it. If it is a `SessionExpired`, a
+                                `NoAnswer` came before it for every request that may have been run
 `trio.EndOfChannel`             (receiving only) the peer ended cleanly: it sends no more, but may read
 =============================== =====================================================================
 
@@ -85,10 +83,7 @@ class Frame(msgspec.Struct, gc=False):
 
 
 class HttpRequest(Protocol):
-    """The HTTP request that brought a message or opened a connection, as far as functions see it.
-
-    Nothing of it is authenticated by being here: see ``principal``, and whether a proxy of yours has set a header.
-    """
+    """The HTTP request that brought a message or opened a connection. Nothing of it is authenticated by being here."""
 
     @property
     def headers(self) -> Mapping[str, str]:

@@ -14,6 +14,7 @@ from mcp_actors._actors.inbound_call import CallStatistics
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.link import LinkStatistics
 from mcp_actors._actors.outbound_call import CallOptions, OutboundCallStatistics, Progress, ProgressCallback
+from mcp_actors._argument_checks import require_trio
 from mcp_actors._client.connectivity import Connectivity
 from mcp_actors._client.handshake import Handshake
 from mcp_actors._client.life import ClientLife
@@ -37,6 +38,7 @@ from mcp_actors._client.requests import Requests, call_options, callers_meta
 from mcp_actors._client.server_methods import ServerMethods
 from mcp_actors._client.subscriptions import Subscriptions
 from mcp_actors._client.supervisor import Supervisor
+from mcp_actors._client.targets import connectable
 from mcp_actors._eras.changes import Event, EventKind
 from mcp_actors._eras.era import EraName
 from mcp_actors._eras.probe import discoverable, versions_for
@@ -85,8 +87,9 @@ class Client(ServerMethods):
     and is logged.
 
     Args:
-        target: A `Server` (in memory), a URL (``"stdio:COMMAND ARG…"``, ``"http://…"``) or a
-            `~mcp_actors.abc.ClientTransport`.
+        target: A `Server` (in memory), a URL (``"stdio:COMMAND ARG…"``, ``"http://…"``), a command as a list
+            (``["python", "server.py"]``), the `~pathlib.Path` of a server, which is started with this Python if it ends
+            in ``.py``, or a `~mcp_actors.abc.ClientTransport`.
         era: ``"auto"`` finds out what the server speaks; ``"legacy"``, ``"modern"`` or one protocol version is spoken
             without asking.
         info: The client's name and version, which servers may display; by default those of this engine.
@@ -125,13 +128,17 @@ class Client(ServerMethods):
         limits: The bounds on calls in flight and messages; see `Limits`.
 
     Raises:
-        ValueError: ``era`` is none of those above, ``prior_discover`` names no version that may be spoken, a root is no
-            ``file://`` URI, or ``capabilities`` declares what there is no handler for.
+        TypeError: The target or an option is of another kind; the message says what to write.
+        ValueError: ``era`` is none of those above, the URL is malformed, there is no such command or file,
+            ``prior_discover`` names no version that may be spoken, a root is no ``file://`` URI, or ``capabilities``
+            declares what there is no handler for.
+        TransportNotFound: There is no binding for the URL.
 
     Entering the block performs the handshake (MCP 2026-07-28, Versioning and Discovery; MCP 2025-11-25, Lifecycle). It
     raises `ConnectFailed`, `TransportNotFound`, `ConnectionLost`, `CallTimeout`, `Unavailable` when a server does not
     recover from an outage, `UnsupportedVersion` when no version is common, `RpcError` and `RemoteProtocolError` when it
-    refuses or cannot be understood, and `LocalProtocolError` if the client was entered before.
+    refuses or cannot be understood, and `LocalProtocolError` if the client was entered before. Outside of Trio it
+    raises `RuntimeError`.
     """
 
     def __init__(
@@ -164,7 +171,7 @@ class Client(ServerMethods):
         if prior_discover is not None:
             discoverable(versions, prior_discover)
         options = ClientOptions(
-            target=target,
+            target=connectable(target),
             versions=versions,
             info=info or Implementation("mcp-actors", VERSION),
             sampling=sampling,
@@ -211,6 +218,7 @@ class Client(ServerMethods):
         return f"<Client {self._supervisor!r}>"
 
     async def __aenter__(self) -> Client:
+        require_trio("async with Client(...)")
         block = BlockNursery(type(self).__name__)
         try:
             await self._life.begin(await block.open())
@@ -389,9 +397,11 @@ class Client(ServerMethods):
     def tree(self) -> SessionStatistics:
         """Returns a snapshot of this client: its calls in both directions and its connection.
 
+        While the handshake is performed, from another task than the one that enters the client, it shows that.
+
         Raises:
             ConnectionLost: There is no connection.
             ConnectFailed: The connection was lost and could not be made again.
             SessionExpired: The server has forgotten the session.
         """
-        return self._connectivity.session.statistics()
+        return (self._connectivity.attempted or self._connectivity.session).statistics()

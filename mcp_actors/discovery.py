@@ -99,13 +99,18 @@ def _find(url: str) -> FromUrl:
     scheme, colon, _ = url.partition(":")
     scheme = scheme.lower()
     if not colon or not _SCHEME.fullmatch(scheme):
-        raise TransportNotFound(f"{url!r} is no transport URL; one begins with {_url_beginnings()}")
+        raise TransportNotFound(
+            f"{url!r} is no transport URL; one begins with {_url_beginnings()}{_meant(url)}"
+        )
+    _require_port(url)
     if scheme in _registered:
         return _registered[scheme]
     entry_point = _entry_points().get(scheme)
     if entry_point is None:
+        host = re.fullmatch(r"[\w.-]+:\d+(/.*)?", url)
+        meant = f"for an HTTP server write http://{url}{'' if host[1] else '/mcp'}; " if host else ""
         raise TransportNotFound(
-            f"no transport is installed for {scheme!r} ({url!r}); {_installed_bindings()}"
+            f"no transport is installed for {scheme!r} ({url!r}); {meant}{_installed_bindings()}"
         )
     try:
         loaded: FromUrl = entry_point.load()
@@ -126,6 +131,24 @@ def _entry_points() -> Mapping[str, _EntryPoint]:
     for entry_point in metadata.entry_points(group=_GROUP):
         found.setdefault(entry_point.name.lower(), entry_point)  # the first on the path wins, as with modules
     return found
+
+
+def _require_port(url: str) -> None:
+    """Raises `ValueError` for a port that is none, the same for every binding."""
+    authority = re.match(r"[^:]+://(?:[^/?#]*@)?(?:\[[^\]]*\]|[^/?#:]*):([^/?#]*)", url)
+    if authority and authority[1] and not (authority[1].isdecimal() and int(authority[1]) < 65536):
+        raise ValueError(f"the port of a URL is a number from 0 to 65535, not {authority[1]!r:.80}")
+
+
+def _meant(text: str) -> str:
+    """Returns what to write instead of a text that has no scheme, where that can be guessed."""
+    if " " in text:
+        return f"; to start this command write 'stdio:{text}'"
+    if text.endswith(".py"):
+        return f"; to start this file as a server write 'stdio:python {text}', or Client(Path({text!r}))"
+    if re.match(r"[\w.-]+:\d+", text):
+        return f"; for an HTTP server write http://{text}"
+    return ""
 
 
 def _url_beginnings() -> str:

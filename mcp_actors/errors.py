@@ -103,12 +103,15 @@ class MalformedMessage(RemoteProtocolError):
     Args:
         code: the JSON-RPC code to answer with, -32700 (no JSON) or -32600 (no message).
         id: the request id, if one could be read.
+
+    ``beginning`` has the first characters of what came, where they are known.
     """
 
     def __init__(self, message: str, *, code: int = PARSE_ERROR, id: int | str | None = None) -> None:
         super().__init__(message)
         self.code = code
         self.id = id
+        self.beginning = ""
 
 
 class Unavailable(RemoteProtocolError):
@@ -291,7 +294,7 @@ class CallTimeout(McpError):
     """A call took too long.
 
     ``clock`` is ``"idle"`` if neither an answer nor progress arrived for ``seconds``, and ``"cap"`` if the total time
-    reached ``seconds``.
+    reached ``seconds``. ``received`` has the beginnings of the first things that came instead of messages.
     """
 
     def __init__(self, method: str, clock: Literal["idle", "cap"], seconds: float) -> None:
@@ -300,6 +303,10 @@ class CallTimeout(McpError):
         self.method = method
         self.clock = clock
         self.seconds = seconds
+        self.received: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return super().__str__() + _what_came(self.received)
 
 
 class ConnectFailed(McpError):
@@ -319,15 +326,32 @@ class ConnectionLost(McpError):
     Args:
         exit_code: the exit code of the peer, if it was a child process of this one.
         stderr: the last lines that this child process wrote to its stderr.
+        received: the beginnings of the first things that came instead of messages.
     """
 
-    def __init__(self, message: str, *, exit_code: int | None = None, stderr: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        exit_code: int | None = None,
+        stderr: tuple[str, ...] = (),
+        received: tuple[str, ...] = (),
+    ) -> None:
         super().__init__(message)
         self.exit_code = exit_code
         self.stderr = stderr
+        self.received = received
+
+    def renewed(self) -> ConnectionLost:
+        """Returns an exception of its own that says the same: one that is raised twice mixes up two tracebacks."""
+        copy = ConnectionLost(
+            self.args[0], exit_code=self.exit_code, stderr=self.stderr, received=self.received
+        )
+        copy.__cause__ = self.__cause__
+        return copy
 
     def __str__(self) -> str:
-        text = super().__str__()
+        text = super().__str__() + _what_came(self.received)
         if self.stderr:
             text += "\nlast lines of its stderr:\n" + "\n".join(f"  {line}" for line in self.stderr)
         return text
@@ -356,6 +380,15 @@ class SubscriptionLost(McpError):
 
 class TransportNotFound(McpError):
     """No installed binding has that URL scheme. The message lists the installed ones."""
+
+
+def _what_came(received: tuple[str, ...]) -> str:
+    if not received:
+        return ""
+    return (
+        "\nwhat came was no JSON-RPC message (a program on stdio prints to stderr, never to stdout):\n"
+        + "\n".join(f"  {line}" for line in received)
+    )
 
 
 def invalid_params(message: str) -> RpcError:

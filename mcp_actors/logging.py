@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["log", "logger"]
+__all__ = ["log", "logger", "write_to_stderr"]
 
 # Levels that are written only by programs that have configured structlog.
 _QUIET = frozenset({"debug", "info"})
@@ -166,6 +166,11 @@ def _unconfigured() -> Any:
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
     )
+
+
+def write_to_stderr(line: str) -> None:
+    """Writes a line, given without its newline, to standard error in the way of the log: it never raises or blocks."""
+    _stderr.msg(line)
 
 
 def logger() -> Any:

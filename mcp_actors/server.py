@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import secrets
 import signal
+import threading
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any, TypeGuard
+from typing import Any
 
 import trio
 
@@ -18,6 +19,7 @@ from mcp_actors._actors.counters import SessionStatistics
 from mcp_actors._actors.event_bus import EventBus, EventBusStatistics
 from mcp_actors._actors.inbound_call import CallStatistics
 from mcp_actors._actors.limits import Limits
+from mcp_actors._argument_checks import require_trio
 from mcp_actors._eras.changes import EventKind
 from mcp_actors._eras.modern.request_state import StateSealer
 from mcp_actors._eras.server_negotiation import VERSIONS
@@ -29,6 +31,7 @@ from mcp_actors._server.frames import LineNamed
 from mcp_actors._server.registration import Registration
 from mcp_actors._server.runtime import ServerRuntime, ServerStatistics
 from mcp_actors._server.scope import ServerScope
+from mcp_actors._server.settings import check_settings
 from mcp_actors.abc import ServerTransport
 from mcp_actors.context import Context
 from mcp_actors.discovery import server_transport
@@ -94,7 +97,7 @@ class Server(Registration):
             others than whoever runs the server. A `ToolError` is always sent as it is.
 
     Raises:
-        TypeError: ``name`` is no string, or ``versions`` is one.
+        TypeError: An argument is of another kind, or ``lifespan`` makes no async context manager.
         ValueError: ``versions`` is empty or has an unknown version, ``state_key`` is too short, ``page_size`` is less
             than 1, ``ttl_ms`` is negative, ``cache_scope`` is neither of the two, or ``capabilities`` has an unknown
             name.
@@ -123,7 +126,16 @@ class Server(Registration):
         mask_errors: bool | None = None,
     ) -> None:
         with LineNamed():
-            _check_settings(name, versions, page_size, ttl_ms, cache_scope)
+            check_settings(
+                name=name,
+                limits=limits,
+                versions=versions,
+                state_key=state_key,
+                lifespan=lifespan,
+                page_size=page_size,
+                ttl_ms=ttl_ms,
+                cache_scope=cache_scope,
+            )
             self._sealer = StateSealer(state_key or secrets.token_bytes(32))
         self.name = name
         self.info = Implementation(
@@ -170,25 +182,34 @@ class Server(Registration):
         """Serves in a Trio loop of its own until every transport is done or SIGINT or SIGTERM arrives.
 
         At the signal the server stops as by `stop`; a second one cancels what is left at once. Both signals are caught
-        while this runs, and the garbage collector makes full passes rarely. A program that has a Trio loop uses
-        `serve`.
+        while this runs in the main thread; no other thread gets signals, so there only `stop`, or the end of every
+        transport, ends it. The garbage collector makes full passes rarely. A program that has a Trio loop uses `serve`.
 
         Args:
             targets: URLs or transports; by default ``"stdio:"``, one client on standard input and output.
             task_status: As in `serve`.
 
         Raises:
-            RuntimeError: This thread has a Trio loop already, or is not the main thread, which alone gets signals.
+            RuntimeError: This thread has a Trio loop already.
+            TypeError: A target is neither a URL nor a transport.
             TransportNotFound: There is no binding for a URL.
             ValueError: A URL or its options are malformed.
             OSError: A transport cannot listen: the port is taken, or the path may not be used.
         """
+        if trio.lowlevel.in_trio_run():
+            raise RuntimeError(
+                "server.run() starts a Trio loop, and one runs here: use 'await server.serve(...)'"
+            )
         with rare_full_passes():
             trio.run(self._run, targets or ("stdio:",), task_status)
 
     async def _run(
         self, targets: Sequence[str | ServerTransport], task_status: trio.TaskStatus[tuple[Any, ...]]
     ) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            # Python delivers signals to the main thread alone, whose owner decides about them.
+            await self.serve(*targets, task_status=task_status)
+            return
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             with one_error():
                 async with trio.open_nursery() as nursery:
@@ -221,10 +242,16 @@ class Server(Registration):
             TransportNotFound: There is no binding for a URL.
             ValueError: A URL or its options are malformed.
             OSError: A transport cannot listen: the port is taken, or the path may not be used.
+            TypeError: A target is neither a URL nor a transport.
+            RuntimeError: There is no Trio loop, under asyncio for example.
             LocalProtocolError: A transport object is served already.
             Exception: Whatever else a transport or the lifespan raises, alone and not in a group.
         """
+        require_trio("await server.serve(...)")
         transports = [server_transport(each) if isinstance(each, str) else each for each in targets]
+        for each in transports:
+            if not isinstance(each, ServerTransport):
+                raise TypeError(f"a server serves at URLs and transports, not at {each!r:.80}")
         await self._runtime.serve(transports, self._scope, task_status)
 
     def stop(self) -> None:
@@ -290,25 +317,3 @@ class Server(Registration):
     def tree(self) -> ServerStatistics:
         """Returns a snapshot of everything that runs: sessions, calls in flight with age and method, queue lengths."""
         return self._runtime.statistics()
-
-
-def _check_settings(
-    name: object, versions: Sequence[str], page_size: object, ttl_ms: object, cache_scope: object
-) -> None:
-    if not isinstance(name, str):
-        raise TypeError(f'{name!r} is no name: write Server("NAME")')
-    if isinstance(versions, str):
-        raise TypeError(f"versions={versions!r}: write a list, versions=[{versions!r}]")
-    unknown = set(versions) - set(VERSIONS)
-    if unknown or not versions:
-        raise ValueError(f"unknown protocol versions {sorted(unknown)}; known: {', '.join(VERSIONS)}")
-    if not _is_whole(page_size) or page_size < 1:
-        raise ValueError(f"page_size={page_size!r}: write how many entries a page has, 1 or more")
-    if not _is_whole(ttl_ms) or ttl_ms < 0:
-        raise ValueError(f"ttl_ms={ttl_ms!r}: write a number of milliseconds, or 0 to promise nothing")
-    if cache_scope not in ("private", "public"):
-        raise ValueError(f'cache_scope={cache_scope!r}: write "private" or "public"')
-
-
-def _is_whole(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)

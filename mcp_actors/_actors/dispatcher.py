@@ -213,6 +213,8 @@ class Dispatcher:
         log.debug("malformed message", session=self.name, error=str(error))
         if self.rules.answers_malformed:
             self._post(refusal_frame(error.id, error.code, str(error)), outlet)
+        else:
+            self.outbound.came_instead(error.beginning, self.name)
 
     def refuse(self, id: RequestId | None, error: RpcError, outlet: Outlet) -> None:
         """Answers what cannot be served with an error."""
@@ -354,8 +356,6 @@ class Dispatcher:
     def end(self, broken: BaseException | None) -> None:
         """No more messages come: requests of ours fail. Legal any number of times."""
         if self.carrier is not None:
-            if broken is not None:
-                _forget_frames(broken)
             self.outbound.end(broken)
             if self.limiters.memory is not None:
                 self.limiters.memory.forget()
@@ -375,10 +375,3 @@ class Dispatcher:
             counters=attrs.evolve(self.counters),
             kept_bytes=memory.kept if memory is not None else 0,
         )
-
-
-def _forget_frames(error: BaseException | None) -> None:
-    """Drops tracebacks, whose frames would keep the last messages for as long as the exception is kept."""
-    while error is not None:
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__

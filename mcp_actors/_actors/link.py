@@ -27,6 +27,8 @@ MAX_BURST_BYTES = 256 * 1024
 MAX_BURST_FRAMES = 64
 # Messages of a burst that are looked at before the writer has its turn: peers work side by side, not in turns.
 MESSAGES_IN_A_TURN = 16
+# Characters that are told of what came instead of a message: a line for a person.
+BEGINNING = 200
 
 Received = JsonRpcMessage | NoAnswer | MalformedMessage | list[JsonRpcMessage | MalformedMessage]
 
@@ -321,6 +323,7 @@ class Link:
         try:
             return decode(frame.data) if frame.about is None else _about(frame)
         except MalformedMessage as error:
+            error.beginning = _beginning(frame.data)
             return error
 
     def statistics(self) -> LinkStatistics:
@@ -335,6 +338,11 @@ class Link:
             bytes_in=self._bytes_in,
             bytes_out=self._bytes_out,
         )
+
+
+def _beginning(data: bytes) -> str:
+    text = data[: 4 * BEGINNING].decode("utf-8", "replace")
+    return text if len(text) <= BEGINNING and len(data) <= 4 * BEGINNING else f"{text[:BEGINNING]} …"
 
 
 def _about(frame: Frame) -> Received:

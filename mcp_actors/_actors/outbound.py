@@ -23,9 +23,13 @@ from mcp_actors.errors import (
     RpcError,
     SessionExpired,
 )
+from mcp_actors.logging import log
 from mcp_actors.supervision import TaskKind
 
 __all__ = ["OutboundCalls"]
+
+# How much of what came instead of messages is remembered: enough to recognize a banner or a stray print.
+MAX_REMEMBERED = 3
 
 
 class CallCarrier(Protocol):
@@ -53,6 +57,8 @@ class OutboundCalls:
         self._limits = limits
         self._last_id = 0
         self._lost: ConnectionLost | SessionExpired | None = None
+        self.received: tuple[str, ...] = ()
+        """The beginnings of the first things that came and were no messages, for whoever waits in vain."""
 
     def __repr__(self) -> str:
         return f"<OutboundCalls {'open' if self._lost is None else 'ended'} pending={len(self.pending)}>"
@@ -116,6 +122,8 @@ class OutboundCalls:
         except BaseException as error:
             # For an answer it was said when that arrived, before reports of progress that its caller has to see first.
             carrier.request_ended(id)
+            if isinstance(error, CallTimeout):
+                error.received = self.received
             if pending.sent and options.cancellable and self._lost is None and not pending.answered:
                 self._take_back(id, isinstance(error, CallTimeout), outlet, about)
             raise
@@ -146,6 +154,12 @@ class OutboundCalls:
         if waiting.cancelled_caught:
             pending.expire()
         return not waiting.cancelled_caught
+
+    def came_instead(self, beginning: str, session: str) -> None:
+        """Remembers, and tells the log of, the first things that came and were no messages."""
+        if beginning and len(self.received) < MAX_REMEMBERED:
+            self.received += (beginning,)
+            log.warning("the server sent what is no message", session=session, text=beginning)
 
     def answered(self, answer: JsonRpcResult | JsonRpcError) -> bool:
         """Wakes whoever waits for this answer; false if nobody does."""
@@ -194,6 +208,7 @@ class OutboundCalls:
         """There will be no more answers: every call raises why."""
         if self._carrier is None:
             return
+        _forget_frames(broken)
         self._lost = self._carrier.connection_lost(broken)
         self._carrier = None
         self.clock.end()
@@ -202,11 +217,9 @@ class OutboundCalls:
 
 
 def _renewed(lost: ConnectionLost | SessionExpired) -> ConnectionLost | SessionExpired:
-    copy: ConnectionLost | SessionExpired
-    if isinstance(lost, SessionExpired):
-        copy = SessionExpired(*lost.args, never_run=lost.never_run)
-    else:
-        copy = ConnectionLost(*lost.args, exit_code=lost.exit_code, stderr=lost.stderr)
+    if isinstance(lost, ConnectionLost):
+        return lost.renewed()
+    copy = SessionExpired(*lost.args, never_run=lost.never_run)
     copy.__cause__ = lost.__cause__
     return copy
 
@@ -222,3 +235,10 @@ def _result_of(answer: JsonRpcResult | JsonRpcError) -> dict[str, Any]:
     if not isinstance(result, dict):
         raise RemoteProtocolError("the peer answered with a result that is no object")
     return result
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """Drops tracebacks, whose frames would keep the last messages for as long as the exception is kept."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__

@@ -59,6 +59,8 @@ class OutboundCallStatistics:
     """Seconds since it was made."""
     progress_waiting: int
     """Progress reports that the callback has not seen yet."""
+    remaining: float
+    """Seconds until it fails if nothing comes; `math.inf` without a limit."""
 
 
 class OutboundCall:
@@ -167,5 +169,7 @@ class OutboundCall:
 
     def statistics(self) -> OutboundCallStatistics:
         """Returns a snapshot of the call."""
-        age = trio.current_time() - self.deadline.started
-        return OutboundCallStatistics(self.id, self.method, age, len(self._progress or ()))
+        now, deadline = trio.current_time(), self.deadline
+        return OutboundCallStatistics(
+            self.id, self.method, now - deadline.started, len(self._progress or ()), deadline.at - now
+        )

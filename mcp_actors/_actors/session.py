@@ -211,9 +211,13 @@ class Session:
         text = f"the connection to {channel.peer} " + (f"broke: {broken}" if broken else "ended")
         if code is not None:
             text += f"; it exited with code {code}"
+            if code == 0 and self.link.statistics().frames_in == self.dispatcher.counters.malformed:
+                text += " before it sent a message: a program that serves has to call server.run() at its end"
         if broken is None and report.get("close_reason"):
             text += f": {report['close_reason']}"
-        lost = ConnectionLost(text, exit_code=code, stderr=tuple(report.get("stderr", ())))
+        lost = ConnectionLost(
+            text, exit_code=code, stderr=tuple(report.get("stderr", ())), received=self.outbound.received
+        )
         lost.__cause__ = broken
         return lost
 

@@ -60,6 +60,8 @@ class Connectivity:
         """Is told once of each connection that is lost, but not of one that the user closes."""
         self.loss: McpError | None = None
         """Why there is no session, once one was lost."""
+        self.attempted: Session | None = None
+        """The session whose handshake is being performed."""
         self._session: Session | None = None
         self._negotiated: Negotiated | None = None
         self._changed = trio.lowlevel.ParkingLot()
@@ -87,12 +89,14 @@ class Connectivity:
     def connected(self, session: Session, negotiated: Negotiated) -> None:
         """Takes a session whose handshake has succeeded."""
         self._session, self._negotiated = session, negotiated
+        self.attempted = None
         if not self.is_closing:
             self.move(ClientEvent.CONNECTED)
 
     def disconnected(self, loss: McpError | None) -> None:
         """Takes note that the session, or the attempt to make one, has ended."""
         had_session, self._session = self._session is not None, None
+        self.attempted = None
         self.loss = loss
         if had_session and not self.is_closing and isinstance(loss, ConnectionLost | SessionExpired):
             self.on_lost(loss)
@@ -169,7 +173,5 @@ class Connectivity:
         if isinstance(loss, SessionExpired):
             return SessionExpired(*loss.args)
         if isinstance(loss, ConnectionLost):
-            lost = ConnectionLost(loss.args[0], exit_code=loss.exit_code, stderr=loss.stderr)
-            lost.__cause__ = loss.__cause__
-            return lost
+            return loss.renewed()
         return ConnectionLost(_NOT_CONNECTED)

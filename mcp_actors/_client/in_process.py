@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from mcp_actors._client.options import InProcessServer, Target
+from mcp_actors._client.options import Connectable, InProcessServer
 from mcp_actors._exception_groups import sole_cause
 from mcp_actors.abc import ClientTransport, ServerHandler, ServerTransport
 from mcp_actors.discovery import client_transport
@@ -21,7 +21,7 @@ CLOSE_TIMEOUT = 10.0
 
 
 @asynccontextmanager
-async def transport_to(target: Target, nursery: trio.Nursery) -> AsyncIterator[ClientTransport]:
+async def transport_to(target: Connectable, nursery: trio.Nursery) -> AsyncIterator[ClientTransport]:
     """Yields the transport to ``target``; a `Server` is served in ``nursery`` for the length of the block.
 
     The server then ends by itself and is not cancelled, so its lifespan ends in order; it has `CLOSE_TIMEOUT` seconds.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import attrs
@@ -10,9 +11,11 @@ import trio
 
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import CallOptions
+from mcp_actors._argument_checks import callable_or_none, instance_of, positive_number, require
 from mcp_actors.abc import ClientTransport, ServerTransport
 from mcp_actors.errors import ConnectionLost, SessionExpired
 from mcp_actors.types import (
+    LOGGING_LEVELS,
     ClientCapabilities,
     CreateMessageParams,
     CreateMessageResult,
@@ -28,6 +31,7 @@ from mcp_actors.types import (
 __all__ = [
     "ChangeHandler",
     "ClientOptions",
+    "Connectable",
     "ElicitationHandler",
     "InProcessServer",
     "LogHandler",
@@ -66,8 +70,31 @@ class InProcessServer(Protocol):
     ) -> None: ...
 
 
-Target = InProcessServer | str | ClientTransport
-"""What a client connects to: a `Server` in this process, a URL, or a transport."""
+Connectable = InProcessServer | str | ClientTransport
+"""A `Server` in this process, a URL, or a transport."""
+Target = Connectable | Sequence[str] | Path
+"""What a client connects to: one of these, or the command or the file of a server that is started as a child."""
+
+_CHECKS = {
+    "timeout": positive_number("a number of seconds above 0 (math.inf switches it off)"),
+    "cap": positive_number("a number of seconds above 0 (math.inf switches it off)"),
+    "probe_timeout": positive_number("a number of seconds above 0"),
+    "max_rounds": instance_of(int, "a whole number"),
+    "info": instance_of(Implementation, "an Implementation(name, version)"),
+    "limits": instance_of(Limits, "a Limits object"),
+    "sampling": callable_or_none("an async function that takes CreateMessageParams"),
+    "elicitation": callable_or_none("an async function that takes the question"),
+    "on_log": callable_or_none("a function on_log(level, data, logger)"),
+    "on_change": callable_or_none("a function on_change(kind, uri)"),
+    "roots": (
+        lambda roots: roots is None or callable(roots) or isinstance(roots, list | tuple),
+        "a list of roots or an async function that returns one",
+    ),
+    "log_level": (
+        lambda level: level is None or level in LOGGING_LEVELS,
+        f"one of {', '.join(LOGGING_LEVELS)}",
+    ),
+}
 
 
 @attrs.frozen(kw_only=True)
@@ -77,7 +104,7 @@ class ClientOptions:
     It has more than twelve attributes because it is the list of a client's options, and nothing else.
     """
 
-    target: Target
+    target: Connectable
     versions: tuple[str, ...]
     """The protocol versions that may be spoken, oldest first."""
     info: Implementation
@@ -99,3 +126,7 @@ class ClientOptions:
     restart: bool = False
     prior_discover: DiscoverResult | None = None
     limits: Limits
+
+    def __attrs_post_init__(self) -> None:
+        given = {name: getattr(self, name) for name in _CHECKS if hasattr(self, name)}
+        require(_CHECKS, {**given, "timeout": self.call.idle, "cap": self.call.cap})

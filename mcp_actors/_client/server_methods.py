@@ -104,6 +104,7 @@ class ServerMethods:
             state: The state of that `InputRequired`.
 
         Raises:
+            TypeError: ``arguments`` is no mapping, or a value in it is none of JSON.
             LocalProtocolError: The server did not declare tools, or the client is not connected.
             RpcError: The server answered with an error.
             RemoteProtocolError: The answer cannot be understood.
@@ -115,6 +116,11 @@ class ServerMethods:
         """
         params: dict[str, Any] = {"name": name}
         if arguments is not None:
+            if not isinstance(arguments, Mapping):
+                raise TypeError(
+                    f'the arguments of a tool are a dict of their names: call_tool({name!r}, {{"city": "Berlin"}}), '
+                    f"not a {type(arguments).__name__}"
+                )
             params["arguments"] = dict(arguments)
         requests = self._requests
         options = call_options(self._long_call, timeout, cap, on_progress, meta)

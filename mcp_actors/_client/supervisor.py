@@ -226,6 +226,7 @@ class Supervisor:
                 session, negotiation = self._new_session(channel)
                 await start_and_wait(nursery, CLIENT_CONNECTION, session.run, about=session.dispatcher.name)
                 is_first = not self._connectivity.has_met_server
+                self._connectivity.attempted = session
                 try:
                     if self._prior is not None:
                         prior, self._prior = self._prior, None

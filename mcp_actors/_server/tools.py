@@ -10,6 +10,7 @@ import attrs
 import trio
 
 from mcp_actors._actors.responses import InvalidResult
+from mcp_actors._argument_checks import did_you_mean
 from mcp_actors._eras.modern.annotations import MirroredParam, annotated_params
 from mcp_actors._schema.signature import InvalidArguments, Signature, read_signature
 from mcp_actors._schema.validate import Validator, compile_schema
@@ -137,7 +138,7 @@ class Tools(Registry[_ToolEntry]):
             raise invalid_params("'name' must be a string")
         entry = self.by_key.get(name)
         if entry is None:
-            raise invalid_params(f"unknown tool: {name}")
+            raise invalid_params(f"unknown tool: {name}{did_you_mean(name, self.by_key)}")
         arguments = params.get("arguments")
         if type(arguments) is not dict:
             if arguments is not None:

@@ -157,7 +157,25 @@ def encode_failure(id: RequestId | None, code: int, message: str, data: Any = No
 
 
 def encode_request(id: RequestId, method: str, params: Any) -> bytes:
-    return _encode(_RequestOut("2.0", id, method, params))
+    try:
+        return _encode(_RequestOut("2.0", id, method, params))
+    except TypeError as error:
+        raise TypeError(_where_not_json(method, params) or str(error)) from None
+
+
+def _where_not_json(place: str, value: Any) -> str:
+    """Names the first value inside of ``value`` that JSON does not have; nothing if there is none."""
+    if isinstance(value, dict):
+        inside = [(f"{place}.{key}", each) for key, each in value.items()]
+    elif isinstance(value, list | tuple):
+        inside = [(f"{place}[{index}]", each) for index, each in enumerate(value)]
+    else:
+        try:
+            encode_value(value)
+        except TypeError:
+            return f"{place} is a {type(value).__name__}, which JSON does not have"
+        return ""
+    return next((found for found in (_where_not_json(*each) for each in inside) if found), "")
 
 
 def encode_notification(method: str, params: Any = None) -> bytes:

@@ -8,7 +8,9 @@ from typing import Any
 
 import click
 
-__all__ = ["text_arguments", "tool_arguments"]
+from mcp_actors.cli.schema_text import value_of
+
+__all__ = ["fitted", "may_need_schema", "text_arguments", "tool_arguments"]
 
 
 def tool_arguments(words: Sequence[str]) -> dict[str, Any]:
@@ -26,6 +28,28 @@ def tool_arguments(words: Sequence[str]) -> dict[str, Any]:
             value = _json(key, text)
         _put(arguments, key, value, word)
     return arguments
+
+
+def may_need_schema(words: Sequence[str]) -> bool:
+    """Whether the text of one of the words reads as a number, true, false, null, a list or an object."""
+    return any(_reads_as_json(word.partition("=")[2]) for word in words if _is_text(word))
+
+
+def fitted(arguments: dict[str, Any], words: Sequence[str], schema: Any) -> dict[str, Any]:
+    """Makes of each ``a=1`` what the schema of the tool demands there; ``a:=1`` stays what it is."""
+    texts = {word.partition("=")[0] for word in words if _is_text(word)}
+    return {key: value_of(value, key, schema) if key in texts else value for key, value in arguments.items()}
+
+
+def _is_text(word: str) -> bool:
+    return not word.partition("=")[0].endswith(":")
+
+
+def _reads_as_json(text: str) -> bool:
+    try:
+        return not isinstance(json.loads(text), str)
+    except ValueError:
+        return False
 
 
 def text_arguments(words: Sequence[str]) -> dict[str, str]:

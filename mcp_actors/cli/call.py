@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import difflib
 from typing import Any
 
 import click
 
 from mcp_actors import Client, types
-from mcp_actors.cli.arguments import tool_arguments
-from mcp_actors.cli.client_session import client_options, run_with_client
+from mcp_actors.cli.arguments import fitted, may_need_schema, tool_arguments
+from mcp_actors.cli.client_session import ConnectionOptions, client_options, run_with_client
 from mcp_actors.cli.elicitation import TerminalElicitation
-from mcp_actors.cli.failures import EXIT_FAILED, reported, traceback_option
+from mcp_actors.cli.failures import EXIT_FAILED, CommandFailure, reported, traceback_option
 from mcp_actors.cli.output import blocks_text, echo_json, echo_text, plain
 from mcp_actors.cli.progress import CallView
+from mcp_actors.errors import McpError, RpcError
 
 __all__ = ["command"]
 
@@ -23,47 +24,71 @@ __all__ = ["command"]
 @click.argument("tool")
 @click.argument("arguments", nargs=-1, metavar="[KEY=TEXT | KEY:=JSON]...")
 @click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout.")
-@click.option(
-    "--timeout", type=float, default=30.0, show_default=True, help="Seconds without answer or progress."
-)
-@click.option("--cap", type=float, default=300.0, show_default=True, help="Seconds in all, progress or not.")
 @traceback_option
 def command(
-    url: str,
-    era: str,
-    tool: str,
-    arguments: tuple[str, ...],
-    as_json: bool,
-    timeout: float,
-    cap: float,
-    show_traceback: bool,
+    connection: ConnectionOptions, tool: str, arguments: tuple[str, ...], as_json: bool, show_traceback: bool
 ) -> None:
     """Call a tool and print its result.
 
-    KEY=TEXT passes text, KEY:=JSON anything else: city=Berlin days:=3 exact:=true. "inf" switches a clock off.
+    KEY=TEXT passes what the tool wants there, as the tool itself says: text, and a number, true, false, null, a list or
+    an object where it wants that. KEY:=JSON passes JSON whatever the tool says. "inf" switches a clock off.
 
-    Progress and the server's log lines are shown on stderr. Ctrl-C cancels the call, at the server as well, and
-    exits with 130. If the server asks something, it is asked here if there is a terminal and declined if not. A tool
-    that reports an error prints it on stderr and exits with 1.
+    Progress, the server's log lines and what it writes to its stderr are shown on stderr. Ctrl-C cancels the call, at
+    the server as well, and exits with 130. If the server asks something, it is asked here if there is a terminal and
+    declined if not. A tool that reports an error prints it on stderr and exits with 1.
 
     \b
-    mcp-actors call 'stdio:python weather.py' forecast city=Berlin days:=3
+    mcp-actors call 'stdio:python weather.py' forecast city=Berlin days=3
     """
     values = tool_arguments(arguments)
     view = CallView(tool)
 
     async def work(client: Client) -> types.CallToolResult:
         with view.shown():
-            return await client.call_tool(tool, values, on_progress=view.progress)
+            given = values
+            if may_need_schema(arguments):
+                listed = await _listed(client, tool)
+                given = fitted(values, arguments, listed.get(tool))
+            try:
+                result = await client.call_tool(tool, given, on_progress=view.progress)
+            except RpcError:
+                await _require_listed(client, tool)
+                raise
+            if result.is_error:
+                await _require_listed(client, tool)
+            return result
 
     with reported(show_traceback):
         result = run_with_client(
-            url, era, work, on_log=view.log, elicitation=TerminalElicitation(view), timeout=timeout, cap=cap
+            connection, work, view, on_log=view.log, elicitation=TerminalElicitation(view)
         )
     _show(result, as_json)
     if result.is_error:
-        _hint(arguments, values, blocks_text(result.content))
         raise click.exceptions.Exit(EXIT_FAILED)
+
+
+async def _listed(client: Client, tool: str) -> dict[str, Any]:
+    """The input schemas of the server's tools by name, up to that of ``tool``; none if they cannot be listed."""
+    schemas: dict[str, Any] = {}
+    try:
+        async for each in client.tools():
+            schemas[each.name] = each.input_schema
+            if each.name == tool:
+                break
+    except McpError:
+        # The call itself tells what is wrong with the server.
+        return {}
+    return schemas
+
+
+async def _require_listed(client: Client, tool: str) -> None:
+    """Raises `CommandFailure` if the server has tools, and this is none of them."""
+    names = sorted(await _listed(client, tool))
+    if names and tool not in names:
+        close = difflib.get_close_matches(tool, names, n=1)
+        meant = f"; did you mean {close[0]!r}?" if close else ""
+        shown = ", ".join(names[:10]) + (", … (mcp-actors list shows all)" if len(names) > 10 else "")
+        raise CommandFailure(f"the server has no tool {tool!r}{meant}\nits tools: {shown}")
 
 
 def _show(result: types.CallToolResult, as_json: bool) -> None:
@@ -73,18 +98,3 @@ def _show(result: types.CallToolResult, as_json: bool) -> None:
         echo_text(blocks_text(result.content), err=bool(result.is_error))
     elif result.structured_content is not types.UNSET:
         echo_json(plain(result.structured_content))
-
-
-def _hint(words: tuple[str, ...], values: dict[str, Any], complaint: str) -> None:
-    """Text where a number was wanted is the mistake that everybody makes once."""
-    for key, text in values.items():
-        if f"{key}={text}" in words and key in complaint and _is_json(text):
-            click.secho(f"hint: {key}={text} passes text, {key}:={text} passes JSON", err=True, dim=True)
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True

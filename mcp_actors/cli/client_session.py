@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import math
+import os
+import shlex
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import attrs
@@ -11,12 +15,21 @@ import click
 import trio
 
 from mcp_actors import Client
+from mcp_actors.abc import ClientTransport
 from mcp_actors.cli.failures import EXIT_INTERRUPTED, CommandFailure, WrongUsage
+from mcp_actors.cli.output import safe
+from mcp_actors.cli.progress import CallView
+from mcp_actors.client import OutboundCallStatistics
+from mcp_actors.discovery import client_transport
+from mcp_actors.errors import McpError
 
-__all__ = ["Interrupted", "client_options", "run_with_client"]
+__all__ = ["ConnectionOptions", "Interrupted", "client_options", "run_with_client"]
 
 _T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+# Seconds after which a person is told what is being waited for.
+PATIENCE = 2.0
 
 
 class Interrupted(CommandFailure):
@@ -28,44 +41,81 @@ class Interrupted(CommandFailure):
         super().__init__("cancelled; the server was told" if connected else "interrupted while connecting")
 
 
-def client_options(function: _F) -> _F:
-    """Adds ``URL`` and ``--era`` to a command that talks to a server."""
-    function = click.option(
-        "--era",
-        default="auto",
-        show_default=True,
-        metavar="ERA",
-        help="auto, legacy, modern, or a revision to insist on.",
-    )(function)
-    return click.argument("url", callback=_checked_url)(function)
+@attrs.frozen
+class ConnectionOptions:
+    """The server that a command talks to and how long it waits: the words that `client_options` adds to it."""
+
+    url: str
+    era: str
+    timeout: float
+    cap: float
+
+
+def client_options(function: _F) -> Callable[..., Any]:
+    """Adds ``URL``, ``--era``, ``--timeout`` and ``--cap`` to a command, which gets them as ``connection``."""
+
+    @functools.wraps(function)
+    def with_connection(url: str, era: str, timeout: float, cap: float, **words: Any) -> Any:
+        return function(connection=ConnectionOptions(url, era, timeout, cap), **words)
+
+    command: Callable[..., Any] = with_connection
+    for option in (
+        click.option(
+            "--cap",
+            type=float,
+            default=300.0,
+            show_default=True,
+            help="Seconds for a call in all, progress or not.",
+        ),
+        click.option(
+            "--timeout",
+            type=float,
+            default=30.0,
+            show_default=True,
+            help="Seconds without answer or progress.",
+        ),
+        click.option(
+            "--era",
+            default="auto",
+            show_default=True,
+            metavar="ERA",
+            help="auto, legacy, modern, or a revision to insist on.",
+        ),
+        click.argument("url", callback=_checked_url),
+    ):
+        command = option(command)
+    return command
 
 
 def _checked_url(_ctx: click.Context, _parameter: click.Parameter, url: str) -> str:
+    if url == "stdio:":
+        raise click.UsageError("stdio: needs the command that starts the server: 'stdio:python server.py'")
     if ":" not in url:
-        raise click.UsageError(
-            f"{url!r} is no URL: write 'stdio:COMMAND ARG...' as one word, or scheme://..."
-        )
+        meant = f"'stdio:python {url}'" if url.endswith(".py") else "'stdio:COMMAND ARG...'"
+        raise click.UsageError(f"{url!r} is no URL: write {meant} as one word, or scheme://...")
     return url
 
 
-def run_with_client(url: str, era: str, work: Callable[[Client], Awaitable[_T]], **options: Any) -> _T:
+def run_with_client(
+    connection: ConnectionOptions, work: Callable[[Client], Awaitable[_T]], view: CallView, **options: Any
+) -> _T:
     """Connects, awaits ``work(client)``, closes and returns the result.
 
     The first Ctrl-C cancels ``work``, so that the server is told of a cancelled call, and closes in order. A second one
     cancels the closing too.
 
     Args:
-        url: the server.
-        era: what to speak, as for `~mcp_actors.Client`.
-        work: what to do with the client.
-        options: those of `~mcp_actors.Client`.
+        connection: The server, and how to talk to it.
+        work: What to do with the client.
+        view: Shows what the server writes to its stderr, and what is being waited for.
+        options: Further ones of `~mcp_actors.Client`.
 
     Raises:
         Interrupted: Ctrl-C or SIGTERM came before there was a result.
-        WrongUsage: the era or the URL does not exist.
-        McpError: what connecting or ``work`` raised.
+        WrongUsage: The era or the URL does not exist, or a number of seconds is none.
+        McpError: What connecting or ``work`` raised.
     """
-    return trio.run(_run_with_client, url, era, work, options)
+    return trio.run(_run_with_client, connection, work, view, options)
 
 
 @attrs.define(eq=False)
@@ -84,7 +134,10 @@ class _Interrupt:
 
 
 async def _run_with_client(
-    url: str, era: str, work: Callable[[Client], Awaitable[_T]], options: dict[str, Any]
+    connection: ConnectionOptions,
+    work: Callable[[Client], Awaitable[_T]],
+    view: CallView,
+    options: dict[str, Any],
 ) -> _T:
     failure: Exception | None = None
     answers: list[_T] = []
@@ -93,13 +146,18 @@ async def _run_with_client(
             interrupt = _Interrupt(nursery.cancel_scope)
             nursery.start_soon(interrupt.watch, signals)
             try:
-                async with _client(url, era, options) as client:
+                unconnected = _client(connection, view, options)
+                nursery.start_soon(_say_what_is_waited_for, unconnected, view)
+                async with unconnected as client:
                     interrupt.connected = True
+                    if client.server_info is not None:
+                        view.server = client.server_info.name
                     with interrupt.work:
                         answers.append(await work(client))
             except Exception as error:  # kept, because the nursery would wrap it in a group
                 failure = error
             nursery.cancel_scope.cancel()
+    view.waits_for("")
     if answers and not failure:
         return answers[0]
     if interrupt.happened:
@@ -108,8 +166,51 @@ async def _run_with_client(
     raise failure
 
 
-def _client(url: str, era: str, options: dict[str, Any]) -> Client:
+def _client(connection: ConnectionOptions, view: CallView, options: dict[str, Any]) -> Client:
     try:
-        return Client(url, era=era, **options)
-    except ValueError as error:  # an era that does not exist
+        return Client(
+            _target(connection.url, view),
+            era=connection.era,
+            timeout=connection.timeout,
+            cap=connection.cap,
+            **options,
+        )
+    except (ValueError, TypeError, McpError) as error:  # a URL, an era or a time that does not exist
         raise WrongUsage(str(error)) from error
+
+
+def _target(url: str, view: CallView) -> str | ClientTransport:
+    """A child's stderr goes to the view; what else a URL stands for needs nothing of it."""
+    scheme, _, rest = url.partition(":")
+    view.server = safe(url)
+    if scheme.lower() != "stdio":
+        return url
+    transport = client_transport(url, stderr=view.server_line)
+    view.server = os.path.basename(shlex.split(rest)[0])
+    return transport
+
+
+async def _say_what_is_waited_for(client: Client, view: CallView) -> None:
+    """Says it after `PATIENCE` seconds of waiting for one thing, and again every second."""
+    since = trio.current_time()
+    doing = "connecting to"
+    while True:
+        await trio.sleep(PATIENCE / 2)
+        try:
+            pending = client.tree().pending
+        except McpError:
+            waited = trio.current_time() - since
+            view.waits_for(
+                f"{doing} {view.server} for {waited:.0f} s; Ctrl-C stops" if waited >= PATIENCE else ""
+            )
+            continue
+        since, doing = trio.current_time(), "ending the connection to"
+        view.waits_for(_waited_for(pending, view.server))
+
+
+def _waited_for(pending: Sequence[OutboundCallStatistics], server: str) -> str:
+    if not pending or pending[0].age < PATIENCE:
+        return ""
+    longest = pending[0]
+    left = "" if math.isinf(longest.remaining) else f", {longest.remaining:.0f} s left"
+    return f"waiting for {longest.method} from {server}{left}; Ctrl-C stops"

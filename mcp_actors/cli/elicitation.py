@@ -52,27 +52,42 @@ class TerminalElicitation:
             click.echo(f"  open this yourself if you trust it: {safe(params.url)}", err=True)
             agreed = await _line("  do you agree? [y/N] ")
             return types.ElicitResult(action="accept" if agreed.lower() in ("y", "yes") else "decline")
-        wanted = await _line("  answer? [Y/n, n declines] ")
-        if wanted.lower() in ("n", "no"):
-            return types.ElicitResult(action="decline")
         schema: Any = params.requested_schema
-        return types.ElicitResult(
-            action="accept", content=await _form(schema if isinstance(schema, dict) else {})
-        )
+        schema = schema if isinstance(schema, dict) else {}
+        while True:
+            wanted = await _line("  answer? [Y/n, n declines] ")
+            if wanted.lower() in ("n", "no"):
+                return types.ElicitResult(action="decline")
+            try:
+                begun = {} if wanted.lower() in ("", "y", "yes") else _first_answer(schema, wanted)
+            except ValueError as error:
+                click.secho(f"    {error}", err=True, fg="red")
+                continue
+            return types.ElicitResult(action="accept", content=await _form(schema, begun))
 
 
-async def _form(schema: dict[str, Any]) -> dict[str, Any]:
-    content: dict[str, Any] = {}
+def _first_answer(schema: dict[str, Any], text: str) -> dict[str, Any]:
+    """Takes what was typed where only yes or no was asked for as the answer to the first field.
+
+    Raises:
+        ValueError: there is no field, or the text is no value of it; the text says what to write.
+    """
+    for name, field in (schema.get("properties") or {}).items():
+        return {name: answer_field(field if isinstance(field, dict) else {}, text)}
+    raise ValueError("write y to agree or n to decline")
+
+
+async def _form(schema: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
+    """Asks for the fields that are not in ``content`` yet."""
     required = schema.get("required") or []
     for name, field in (schema.get("properties") or {}).items():
         field = field if isinstance(field, dict) else {}
-        while True:
+        while name not in content:
             text = await _line(f"  {_label(name, field, name in required)}: ")
             if not text and (name not in required or "default" in field):
                 break  # the client fills the schema's defaults in
             try:
                 content[name] = answer_field(field, text)
-                break
             except ValueError as error:
                 click.secho(f"    {error}", err=True, fg="red")
     return content

@@ -9,7 +9,8 @@ from typing import IO, Any, TypeVar
 
 import click
 
-from mcp_actors.errors import CallTimeout, McpError, RpcError
+from mcp_actors.cli.output import safe
+from mcp_actors.errors import CallTimeout, ConnectionLost, McpError, RpcError
 
 __all__ = [
     "EXIT_FAILED",
@@ -18,6 +19,7 @@ __all__ = [
     "CommandFailure",
     "WrongUsage",
     "reported",
+    "sentence",
     "traceback_option",
 ]
 
@@ -34,7 +36,8 @@ class CommandFailure(click.ClickException):
     exit_code = EXIT_FAILED
 
     def show(self, file: IO[Any] | None = None) -> None:
-        first, *rest = self.message.splitlines() or [""]
+        # A part of it may come from the server, and goes to a terminal.
+        first, *rest = map(safe, self.message.splitlines() or [""])
         click.echo(f"{click.style('mcp-actors:', fg='red', bold=True)} {first}", file=file, err=True)
         for line in rest:
             click.secho(line, file=file, err=True, dim=True)
@@ -65,14 +68,21 @@ def reported(show_traceback: bool) -> Iterator[None]:
     except Exception as error:
         if show_traceback:
             traceback.print_exc()
-        raise CommandFailure(_sentence(error)) from error
+        raise CommandFailure(sentence(error)) from error
 
 
-def _sentence(error: Exception) -> str:
+def sentence(error: Exception) -> str:
+    """Returns what a person is told about ``error``: a line, and below it what the server sent or wrote."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]  # out of the nurseries of the demo
     if isinstance(error, CallTimeout):
-        return f"{error} (--timeout and --cap set the clocks)"
+        option = "--timeout" if error.clock == "idle" else "--cap"
+        first, *rest = str(error).splitlines()
+        return "\n".join([f"{first} ({option} sets it)", *rest])
+    if isinstance(error, ConnectionLost):
+        # What it wrote to stderr was shown when it came.
+        error.stderr = ()
+        return str(error)
     if isinstance(error, RpcError):
         return f"the server answered: {error}"
     if isinstance(error, McpError):

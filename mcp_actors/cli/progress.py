@@ -1,8 +1,9 @@
-"""The output while a call runs, all of it on stderr: a progress bar on a terminal, and the server's log lines."""
+"""Shows on stderr while a command waits: a progress bar on a terminal, and what the server logs and prints."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,19 +19,26 @@ _COLOURS = {"debug": "bright_black", "info": "blue", "notice": "cyan", "warning"
 
 
 class CallView:
-    """Use it round one call; give `progress` and `log` to the client.
+    """Use it for one connection; give `progress`, `log` and `server_line` to the client and its transport.
 
-    Without a terminal there is no bar, only the log lines: a file full of progress reports helps nobody.
+    Without a terminal there is no bar and no line that says what is waited for: a file full of them helps nobody.
+
+    Args:
+        title: What the bar is called.
+        server: What the server is called, in front of what it writes to its stderr, until its own name is known.
     """
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str = "", server: str = "server") -> None:
         self._title = safe(title)
+        self.server = server
         self._bar: Any = None
         self._task: Any = None
+        self._waiting = ""
 
     @contextmanager
     def shown(self) -> Iterator[CallView]:
         """The bar is there inside the block and gone after it."""
+        self.waits_for("")
         if not sys.stderr.isatty():
             yield self
             return
@@ -61,13 +69,33 @@ class CallView:
         """The client's ``on_log``."""
         text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, default=str)
         line = safe(f"{logger}: {text}" if logger else text)
+        colour = _COLOURS.get(level, "red")
+        self._print(click.style(f"{level:>9}", fg=colour) + f" {line}")
+
+    def server_line(self, line: str) -> None:
+        """Takes a line that the server wrote to its stderr."""
+        self._print(click.style(f"[{safe(self.server)}] {safe(line)}", dim=True))
+
+    def waits_for(self, text: str) -> None:
+        """Says in a line that is overwritten by the next one what is being waited for; an empty text removes it."""
+        if self._bar is None and sys.stderr.isatty():
+            width = shutil.get_terminal_size().columns - 1
+            text = safe(text)[:width]
+            if text or self._waiting:
+                # Spaces instead of a control sequence: they work on every terminal, without colours too.
+                click.echo(f"\r{text.ljust(len(self._waiting))}" + ("" if text else "\r"), err=True, nl=False)
+            self._waiting = text
+
+    def _print(self, line: str) -> None:
         if self._bar is not None:
             from rich.text import Text
 
-            colour = _COLOURS.get(level, "red")
-            self._bar.console.print(Text.assemble((f"{level:>9} ", colour), line))
-        else:
-            click.echo(f"{click.style(f'{level:>9}', fg=_COLOURS.get(level, 'red'))} {line}", err=True)
+            self._bar.console.print(Text.from_ansi(line))
+            return
+        waiting = self._waiting
+        self.waits_for("")
+        click.echo(line, err=True)
+        self.waits_for(waiting)
 
 
 def _bar() -> Any:

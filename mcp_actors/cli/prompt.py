@@ -6,9 +6,10 @@ import click
 
 from mcp_actors import Client, types
 from mcp_actors.cli.arguments import text_arguments
-from mcp_actors.cli.client_session import client_options, run_with_client
+from mcp_actors.cli.client_session import ConnectionOptions, client_options, run_with_client
 from mcp_actors.cli.failures import reported, traceback_option
 from mcp_actors.cli.output import block_text, echo_json, echo_text
+from mcp_actors.cli.progress import CallView
 
 __all__ = ["command"]
 
@@ -20,7 +21,7 @@ __all__ = ["command"]
 @click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout.")
 @traceback_option
 def command(
-    url: str, era: str, name: str, arguments: tuple[str, ...], as_json: bool, show_traceback: bool
+    connection: ConnectionOptions, name: str, arguments: tuple[str, ...], as_json: bool, show_traceback: bool
 ) -> None:
     """Get a prompt with its arguments filled in: its messages, each behind its role."""
     values = text_arguments(arguments)
@@ -29,7 +30,7 @@ def command(
         return await client.get_prompt(name, values)
 
     with reported(show_traceback):
-        result = run_with_client(url, era, work)
+        result = run_with_client(connection, work, CallView())
     if as_json:
         echo_json(result)
         return

@@ -8,9 +8,10 @@ import sys
 import click
 
 from mcp_actors import Client, types
-from mcp_actors.cli.client_session import client_options, run_with_client
+from mcp_actors.cli.client_session import ConnectionOptions, client_options, run_with_client
 from mcp_actors.cli.failures import WrongUsage, reported, traceback_option
 from mcp_actors.cli.output import echo_json, echo_text
+from mcp_actors.cli.progress import CallView
 
 __all__ = ["command"]
 
@@ -20,7 +21,7 @@ __all__ = ["command"]
 @click.argument("resource_uri")
 @click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout.")
 @traceback_option
-def command(url: str, era: str, resource_uri: str, as_json: bool, show_traceback: bool) -> None:
+def command(connection: ConnectionOptions, resource_uri: str, as_json: bool, show_traceback: bool) -> None:
     """Read a resource: its text or its bytes, unchanged, on stdout.
 
     Bytes are not written to a terminal (exit code 2): send them to a file or a program.
@@ -30,7 +31,7 @@ def command(url: str, era: str, resource_uri: str, as_json: bool, show_traceback
         return await client.read_resource(resource_uri)
 
     with reported(show_traceback):
-        result = run_with_client(url, era, work)
+        result = run_with_client(connection, work, CallView())
         if as_json:
             echo_json(result)
         else:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shlex
+import sys
+from collections.abc import Mapping, Sequence, Sized
 
 import click
 
+from mcp_actors import Server
 from mcp_actors.abc import ServerTransport
 from mcp_actors.cli.failures import reported, traceback_option
 from mcp_actors.cli.target import load_server
@@ -66,12 +69,33 @@ def command(
     with reported(show_traceback):
         server = load_server(target, args)
         if not listen or listen == (_STDIO,):
-            server.run(_STDIO)
+            terminal = sys.stdin.isatty() and sys.stderr.isatty()
+            hint = _stdio_hint(server, target, args) if terminal else ""
+            server.run(_STDIO, task_status=_Announcement((), hint))
         else:
+            hint = f"{_offer(server)}; Ctrl-C stops" if sys.stderr.isatty() else ""
             named = {"allowed_hosts": allow_host, "allowed_origins": allow_origin}
             allowed = {name: each for name, each in named.items() if each}
             transports = [_transport(url, allowed) for url in listen]
-            server.run(*transports, task_status=_Announcement(listen))
+            server.run(*transports, task_status=_Announcement(listen, hint))
+
+
+def _offer(server: Server) -> str:
+    """Returns a line that says who a server is and what it has."""
+    counts: dict[str, Sized] = {"tool": server.tools, "resource": server.resources, "prompt": server.prompts}
+    has = [f"{len(each)} {name}{'' if len(each) == 1 else 's'}" for name, each in counts.items() if len(each)]
+    return f"{server.info.name} {server.info.version}: {', '.join(has) or 'nothing registered yet'}"
+
+
+def _stdio_hint(server: Server, target: str, args: Sequence[str]) -> str:
+    """Returns what a person is told who has started a server that waits for a program."""
+    words = shlex.join(["mcp-actors", "serve", target, *(["--", *args] if args else [])])
+    at_url = shlex.join(["mcp-actors", "serve", target, "--listen", "http://127.0.0.1:8000/mcp"])
+    return (
+        f"{_offer(server)}; it waits for a client's messages on standard input, Ctrl-C stops\n"
+        f"to look at it:         mcp-actors list {shlex.quote(f'stdio:{words}')}\n"
+        f"to serve it at a URL:  {at_url}{' -- ' + shlex.join(args) if args else ''}"
+    )
 
 
 def _transport(url: str, allowed: Mapping[str, Sequence[str]]) -> ServerTransport:
@@ -80,12 +104,20 @@ def _transport(url: str, allowed: Mapping[str, Sequence[str]]) -> ServerTranspor
 
 
 class _Announcement:
-    """A task status that says on stderr where the server is to be found, once it is there."""
+    """A task status that says on stderr where the server is to be found, once it is there.
 
-    def __init__(self, urls: Sequence[str]) -> None:
+    Args:
+        urls: The URLs that are served and have to be told; none for standard input.
+        hint: What a person on a terminal is told before.
+    """
+
+    def __init__(self, urls: Sequence[str], hint: str) -> None:
         self._urls = urls
+        self._hint = hint
 
     def started(self, places: Sequence[object] = ()) -> None:
-        for url, place in zip(self._urls, places, strict=True):
+        if self._hint:
+            click.echo(self._hint, err=True)
+        for url, place in zip(self._urls, places, strict=False):
             where = f" at {place}" if isinstance(place, str) and place != url else ""
             click.echo(f"serving {url}{where}", err=True)

@@ -76,6 +76,8 @@ def _import(place: str) -> ModuleType:
     is_file = place.endswith(".py") or os.sep in place
     if is_file and not os.path.isfile(place):
         raise WrongUsage(f"there is no file {place}")
+    if os.path.isfile(place) and not place.endswith(".py"):
+        raise WrongUsage(f"{place} is no Python file: TARGET is a .py file or a module that has a Server")
     try:
         return _import_file(Path(place).resolve()) if is_file else _import_module(place)
     except CommandFailure:

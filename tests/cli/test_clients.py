@@ -5,6 +5,7 @@ import json
 import shlex
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -54,10 +55,12 @@ def test_call_as_json(mcp: Mcp, url: str) -> None:
     assert answer["content"][0]["type"] == "text"
 
 
-def test_text_is_not_a_number(mcp: Mcp, url: str) -> None:
-    result = mcp("call", url, "add", "a=2")
-    assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr.endswith("hint: a=2 passes text, a:=2 passes JSON\n")
+def test_text_becomes_what_the_tool_wants(mcp: Mcp, url: str) -> None:
+    result = mcp("call", url, "add", "a=2", "b=40")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "42\n", "")
+    raw = mcp("call", url, "add", 'a:="2"')
+    assert (raw.returncode, raw.stdout) == (1, "")
+    assert "a: expected integer, got string" in raw.stderr
 
 
 def test_an_error_of_a_tool(mcp: Mcp, url: str) -> None:
@@ -122,10 +125,11 @@ def test_prompt(mcp: Mcp, url: str) -> None:
 def test_a_server_that_exits_at_once(mcp: Mcp) -> None:
     program = "import sys; print('cannot find my config', file=sys.stderr); sys.exit(3)"
     result = mcp("list", f"stdio:{shlex.join([sys.executable, '-c', program])}")
-    first, *rest = result.stderr.splitlines()
+    first, *_, last = result.stderr.splitlines()
     assert result.returncode == 1
-    assert first.startswith("mcp-actors: ")
-    assert "cannot find my config" in rest[-1]
+    assert first == f"[{Path(sys.executable).name}] cannot find my config"
+    assert last.startswith("mcp-actors: the connection to ")
+    assert last.endswith("it exited with code 3")
     assert "Traceback" not in result.stderr
 
 
@@ -140,9 +144,15 @@ def test_a_server_that_dies_in_a_call(mcp: Mcp, url: str) -> None:
     ("words", "code", "says"),
     [
         (["list", "stdio:/no/such/program"], 1, "/no/such/program"),
-        (["list", "nosuchscheme://x"], 1, "nosuchscheme"),
+        (["list", "nosuchscheme://x"], 2, "nosuchscheme"),
+        (["list", "localhost:8000"], 2, "write http://localhost:8000/mcp"),
+        (["list", "http://"], 2, "the URL names no host: write http://HOST:PORT/PATH"),
+        (["list", "http://127.0.0.1:notaport/mcp"], 2, "the port of a URL is a number from 0 to 65535"),
+        (["list", "stdio:"], 2, "'stdio:python server.py'"),
+        (["list", "stdio:true", "--timeout", "-1"], 2, "timeout is a number of seconds above 0"),
+        (["serve", __file__.replace(".py", ".nothing")], 2, "there is no file"),
         (["call", "stdio:true", "t", "what"], 2, "write key=text"),
-        (["list", "server.py"], 2, "is no URL"),
+        (["list", "server.py"], 2, "'server.py' is no URL: write 'stdio:python server.py'"),
         (["list", "stdio:true", "--era", "paleozoic"], 2, "paleozoic"),
         (["nonsense"], 2, "nonsense"),
     ],

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from contextlib import AbstractAsyncContextManager
 from typing import Any
+from urllib.parse import urlsplit
 
 import trio
 
@@ -58,5 +59,11 @@ class HttpTransport:
 
 
 def from_url(url: str, **options: Any) -> HttpTransport:
-    """Returns the transport of an HTTP URL. Nothing is opened or imported yet, and the URL is not checked."""
+    """Returns the transport of an HTTP URL. Nothing is opened or imported yet.
+
+    Raises:
+        ValueError: the URL names no host or socket; what else is wrong with it is found when it is used.
+    """
+    if not urlsplit(url).netloc:
+        raise ValueError(f"the URL names no host: write {url.partition(':')[0]}://HOST:PORT/PATH")
     return HttpTransport(url, **options)

@@ -27,7 +27,7 @@ def from_url(url: str, **options: Any) -> StdioServerTransport | StdioClientTran
     try:
         command = shlex.split(url.partition(":")[2])
     except ValueError as error:
-        raise ConnectFailed(f"{url!r}: {error}") from None
+        raise ConnectFailed(f"the command of the stdio: URL cannot be split into words: {error}") from None
     if not command:
         return StdioServerTransport(**options)
     return StdioClientTransport(command, **options)

@@ -8,7 +8,6 @@ process behind.
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import subprocess
 from collections import deque
@@ -28,7 +27,9 @@ __all__ = ["ChildProcess", "StderrTail", "spawn"]
 # Seconds. The end of the pipe usually comes a moment before the exit status, so it is reported this much later.
 EXIT_STATUS_WAIT = 0.5
 # Bytes of a line of stderr that are kept: enough for a message, too short to be a memory problem.
-STDERR_LINE_BYTES = 2048
+KEPT_LINE_BYTES = 2048
+# Bytes of a line that are handed on: a long log line fits, and a line without an end does not fill the memory.
+STDERR_LINE_BYTES = 32 * 1024
 
 
 class StderrTail:
@@ -58,7 +59,7 @@ class StderrTail:
 
     def _add(self, raw: bytes) -> None:
         line = raw[:STDERR_LINE_BYTES].decode("utf-8", "replace").rstrip("\r")
-        self._lines.append(line)
+        self._lines.append(raw[:KEPT_LINE_BYTES].decode("utf-8", "replace").rstrip("\r"))
         if self._on_line is not None:
             try:
                 self._on_line(line)
@@ -254,7 +255,8 @@ async def spawn(
 
 
 def _why_not_started(command: Sequence[str], cwd: str | Path | None, error: Exception) -> str:
-    what = f"cannot start {shlex.join(command)!r}"
+    # The arguments are not named, because they may hold secrets.
+    what = f"cannot start {command[0]!r}"
     if not isinstance(error, OSError):
         return f"{what}: {error}"
     if cwd is not None and error.filename == str(cwd):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
+import functools
+import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TextIO
 
 import trio
 
 from mcp_actors.abc import FrameChannel
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES, LineChannel
+from mcp_actors.logging import write_to_stderr
 from mcp_actors.supervision import CHILD_WATCH, reraised, start
 from mcp_transports.stdio.child import ChildProcess, StderrTail, spawn
 
@@ -50,12 +52,16 @@ class StdioClientTransport:
         kill_after: seconds after SIGTERM until SIGKILL. Both default to 2: time to write a file, short enough for
             a person who waits.
         stderr_lines: how many of its last stderr lines are kept for `ConnectionLost`, each up to 2 KiB; 50 by default.
-        on_stderr: called with each line of stderr as it comes, without its newline, on the event loop; it must
-            not block. If it raises, it is called no more, and the kept lines say so.
+        stderr: what becomes of the child's stderr beside that, line by line as it comes and cut at 32 KiB.
+            ``"inherit"``, the default, writes it to the stderr of this process, from a thread, so that nothing blocks;
+            where that cannot be written to, the lines are only kept. A callable is called with each line without its
+            newline, and a text file gets the lines: both on the event loop, so they must not block. If one of them
+            raises, it gets no more, and the kept lines say so. None only keeps the lines.
         max_message_bytes: the longest message in either direction, 16 MiB by default; see `LineChannel`.
 
     Raises:
         ValueError: ``command`` is empty, or a string.
+        TypeError: ``stderr`` is none of those above.
     """
 
     def __init__(
@@ -67,7 +73,7 @@ class StdioClientTransport:
         grace: float = 2.0,
         kill_after: float = 2.0,
         stderr_lines: int = 50,
-        on_stderr: Callable[[str], object] | None = None,
+        stderr: Callable[[str], object] | TextIO | Literal["inherit"] | None = "inherit",
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
         if isinstance(command, str) or not command:
@@ -78,11 +84,16 @@ class StdioClientTransport:
         self._grace = grace
         self._kill_after = kill_after
         self._stderr_lines = stderr_lines
-        self._on_stderr = on_stderr
+        self._on_stderr = _line_handler(stderr)
         self._max_message_bytes = max_message_bytes
 
     def __repr__(self) -> str:
-        return f"<StdioClientTransport {shlex.join(self._command)}>"
+        return f"<StdioClientTransport {self._program}>"
+
+    @property
+    def _program(self) -> str:
+        """The child's name in messages and logs: its arguments may hold secrets."""
+        return os.path.basename(self._command[0])
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[FrameChannel]:
@@ -100,7 +111,7 @@ class StdioClientTransport:
         channel = ChildChannel(
             child,
             max_message_bytes=self._max_message_bytes,
-            peer=f"{shlex.join(self._command)} (pid {child.pid})",
+            peer=f"{self._program} (pid {child.pid})",
         )
         with reraised() as body:
             async with trio.open_nursery() as nursery:
@@ -119,3 +130,17 @@ class StdioClientTransport:
                         with trio.CancelScope(shield=True):
                             await channel.aclose()
                         await child.stop(self._grace, self._kill_after)
+
+
+def _line_handler(
+    stderr: Callable[[str], object] | TextIO | Literal["inherit"] | None,
+) -> Callable[[str], object] | None:
+    if stderr == "inherit":
+        return write_to_stderr
+    if stderr is None or callable(stderr):
+        return stderr
+    if isinstance(stderr, str) or not hasattr(stderr, "write"):
+        raise TypeError(
+            f"stderr is 'inherit', a callable that takes a line, a text file or None, not {stderr!r:.80}"
+        )
+    return functools.partial(print, file=stderr, flush=True)

@@ -13,6 +13,7 @@ server's.
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from mcp_transports._two_sided import TwoSidedTransport
 
@@ -27,5 +28,11 @@ class WebSocketTransport(TwoSidedTransport):
 
 
 def from_url(url: str, **options: Any) -> WebSocketTransport:
-    """Returns the transport of a WebSocket URL; nothing is opened yet."""
+    """Returns the transport of a WebSocket URL; nothing is opened yet.
+
+    Raises:
+        ValueError: the URL names no host.
+    """
+    if not urlsplit(url).hostname:
+        raise ValueError(f"the URL names no host: write {url.partition(':')[0]}://HOST:PORT/PATH")
     return WebSocketTransport(url, **options)

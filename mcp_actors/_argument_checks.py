@@ -1,0 +1,68 @@
+"""Checks of what programs pass to constructors: a mistake is told at its own line, with what to write instead."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import trio
+
+__all__ = [
+    "callable_or_none",
+    "did_you_mean",
+    "instance_of",
+    "positive_number",
+    "require",
+    "require_trio",
+]
+
+Check = tuple[Callable[[Any], bool], str]
+"""Whether a value is right, and what it has to be, in words."""
+
+# Characters of a name that is compared with others, and the names it is compared with: comparing takes long, and the
+# name may come from a peer.
+COMPARED_CHARACTERS = 64
+COMPARED_NAMES = 200
+
+
+def require(checks: Mapping[str, Check], values: Mapping[str, Any]) -> None:
+    """Raises `TypeError` for the first of ``values`` that its check does not allow; those without a check are right."""
+    for name, (allows, wanted) in checks.items():
+        if not allows(values[name]):
+            raise TypeError(f"{name} is {wanted}, not {_shown(values[name])}")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}… ({type(value).__name__})"
+
+
+def instance_of(kind: type[Any] | tuple[type[Any], ...], wanted: str) -> Check:
+    return lambda value: isinstance(value, kind), wanted
+
+
+def callable_or_none(wanted: str) -> Check:
+    return lambda value: value is None or callable(value), wanted
+
+
+def positive_number(wanted: str) -> Check:
+    return lambda value: isinstance(value, int | float) and not isinstance(value, bool) and value > 0, wanted
+
+
+def require_trio(what: str) -> None:
+    """Raises `RuntimeError` outside of Trio, under asyncio or in a notebook for example."""
+    if not trio.lowlevel.in_trio_run():
+        raise RuntimeError(
+            f"{what} needs Trio: put it into an 'async def main()' and call trio.run(main), "
+            "in a notebook too, instead of asyncio.run(main()) or a bare await"
+        )
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Returns ``"; did you mean 'x'?"`` for the name that is closest, or nothing if none is close."""
+    if len(name) > COMPARED_CHARACTERS:
+        return ""
+    known = [each for each, _ in zip(names, range(COMPARED_NAMES), strict=False)]
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

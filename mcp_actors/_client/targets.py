@@ -1,0 +1,69 @@
+"""Turns what a program asked a client to connect to into a server, a URL or a transport, or says what to write."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from mcp_actors._client.options import Connectable, InProcessServer, Target
+from mcp_actors.abc import ClientTransport
+from mcp_actors.discovery import client_transport
+
+__all__ = ["connectable"]
+
+
+def connectable(target: Target) -> Connectable:
+    """Returns the target as a `Server`, a URL or a transport: commands and paths become ``stdio:`` URLs.
+
+    Raises:
+        TypeError: The target is nothing to connect to.
+        ValueError: A command is empty, a path is no server's, or a URL is malformed.
+        TransportNotFound: There is no binding for the URL.
+    """
+    if isinstance(target, type):
+        raise TypeError(f"{target.__name__} is a class: make an object of it for the Client")
+    if isinstance(target, list | tuple):
+        return _url_of_command(target)
+    if isinstance(target, Path):
+        return _url_of_path(target)
+    if isinstance(target, str):
+        client_transport(target)  # raises for a URL that cannot be used, at the line of whoever wrote it
+        return target
+    if isinstance(target, InProcessServer | ClientTransport):
+        return target
+    raise TypeError(_why_not(target))
+
+
+def _url_of_command(command: list[str] | tuple[str, ...]) -> str:
+    if not command or not all(isinstance(word, str) for word in command):
+        raise ValueError("a command is a list of strings, the program first: ['python', 'server.py']")
+    return f"stdio:{shlex.join(command)}"
+
+
+def _url_of_path(path: Path) -> str:
+    if not path.is_file():
+        raise ValueError(f"there is no file {str(path)!r} to start as a server")
+    if path.suffix == ".py":
+        return _url_of_command([sys.executable, str(path)])
+    if not os.access(path, os.X_OK):
+        raise ValueError(f"{str(path)!r} is neither a .py file nor executable: write the command as a list")
+    return _url_of_command([str(path.absolute())])
+
+
+def _why_not(target: object) -> str:
+    if isinstance(target, Mapping):
+        servers = target.get("mcpServers", target)
+        names = ", ".join(map(repr, servers)) if isinstance(servers, Mapping) else ""
+        return (
+            f"a Client has one server, not a configuration of {names[:200] or 'servers'}: write "
+            "Client([command, *args]), or Client(StdioClientTransport([command, *args], env={**os.environ, **env}))"
+        )
+    if hasattr(target, "serve"):
+        return f"{type(target).__name__} can be served, not connected to"
+    return (
+        "a Client takes a Server object, a URL, a command as a list of strings, the pathlib.Path of a server file, "
+        f"or a transport, not {type(target).__name__}"
+    )

@@ -1,0 +1,155 @@
+"""What a person is told when a server prints, hangs or lacks something, or is asked for what it does not have."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import Ran
+from .test_terminal import CTRL_C, Terminal, terminal
+
+__all__ = ["terminal"]
+
+Mcp = Callable[..., Ran]
+BABBLES = """
+import sys
+print('Welcome!', flush=True)
+print('Listening on \\x1b[31m port 9000', flush=True)
+sys.stdin.read()
+"""
+# Declares three kinds of things and has a handler for one of them, as some real servers do.
+HALF = """
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if message.get("method") == "initialize":
+        answer = {"result": {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {"tools": {}, "resources": {}, "prompts": {}},
+            "serverInfo": {"name": "half", "version": "1"},
+        }}
+    elif message.get("method") == "tools/list":
+        answer = {"result": {"tools": [{"name": "hello", "inputSchema": {"type": "object"}}]}}
+    else:
+        answer = {"error": {"code": -32601, "message": "Method not found"}}
+    if "id" in message:
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], **answer}), flush=True)
+"""
+
+
+def python(code: str) -> str:
+    return f"stdio:{shlex.join([sys.executable, '-c', code])}"
+
+
+@pytest.mark.parametrize("words", [["list"], ["read", "a://b"], ["prompt", "p"], ["call", "t"]])
+def test_what_came_instead_of_messages_is_shown(mcp: Mcp, words: list[str]) -> None:
+    command, *rest = words
+    result = mcp(command, python(BABBLES), *rest, "--era", "legacy", "--timeout", "0.5")
+    assert result.returncode == 1
+    assert result.stderr.endswith(
+        "mcp-actors: initialize: no answer and no progress for 0.5 s (the idle clock) (--timeout sets it)\n"
+        "what came was no JSON-RPC message (a program on stdio prints to stderr, never to stdout):\n"
+        "  Welcome!\n  Listening on \\x1b[31m port 9000\n"
+    )
+
+
+def test_a_file_without_run_is_told_apart(mcp: Mcp) -> None:
+    result = mcp("list", python("from mcp_actors import Server; Server('s')"))
+    assert result.returncode == 1
+    assert "a program that serves has to call server.run() at its end" in result.stderr
+
+
+def test_what_is_waited_for_is_said_on_a_terminal(terminal: Callable[..., Terminal]) -> None:
+    session = terminal(
+        "list", python("import sys; print('up', file=sys.stderr); sys.stdin.read()"), "--era", "legacy"
+    )
+    session.until(lambda: "waiting for initialize from python" in session.text)
+    session.until(lambda: "s left; Ctrl-C stops" in session.text)
+    session.type(CTRL_C)
+    assert session.wait() == 130
+    assert f"[{Path(sys.executable).name}] up" in session.text
+
+
+def test_what_a_server_prints_is_shown_with_its_name(mcp: Mcp, tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text(
+        "import sys\nfrom mcp_actors import Server\nserver = Server('loud')\n"
+        "@server.tool(inline=True)\ndef speak() -> str:\n"
+        "    print('\\x1b[31mopening', file=sys.stderr, flush=True)\n    return 'done'\n"
+        "server.run()\n"
+    )
+    result = mcp("call", f"stdio:{shlex.quote(sys.executable)} loud.py", "speak")
+    assert (result.stdout, result.stderr) == ("done\n", "[loud] \\x1b[31mopening\n")
+
+
+def test_list_shows_what_can_be_listed(mcp: Mcp) -> None:
+    result = mcp("list", python(HALF))
+    assert result.returncode == 1
+    assert "  hello()" in result.stdout.splitlines()
+    assert [line.partition(" could not be listed: ")[0] for line in result.stderr.splitlines()] == [
+        "mcp-actors: resources",
+        "resource templates",
+        "prompts",
+    ]
+    as_json = mcp("list", python(HALF), "--json")
+    assert as_json.returncode == 1
+    found = json.loads(as_json.stdout)
+    assert [tool["name"] for tool in found["tools"]] == ["hello"]
+    assert list(found["failures"]) == ["resources", "resource templates", "prompts"]
+
+
+def test_an_unknown_tool_is_answered_with_a_known_one(mcp: Mcp, url: str) -> None:
+    result = mcp("call", url, "ehco")
+    assert result.returncode == 1
+    first, second = result.stderr.splitlines()
+    assert first == "mcp-actors: the server has no tool 'ehco'; did you mean 'echo'?"
+    assert second.startswith("its tools: add, ask, ")
+
+
+@pytest.mark.parametrize(
+    ("file", "says"),
+    [
+        ("run.sh", "run.sh is no Python file: TARGET is a .py file or a module"),
+        ("none.py", "there is no file"),
+    ],
+)
+def test_a_target_that_is_no_python(mcp: Mcp, tmp_path: Path, file: str, says: str) -> None:
+    (tmp_path / "run.sh").write_text("exit 0\n")
+    result = mcp("serve", file)
+    assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
+    assert says in result.stderr
+
+
+def test_serve_on_a_terminal_says_what_to_do(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text(
+        "from mcp_actors import Server\nserver = Server('one', version='2')\n"
+        "@server.tool\ndef one() -> int:\n    return 1"
+    )
+    session = terminal("serve", "one.py")
+    session.until(lambda: "--listen http" in session.text)
+    assert "one 2: 1 tool; it waits for a client's messages on standard input, Ctrl-C stops" in session.text
+    assert "mcp-actors list 'stdio:mcp-actors serve one.py'" in session.text
+    session.type(CTRL_C)
+    assert session.wait() == 0
+    session = terminal("serve", "one.py", "--listen", "tcp://127.0.0.1:0")
+    session.until(lambda: "serving tcp://127.0.0.1:0 at tcp://127.0.0.1:" in session.text)
+    assert session.text.startswith("one 2: 1 tool; Ctrl-C stops\n")
+
+
+def test_an_answer_that_was_typed_at_the_first_prompt_counts(
+    terminal: Callable[..., Terminal], url: str
+) -> None:
+    session = terminal("call", url, "ask")
+    session.until(lambda: "answer?" in session.text)
+    session.type(b"Ada\n")
+    session.until(lambda: "age (integer): " in session.text)
+    assert "name: " not in session.text
+    session.type(b"36\n")
+    session.until(lambda: "colour" in session.text)
+    session.type(b"\n")
+    assert session.wait() == 0
+    assert "accept [('age', 36), ('colour', 'green'), ('name', 'Ada')]" in session.text
