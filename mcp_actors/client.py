@@ -32,7 +32,7 @@ from mcp_actors._client.options import (
     SamplingHandler,
     Target,
 )
-from mcp_actors._client.pings import Pings
+from mcp_actors._client.pings import IdlePings
 from mcp_actors._client.request_handlers import RequestHandlers
 from mcp_actors._client.requests import Requests, call_options, callers_meta
 from mcp_actors._client.server_methods import ServerMethods
@@ -40,7 +40,6 @@ from mcp_actors._client.subscriptions import Subscriptions
 from mcp_actors._client.supervisor import Supervisor
 from mcp_actors._client.targets import connectable
 from mcp_actors._eras.changes import Event, EventKind
-from mcp_actors._eras.era import EraName
 from mcp_actors._eras.probe import discoverable, versions_for
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.types import (
@@ -49,7 +48,6 @@ from mcp_actors.types import (
     DiscoverResult,
     Implementation,
     LoggingLevel,
-    ServerCapabilities,
     SubscriptionFilter,
 )
 
@@ -207,7 +205,7 @@ class Client(ServerMethods):
             self._handshake,
             handlers,
             self._notifications.put,
-            (requests, Pings(options.ping_interval, requests)),
+            (requests, IdlePings(options.ping_interval, requests)),
         )
         self._life = ClientLife(
             self._supervisor, self._notifications, self._subscriptions, options.on_change is not None
@@ -243,38 +241,6 @@ class Client(ServerMethods):
         entered cannot be entered any more. Cancelled, the connection is closed all the same.
         """
         await self._supervisor.stop()
-
-    # -- what was agreed -------------------------------------------------------------------------------------------
-
-    @property
-    def era(self) -> EraName:
-        """Whether sessions are spoken with the server; raises `LocalProtocolError` before the client is entered."""
-        return self._connectivity.negotiated.era.name
-
-    @property
-    def version(self) -> str:
-        """The protocol version that was agreed; raises as `era` does."""
-        return self._connectivity.negotiated.era.version
-
-    @property
-    def server_info(self) -> Implementation | None:
-        """The server's name and version, for display only; raises as `era` does."""
-        return self._connectivity.negotiated.info
-
-    @property
-    def server_capabilities(self) -> ServerCapabilities:
-        """The capabilities that the server declared; raises as `era` does."""
-        return self._connectivity.negotiated.capabilities
-
-    @property
-    def instructions(self) -> str | None:
-        """The server's text for the model, if it has one; raises as `era` does."""
-        return self._connectivity.negotiated.instructions
-
-    @property
-    def discovered(self) -> DiscoverResult | None:
-        """The answer to ``server/discover``, for ``prior_discover``; ``None`` in a session. Raises as `era` does."""
-        return self._connectivity.negotiated.discovered
 
     # -- the connection --------------------------------------------------------------------------------------------
 

@@ -14,13 +14,13 @@ from mcp_actors._client.requests import Requests
 from mcp_actors.errors import CallTimeout, ConnectionLost, ProtocolError, RpcError, SessionExpired
 from mcp_actors.supervision import CLIENT_PINGS
 
-__all__ = ["Pings"]
+__all__ = ["IdlePings"]
 
 # Seconds. Less than the silence after which routers and load balancers are known to forget a connection.
 DEFAULT_INTERVAL = 30.0
 
 
-class Pings:
+class IdlePings:
     """Asks the server of a silent connection whether it is alive, and ends the connection when it does not say so.
 
     MCP 2025-11-25, Ping. A stateless server is asked by ``server/discover``. Any answer counts, an error too.

@@ -1,4 +1,4 @@
-"""The methods of a client for servers' features: tools, resources, prompts and completion."""
+"""What a client knows of its server, and its methods for tools, resources, prompts and completion."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ import attrs
 from mcp_actors._actors.outbound_call import ProgressCallback
 from mcp_actors._client.requests import Requests, all_pages, call_options
 from mcp_actors._client.subscriptions import Subscriptions
+from mcp_actors._eras.era import EraName
 from mcp_actors.errors import INVALID_PARAMS, ResourceNotFound, RpcError
 from mcp_actors.types import (
     CallToolResult,
     CompleteResult,
     Completion,
     CompletionReference,
+    DiscoverResult,
     GetPromptResult,
+    Implementation,
     InputResponse,
     ListPromptsResult,
     ListResourcesResult,
@@ -27,6 +30,7 @@ from mcp_actors.types import (
     ReadResourceResult,
     Resource,
     ResourceTemplate,
+    ServerCapabilities,
     Tool,
 )
 
@@ -34,7 +38,7 @@ __all__ = ["ServerMethods"]
 
 
 class ServerMethods:
-    """The part of `Client` that calls methods of the protocol.
+    """The part of `Client` that says what was agreed with the server, and calls methods of the protocol.
 
     Every method may be cancelled: the server is then sent a cancellation, and nothing more of the call arrives.
     """
@@ -44,6 +48,38 @@ class ServerMethods:
         self._subscriptions = subscriptions
         # The calls during which servers may ask or report.
         self._long_call = attrs.evolve(requests.options, wants_progress=True)
+
+    # -- what was agreed -------------------------------------------------------------------------------------------
+
+    @property
+    def era(self) -> EraName:
+        """Whether sessions are spoken with the server; raises `LocalProtocolError` before the client is entered."""
+        return self._requests.negotiated.era.name
+
+    @property
+    def version(self) -> str:
+        """The protocol version that was agreed; raises as `era` does."""
+        return self._requests.negotiated.era.version
+
+    @property
+    def server_info(self) -> Implementation | None:
+        """The server's name and version, for display only; raises as `era` does."""
+        return self._requests.negotiated.info
+
+    @property
+    def server_capabilities(self) -> ServerCapabilities:
+        """The capabilities that the server declared; raises as `era` does."""
+        return self._requests.negotiated.capabilities
+
+    @property
+    def instructions(self) -> str | None:
+        """The server's text for the model, if it has one; raises as `era` does."""
+        return self._requests.negotiated.instructions
+
+    @property
+    def discovered(self) -> DiscoverResult | None:
+        """The answer to ``server/discover``, for ``prior_discover``; ``None`` in a session. Raises as `era` does."""
+        return self._requests.negotiated.discovered
 
     # -- tools -----------------------------------------------------------------------------------------------------
 
