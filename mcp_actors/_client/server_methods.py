@@ -1,4 +1,4 @@
-"""What a client knows of its server, and its methods for tools, resources, prompts and completion."""
+"""The part of a client that knows its server: what was agreed, and methods for tools, resources, prompts and completion."""
 
 from __future__ import annotations
 
