@@ -320,6 +320,21 @@ class Client(ServerMethods):
             sent["_meta"] = callers_meta(sent["_meta"])
         return await self._requests.send(method, sent, options)
 
+    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Sends any notification: for methods that are not part of the protocol. Nobody answers it.
+
+        Args:
+            method: The method, as `Server.notification` names it.
+            params: Its parameters, as JSON values.
+
+        Raises:
+            LocalProtocolError: The client is not connected, the notification is too long, or its method fits no header.
+            ConnectionLost: The connection has ended.
+        """
+        sent = dict(params or {})
+        metadata = self._requests.metadata_of(method, sent)
+        await self._connectivity.session.notify(method, sent, metadata)
+
     @asynccontextmanager
     async def listen(
         self,

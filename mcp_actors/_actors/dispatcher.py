@@ -11,7 +11,7 @@ What differs between them is their `Carrier`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, Protocol
 
 import attrs
@@ -323,8 +323,10 @@ class Dispatcher:
             )
         return await self.outbound.request(method, params, options, call=call)
 
-    async def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
-        """Sends a notification.
+    async def notify(
+        self, method: str, params: dict[str, Any] | None = None, metadata: Mapping[str, str] | None = None
+    ) -> None:
+        """Sends a notification; ``metadata`` is mirrored outside the body, where the channel carries that.
 
         Raises:
             ConnectionLost, SessionExpired: The peer cannot be reached.
@@ -332,7 +334,8 @@ class Dispatcher:
         if self.carrier is None:
             raise self.outbound.loss()
         try:
-            await self.carrier.outlet.send(Frame(encode_notification(method, params), method=method))
+            frame = Frame(encode_notification(method, params), metadata=metadata, method=method)
+            await self.carrier.outlet.send(frame)
         except trio.BrokenResourceError as error:
             raise self.outbound.loss(error) from error
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import trio
@@ -228,9 +228,11 @@ class Session:
         """The reason why there is no connection any more, ``None`` while there is one."""
         return self.dispatcher.outbound.loss() if self.dispatcher.state == "ended" else None
 
-    async def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
+    async def notify(
+        self, method: str, params: dict[str, Any] | None = None, metadata: Mapping[str, str] | None = None
+    ) -> None:
         """Sends a notification; see `Dispatcher.notify`."""
-        await self.dispatcher.notify(method, params)
+        await self.dispatcher.notify(method, params, metadata)
 
     def statistics(self) -> SessionStatistics:
         """Returns where the session, its calls and its link stand."""

@@ -226,7 +226,7 @@ class ExchangeNegotiation:
 
     def notification(self, method: Method, params: dict[str, Any]) -> Invocation | None:
         """Opens a notification that came by itself; ``None`` if its revision is not served."""
-        version = self._arrival.metadata.get(VERSION_HEADER)
+        version = self._arrival.metadata.get(VERSION_HEADER, self._server.unsaid_version)
         invocation = self._server.notification(method, params, version)
         if invocation is not None:
             invocation.principal = self._principal

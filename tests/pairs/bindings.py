@@ -40,6 +40,10 @@ class Binding:
     versions: tuple[str, ...] = EVERY
     sessions: bool = True
     """Whether clients of the revisions that have sessions get one."""
+    connection: bool = False
+    """Whether it is one connection, of which the server knows in every revision."""
+    over_http: bool = True
+    """Whether an HTTP request brings the calls, or opened the connection."""
 
 
 @asynccontextmanager
@@ -98,12 +102,12 @@ async def _https(versions: tuple[str, ...]) -> AsyncIterator[Any]:
 
 
 BINDINGS = (
-    Binding("a server object", _in_process),
-    Binding("stdio", _stdio),
-    Binding("memory", _at("memory:pairs")),
-    Binding("tcp", _at("tcp://127.0.0.1:0")),
-    Binding("unix", _at("unix://{folder}/socket")),
-    Binding("websocket", _at("ws://127.0.0.1:0/ws")),
+    Binding("a server object", connection=True, over_http=False, reached=_in_process),
+    Binding("stdio", connection=True, over_http=False, reached=_stdio),
+    Binding("memory", connection=True, over_http=False, reached=_at("memory:pairs")),
+    Binding("tcp", connection=True, over_http=False, reached=_at("tcp://127.0.0.1:0")),
+    Binding("unix", connection=True, over_http=False, reached=_at("unix://{folder}/socket")),
+    Binding("websocket", connection=True, reached=_at("ws://127.0.0.1:0/ws")),
     Binding("http", _http()),
     Binding("http, JSON only", _http(json_replies=True)),
     Binding("http without sessions", _http(sessions=False), sessions=False),

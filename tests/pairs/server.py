@@ -13,7 +13,7 @@ from typing import Any
 
 import trio
 
-from mcp_actors import Context, Server, ToolError
+from mcp_actors import Context, Limits, Server, SyncContext, ToolError
 from mcp_actors.types import AudioContent, ContentBlock, ResourceLink, TextContent
 
 FORM = {
@@ -22,6 +22,8 @@ FORM = {
     "required": ["name"],
 }
 CHANGING = "pairs://changing"
+# Seconds of silence until the engine reports for a call.
+BEAT = 0.05
 
 
 @dataclass
@@ -37,6 +39,13 @@ class Seen:
     waiting: int = 0
     cancelled: int = 0
     changed: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
+    woken: trio.Event = field(default_factory=trio.Event)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Texts:
+    texts: list[str] = field(default_factory=list)
 
 
 @asynccontextmanager
@@ -46,11 +55,18 @@ async def _seen(server: Server) -> AsyncIterator[Seen]:
 
 def make_server(versions: Sequence[str]) -> Server:
     server = Server(
-        "pairs", version="1.2", instructions="Be kind.", page_size=5, versions=versions, lifespan=_seen
+        "pairs",
+        version="1.2",
+        instructions="Be kind.",
+        page_size=5,
+        versions=versions,
+        lifespan=_seen,
+        limits=Limits(beat=BEAT),
     )
     _add_tools(server)
     _add_questions(server)
     _add_changes(server)
+    _add_what_is_kept(server)
     _add_the_rest(server)
     return server
 
@@ -170,6 +186,48 @@ def _add_changes(server: Server) -> None:
             server.add_resource("pairs://appearing", appearing)
             server.remove_resource("pairs://appearing")
         return kind
+
+
+def _add_what_is_kept(server: Server) -> None:
+    @server.tool
+    async def rest(ctx: Context) -> str:
+        """Says nothing until it is woken, so that the engine speaks for it."""
+        await ctx.state.woken.wait()
+        ctx.state.woken = trio.Event()
+        return "rested"
+
+    @server.tool
+    async def wake(ctx: Context) -> str:
+        ctx.state.woken.set()
+        return "woken"
+
+    @server.notification("notifications/pairs/note")
+    async def note(text: str, *, ctx: Context) -> None:
+        ctx.state.notes.append(text)
+        ctx.state.changed.unpark_all()
+
+    @server.tool
+    async def noted(text: str, *, ctx: Context) -> str:
+        """Waits for a note, and tells the client of it by a notification of our own."""
+        while text not in ctx.state.notes:
+            await ctx.state.changed.park()
+        await ctx.notify("notifications/pairs/noted", {"text": text})
+        return text
+
+    @server.tool
+    async def remember(text: str, *, ctx: Context) -> str:
+        """Remembers texts for the length of a session."""
+        if ctx.session is None:
+            return "nobody remembers"
+        kept = ctx.session.get(Texts)
+        kept.texts.append(text)
+        return " ".join(kept.texts)
+
+    @server.tool
+    def arrived(ctx: SyncContext) -> str:
+        """From a worker thread: reports, and says what the client accepted over HTTP."""
+        ctx.progress(1)
+        return "not over HTTP" if ctx.http_request is None else ctx.http_request.headers["host"]
 
 
 def _add_the_rest(server: Server) -> None:

@@ -51,6 +51,7 @@ async def failure(feature: Feature, pair: Pair) -> str | None:
 async def test_every_feature_of_a_pair(binding: Binding, version: str, agreement: str) -> None:
     era, versions = options(agreement, version)
     logged: list[Any] = []
+    notified: list[Any] = []
     remembered = binding.sessions or version == MODERN
     # Without a session only a header names the revision, which the oldest two do not have.
     alone = not remembered and agreement == "among all"
@@ -63,10 +64,12 @@ async def test_every_feature_of_a_pair(binding: Binding, version: str, agreement
             sampling=answer_model,
             elicitation=answer_form,
             roots=ROOTS,
+            on_notification=lambda method, params: notified.append((method, params)),
             on_log=lambda level, data, logger: logged.append((level, data, logger)),
         ) as client,
     ):
-        pair = Pair(client, version, served, remembered, logged)
+        kept = binding.connection or (remembered and version != MODERN)
+        pair = Pair(client, version, served, remembered, kept, binding.over_http, logged, notified)
         failures = [said for feature in FEATURES if (said := await failure(feature, pair))]
     assert not failures, "\n\n".join(failures)
 
@@ -75,4 +78,4 @@ def test_the_size_of_the_table() -> None:
     """No binding, revision or feature disappears unseen."""
     assert len(BINDINGS) == 13
     assert len(PAIRS) == 12 * 5 * 3 + 4 * 3
-    assert len(PAIRS) * len(FEATURES) == 192 * 28
+    assert len(PAIRS) * len(FEATURES) == 192 * 32

@@ -262,6 +262,14 @@ class AnswersBeforeProgress(Passing):
         return self.late.pop(0)
 
 
+class ForgetsProgress(Passing):
+    async def receive(self) -> Frame:
+        while True:
+            frame = await self.inner.receive()
+            if b"notifications/progress" not in frame.data:
+                return frame
+
+
 class ForgetsChanges(Passing):
     async def receive(self) -> Frame:
         while True:

@@ -42,6 +42,7 @@ END_TO_END: list[tuple[type[faults.Passing], str, str]] = [
     (faults.DropsEveryTenth, "calls_do_not_wait_for_each_other[modern]", rules.CALLS),
     (faults.ForgetsCancellations, "cancellation_reaches_the_handler[legacy]", rules.CANCELLED_CALL),
     (faults.AnswersBeforeProgress, "progress_comes_before_the_answer[modern]", rules.PROGRESS),
+    (faults.ForgetsProgress, "silent_calls_are_reported_for[legacy]", rules.PROGRESS),
     (faults.ForgetsChanges, "changes_arrive[legacy]", rules.CHANGES),
     (faults.ForgetsQuestions, "questions_reach_the_client[legacy]", rules.QUESTIONS),
     (faults.LosesWhenCancelled, "calls_survive_cancelled_receives[modern]", rules.CANCELLED_RECEIVE),

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import trio
 
+from mcp_actors._actors.limits import Limits
 from mcp_actors.client import Client
 from mcp_actors.context import Context
 from mcp_actors.server import Server
@@ -20,6 +21,8 @@ from mcp_actors.types import ElicitResult, TextContent
 __all__ = ["CHANGING", "Witness", "connected_client", "echo", "make_server", "text_of"]
 
 CHANGING = "kit://changing"
+# Seconds of silence until the engine reports for a call: short, because the kit waits for it.
+BEAT = 0.1
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
 
@@ -43,7 +46,7 @@ class Witness:
 
 def make_server(witness: Witness) -> Server:
     """Returns a server whose tools repeat, count, wait and ask."""
-    server = Server("kit")
+    server = Server("kit", limits=Limits(beat=BEAT))
 
     @server.tool
     async def echo(text: str) -> str:
