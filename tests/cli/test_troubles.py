@@ -52,7 +52,7 @@ def test_what_came_instead_of_messages_is_shown(mcp: Mcp, words: list[str]) -> N
     result = mcp(command, python(BABBLES), *rest, "--era", "legacy", "--timeout", "0.5")
     assert result.returncode == 1
     assert result.stderr.endswith(
-        "mcp-actors: initialize: no answer and no progress for 0.5 s (the idle clock) (--timeout sets it)\n"
+        "mcp-actors: initialize: no answer and no progress for 0.5 s (the idle clock; --timeout sets it)\n"
         "what came was no JSON-RPC message (a program on stdio prints to stderr, never to stdout):\n"
         "  Welcome!\n  Listening on \\x1b[31m port 9000\n"
     )
