@@ -161,8 +161,8 @@ def _unconfigured() -> Any:
             RepeatLimit(),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
-            # Plain: the pretty one takes long and prints local variables, secrets among them.
-            structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+            # Not padded, and plain: pretty tracebacks take long and print local variables, secrets among them.
+            structlog.dev.ConsoleRenderer(0, colors=False, exception_formatter=structlog.dev.plain_traceback),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
     )

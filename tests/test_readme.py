@@ -265,7 +265,16 @@ def unknown_names(page: str) -> list[str]:
     return missing
 
 
-PROGRAMMING = {"Exception", "BaseException", "SystemExit", "KeyboardInterrupt", "ExceptionGroup", "None"}
+PROGRAMMING = {
+    "Exception",
+    "TypeError",
+    "ValueError",
+    "BaseException",
+    "SystemExit",
+    "KeyboardInterrupt",
+    "ExceptionGroup",
+    "None",
+}
 PROTOCOL = {"Literal", "TypedDict", "NamedTuple", "Annotated", "Host", "Origin"}
 
 

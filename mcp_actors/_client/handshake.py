@@ -25,7 +25,7 @@ from mcp_actors._eras.modern.eras import MODERN
 from mcp_actors._eras.modern.meta_keys import SERVER_INFO
 from mcp_actors._eras.modern.mirror import VERSION_HEADER
 from mcp_actors._eras.probe import discoverable
-from mcp_actors.errors import RpcError
+from mcp_actors.errors import CallTimeout, RpcError
 from mcp_actors.logging import log
 from mcp_actors.types import (
     ClientCapabilities,
@@ -139,6 +139,8 @@ class Handshake:
                 failure = error
             finally:
                 nursery.cancel_scope.cancel(reason="the version was found, or will not be")
+        if isinstance(failure, CallTimeout):
+            failure.received = session.outbound.received
         if failure is not None:
             raise failure
         return found

@@ -30,6 +30,9 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 # Seconds after which a person is told what is being waited for.
 PATIENCE = 2.0
+# Seconds without an answer to discovery after which `Client` tries `initialize` too.
+PROBE_TIMEOUT = 5.0
+HANDSHAKE = ("server/discover", "initialize")
 
 
 class Interrupted(CommandFailure):
@@ -147,7 +150,7 @@ async def _run_with_client(
             nursery.start_soon(interrupt.watch, signals)
             try:
                 unconnected = _client(connection, view, options)
-                nursery.start_soon(_say_what_is_waited_for, unconnected, view)
+                nursery.start_soon(_say_what_is_waited_for, unconnected, view, connection)
                 async with unconnected as client:
                     interrupt.connected = True
                     if client.server_info is not None:
@@ -173,6 +176,7 @@ def _client(connection: ConnectionOptions, view: CallView, options: dict[str, An
             era=connection.era,
             timeout=connection.timeout,
             cap=connection.cap,
+            probe_timeout=PROBE_TIMEOUT,
             **options,
         )
     except (ValueError, TypeError, McpError) as error:  # a URL, an era or a time that does not exist
@@ -186,12 +190,17 @@ def _target(url: str, view: CallView) -> str | ClientTransport:
     if scheme.lower() != "stdio":
         return url
     transport = client_transport(url, stderr=view.server_line)
-    view.server = os.path.basename(shlex.split(rest)[0])
+    program, *words = shlex.split(rest)
+    # Of an interpreter, the script says more than its own name does.
+    script = [os.path.basename(words[0])] if words and not words[0].startswith("-") else []
+    view.server = safe(" ".join([os.path.basename(program), *script]))
     return transport
 
 
-async def _say_what_is_waited_for(client: Client, view: CallView) -> None:
+async def _say_what_is_waited_for(client: Client, view: CallView, connection: ConnectionOptions) -> None:
     """Says it after `PATIENCE` seconds of waiting for one thing, and again every second."""
+    # A handshake has a clock of its own, which its requests do not show.
+    handshake = connection.timeout + (PROBE_TIMEOUT if connection.era == "auto" else 0)
     since = trio.current_time()
     doing = "connecting to"
     while True:
@@ -205,12 +214,15 @@ async def _say_what_is_waited_for(client: Client, view: CallView) -> None:
             )
             continue
         since, doing = trio.current_time(), "ending the connection to"
-        view.waits_for(_waited_for(pending, view.server))
+        view.waits_for(_waited_for(pending, view.server, handshake))
 
 
-def _waited_for(pending: Sequence[OutboundCallStatistics], server: str) -> str:
+def _waited_for(pending: Sequence[OutboundCallStatistics], server: str, handshake: float) -> str:
     if not pending or pending[0].age < PATIENCE:
         return ""
     longest = pending[0]
-    left = "" if math.isinf(longest.remaining) else f", {longest.remaining:.0f} s left"
+    remaining = longest.remaining
+    if longest.method in HANDSHAKE:
+        remaining = max(0, handshake - longest.age)
+    left = "" if math.isinf(remaining) else f", {remaining:.0f} s left"
     return f"waiting for {longest.method} from {server}{left}; Ctrl-C stops"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,9 +41,22 @@ class CommandFailure(click.ClickException):
     def show(self, file: IO[Any] | None = None) -> None:
         # A part of it may come from the server, and goes to a terminal.
         first, *rest = map(safe, self.message.splitlines() or [""])
-        click.echo(f"{click.style('mcp-actors:', fg='red', bold=True)} {first}", file=file, err=True)
+        head = click.style("mcp-actors:", fg="red", bold=True)
+        click.echo(f"{head} {_between_words(first, len('mcp-actors: '))}", file=file, err=True)
         for line in rest:
             click.secho(line, file=file, err=True, dim=True)
+
+
+def _between_words(line: str, indent: int) -> str:
+    """Breaks a long line between words if it goes to a terminal, which would break it anywhere."""
+    columns = shutil.get_terminal_size().columns - 1
+    if not sys.stderr.isatty() or indent + len(line) <= columns:
+        return line
+    margin = " " * indent
+    shown = textwrap.fill(
+        line, columns, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False
+    )
+    return shown.removeprefix(margin)
 
 
 class WrongUsage(CommandFailure):
@@ -78,7 +94,7 @@ def sentence(error: Exception) -> str:
     if isinstance(error, CallTimeout):
         option = "--timeout" if error.clock == "idle" else "--cap"
         first, *rest = str(error).splitlines()
-        return "\n".join([f"{first} ({option} sets it)", *rest])
+        return "\n".join([f"{first.removesuffix(')')}; {option} sets it)", *rest])
     if isinstance(error, ConnectionLost):
         # What it wrote to stderr was shown when it came.
         error.stderr = ()

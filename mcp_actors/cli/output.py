@@ -29,10 +29,12 @@ def safe(text: str) -> str:
 
 
 def echo_text(text: str, *, err: bool = False) -> None:
-    """One text for people: ends with a newline; cleaned if a terminal is at the other end."""
+    """One text for people: ends with a newline; cleaned if a terminal is at the other end, and red there if ``err``."""
     stream = sys.stderr if err else sys.stdout
     shown = safe(text) if stream.isatty() else text
-    click.echo(shown, err=err, nl=not shown.endswith("\n"))
+    if err and stream.isatty():
+        shown = click.style(shown, fg="red")
+    click.echo(shown, err=err, nl=not text.endswith("\n"))
 
 
 def echo_json(value: Any) -> None:

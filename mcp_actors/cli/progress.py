@@ -82,8 +82,9 @@ class CallView:
             width = shutil.get_terminal_size().columns - 1
             text = safe(text)[:width]
             if text or self._waiting:
+                # The cursor stays at the line's beginning, so that the log, which writes by itself, writes over it.
                 # Spaces instead of a control sequence: they work on every terminal, without colours too.
-                click.echo(f"\r{text.ljust(len(self._waiting))}" + ("" if text else "\r"), err=True, nl=False)
+                click.echo(f"\r{text.ljust(len(self._waiting))}\r", err=True, nl=False)
             self._waiting = text
 
     def _print(self, line: str) -> None:

@@ -52,7 +52,7 @@ def test_what_came_instead_of_messages_is_shown(mcp: Mcp, words: list[str]) -> N
     result = mcp(command, python(BABBLES), *rest, "--era", "legacy", "--timeout", "0.5")
     assert result.returncode == 1
     assert result.stderr.endswith(
-        "mcp-actors: initialize: no answer and no progress for 0.5 s (the idle clock) (--timeout sets it)\n"
+        "mcp-actors: initialize: no answer and no progress for 0.5 s (the idle clock; --timeout sets it)\n"
         "what came was no JSON-RPC message (a program on stdio prints to stderr, never to stdout):\n"
         "  Welcome!\n  Listening on \\x1b[31m port 9000\n"
     )
@@ -73,6 +73,63 @@ def test_what_is_waited_for_is_said_on_a_terminal(terminal: Callable[..., Termin
     session.type(CTRL_C)
     assert session.wait() == 130
     assert f"[{Path(sys.executable).name}] up" in session.text
+
+
+def lines_on(screen: str) -> list[str]:
+    """What a terminal shows after these texts: a carriage return lets the next one be written over the line."""
+    shown = []
+    for line in screen.split("\n"):
+        seen = ""
+        for text in line.split("\r"):
+            seen = text + seen[len(text) :]
+        shown.append(seen.rstrip())
+    return shown
+
+
+def test_a_warning_has_a_line_of_its_own_beside_what_is_waited_for(
+    terminal: Callable[..., Terminal], tmp_path: Path
+) -> None:
+    (tmp_path / "late.py").write_text(
+        "import pathlib, sys, time\n"
+        "while not pathlib.Path('now').exists():\n    time.sleep(0.05)\n"
+        "print('Welcome!', flush=True)\nsys.stdin.read()\n"
+    )
+    session = terminal("list", f"stdio:{shlex.quote(sys.executable)} late.py", "--era", "legacy")
+    waiting = f"waiting for initialize from {Path(sys.executable).name} late.py, "
+    session.until(lambda: waiting in session.text)
+    (tmp_path / "now").touch()
+    session.until(lambda: "text=Welcome!" in session.text)
+    session.until(lambda: waiting in session.text.partition("text=Welcome!")[2])
+    warning, line = lines_on(session.text)[:2]
+    assert warning.startswith("20")
+    assert warning.endswith("[warning  ] the server sent what is no message session=client#1 text=Welcome!")
+    assert line.startswith(waiting)
+    session.type(CTRL_C)
+    assert session.wait() == 130
+
+
+def test_a_failed_tool_is_seen_at_the_end_in_red(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
+    (tmp_path / "fails.py").write_text(
+        "from mcp_actors import Server\nserver = Server('fails')\n"
+        "@server.tool\ndef fail() -> str:\n    raise OSError('disk full')\nserver.run()\n"
+    )
+    session = terminal("call", f"stdio:{shlex.quote(sys.executable)} fails.py", "fail")
+    assert session.wait() == 1
+    assert session.text.endswith("fail: OSError: disk full\n")
+    assert session.text.index("[fails] OSError: disk full") < session.text.rindex("fail: ")
+    assert b"\x1b[31mfail: OSError: disk full" in session.screen
+    plain = terminal("call", f"stdio:{shlex.quote(sys.executable)} fails.py", "fail", NO_COLOR="1")
+    assert plain.wait() == 1
+    assert b"\x1b[31m" not in plain.screen
+
+
+def test_a_long_failure_is_broken_between_words(terminal: Callable[..., Terminal]) -> None:
+    session = terminal("list", python("from mcp_actors import Server; Server('s')"))
+    assert session.wait() == 1
+    lines = session.text[session.text.index("mcp-actors: ") :].splitlines()
+    assert len(lines) > 1
+    assert all(len(line) < 120 for line in lines)
+    assert " ".join(" ".join(lines).split()).endswith("has to call server.run() at its end")
 
 
 def test_what_a_server_prints_is_shown_with_its_name(mcp: Mcp, tmp_path: Path) -> None:
