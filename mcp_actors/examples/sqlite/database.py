@@ -1,7 +1,7 @@
 """One SQLite file, opened anew for each call: in a thread for what we ask ourselves, in a process for a client's SQL.
 
-A process for a query costs some 40 ms. It can be ended whatever the statement does, cannot take more memory than it is
-given, and leaves no state behind for the next caller.
+A process for a query costs 50 to 100 ms. It can be ended whatever the statement does, cannot take more memory than it
+is given, and leaves no state behind for the next caller.
 """
 
 from __future__ import annotations
@@ -192,7 +192,6 @@ class _Statement:
                 [sys.executable, "-I", "-S", guard.__file__],
                 stdin=order,
                 stdout=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C at the server's terminal is the server's to answer
                 check=False,
             )
             process: trio.Process = await nursery.start(start)

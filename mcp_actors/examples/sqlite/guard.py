@@ -17,6 +17,7 @@ import base64
 import json
 import math
 import resource
+import signal
 import sqlite3
 import sys
 from collections.abc import Callable
@@ -64,7 +65,7 @@ _DANGEROUS_FUNCTIONS = frozenset(("load_extension", "fts3_tokenizer"))
 
 
 class Order(TypedDict):
-    """What is to be run; ``seconds`` of work of a processor end it even if nobody is left to kill the process."""
+    """A statement and its limits. ``seconds`` of a processor's time end it, even if nobody is left to kill it."""
 
     file: str
     writable: bool
@@ -168,6 +169,7 @@ def _tell(line: dict[str, object]) -> None:
 
 def main() -> None:
     """Reads the order from stdin and runs it under limits of memory and time."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the server's terminal is the server's to answer
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     order: Order = json.load(sys.stdin.buffer)
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
