@@ -32,7 +32,7 @@ from mcp_actors._server.registration import Registration
 from mcp_actors._server.runtime import ServerRuntime, ServerStatistics
 from mcp_actors._server.scope import ServerScope
 from mcp_actors._server.settings import check_settings
-from mcp_actors._server.terminal_hint import tell_person_at_terminal
+from mcp_actors._server.terminal_hint import write_terminal_hint
 from mcp_actors.abc import ServerTransport
 from mcp_actors.context import Context
 from mcp_actors.discovery import server_transport
@@ -205,7 +205,7 @@ class Server(Registration):
                 "server.run() starts a Trio loop, and one runs here: use 'await server.serve(...)'"
             )
         if not targets:
-            tell_person_at_terminal(self.name)
+            write_terminal_hint(self.name)
         with rare_full_passes():
             trio.run(self._run, targets or ("stdio:",), task_status)
 

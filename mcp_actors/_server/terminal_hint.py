@@ -7,12 +7,12 @@ import shlex
 import sys
 from contextlib import suppress
 
-__all__ = ["tell_person_at_terminal"]
+__all__ = ["write_terminal_hint"]
 
 _STDIN, _STDERR = 0, 2
 
 
-def tell_person_at_terminal(server: str) -> None:
+def write_terminal_hint(server: str) -> None:
     """Writes to stderr what ``server`` waits for, how to try it and how to stop it, if a person sits there.
 
     Nothing is written unless both stdin and stderr are a terminal: a client that starts the server connects its stdin
