@@ -170,6 +170,9 @@ def _tell(line: dict[str, object]) -> None:
 def main() -> None:
     """Reads the order from stdin and runs it under limits of memory and time."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the server's terminal is the server's to answer
+    signal.signal(
+        signal.SIGPIPE, signal.SIG_DFL
+    )  # nobody reads the answer any more: the process ends without a word
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     order: Order = json.load(sys.stdin.buffer)
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
