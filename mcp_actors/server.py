@@ -32,6 +32,7 @@ from mcp_actors._server.registration import Registration
 from mcp_actors._server.runtime import ServerRuntime, ServerStatistics
 from mcp_actors._server.scope import ServerScope
 from mcp_actors._server.settings import check_settings
+from mcp_actors._server.terminal_hint import write_terminal_hint
 from mcp_actors.abc import ServerTransport
 from mcp_actors.context import Context
 from mcp_actors.discovery import server_transport
@@ -185,6 +186,9 @@ class Server(Registration):
         while this runs in the main thread; no other thread gets signals, so there only `stop`, or the end of every
         transport, ends it. The garbage collector makes full passes rarely. A program that has a Trio loop uses `serve`.
 
+        Without targets, and with a terminal as standard input and error, a line on standard error says first how to
+        try the server and how to stop it.
+
         Args:
             targets: URLs or transports; by default ``"stdio:"``, one client on standard input and output.
             task_status: As in `serve`.
@@ -200,6 +204,8 @@ class Server(Registration):
             raise RuntimeError(
                 "server.run() starts a Trio loop, and one runs here: use 'await server.serve(...)'"
             )
+        if not targets:
+            write_terminal_hint(self.name)
         with rare_full_passes():
             trio.run(self._run, targets or ("stdio:",), task_status)
 

@@ -6,10 +6,11 @@ import os
 import pty
 import re
 import select
+import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -66,11 +67,11 @@ class Terminal:
 def terminal(environment: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
     opened: list[Terminal] = []
 
-    def start(*words: str, **more: str) -> Terminal:
+    def start(*words: str, program: Sequence[str] = ("-m", "mcp_actors"), **more: str) -> Terminal:
         master, slave = pty.openpty()
         process = subprocess.Popen(
             # Ctrl-C becomes SIGINT only on the controlling terminal of a session.
-            [sys.executable, "-c", AS_SESSION_LEADER, sys.executable, "-m", "mcp_actors", *words],
+            [sys.executable, "-c", AS_SESSION_LEADER, sys.executable, *program, *words],
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -183,3 +184,70 @@ def test_ctrl_c_while_a_target_is_imported(terminal: Callable[..., Terminal], tm
     session.type(CTRL_C)
     assert session.wait() == 130
     assert "Traceback" not in session.text
+
+
+WEATHER = """
+from mcp_actors import Server
+
+server = Server("weather")
+
+
+@server.tool
+def forecast(city: str) -> str:
+    return city
+
+
+server.run()
+"""
+
+
+def test_a_person_who_types_a_server_is_told_how_to_try_and_stop_it(
+    terminal: Callable[..., Terminal], tmp_path: Path, environment: dict[str, str]
+) -> None:
+    (tmp_path / "my weather.py").write_text(WEATHER)
+    session = terminal("an argument", program=["my weather.py"])
+    session.until(lambda: "Ctrl-C stops it.\n" in session.text)
+    line = "".join(session.text.splitlines())
+    assert line.startswith(
+        "weather speaks MCP over standard input and output, and waits for a client's messages."
+    )
+    shown = line.partition("To try it: ")[2].removesuffix(". Ctrl-C stops it.")
+    program, *words = shlex.split(shown)
+    tried = subprocess.run(
+        [sys.executable, "-m", "mcp_actors", *words],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=True,
+    )
+    session.type(CTRL_C)
+    assert session.wait() == 0
+    assert program == "mcp-actors"
+    assert "forecast" in tried.stdout
+    assert "To try it" not in tried.stderr
+    assert session.text.count("To try it") == 1
+    assert "Traceback" not in session.text
+
+
+def test_a_program_that_starts_a_server_is_told_nothing(tmp_path: Path, environment: dict[str, str]) -> None:
+    (tmp_path / "weather.py").write_text(WEATHER)
+    command = [sys.executable, "weather.py"]
+    ran = subprocess.run(
+        command, input=b"", cwd=tmp_path, env=environment, capture_output=True, timeout=LIMIT, check=False
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"", b"")
+
+
+def test_a_log_file_is_told_nothing_of_the_terminal(tmp_path: Path, environment: dict[str, str]) -> None:
+    (tmp_path / "weather.py").write_text(WEATHER)
+    master, slave = pty.openpty()
+    os.write(master, b"\x04")  # Ctrl-D: the end of input
+    command = [sys.executable, "weather.py"]
+    ran = subprocess.run(
+        command, stdin=slave, cwd=tmp_path, env=environment, capture_output=True, timeout=LIMIT, check=False
+    )
+    os.close(slave)
+    os.close(master)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"", b"")

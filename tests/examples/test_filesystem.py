@@ -337,3 +337,53 @@ def test_arguments_that_make_no_sense(args: tuple[str, ...]) -> None:
 def test_a_root_that_is_none(root: Path) -> None:
     with pytest.raises(ValueError, match="there is no directory"):
         server(str(root / "docs" / "a.md"))
+
+
+@pytest.mark.parametrize("depth", [33, 330])
+async def test_directories_are_made_to_a_depth(root: Path, depth: int) -> None:
+    async with serving(str(root)) as client:
+        path = "/".join(["d"] * depth + ["file"])
+        said = await refused(client, "write_file", path=path, content="", create_directories=True)
+        assert f"{depth} directories deep, and none is made deeper than 32" in said
+        assert not (root / "d").exists()
+        deepest = "/".join(["d"] * 32 + ["file"])
+        await call(client, "write_file", path=deepest, content="", create_directories=True)
+        again = await refused(client, "write_file", path=f"{deepest[:-4]}d/file", content="")
+    assert "nothing at" in again
+    assert (root / deepest).exists()
+    assert not (root / deepest[:-4] / "d").exists()
+
+
+async def test_a_path_that_no_program_could_open_is_refused(root: Path) -> None:
+    path = "d/" * 4_999 + "file"
+    async with serving(str(root)) as client:
+        for tool, more in (
+            ("read_file", {}),
+            ("list_directory", {}),
+            ("search_files", {"pattern": "*"}),
+            ("write_file", {"content": "", "create_directories": True}),
+        ):
+            said = await refused(client, tool, path=path, **more)
+            assert "a path of more than 4000 bytes" in said
+            assert len(said) < 200
+    assert not (root / "d").exists()
+
+
+async def test_what_a_search_holds_is_bounded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(100):
+        (root / f"{'n' * 200}{number}").touch()
+    monkeypatch.setattr("mcp_actors.examples.filesystem.search.MAX_MATCHED_BYTES", 5_000)
+    async with serving(str(root)) as client:
+        heavy = await call(client, "search_files", pattern="nnn*")
+        monkeypatch.setattr("mcp_actors.examples.filesystem.search.MAX_LOOKED_AT", 50)
+        many = await call(client, "search_files", pattern="*.md")
+    assert heavy["truncated"] is True
+    assert len(heavy["matches"]) == 21
+    assert many["truncated"] is True
+    assert many["looked_at"] == 50
+
+
+def test_a_walk_reads_no_more_names_than_it_may(root: Path) -> None:
+    assert len(list(RootFolder(root).walk("", 5))) == 5
+    assert len(list(RootFolder(root).walk("", 100))) == 11
+    assert list(RootFolder(root).walk("", 0)) == []

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from mcp_actors import Client, ResourceNotFound, RpcError
 from mcp_actors.examples.git import server
 from mcp_actors.testing import connected_pair
 from mcp_actors.types import EmbeddedResource, PromptReference, ResourceTemplateReference, TextContent
+
+from .processes import children
 
 
 class Repo:
@@ -89,6 +92,10 @@ async def text(client: Client, tool: str, *, is_error: bool = False, **arguments
     (block,) = result.content
     assert isinstance(block, TextContent)
     return block.text
+
+
+async def _run_instead(run_process: Any, program: str, command: list[str], **options: Any) -> Any:
+    return await run_process([program, *command[1:]], **options)
 
 
 async def test_the_log_and_what_narrows_it(repo: Repo) -> None:
@@ -207,6 +214,29 @@ async def test_time_is_bounded(repo: Repo, monkeypatch: pytest.MonkeyPatch) -> N
     async with serving(repo) as client:
         monkeypatch.setattr("mcp_actors.examples.git.program.MAX_SECONDS", 0)
         assert "was stopped after 0 s" in await text(client, "show", is_error=True)
+
+
+@pytest.mark.parametrize("calls", [40, 400])
+async def test_git_runs_a_few_times_at_once(
+    repo: Repo, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calls: int
+) -> None:
+    program = tmp_path / "bin" / "git"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\nexec sleep 1000\n")
+    async with serving(repo) as client:
+        program.chmod(0o755)
+        before = children()
+        monkeypatch.setattr("trio.run_process", partial(_run_instead, trio.run_process, str(program)))
+        async with trio.open_nursery() as nursery:
+            for _ in range(calls):
+                nursery.start_soon(client.call_tool, "log")
+            while len(children() - before) < 8:
+                await trio.lowlevel.checkpoint()
+            for _ in range(100):
+                await trio.lowlevel.checkpoint()
+            assert len(children() - before) == 8
+            nursery.cancel_scope.cancel()
+    assert children() == before
 
 
 async def test_commits_and_files_are_resources(repo: Repo) -> None:

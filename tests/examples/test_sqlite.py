@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from mcp_actors import Client, ResourceNotFound
 from mcp_actors.examples.sqlite import server
 from mcp_actors.testing import connected_pair
 from mcp_actors.types import CallToolResult, ResourceTemplateReference, TextContent
+
+from .processes import children
 
 NUMBERS = "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers) "
 
@@ -300,3 +303,91 @@ def test_a_file_that_is_no_database(file: Path, spoil: Callable[[Path], None], w
 def test_arguments_that_make_no_sense(args: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="usage: mcp-actors serve"):
         server(*args)
+
+
+# A function of SQLite is one step: nothing inside it looks whether the call was cancelled.
+UNINTERRUPTIBLE = {
+    "printf": "SELECT printf('%.*c', 2000000000, 'x')",
+    "instr": "SELECT instr(printf('%30000000s', 'a'), printf('%15000000s', 'b'))",
+}
+
+
+@pytest.mark.parametrize("queries", [8, 80])
+@pytest.mark.parametrize("sql", UNINTERRUPTIBLE.values(), ids=UNINTERRUPTIBLE)
+async def test_cancelled_queries_hold_up_nobody(file: Path, sql: str, queries: int) -> None:
+    before = children()
+    async with serving(str(file)) as client:
+        async with trio.open_nursery() as nursery:
+            for _ in range(queries):
+                nursery.start_soon(client.call_tool, "query", {"sql": sql})
+            while not children() > before:
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+        answer = await query(client, "SELECT 'alive'")
+        assert answer["rows"] == [["alive"]]
+    assert children() == before
+
+
+async def test_a_list_of_tables_does_not_wait_for_queries(file: Path) -> None:
+    async with serving(str(file)) as client, trio.open_nursery() as nursery:
+        for _ in range(40):
+            nursery.start_soon(client.call_tool, "query", {"sql": UNINTERRUPTIBLE["instr"]})
+        await trio.testing.wait_all_tasks_blocked()
+        listed = await client.call_tool("list_tables")
+        nursery.cancel_scope.cancel()
+    assert listed.structured_content["truncated"] is False
+
+
+async def test_large_values_are_held_by_a_few_processes_only(file: Path) -> None:
+    before = children()
+    most = 0
+    answers: list[dict[str, Any]] = []
+    async with serving(str(file)) as client, trio.open_nursery() as nursery:
+
+        async def ask() -> None:
+            answers.append(await query(client, "SELECT hex(zeroblob(15000000))"))
+            if len(answers) == 20:
+                nursery.cancel_scope.cancel()
+
+        for _ in range(20):
+            nursery.start_soon(ask)
+        while True:
+            most = max(most, len(children() - before))
+            await trio.lowlevel.checkpoint()
+    assert [(answer["rows"], answer["truncated"]) for answer in answers] == [([], True)] * 20
+    assert 1 <= most <= 4
+
+
+async def test_a_query_that_needs_too_much_memory_is_told_so(file: Path) -> None:
+    columns = ", ".join(["hex(zeroblob(15000000))"] * 40)
+    async with serving(str(file)) as client:
+        assert "needs more than 512 MiB of memory" in await refused(client, f"SELECT {columns}")
+        answer = await query(client, "SELECT 'alive'")
+    assert answer["rows"] == [["alive"]]
+
+
+async def test_a_process_that_the_system_ends_is_an_error_of_its_query(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(str(file)) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr("mcp_actors.examples.sqlite.guard.__file__", "/dev/null")
+            assert "without an answer" in await refused(client, "SELECT 1")
+        assert (await query(client, "SELECT 1"))["rows"] == [[1]]
+
+
+async def test_a_large_schema_is_cut_and_the_answer_says_so(file: Path) -> None:
+    with closing(sqlite3.connect(file)) as connection:
+        for number in range(30):
+            names = ", ".join(f"{'c' * 1_000}{n}" for n in range(50))
+            connection.execute(f"CREATE TABLE wide{number} ({names})")
+            connection.execute(f"CREATE VIEW customer{number} AS SELECT '{'x' * 10}' FROM customer")
+        for number in range(25):
+            connection.execute(f"CREATE INDEX i{number} ON customer (name) WHERE name > '{'x' * 50_000}'")
+    async with serving(str(file)) as client:
+        listed = await client.call_tool("list_tables")
+        schema = await client.read_resource("db://schema/customer")
+    assert listed.structured_content["truncated"] is True
+    assert len(listed.structured_content["tables"]) < 60
+    assert len(schema.contents[0].text) < 1_000_100
+    assert schema.contents[0].text.endswith("-- cut here: the rest is more than 1000000 bytes")

@@ -4,7 +4,8 @@
     mcp-actors serve mcp_actors.examples.filesystem -- ~/notes --read-only
 
 Tools ``read_file``, ``write_file``, ``list_directory``, ``search_files``; every file and directory is a resource with
-its ``file:`` URI, and whoever subscribes to one hears of changes on the disk.
+its ``file:`` URI, and whoever subscribes to one hears of changes on the disk. Files of up to two megabytes are read,
+and directories are made up to 32 deep; a search looks at 250,000 names, and four searches run at once.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from msgspec import Meta
 
 from mcp_actors import Context, ResourceNotFound, RpcError, Server, ToolError
 from mcp_actors.errors import INVALID_PARAMS
-from mcp_actors.examples.filesystem.root import Entry, Found, NoSuchPath, RootFolder
-from mcp_actors.examples.filesystem.search import Search, SearchResult
+from mcp_actors.examples.filesystem.root import MAX_PATH_BYTES, Entry, Found, NoSuchPath, RootFolder
+from mcp_actors.examples.filesystem.search import MAX_SEARCHES, Search, SearchResult
 from mcp_actors.examples.filesystem.watch import Watch
 from mcp_actors.types import (
     BlobResourceContents,
@@ -85,6 +86,8 @@ def server(*args: str) -> Server:
 
 
 def _add_reading_tools(app: Server, root: RootFolder) -> None:
+    searches = trio.CapacityLimiter(MAX_SEARCHES)
+
     @app.tool(annotations=READ_ONLY)
     async def read_file(path: str) -> CallToolResult:
         """Reads a file of at most two megabytes; what is not text comes as an embedded resource.
@@ -123,7 +126,8 @@ def _add_reading_tools(app: Server, root: RootFolder) -> None:
             path: The directory to search, relative to the root of this server.
             max_results: Stop after so many.
         """
-        return await Search(root, pattern, text, path, max_results).run(ctx.progress)
+        async with searches:
+            return await Search(root, pattern, text, path, max_results).run(ctx.progress)
 
 
 def _add_writing_tool(app: Server, root: RootFolder) -> None:
@@ -134,7 +138,7 @@ def _add_writing_tool(app: Server, root: RootFolder) -> None:
         Args:
             path: Relative to the root of this server.
             content: The new content, all of it.
-            create_directories: Make the directories on the way.
+            create_directories: Make the directories on the way, at most 32 deep.
         """
         data = content.encode()
         await trio.to_thread.run_sync(lambda: root.write(path, data, create_directories=create_directories))
@@ -176,11 +180,12 @@ def _add_resources(app: Server, root: RootFolder, template: str) -> None:
 
 
 def _path_of(root: RootFolder, uri: str) -> str | None:
-    """The path that a ``file:`` URI names, or None if it is not below the root."""
+    """The path that a ``file:`` URI names, or None if it is not below the root, or longer than any path."""
     if uri == root.uri:
         return ""
     prefix = f"{root.uri.rstrip('/')}/"
-    return unquote(uri[len(prefix) :]) if uri.startswith(prefix) else None
+    path = unquote(uri[len(prefix) :]) if uri.startswith(prefix) else None
+    return path if path is not None and len(path) <= MAX_PATH_BYTES else None
 
 
 def _as_resource(root: RootFolder, entry: Entry) -> Resource:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
@@ -24,6 +25,8 @@ from mcp_actors.errors import ToolError
 
 MAX_FILE_BYTES = 2_000_000  # sixfold when every byte needs escaping, and still under the limit of a message
 MAX_ENTRIES = 5_000  # of one directory in one answer
+MAX_PATH_BYTES = 4_000  # what other programs can open (PATH_MAX), less a part for where the root is
+MAX_DEPTH = 32  # directories that a write may make on its way, one in the other, counted from the root
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: a pipe that somebody put there must not hold the thread that opens it
@@ -88,9 +91,15 @@ class RootFolder:
     def write(self, path: str, data: bytes, *, create_directories: bool = False) -> None:
         """Puts a file there in one step: whoever reads sees the old content or the new, never a part.
 
-        The mode of a file that is replaced is kept. Raises `ToolError` if something else than a regular file is there.
+        The mode of a file that is replaced is kept. Raises `ToolError` if something else than a regular file is there,
+        or if directories would be made deeper than `MAX_DEPTH`.
         """
         parts = _components(path)
+        if create_directories and len(parts) - 1 > MAX_DEPTH:
+            raise ToolError(
+                f"the file would be {len(parts) - 1} directories deep, and none is made deeper than {MAX_DEPTH};"
+                " choose a shorter path, or leave out create_directories if they are there"
+            )
         with _explained(path), self._parent(parts, create=create_directories) as (parent, name):
             mode = _mode_of_regular_file(name, parent, path)
             temporary = f".mcp-{secrets.token_hex(8)}.tmp"
@@ -124,8 +133,12 @@ class RootFolder:
                     entries.append(Entry(_shown(entry.name), _kind(status.st_mode), size, modified))
         return sorted(entries, key=_name), False
 
-    def walk(self, path: str) -> Iterator[Found]:
-        """Everything under a directory, depth first. What vanishes or may not be read meanwhile is left out."""
+    def walk(self, path: str, limit: int) -> Iterator[Found]:
+        """The first ``limit`` things under a directory, depth first.
+
+        What vanishes or may not be read meanwhile is left out. A directory is read whole before the first of its
+        names comes, so ``limit`` bounds the names that are held as well.
+        """
         pending = [_components(path)]
         with _explained(path), self._opened(pending[0]):
             pass  # the first one must be there
@@ -133,9 +146,10 @@ class RootFolder:
             parts = pending.pop()
             try:
                 with self._opened(parts) as descriptor, os.scandir(descriptor) as entries:
-                    children = sorted((entry.name, _kind_of(entry)) for entry in entries)
+                    children = sorted((entry.name, _kind_of(entry)) for entry in islice(entries, limit))
             except OSError:
                 continue
+            limit -= len(children)
             pending.extend((*parts, name) for name, kind in reversed(children) if kind == "directory")
             for name, kind in children:
                 yield Found(_shown("/".join((*parts, name))), kind)
@@ -188,6 +202,8 @@ class RootFolder:
 def _components(path: str) -> tuple[str, ...]:
     if "\0" in path:
         raise ToolError("a path cannot contain a NUL character")
+    if len(path.encode("utf-8", "surrogatepass")) > MAX_PATH_BYTES:
+        raise ToolError(f"a path of more than {MAX_PATH_BYTES} bytes: {path[:40]!r}…")
     if path.startswith("/"):
         raise ToolError(f"{path!r} is absolute; give a path relative to the root of this server")
     parts = tuple(part for part in path.split("/") if part not in ("", "."))

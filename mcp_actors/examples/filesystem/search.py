@@ -16,7 +16,9 @@ from mcp_actors.examples.filesystem.root import Found, RootFolder
 SLICE_SECONDS = (
     0.1  # of work in a thread between two reports; a cancelled search ends after the slice that runs
 )
-MAX_LOOKED_AT = 1_000_000  # files and directories in one search
+MAX_LOOKED_AT = 250_000  # files and directories in one search; their names are held
+MAX_MATCHED_BYTES = 1_000_000  # of the paths in one answer
+MAX_SEARCHES = 4  # at once; further ones wait for their turn
 
 Progress = Callable[[float, float | None, str | None], Awaitable[None]]
 
@@ -40,8 +42,9 @@ class Search:
         self._fits = re.compile(fnmatch.translate(pattern)).match
         self._by_path = "/" in pattern
         self._text = text.encode("utf-8", "surrogatepass")
-        self._walk = root.walk(directory)
+        self._walk = root.walk(directory, MAX_LOOKED_AT + 1)
         self._max_results = max_results
+        self._bytes_left = MAX_MATCHED_BYTES
         self._finished = False
         self._truncated = False
 
@@ -55,11 +58,16 @@ class Search:
     def _slice(self) -> None:
         end = time.monotonic() + SLICE_SECONDS
         for found in self._walk:
-            if len(self.matches) == self._max_results or self.looked_at == MAX_LOOKED_AT:
+            if (
+                len(self.matches) == self._max_results
+                or self.looked_at == MAX_LOOKED_AT
+                or self._bytes_left < 0
+            ):
                 self._finished = self._truncated = True
                 return
             self.looked_at += 1
             if self._matches(found):
+                self._bytes_left -= len(found.path) + 40
                 self.matches.append(found)
             if time.monotonic() > end:
                 return

@@ -3,7 +3,8 @@
     mcp-actors serve mcp_actors.examples.git -- ~/src/project
 
 Prompt ``analyze_commits``; tools ``log``, ``show``, ``diff``; resources ``git://commit/{sha}``,
-``git://file/{ref}/{+path}`` and ``git://log/{ref}{?since,author}``.
+``git://file/{ref}/{+path}`` and ``git://log/{ref}{?since,author}``. Git runs eight times at once; the output of a run
+is cut at a megabyte, and after half a minute it is stopped.
 """
 
 from __future__ import annotations

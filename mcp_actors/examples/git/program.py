@@ -23,8 +23,9 @@ import trio
 
 from mcp_actors.errors import ToolError
 
-MAX_SECONDS = 30  # for one run
+MAX_SECONDS = 30  # for one run, waiting for its turn included
 MAX_OUTPUT_BYTES = 1_000_000  # what a model can use is less; the rest is not read and git is stopped
+MAX_RUNS = 8  # of git at once; further ones wait for their turn
 MAX_NAME_CHARACTERS = 1_000  # of a branch, a path, a date, an author
 
 _CONFIGURATION = {
@@ -86,6 +87,7 @@ class Repository:
         self._command = [program, "--no-pager", "--literal-pathspecs", "-C", str(self.directory)]
         self._command += [part for key, value in _CONFIGURATION.items() for part in ("-c", f"{key}={value}")]
         self._environment = _environment()
+        self._runs = trio.CapacityLimiter(MAX_RUNS)
         asked = subprocess.run(
             [*self._command, "rev-parse", "--git-dir"],
             env=self._environment,
@@ -103,7 +105,8 @@ class Repository:
         Cancelling stops git. None of the arguments may come from outside as it is.
         """
         with trio.move_on_after(MAX_SECONDS):
-            return await self._run(arguments)
+            async with self._runs:
+                return await self._run(arguments)
         raise ToolError(f"git {arguments[0]} was stopped after {MAX_SECONDS} s")
 
     async def commit(self, revision: str) -> str:
@@ -144,13 +147,14 @@ class Repository:
             assert process.stderr is not None
             nursery.start_soon(_keep_first, process.stderr, complaint)
             left = MAX_OUTPUT_BYTES
-            async for chunk in process.stdout:
-                printed += chunk[:left]
-                left -= len(chunk)
-                if left < 0:
-                    truncated = True
-                    nursery.cancel_scope.cancel()
-                    break
+            async with process.stdout:
+                async for chunk in process.stdout:
+                    printed += chunk[:left]
+                    left -= len(chunk)
+                    if left < 0:
+                        truncated = True
+                        nursery.cancel_scope.cancel()
+                        break
         if process.returncode != 0 and not truncated:
             raise GitFailed(_explained(bytes(complaint), self.directory))
         return Output(bytes(printed), truncated)
@@ -170,8 +174,9 @@ def checked(value: str) -> str:
 
 
 async def _keep_first(stream: trio.abc.ReceiveStream, kept: bytearray) -> None:
-    async for chunk in stream:
-        kept += chunk[: max(0, 2_000 - len(kept))]
+    async with stream:
+        async for chunk in stream:
+            kept += chunk[: max(0, 2_000 - len(kept))]
 
 
 def _environment() -> dict[str, str]:

@@ -3,12 +3,13 @@
     mcp-actors serve mcp_actors.examples.sqlite -- my.db
     mcp-actors serve mcp_actors.examples.sqlite -- my.db --write
 
-Tools ``query`` and ``list_tables``; resources ``db://tables`` and ``db://schema/{table}``.
+Tools ``query`` and ``list_tables``; resources ``db://tables`` and ``db://schema/{table}``. Each query runs in a process
+of its own, which is killed when the call is cancelled or a minute has passed, and may take 512 MiB; four run at once,
+and the others wait for their turn.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
@@ -16,19 +17,12 @@ from urllib.parse import quote
 from msgspec import Meta
 
 from mcp_actors import Context, ResourceNotFound, Server
-from mcp_actors.examples.sqlite.database import Blob, Database, Parameters, QueryResult, Table
+from mcp_actors.examples.sqlite.database import Blob, Database, Parameters, QueryResult, Table, TableList
 from mcp_actors.types import Resource, ToolAnnotations
 
 __all__ = ["Blob", "QueryResult", "Table", "TableList", "server"]
 
 USAGE = "usage: mcp-actors serve mcp_actors.examples.sqlite -- DATABASE [--write]"
-
-
-@dataclass(frozen=True)
-class TableList:
-    """The tables and views of the database."""
-
-    tables: list[Table]
 
 
 def server(*args: str) -> Server:
@@ -67,26 +61,27 @@ def _add_tools(app: Server, database: Database) -> None:
         Args:
             sql: One statement in SQLite's dialect. Use ? or :name for values.
             parameters: A list of values for ?, or an object for :name.
-            max_rows: Stop after this many rows; `truncated` tells whether there were more.
+            max_rows: Stop after this many rows; `truncated` tells whether there were more. A result
+                is cut at a megabyte, and says so in the same way.
         """
         return await database.query(sql, parameters or [], max_rows, ctx.progress)
 
     @app.tool(annotations=read_only)
     async def list_tables() -> TableList:
         """Lists the tables and views with their columns."""
-        return TableList(await database.tables())
+        return await database.tables()
 
 
 def _add_resources(app: Server, database: Database) -> None:
     @app.resource("db://tables", name="tables", mime_type="application/json")
     async def tables() -> TableList:
         """The tables and views with their columns."""
-        return TableList(await database.tables())
+        return await database.tables()
 
     async def schemas() -> list[Resource]:
         return [
             Resource(f"db://schema/{quote(table.name, safe='')}", table.name, mime_type="application/sql")
-            for table in await database.tables()
+            for table in (await database.tables()).tables
         ]
 
     @app.resource("db://schema/{table}", name="schema", mime_type="application/sql", list=schemas)
@@ -100,4 +95,8 @@ def _add_resources(app: Server, database: Database) -> None:
     @app.completion(resource="db://schema/{table}", argument="table")
     async def complete_table(value: str) -> list[str]:
         wanted = value.casefold()
-        return [table.name for table in await database.tables() if table.name.casefold().startswith(wanted)]
+        return [
+            table.name
+            for table in (await database.tables()).tables
+            if table.name.casefold().startswith(wanted)
+        ]

@@ -1,32 +1,36 @@
-"""One SQLite file, opened anew for each call and worked on in threads.
+"""One SQLite file, opened anew for each call: in a thread for what we ask ourselves, in a process for a client's SQL.
 
-A connection per call costs about a tenth of a millisecond and gives each call its own statement to interrupt, its own
-transaction to roll back and no state that one caller could leave behind for the next.
+A process for a query costs 50 to 100 ms. It can be ended whatever the statement does, cannot take more memory than it
+is given, and leaves no state behind for the next caller.
 """
 
 from __future__ import annotations
 
-import base64
-import math
+import json
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, closing
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 import trio
 
 from mcp_actors.errors import ToolError
-from mcp_actors.examples.sqlite.guard import connect, readable_errors
+from mcp_actors.examples.sqlite import guard
+from mcp_actors.examples.sqlite.guard import MAX_RESULT_BYTES, Order, Parameter
 
 T = TypeVar("T")
 
 Progress = Callable[[float, float | None, str | None], Awaitable[None]]
 
-MAX_SECONDS = 60  # of work for one query; a client that wants less cancels the call
-MAX_RESULT_BYTES = 1_000_000  # a result is read by a model: far more than it can use, far less than hurts
-ROWS_PER_STEP = 100  # rows fetched between two reports of progress
+MAX_SECONDS = 60  # for one query, waiting for its turn included; a client that wants less cancels the call
+MAX_QUERIES = 4  # processes at once; further queries wait for their turn
+MAX_ANSWER_BYTES = 8 * MAX_RESULT_BYTES  # as JSON: a character can need six bytes there
 
 
 @dataclass(frozen=True)
@@ -37,13 +41,15 @@ class Blob:
 
 
 Value = int | float | str | Blob | None
-Parameter = bool | int | float | str | None
 Parameters = list[Parameter] | dict[str, Parameter]
 
 
 @dataclass(frozen=True)
 class QueryResult:
-    """The result of a statement: ``changes`` counts the rows it wrote, ``truncated`` says that there were more rows."""
+    """The result of a statement: ``changes`` counts the rows it wrote.
+
+    ``truncated`` says that there was more: rows beyond the number asked for, or beyond a megabyte.
+    """
 
     columns: list[str]
     rows: list[list[Value]]
@@ -60,6 +66,14 @@ class Table:
     columns: list[str]
 
 
+@dataclass(frozen=True)
+class TableList:
+    """The tables and views; ``truncated`` says that there are more than fit into a megabyte."""
+
+    tables: list[Table]
+    truncated: bool = False
+
+
 class Database:
     """The SQLite file ``file``, changed only when ``writable``.
 
@@ -74,60 +88,86 @@ class Database:
                 raise ValueError(f"{str(file)!r} is not an SQLite database")
         self.file = file.resolve()
         self.writable = writable
-        self._threads = trio.CapacityLimiter(8)  # of our own: a heavy query takes no thread from anybody else
+        self._threads = trio.CapacityLimiter(
+            8
+        )  # of our own: a large schema takes no thread from anybody else
+        self._processes = trio.CapacityLimiter(MAX_QUERIES)
 
     async def query(self, sql: str, parameters: Parameters, max_rows: int, progress: Progress) -> QueryResult:
         """Runs one statement and returns at most ``max_rows`` rows and about a megabyte.
 
         Reports the number of rows after every hundred, and a sign of life each second in between. Raises `ToolError`
-        with SQLite's own words, or after a minute of work. Cancelling interrupts the statement; what it wrote is
-        rolled back.
+        with SQLite's own words, or after a minute. Cancelling kills the process; what the statement wrote is rolled
+        back, at the latest when the file is opened the next time.
         """
+        seconds = int(MAX_SECONDS) + 1  # of work: for a process whose server was killed
+        order = Order(
+            file=str(self.file),
+            writable=self.writable,
+            sql=sql,
+            parameters=parameters,
+            max_rows=max_rows,
+            seconds=seconds,
+        )
+        answer: QueryResult | ToolError | None = None
         with trio.move_on_after(MAX_SECONDS):
-            async with self._connected() as connection:
-                statement = _Statement(connection, self._threads, max_rows, progress)
-                answer: QueryResult | Exception | None = None
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(_interrupt_when_cancelled, connection)
-                    nursery.start_soon(statement.show_life)
-                    answer = await statement.run(sql, parameters)
-                    nursery.cancel_scope.cancel()
-                if isinstance(answer, QueryResult):
-                    return answer
-                # an error made by our own interrupt is no answer: here a cancelled call ends as cancelled
-                await trio.lowlevel.checkpoint_if_cancelled()
-                raise ToolError(str(answer)) from answer
-        raise ToolError(f"stopped after {MAX_SECONDS} s of work")
+            async with trio.open_nursery() as nursery:
+                statement = _Statement(max_rows, progress)
+                nursery.start_soon(statement.show_life)
+                async with self._processes:
+                    answer = await statement.run(json.dumps(order).encode())
+                nursery.cancel_scope.cancel()
+        if answer is None:
+            raise ToolError(f"stopped after {MAX_SECONDS} s")
+        if isinstance(answer, ToolError):
+            raise answer
+        return answer
 
-    async def tables(self) -> list[Table]:
-        """All tables and views in the order of their names, without those of SQLite itself."""
+    async def tables(self) -> TableList:
+        """The tables and views in the order of their names, without those of SQLite itself."""
 
-        def read(connection: sqlite3.Connection) -> list[Table]:
+        def read(connection: sqlite3.Connection) -> TableList:
             found = connection.execute(
                 "SELECT name, type FROM sqlite_schema WHERE type IN ('table', 'view')"
                 " AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name"
-            ).fetchall()
-            return [Table(name, kind, _columns(connection, name)) for name, kind in found]
+            )
+            tables: list[Table] = []
+            bytes_left = MAX_RESULT_BYTES
+            for name, kind in found:
+                table = Table(name, kind, _columns(connection, name))
+                bytes_left -= 40 + sum(len(text) + 4 for text in (name, *table.columns))
+                if bytes_left < 0:
+                    return TableList(tables, truncated=True)
+                tables.append(table)
+            return TableList(tables)
 
         return await self._read(read)
 
     async def schema(self, table: str) -> str | None:
         """The statements that made ``table``, its indexes and triggers, or None if there is no such table."""
 
-        def read(connection: sqlite3.Connection) -> list[tuple[str]]:
-            return connection.execute(
+        def read(connection: sqlite3.Connection) -> str:
+            statements = connection.execute(
                 "SELECT sql FROM sqlite_schema WHERE tbl_name = ? AND sql IS NOT NULL"
                 " ORDER BY type IN ('table', 'view') DESC, type, name",
                 (table,),
-            ).fetchall()
+            )
+            text = ""
+            for (sql,) in statements:
+                if len(text) + len(sql) > MAX_RESULT_BYTES:
+                    return f"{text}-- cut here: the rest is more than {MAX_RESULT_BYTES} bytes\n"
+                text += f"{sql};\n"
+            return text
 
-        statements = await self._read(read)
-        return "\n".join(f"{sql};" for (sql,) in statements) or None
+        return (await self._read(read)).rstrip("\n") or None
 
     async def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         def attempt() -> T:
-            with closing(self._connect()) as connection, readable_errors():
-                return work(connection)
+            with _readable_errors():
+                with closing(
+                    guard.connect(self.file, writable=self.writable, stop=_stop_when_cancelled)
+                ) as connection:
+                    return work(connection)
 
         try:
             return await trio.to_thread.run_sync(attempt, limiter=self._threads)
@@ -135,51 +175,36 @@ class Database:
             await trio.lowlevel.checkpoint_if_cancelled()
             raise
 
-    def _connect(self) -> sqlite3.Connection:
-        return connect(self.file, writable=self.writable)
-
-    @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[sqlite3.Connection]:
-        connection = await trio.to_thread.run_sync(self._connect, limiter=self._threads)
-        try:
-            yield connection
-        finally:
-            with trio.CancelScope(
-                shield=True
-            ):  # rolls back what was left open; not behind the queue of our own threads
-                await trio.to_thread.run_sync(connection.close)
-
 
 class _Statement:
-    """One statement on its way; ``rows`` is what arrived so far."""
+    """One statement on its way; ``arrived`` counts the rows so far."""
 
-    def __init__(
-        self, connection: sqlite3.Connection, threads: trio.CapacityLimiter, max_rows: int, progress: Progress
-    ) -> None:
-        self.rows: list[list[Value]] = []
-        self._connection = connection
-        self._threads = threads
+    def __init__(self, max_rows: int, progress: Progress) -> None:
+        self.arrived = 0
         self._max_rows = max_rows
         self._progress = progress
-        self._bytes_left = MAX_RESULT_BYTES
-        self._cursor: sqlite3.Cursor | None = None
-        self._more = True
-        self._truncated = False
 
-    async def run(self, sql: str, parameters: Parameters) -> QueryResult | Exception:
+    async def run(self, order: bytes) -> QueryResult | ToolError:
         """Runs the statement to its end. An error is returned, as raising it in a nursery would wrap it."""
-        try:
-            await trio.to_thread.run_sync(self._start, sql, parameters, limiter=self._threads)
-            while self._more:
-                before = len(self.rows)
-                await trio.to_thread.run_sync(self._fetch, limiter=self._threads)
-                if len(self.rows) > before:
-                    await self._progress(len(self.rows), self._max_rows, f"{len(self.rows)} rows")
-        except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
-            return error
-        assert self._cursor is not None
-        columns = [name for name, *_ in self._cursor.description or ()]
-        return QueryResult(columns, self.rows, self._truncated, max(self._cursor.rowcount, 0))
+        async with trio.open_nursery() as nursery:
+            start = partial(
+                trio.run_process,
+                [sys.executable, "-I", "-S", guard.__file__],
+                stdin=order,
+                stdout=subprocess.PIPE,
+                check=False,
+            )
+            process: trio.Process = await nursery.start(start)
+            assert process.stdout is not None
+            async with process.stdout, aclosing(_lines(process.stdout)) as lines:
+                async for line in lines:
+                    told = _TOLD.decode(line)
+                    if told.arrived is None:
+                        return told.answer()
+                    self.arrived = told.arrived
+                    await self._progress(self.arrived, self._max_rows, f"{self.arrived} rows")
+            nursery.cancel_scope.cancel()
+        return ToolError("the statement was stopped: it ended, or the system ended it, without an answer")
 
     async def show_life(self) -> None:
         """Reports once a second, also while no row arrives, so that no client takes the work for dead.
@@ -190,33 +215,56 @@ class _Statement:
         while True:
             await trio.sleep(1)
             seconds += 1
-            arrived = len(self.rows)
-            done = arrived + seconds / (seconds + 1)
-            await self._progress(done, self._max_rows, f"{arrived} rows, {seconds} s")
-
-    def _start(self, sql: str, parameters: Parameters) -> None:
-        self._cursor = self._connection.execute(sql, parameters)
-
-    def _fetch(self) -> None:
-        assert self._cursor is not None
-        for _ in range(ROWS_PER_STEP):
-            row = self._cursor.fetchone()
-            if row is None:
-                self._more = False
-                return
-            self._bytes_left -= sum(_size(value) for value in row)
-            if len(self.rows) == self._max_rows or self._bytes_left < 0:
-                self._more, self._truncated = False, True
-                return
-            self.rows.append([_presentable(value) for value in row])
+            done = self.arrived + seconds / (seconds + 1)
+            await self._progress(done, self._max_rows, f"{self.arrived} rows, {seconds} s")
 
 
-async def _interrupt_when_cancelled(connection: sqlite3.Connection) -> None:
-    """Ends the statement that runs in a thread when the call is cancelled, within one step of a query plan."""
+class _Told(msgspec.Struct):
+    """One line of the process: how far it is, or the end."""
+
+    arrived: int | None = None
+    error: str | None = None
+    columns: list[str] = []
+    rows: list[list[Value]] = []
+    truncated: bool = False
+    changes: int = 0
+
+    def answer(self) -> QueryResult | ToolError:
+        """The result or the error of the statement."""
+        if self.error is not None:
+            return ToolError(self.error)
+        return QueryResult(self.columns, self.rows, self.truncated, self.changes)
+
+
+_TOLD = msgspec.json.Decoder(_Told)
+
+
+async def _lines(stream: trio.abc.ReceiveStream) -> AsyncGenerator[bytes, None]:
+    """Lines of at most `MAX_ANSWER_BYTES`; a longer one ends them."""
+    rest = bytearray()
+    async for chunk in stream:
+        first, *more = chunk.split(b"\n")
+        rest += first
+        for following in more:
+            yield bytes(rest)
+            rest = bytearray(following)
+        if len(rest) > MAX_ANSWER_BYTES:
+            return
+
+
+@contextmanager
+def _readable_errors() -> Iterator[None]:
+    """Turns SQLite's errors into `ToolError`, with SQLite's own words."""
     try:
-        await trio.sleep_forever()
-    finally:
-        connection.interrupt()
+        yield
+    except (sqlite3.Error, ValueError) as error:
+        raise ToolError(f"the database cannot be read: {error}") from error
+
+
+def _stop_when_cancelled() -> int:
+    """Ends a statement whose call was cancelled: SQLite takes any exception here as a stop."""
+    trio.from_thread.check_cancelled()
+    return 0
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
@@ -224,15 +272,3 @@ def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
         return [name for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))]
     except sqlite3.Error:  # a view on a table that is gone: listed all the same
         return []
-
-
-def _size(value: object) -> int:
-    return len(value) + 8 if isinstance(value, (str, bytes)) else 8
-
-
-def _presentable(value: int | float | str | bytes | None) -> Value:
-    if isinstance(value, bytes):
-        return Blob(base64.b64encode(value).decode("ascii"))
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # JSON has no infinity
-    return value

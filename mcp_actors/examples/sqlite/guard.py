@@ -1,25 +1,38 @@
-"""Connections to one SQLite file that cannot be talked into anything else.
+"""Connections to one SQLite file that cannot be talked into anything else, and a program that runs one statement.
 
 What keeps a read-only server read-only, each of them enough by itself: the file is opened with ``mode=ro``,
 ``query_only`` is on, and an authorizer (which holds for the writable server too) refuses what reaches past the one
 file: ``ATTACH``, ``VACUUM INTO``, ``load_extension`` and every pragma that is not listed here.
+
+A statement of a client runs in a process of its own, ``python -I -S guard.py`` with the `Order` as JSON on stdin.
+SQLite looks whether it is interrupted between the steps of its virtual machine; a function that is called within one
+step, such as ``instr`` or ``printf``, can work for minutes or days, and no thread can be stopped. A process can, and
+the system bounds its memory. Each line that it prints is a JSON object: ``{"arrived": 100}`` as rows come, then the
+result, or ``{"error": "..."}``. This file imports the standard library alone: a process begins within 40 ms.
 """
 
 from __future__ import annotations
 
+import base64
+import json
+import math
+import resource
+import signal
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable
 from pathlib import Path
-
-import trio
-
-from mcp_actors.errors import ToolError
+from typing import TypedDict
 
 MAX_VALUE_BYTES = 32 * 1024 * 1024  # no string or blob may grow past it, also in the middle of an expression
-MAX_PATTERN_BYTES = 1_000  # LIKE and GLOB run inside one step, where nothing can interrupt them
+MAX_PATTERN_BYTES = 1_000  # LIKE and GLOB take time in the square of it
+MAX_RESULT_BYTES = 1_000_000  # a result is read by a model: far more than it can use, far less than hurts
+MAX_MEMORY_BYTES = 512 * 1024 * 1024  # of addresses: a dozen values of the largest size, and the interpreter
+ROWS_PER_STEP = 100  # rows fetched between two reports of progress
 BUSY_SECONDS = 0.5  # how long to wait for a lock; SQLite cannot be interrupted while it waits
 STEPS_PER_CHECK = 10_000  # SQLite's virtual machine looks this often whether the call was cancelled
+
+Parameter = bool | int | float | str | None
 
 # Pragmas that only tell something. The first kind takes the name of a table or index, the second takes nothing:
 # with an argument those would set something.
@@ -51,39 +64,37 @@ _BY_THEMSELVES = frozenset(
 _DANGEROUS_FUNCTIONS = frozenset(("load_extension", "fts3_tokenizer"))
 
 
-def connect(file: Path, *, writable: bool) -> sqlite3.Connection:
-    """Opens ``file``, which must exist; raises `ToolError` if it cannot be opened."""
-    with readable_errors():
-        connection = sqlite3.connect(
-            f"{file.as_uri()}?mode={'rw' if writable else 'ro'}",
-            uri=True,
-            timeout=BUSY_SECONDS,
-            isolation_level=None,  # a statement is its own transaction: no BEGIN behind the caller's back
-            check_same_thread=False,  # the steps of one call may run in different threads, never two at once
-        )
-        connection.text_factory = _decode_text
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, MAX_PATTERN_BYTES)
-        connection.execute("PRAGMA trusted_schema = OFF")
-        connection.execute("PRAGMA foreign_keys = ON" if writable else "PRAGMA query_only = ON")
-        connection.set_authorizer(_authorize)
-        connection.set_progress_handler(_stop_when_cancelled, STEPS_PER_CHECK)
+class Order(TypedDict):
+    """A statement and its limits. ``seconds`` of a processor's time end it, even if nobody is left to kill it."""
+
+    file: str
+    writable: bool
+    sql: str
+    parameters: list[Parameter] | dict[str, Parameter]
+    max_rows: int
+    seconds: int
+
+
+def connect(file: Path, *, writable: bool, stop: Callable[[], int] | None = None) -> sqlite3.Connection:
+    """Opens ``file``, which must exist; raises `sqlite3.Error` if it cannot be opened.
+
+    SQLite calls ``stop`` now and then; an exception of it, or a result other than 0, ends the statement that runs.
+    """
+    connection = sqlite3.connect(
+        f"{file.as_uri()}?mode={'rw' if writable else 'ro'}",
+        uri=True,
+        timeout=BUSY_SECONDS,
+        isolation_level=None,  # a statement is its own transaction: no BEGIN behind the caller's back
+        check_same_thread=False,  # the steps of one call may run in different threads, never two at once
+    )
+    connection.text_factory = _decode_text
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, MAX_PATTERN_BYTES)
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA foreign_keys = ON" if writable else "PRAGMA query_only = ON")
+    connection.set_authorizer(_authorize)
+    connection.set_progress_handler(stop, STEPS_PER_CHECK)
     return connection
-
-
-@contextmanager
-def readable_errors() -> Iterator[None]:
-    """Turns SQLite's errors into `ToolError`, with SQLite's own words."""
-    try:
-        yield
-    except (sqlite3.Error, ValueError) as error:
-        raise ToolError(f"the database cannot be read: {error}") from error
-
-
-def _stop_when_cancelled() -> int:
-    """Ends a statement whose call was cancelled: SQLite takes any exception here as a stop."""
-    trio.from_thread.check_cancelled()
-    return 0
 
 
 def _authorize(
@@ -103,3 +114,71 @@ def _authorize(
 
 def _decode_text(data: bytes) -> str:
     return data.decode("utf-8", "replace")  # SQLite does not check what is stored as text
+
+
+def _run(order: Order) -> None:
+    """Runs the statement and prints how far it is, then its result or error."""
+    try:
+        connection = connect(Path(order["file"]), writable=order["writable"])
+        cursor = connection.execute(order["sql"], order["parameters"])
+        rows, truncated = _fetched(cursor, order["max_rows"])
+        columns = [name for name, *_ in cursor.description or ()]
+        changes = max(cursor.rowcount, 0)
+        connection.close()
+        _tell({"columns": columns, "rows": rows, "truncated": truncated, "changes": changes})
+    except MemoryError:
+        _tell({"error": f"the statement needs more than {MAX_MEMORY_BYTES // 2**20} MiB of memory"})
+    except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
+        _tell({"error": str(error)})
+
+
+def _fetched(cursor: sqlite3.Cursor, max_rows: int) -> tuple[list[list[object]], bool]:
+    rows: list[list[object]] = []
+    bytes_left = MAX_RESULT_BYTES
+    told = 0
+    for row in cursor:
+        bytes_left -= sum(_size(value) for value in row)
+        if len(rows) == max_rows or bytes_left < 0:
+            break
+        rows.append([_presentable(value) for value in row])
+        if len(rows) == told + ROWS_PER_STEP:
+            told = len(rows)
+            _tell({"arrived": told})
+    else:
+        if len(rows) > told:
+            _tell({"arrived": len(rows)})
+        return rows, False
+    return rows, True
+
+
+def _size(value: object) -> int:
+    return len(value) + 8 if isinstance(value, (str, bytes)) else 8
+
+
+def _presentable(value: int | float | str | bytes | None) -> object:
+    if isinstance(value, bytes):
+        return {"base64": base64.b64encode(value).decode("ascii")}
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no infinity
+    return value
+
+
+def _tell(line: dict[str, object]) -> None:
+    print(json.dumps(line, ensure_ascii=False).encode("utf-8", "replace").decode(), flush=True)
+
+
+def main() -> None:
+    """Reads the order from stdin and runs it under limits of memory and time."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the server's terminal is the server's to answer
+    signal.signal(
+        signal.SIGPIPE, signal.SIG_DFL
+    )  # nobody reads the answer any more: the process ends without a word
+    sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+    order: Order = json.load(sys.stdin.buffer)
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (order["seconds"], order["seconds"]))
+    _run(order)
+
+
+if __name__ == "__main__":
+    main()
