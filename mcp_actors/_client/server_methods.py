@@ -1,4 +1,4 @@
-"""The part of a client that knows its server: what was agreed, and methods for tools, resources, prompts and completion."""
+"""The part of a client that knows its server: what was agreed, and the methods of tools, resources and prompts."""
 
 from __future__ import annotations
 
