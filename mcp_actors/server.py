@@ -264,8 +264,11 @@ class Server(Registration):
         """Takes no new work, lets calls in flight end, then ends every `serve`. Never waits itself.
 
         After `Limits.drain_grace` and `Limits.close_timeout` seconds the calls that are left are cancelled. Legal from
-        any task, any number of times; from another thread by `trio.from_thread.run_sync`. The server can be served
-        again later.
+        any task and any worker thread, any number of times; from other threads by `trio.from_thread.run_sync` with a
+        token. The server can be served again later.
+
+        Raises:
+            LocalProtocolError: This is a thread that the event loop did not start.
         """
         self._runtime.stop()
 
@@ -298,7 +301,8 @@ class Server(Registration):
             logger: The name of the part of the server that logs.
 
         Raises:
-            LocalProtocolError: There is no such level, or the message is longer than a connection carries.
+            LocalProtocolError: There is no such level, the message is longer than a connection carries, or this is a
+                thread that the event loop did not start.
             TypeError, ValueError: JSON cannot hold ``data``.
         """
         self._runtime.sessions.log(level, data, logger)
@@ -315,6 +319,9 @@ class Server(Registration):
         Returns:
             Whether the client was told: not if its revision has no such notification (it calls again when the person is
             done), if it declined, or if its session has ended.
+
+        Raises:
+            LocalProtocolError: This is a thread that the event loop did not start.
         """
         return self._runtime.sessions.elicitations.complete(elicitation_id)
 

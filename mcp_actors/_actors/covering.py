@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["covering", "levels"]
+__all__ = ["covering", "covers", "levels"]
 
 
 def covering(uri: str, subscribed: Mapping[str, object]) -> Iterable[str]:
@@ -14,11 +14,12 @@ def covering(uri: str, subscribed: Mapping[str, object]) -> Iterable[str]:
     ``uri`` or at all that is subscribed, whichever is fewer: a path of endless slashes costs nothing special.
     """
     if 2 * uri.count("/") >= len(subscribed):
-        return sorted((each for each in subscribed if _covers(each, uri)), key=len, reverse=True)
+        return sorted((each for each in subscribed if covers(each, uri)), key=len, reverse=True)
     return [each for each in levels(uri) if each in subscribed]
 
 
-def _covers(above: str, uri: str) -> bool:
+def covers(above: str, uri: str) -> bool:
+    """Whether ``uri`` is ``above`` or lies below it."""
     return uri.startswith(above) and (len(above) == len(uri) or above.endswith("/") or uri[len(above)] == "/")
 
 

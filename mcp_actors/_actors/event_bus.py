@@ -20,7 +20,7 @@ from typing import Literal, Protocol, get_args
 import attrs
 import trio
 
-from mcp_actors._actors.covering import covering
+from mcp_actors._actors.covering import covering, covers
 from mcp_actors._eras.changes import Event, EventKind
 from mcp_actors._uri.template import LONGEST_URI
 from mcp_actors.budget import Account
@@ -132,7 +132,10 @@ class Subscription:
         self._bus._add_uri(self, uri)
 
     def discard_uri(self, uri: str) -> None:
-        """Hears no more of ``uri``, not even what was pending, unless another subscribed uri covers it."""
+        """Hears no more of ``uri``, not even what was pending, unless another subscribed uri covers it.
+
+        What was pending for several resources below ``uri`` goes to every subscribed uri there.
+        """
         self._bus._discard_uri(self, uri)
 
     async def receive_many(self) -> list[Event]:
@@ -337,10 +340,15 @@ class EventBus:
             return
         orphan = subscription._pending.pop(("resource_updated", uri), None)
         self._unindex(subscription, uri)
-        if orphan is not None and orphan.uri is not None:
-            for above in covering(orphan.uri, subscription._uris):
-                subscription._put(orphan, above)
-                return
+        if orphan is None or orphan.uri is None:
+            return
+        for above in covering(orphan.uri, subscription._uris):
+            subscription._put(orphan, above)
+            return
+        # The event may stand for several updates below its uri, and nobody knows which: all that is left there is told.
+        for below in subscription._uris:
+            if covers(orphan.uri, below):
+                subscription._put(Event(orphan.kind, below), below)
 
     def _unindex(self, subscription: Subscription, uri: str) -> None:
         del subscription._uris[uri]

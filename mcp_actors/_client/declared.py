@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import attrs
 
 from mcp_actors._client.options import ClientOptions
-from mcp_actors._eras.era import Era
 from mcp_actors.types import (
     ClientCapabilities,
     ElicitationCapability,
@@ -16,7 +15,7 @@ from mcp_actors.types import (
     SamplingCapability,
 )
 
-__all__ = ["as_roots", "declared_capabilities", "knows_sampling_context"]
+__all__ = ["as_roots", "declared_capabilities"]
 
 
 def declared_capabilities(options: ClientOptions) -> ClientCapabilities:
@@ -53,17 +52,9 @@ def as_roots(roots: Iterable[Root | str]) -> list[Root]:
     """
     listed = [each if isinstance(each, Root) else Root(each) for each in roots]
     for root in listed:
-        if not root.uri.startswith("file://"):
+        # The scheme of a URI is the same in capitals (RFC 3986 section 3.1).
+        if root.uri[:7].lower() != "file://":
             raise ValueError(
                 f"a root must be a file:// URI, and {root.uri!r} is none: pathlib.Path(…).as_uri() makes one"
             )
     return listed
-
-
-def knows_sampling_context(era: Era) -> bool:
-    """Whether clients of the revision declare ``sampling.context``; the older ones may be sent any ``includeContext``.
-
-    MCP 2025-11-25, Sampling, Capabilities.
-    """
-    declared = ClientCapabilities(sampling=SamplingCapability(context={}))
-    return "context" in era.unstructure(declared)["sampling"]

@@ -17,7 +17,7 @@ from mcp_actors._actors.continuation import Continuation
 from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._client.callbacks import guarded
 from mcp_actors._client.connectivity import Connectivity
-from mcp_actors._client.declared import as_roots, declared_capabilities, knows_sampling_context
+from mcp_actors._client.declared import as_roots, declared_capabilities
 from mcp_actors._client.options import ClientOptions
 from mcp_actors._eras.era import Era, structured
 from mcp_actors._eras.sampling_history import history_problem
@@ -224,7 +224,7 @@ class RequestHandlers:
         if declared.tools is None and (params.tools is not None or params.tool_choice is not None):
             raise RpcError(INVALID_PARAMS, "this client did not declare sampling.tools")
         wants_context = (params.include_context or "none") != "none"
-        if declared.context is None and wants_context and knows_sampling_context(era):
+        if declared.context is None and wants_context and era.declares_sampling_context:
             raise RpcError(INVALID_PARAMS, "this client did not declare sampling.context")
         problem = history_problem(params.messages)
         if problem is not None:

@@ -23,6 +23,7 @@ from mcp_actors._client.in_process import CLOSE_TIMEOUT, transport_to
 from mcp_actors._client.lifecycle import ClientEvent
 from mcp_actors._client.options import ClientOptions
 from mcp_actors._client.request_handlers import RequestHandlers
+from mcp_actors._client.targets import shown
 from mcp_actors._client.version_negotiation import ConnectAnew, Preference
 from mcp_actors._eras.client_negotiation import ClientNegotiation
 from mcp_actors._eras.decisions import Lifetime
@@ -90,9 +91,7 @@ class Supervisor:
         self._done = trio.Event()
 
     def __repr__(self) -> str:
-        target = self._options.target
-        name = target if isinstance(target, str) else type(target).__name__
-        return f"{name!r} {self._connectivity.state.value}"
+        return f"{shown(self._options.target)!r} {self._connectivity.state.value}"
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[trio.Nursery]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from mcp_actors._client.options import Connectable, InProcessServer, Target
 from mcp_actors.abc import ClientTransport
 from mcp_actors.discovery import client_transport
 
-__all__ = ["connectable"]
+__all__ = ["connectable", "shown"]
 
 
 def connectable(target: Target) -> Connectable:
@@ -35,6 +36,16 @@ def connectable(target: Target) -> Connectable:
     if isinstance(target, InProcessServer | ClientTransport):
         return target
     raise TypeError(_why_not(target))
+
+
+def shown(target: Connectable) -> str:
+    """Returns the name of a target without what may hold secrets: arguments, and the credentials and query of a URL."""
+    if not isinstance(target, str):
+        return type(target).__name__
+    scheme, _, command = target.partition(":")
+    if scheme == "stdio":
+        return f"stdio:{os.path.basename(shlex.split(command)[0])}"
+    return re.sub("//[^/]*@", "//", re.split("[?#]", target, maxsplit=1)[0])
 
 
 def _url_of_command(command: list[str] | tuple[str, ...]) -> str:

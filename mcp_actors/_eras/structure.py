@@ -14,6 +14,7 @@ from cattrs import Converter
 
 from mcp_actors._eras.vocabulary import MAY_BE_ABSENT, Hook, constants_of, is_constant, wire_name
 from mcp_actors.types import InputRequest, TextResourceContents
+from mcp_actors.types.caching import not_negative
 
 __all__ = ["StructureError", "class_reader", "reader_of"]
 
@@ -88,11 +89,10 @@ def _members(
             continue
         # Many peers write null for an absent member. Where null is a legal value, it is kept.
         null_is_absent = field.default is None
-        members[wire_name(field.name)] = (
-            field.name,
-            reader_of(converter, hints[field.name]),
-            null_is_absent,
-        )
+        hook = reader_of(converter, hints[field.name])
+        if field.validator is not_negative:
+            hook = _clamping(hook)
+        members[wire_name(field.name)] = (field.name, hook, null_is_absent)
         if field.default is attrs.NOTHING:
             needed.append(wire_name(field.name))
     constants = constants_of(cls, absent)
@@ -101,6 +101,12 @@ def _members(
         if MAY_BE_ABSENT.get(name) != constant:
             needed.append(name)
     return members, needed
+
+
+def _clamping(hook: Hook | None) -> Hook:
+    """A hook for what may not be less than 0, which is read as 0 if it is. MCP 2026-07-28, Caching."""
+    assert hook is not None
+    return lambda value, _=None: max(0, hook(value))
 
 
 def reader_of(converter: Converter, annotation: Any) -> Hook | None:

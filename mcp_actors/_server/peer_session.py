@@ -11,6 +11,7 @@ import trio
 from mcp_actors._actors.dispatcher import Dispatcher
 from mcp_actors._eras.changes import EventKind
 from mcp_actors._eras.legacy.session_state import LegacySessionState
+from mcp_actors._server.on_loop import on_loop
 from mcp_actors._wire.codec import encode_notification
 from mcp_actors.abc import Frame
 from mcp_actors.errors import LocalProtocolError
@@ -39,7 +40,7 @@ class PeerSession:
     """One session of a client, seen from functions; ``ctx.session`` of each call in it.
 
     It lives as long as the session, or as the connection that carries one, and frees what is kept in it when that ends.
-    It may be held and used outside of calls, in the event loop's thread.
+    It may be held and used outside of calls, in the event loop's thread and, by sync functions, in its worker threads.
     """
 
     __slots__ = ("_dispatcher", "_kept", "_legacy", "list_kinds")
@@ -72,7 +73,8 @@ class PeerSession:
             Exception: What ``make`` raises; then nothing is kept.
         """
         if make not in self._kept:
-            self._kept[make] = make()
+            # Of two worker threads that both made one, the first to get here decides.
+            self._kept.setdefault(make, make())
         return cast(T, self._kept[make])
 
     def log(self, level: LoggingLevel, data: Any, logger: str | None = None) -> None:
@@ -87,7 +89,8 @@ class PeerSession:
             logger: The name of the part of the server that logs.
 
         Raises:
-            LocalProtocolError: There is no such level, or the message is longer than the connection carries.
+            LocalProtocolError: There is no such level, the message is longer than the connection carries, or this is
+                a thread that the event loop did not start.
             TypeError, ValueError: JSON cannot hold ``data``.
         """
         if is_wanted(level, self._legacy.wanted_log_level):
@@ -106,6 +109,9 @@ class PeerSession:
 
         Returns:
             Whether it was sent: false for clients whose revision does not have it, and after the session's end.
+
+        Raises:
+            LocalProtocolError: This is a thread that the event loop did not start.
         """
         era = self._legacy.era
         if era is None or _ELICITATION_COMPLETE not in era.server_notifications:
@@ -119,8 +125,9 @@ class PeerSession:
     def _send_now(self, method: str, params: dict[str, Any]) -> bool:
         carrier = self._dispatcher.carrier
         if carrier is not None:
+            frame = Frame(encode_notification(method, params), method=method)
             with suppress(trio.BrokenResourceError):
-                return carrier.outlet.send_nowait(Frame(encode_notification(method, params), method=method))
+                return on_loop(carrier.outlet.send_nowait, frame)
         return False
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, Unpack, overload
 
 from mcp_actors._actors.event_bus import EventBus
@@ -10,6 +11,7 @@ from mcp_actors._server.dispatch import Middleware
 from mcp_actors._server.features import Features
 from mcp_actors._server.frames import LineNamed
 from mcp_actors._server.invoke import check_async
+from mcp_actors._server.on_loop import on_loop_of_worker
 from mcp_actors._server.options import PromptOptions, ResourceOptions, ToolOptions, check_options
 from mcp_actors._server.prompts import Prompts
 from mcp_actors._server.resources import Resources, check_uri
@@ -24,7 +26,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Registration:
     """The part of `Server` that registers tools, resources, prompts, completions, methods and middleware.
 
-    All of it may be called while the server serves; clients are then notified that a list has changed.
+    All of it may be called while the server serves, also by sync functions in worker threads; clients are then notified
+    that a list has changed.
     """
 
     def __init__(self, features: Features, bus: EventBus) -> None:
@@ -235,7 +238,7 @@ class Registration:
         """
         with LineNamed():
             check_options(options, ToolOptions)
-            self._features.tools.add(function, **options)
+            on_loop_of_worker(partial(self._features.tools.add, function, **options))
 
     def remove_tool(self, name: str) -> None:
         """Removes a tool. Calls in flight go on.
@@ -247,7 +250,7 @@ class Registration:
             LocalProtocolError: There is no such tool.
         """
         with LineNamed():
-            self._features.tools.remove(name)
+            on_loop_of_worker(self._features.tools.remove, name)
 
     def add_resource(
         self, uri: str, function: Callable[..., Any], **options: Unpack[ResourceOptions]
@@ -273,7 +276,7 @@ class Registration:
         """
         with LineNamed():
             check_options(options, ResourceOptions)
-            self._features.resources.add(uri, function, **options)
+            on_loop_of_worker(partial(self._features.resources.add, uri, function, **options))
 
     def remove_resource(self, uri: str) -> None:
         """Removes a resource or a template. Calls in flight go on.
@@ -285,7 +288,7 @@ class Registration:
             LocalProtocolError: There is none.
         """
         with LineNamed():
-            self._features.resources.remove(uri)
+            on_loop_of_worker(self._features.resources.remove, uri)
 
     def add_prompt(self, function: Callable[..., Any], **options: Unpack[PromptOptions]) -> None:
         """Adds a prompt. MCP 2026-07-28, Prompts.
@@ -304,7 +307,7 @@ class Registration:
         """
         with LineNamed():
             check_options(options, PromptOptions)
-            self._features.prompts.add(function, **options)
+            on_loop_of_worker(partial(self._features.prompts.add, function, **options))
 
     def remove_prompt(self, name: str) -> None:
         """Removes a prompt. Calls in flight go on.
@@ -316,7 +319,7 @@ class Registration:
             LocalProtocolError: There is no such prompt.
         """
         with LineNamed():
-            self._features.prompts.remove(name)
+            on_loop_of_worker(self._features.prompts.remove, name)
 
     def resource_updated(self, uri: str) -> None:
         """Notifies every client that subscribed to this resource or to one that its URI lies below.

@@ -54,7 +54,7 @@ class Registry(Generic[E]):
         self.version = 0
         self.by_key: dict[str, E] = {}
         self._next_serial = 1
-        self._listing: tuple[E, ...] | None = ()
+        self._listing: tuple[int, tuple[E, ...]] = (0, ())
 
     def next_serial(self) -> int:
         """A number that no other entry has, greater than all before: the place of the next entry in the list."""
@@ -77,12 +77,14 @@ class Registry(Generic[E]):
 
     def listing(self) -> tuple[E, ...]:
         """All entries in the order in which they were added; the same object until something changes."""
-        if self._listing is None:
-            self._listing = tuple(self.by_key.values())
-        return self._listing
+        version, listing = self._listing
+        if version != self.version:
+            # The version is read first: a listing that a worker thread makes during a change is not taken for the new.
+            version, listing = self.version, tuple(self.by_key.values())
+            self._listing = (version, listing)
+        return listing
 
     def _changed(self) -> None:
-        self._listing = None
         self.version += 1
         if self.on_change is not None:
             self.on_change()

@@ -76,9 +76,12 @@ class Resources(Registry[_ResourceEntry]):
 
     def __init__(self, **options: Unpack[RegistryOptions]) -> None:
         super().__init__(**options)
-        self._split_version = -1
-        self._rows: tuple[_Row, ...] = ()
-        self._templates: tuple[_ResourceEntry, ...] = ()
+        # The listing that was split, and its parts.
+        self._parts: tuple[tuple[_ResourceEntry, ...], tuple[_Row, ...], tuple[_ResourceEntry, ...]] = (
+            (),
+            (),
+            (),
+        )
 
     def add(
         self,
@@ -192,16 +195,17 @@ class Resources(Registry[_ResourceEntry]):
 
     def _split(self) -> tuple[tuple[_Row, ...], tuple[_ResourceEntry, ...]]:
         """Resources and templates apart, made once after each change."""
-        if self._split_version != self.version:
-            entries = self.listing()
-            self._rows = tuple(
+        entries = self.listing()
+        split, rows, templates = self._parts
+        if split is not entries:
+            rows = tuple(
                 _Row(entry.key, entry.serial, entry.listed)
                 for entry in entries
                 if isinstance(entry.listed, Resource)
             )
-            self._templates = tuple(entry for entry in entries if entry.template is not None)
-            self._split_version = self.version
-        return self._rows, self._templates
+            templates = tuple(entry for entry in entries if entry.template is not None)
+            self._parts = (entries, rows, templates)
+        return rows, templates
 
     def _list(self, ctx: Invoked) -> ListResourcesResult | Continuation:
         rows, templates = self._split()

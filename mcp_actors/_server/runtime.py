@@ -19,6 +19,7 @@ from mcp_actors._exception_groups import one_error
 from mcp_actors._server.context import Context
 from mcp_actors._server.features import Features
 from mcp_actors._server.handler import uri_param
+from mcp_actors._server.on_loop import on_loop, on_loop_of_worker
 from mcp_actors._server.scope import ServerScope
 from mcp_actors._server.sessions import SessionRegistry
 from mcp_actors._server.subscriptions import SessionSubscriber
@@ -100,7 +101,10 @@ class ServerRuntime:
 
     def stop(self) -> None:
         """Takes no new work, lets calls in flight end within the grace, then ends every `serve`."""
-        self._stopping.set()
+        if self._serving:
+            on_loop(self._stopping.set)
+        else:
+            self._stopping.set()
 
     async def serve(
         self,
@@ -186,6 +190,9 @@ class ServerRuntime:
 
     def statistics(self) -> ServerStatistics:
         """The whole live actor tree."""
+        return on_loop_of_worker(self._statistics)
+
+    def _statistics(self) -> ServerStatistics:
         return ServerStatistics(
             self.name,
             tuple(session.statistics() for session in self._sessions),

@@ -13,6 +13,7 @@ from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._actors.inbound_call import CallOwner
 from mcp_actors._actors.session import Session
 from mcp_actors._eras.legacy.session_state import LegacySessionState
+from mcp_actors._server.on_loop import on_loop
 from mcp_actors._server.peer_session import PeerSession
 from mcp_actors._server.subscriptions import SessionSubscriber
 from mcp_actors._server.url_elicitations import UrlElicitations
@@ -73,6 +74,10 @@ class SessionRegistry:
 
     def log(self, level: LoggingLevel, data: Any, logger: str | None) -> None:
         """Sends a log message to the clients of all sessions; raises what `PeerSession.log` raises."""
+        if self._registered:
+            on_loop(self._log, level, data, logger)
+
+    def _log(self, level: LoggingLevel, data: Any, logger: str | None) -> None:
         for registered in tuple(self._registered.values()):
             registered.peer.log(level, data, logger)
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import trio
 
 from mcp_actors._server.context import Context
+from mcp_actors._server.on_loop import on_loop
 from mcp_actors.errors import CallCancelled, LocalProtocolError
 from mcp_actors.types import (
     CreateMessageResult,
@@ -26,7 +27,9 @@ T = TypeVar("T")
 class SyncContext(Context):
     """The `Context` that a plain ``def`` is given: ``ctx.progress(1)`` in place of ``await ctx.progress(1)``.
 
-    In a worker thread each method runs on the event loop while the thread waits for it. The parameter may be annotated
+    In a worker thread each method runs on the event loop while the thread waits for it, and so does what is called of
+    ``ctx.session`` and ``ctx.server`` that never waits: ``log``, ``elicitation_complete``, ``add_tool``, ``stop``. The
+    parameter may be annotated
     with either class; with this one type checkers know that nothing is to be awaited. Each method raises what the
     one of `Context` raises, and `CallCancelled` when the client has cancelled the call, its time is up, or the question
     ends it. A function that is declared ``inline`` runs on the event loop itself and cannot wait there: the methods
@@ -56,10 +59,7 @@ class SyncContext(Context):
 
     def close_stream(self) -> None:
         """Closes the HTTP response that waits for this call; see `Context.close_stream`."""
-        if trio.lowlevel.in_trio_run():
-            super().close_stream()
-        else:
-            trio.from_thread.run_sync(super().close_stream)
+        on_loop(super().close_stream)
 
     def elicit(  # type: ignore[override]
         self, message: str, schema: Mapping[str, Any] | type, *, key: str | None = None

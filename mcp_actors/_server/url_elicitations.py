@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mcp_actors._server.on_loop import on_loop
 from mcp_actors._server.peer_session import PeerSession
 
 __all__ = ["UrlElicitations"]
@@ -33,6 +34,9 @@ class UrlElicitations:
 
     def complete(self, id: str) -> bool:
         """Tells the client that was asked that the person has finished; whether it was told. The id is used up."""
+        return id in self._session_of and on_loop(self._complete, id)
+
+    def _complete(self, id: str) -> bool:
         session = self._session_of.get(id)
         if session is None:
             return False

@@ -7,6 +7,7 @@ or which revision has which member.
 
 from __future__ import annotations
 
+from mcp_actors.types.caching import CacheScope
 from mcp_actors.types.capabilities import (
     ClientCapabilities,
     ElicitationCapability,
@@ -86,7 +87,6 @@ from mcp_actors.types.prompts import (
 from mcp_actors.types.resources import (
     Annotations,
     BlobResourceContents,
-    CacheScope,
     ListResourcesResult,
     ListResourceTemplatesResult,
     ReadResourceParams,

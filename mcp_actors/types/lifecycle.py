@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Literal
 
 import attrs
 
+from mcp_actors.types.caching import CacheScope, not_negative
 from mcp_actors.types.capabilities import ClientCapabilities, Implementation, ServerCapabilities
-from mcp_actors.types.resources import CacheScope
 
 __all__ = [
     "CancelledParams",
@@ -92,7 +92,7 @@ class DiscoverResult:
     supported_versions: list[str]
     capabilities: ServerCapabilities
     instructions: str | None = None
-    ttl_ms: int | None = attrs.field(default=None, kw_only=True)
+    ttl_ms: int | None = attrs.field(default=None, kw_only=True, validator=not_negative)
     cache_scope: CacheScope | None = attrs.field(default=None, kw_only=True)
     meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)

@@ -6,12 +6,12 @@ from typing import Any, ClassVar, Literal
 
 import attrs
 
+from mcp_actors.types.caching import CacheScope, not_negative
 from mcp_actors.types.icons import Icon
 
 __all__ = [
     "Annotations",
     "BlobResourceContents",
-    "CacheScope",
     "ListResourceTemplatesResult",
     "ListResourcesResult",
     "ReadResourceParams",
@@ -27,7 +27,6 @@ __all__ = [
 ]
 
 Role = Literal["user", "assistant"]
-CacheScope = Literal["public", "private"]
 
 
 @attrs.define
@@ -104,7 +103,7 @@ class ListResourcesResult:
 
     resources: list[Resource]
     next_cursor: str | None = None
-    ttl_ms: int | None = attrs.field(default=None, kw_only=True)
+    ttl_ms: int | None = attrs.field(default=None, kw_only=True, validator=not_negative)
     cache_scope: CacheScope | None = attrs.field(default=None, kw_only=True)
     meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
@@ -118,7 +117,7 @@ class ListResourceTemplatesResult:
 
     resource_templates: list[ResourceTemplate]
     next_cursor: str | None = None
-    ttl_ms: int | None = attrs.field(default=None, kw_only=True)
+    ttl_ms: int | None = attrs.field(default=None, kw_only=True, validator=not_negative)
     cache_scope: CacheScope | None = attrs.field(default=None, kw_only=True)
     meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
@@ -145,7 +144,7 @@ class ReadResourceResult:
     result_type: ClassVar[Literal["complete"]] = "complete"
 
     contents: list[ResourceContents]
-    ttl_ms: int | None = attrs.field(default=None, kw_only=True)
+    ttl_ms: int | None = attrs.field(default=None, kw_only=True, validator=not_negative)
     cache_scope: CacheScope | None = attrs.field(default=None, kw_only=True)
     meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)

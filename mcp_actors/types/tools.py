@@ -6,9 +6,9 @@ from typing import Any, ClassVar, Literal
 
 import attrs
 
+from mcp_actors.types.caching import CacheScope, not_negative
 from mcp_actors.types.content import ContentBlock, TextContent
 from mcp_actors.types.icons import Icon
-from mcp_actors.types.resources import CacheScope
 from mcp_actors.types.unset import UNSET
 
 __all__ = [
@@ -68,7 +68,7 @@ class ListToolsResult:
 
     tools: list[Tool]
     next_cursor: str | None = None
-    ttl_ms: int | None = attrs.field(default=None, kw_only=True)
+    ttl_ms: int | None = attrs.field(default=None, kw_only=True, validator=not_negative)
     cache_scope: CacheScope | None = attrs.field(default=None, kw_only=True)
     meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import trio
 
 from mcp_actors import Client, Context, Limits, Server
@@ -203,6 +204,21 @@ async def test_a_client_says_how_it_is() -> None:
             await peer.channel.aclose()
             await settled()
             assert repr(client) == "<Client 'Dials' ended>"
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ("stdio:/usr/bin/env python server.py --token s3cret", "stdio:env"),
+        (["/opt/my server", "--token=s3cret"], "stdio:my server"),
+        ("https://me:s3cret@example.org/mcp?key=s3cret#s3cret", "https://example.org/mcp"),
+        ("ws://127.0.0.1:1/ws?token=s3cret", "ws://127.0.0.1:1/ws"),
+        ("unix:///run/a@b", "unix:///run/a@b"),
+        ("memory:name", "memory:name"),
+    ],
+)
+def test_the_look_at_a_client_shows_no_secrets(target: Any, name: str) -> None:
+    assert repr(Client(target)) == f"<Client {name!r} not connected>"
 
 
 async def test_looking_changes_nothing_and_costs_no_waiting() -> None:

@@ -95,6 +95,12 @@ async def test_without_it_everything_is_declared_as_before() -> None:
     assert told == {"elicitation": {"form": {}, "url": {}}, "sampling": {}}
 
 
+@pytest.mark.parametrize("version", ["2025-06-18", "2025-03-26"])
+async def test_who_visits_urls_only_declares_no_forms_where_there_is_nothing_else(version: str) -> None:
+    capabilities = ClientCapabilities(elicitation=ElicitationCapability(url={}))
+    assert await declared(version, elicitation=elicit, capabilities=capabilities) == {}
+
+
 @pytest.mark.parametrize("name", ["sampling", "elicitation"])
 def test_declaring_what_nothing_answers_is_refused(name: str) -> None:
     capability = {"sampling": SamplingCapability(), "elicitation": ElicitationCapability()}[name]
@@ -281,7 +287,7 @@ async def test_a_process_that_dies_is_told(tmp_path: Any) -> None:
         "import os\nfrom mcp_actors import Server\nserver = Server('s')\n"
         "@server.tool\nasync def die() -> str:\n    os._exit(3)\nserver.run('stdio:')\n"
     )
-    async with Client(f"stdio:python {program}", on_lost=on_lost, timeout=20) as client:
+    async with Client(program, on_lost=on_lost, timeout=20) as client:
         with pytest.raises(ConnectionLost):
             await client.call_tool("die")
         with trio.fail_after(10):

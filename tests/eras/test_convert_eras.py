@@ -12,13 +12,18 @@ from mcp_actors._eras.modern.eras import LATEST_MODERN, MODERN
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.types import (
     CallToolResult,
+    DiscoverResult,
     ElicitFormParams,
     ElicitResult,
     ElicitUrlParams,
     EmptyResult,
     InputRequiredResult,
+    ListPromptsResult,
+    ListResourcesResult,
+    ListResourceTemplatesResult,
     ListToolsResult,
     ReadResourceResult,
+    ServerCapabilities,
     TextContent,
     Tool,
 )
@@ -160,6 +165,36 @@ def test_elicitation_params_are_either_form() -> None:
     )
     assert form == ElicitFormParams("m", {})
     assert url == ElicitUrlParams("m", "u", "i")
+
+
+# -- caching ---------------------------------------------------------------------------------------------------------
+
+CACHED: dict[type, tuple[Any, ...]] = {
+    ListToolsResult: ([],),
+    ListPromptsResult: ([],),
+    ListResourcesResult: ([],),
+    ListResourceTemplatesResult: ([],),
+    ReadResourceResult: ([],),
+    DiscoverResult: ([], ServerCapabilities()),
+}
+
+
+@pytest.mark.parametrize("cls", CACHED)
+def test_no_result_is_made_that_is_good_for_less_than_nothing(cls: type) -> None:
+    with pytest.raises(ValueError, match="ttl_ms=-1: write a number of milliseconds, or 0"):
+        cls(*CACHED[cls], ttl_ms=-1)
+    made = cls(*CACHED[cls], ttl_ms=3)
+    with pytest.raises(ValueError, match="ttl_ms=-1"):
+        made.ttl_ms = -1
+
+
+@pytest.mark.parametrize("cls", CACHED)
+@pytest.mark.parametrize(("sent", "read"), [(-1, 0), (0, 0), (7, 7), (None, None)])
+def test_a_result_that_is_good_for_less_than_nothing_is_read_as_stale(
+    cls: type, sent: int | None, read: int | None
+) -> None:
+    plain = LATEST_MODERN.unstructure(cls(*CACHED[cls]))
+    assert LATEST_MODERN.structure({**plain, "ttlMs": sent}, cls).ttl_ms == read
 
 
 # -- sealing ----------------------------------------------------------------------------------------------------------

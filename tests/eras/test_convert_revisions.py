@@ -108,6 +108,7 @@ ROWS: list[tuple[Any, str, str]] = [
         "2025-06-18",
     ),
     (ClientCapabilities(elicitation=ElicitationCapability()), "elicitation", "2025-06-18"),
+    (ClientCapabilities(elicitation=ElicitationCapability(form={}, url={})), "elicitation", "2025-06-18"),
     (ElicitationCapability(form={}), "form", "2025-11-25"),
     (ElicitationCapability(url={}), "url", "2025-11-25"),
     (ElicitFormParams("m", {}), "mode", "2025-11-25"),
@@ -164,6 +165,8 @@ def test_before_its_revision_a_member_that_arrives_is_unknown_and_kept(
         (ClientCapabilities(tasks={}), "tasks", ["2025-11-25"]),
         (RootsCapability(list_changed=True), "listChanged", list(LEGACY)),
         (ServerCapabilities(extensions={"a/b": {}}), "extensions", list(VERSIONS)),
+        # Where elicitation has no modes, it would promise forms.
+        (ClientCapabilities(elicitation=ElicitationCapability(url={})), "elicitation", list(VERSIONS[3:])),
         (ClientCapabilities(extensions={"a/b": {}}), "extensions", list(VERSIONS)),
         (ClientCapabilities(experimental={}), "experimental", list(VERSIONS)),
         (ServerCapabilities(logging={}), "logging", list(VERSIONS)),

@@ -141,6 +141,17 @@ async def test_several_updates_below_one_subscribed_uri_become_its_own() -> None
     assert subscription.take() == [updated("file:///a")]
 
 
+async def test_an_event_for_several_resources_outlives_the_uri_that_they_lie_below() -> None:
+    bus = EventBus()
+    subscription = bus.subscribe(Wanted(resource_subscriptions=["a:"]))
+    bus.publish("resource_updated", "a:")
+    bus.publish("resource_updated", "a:/1")
+    subscription.add_uri("a:/1")
+    subscription.add_uri("b:")
+    subscription.discard_uri("a:")
+    assert subscription.take() == [updated("a:/1")]
+
+
 async def test_a_subscriber_to_a_uri_and_one_above_it_hears_of_it_once() -> None:
     bus = EventBus()
     subscription = bus.subscribe(Wanted(resource_subscriptions=["file:///a", "file:///a/b"]))

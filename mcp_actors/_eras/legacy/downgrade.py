@@ -15,6 +15,7 @@ from mcp_actors.types import (
     UNSET,
     AudioContent,
     CallToolResult,
+    ClientCapabilities,
     CreateMessageParams,
     CreateMessageResult,
     ElicitFormParams,
@@ -150,6 +151,14 @@ def _plain_property(name: str, schema: Any) -> Any:
         plain["enum"] = [option["const"] for option in titled]
         plain["enumNames"] = [option.get("title", option["const"]) for option in titled]
     return plain
+
+
+def no_forms_that_were_not_declared(capabilities: ClientCapabilities) -> ClientCapabilities:
+    """Without elicitation for a client that visits URLs only: in the revisions without modes it would promise forms."""
+    elicitation = capabilities.elicitation
+    if elicitation is None or elicitation.url is None or elicitation.form is not None:
+        return capabilities
+    return attrs.evolve(capabilities, elicitation=None)
 
 
 def refuse_url_elicitation(params: ElicitUrlParams) -> NoReturn:

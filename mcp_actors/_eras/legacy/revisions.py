@@ -95,6 +95,7 @@ CHANGES_BY_REVISION = (
             t.ToolResultContent: downgrade.tool_result_as_text,
             t.ElicitFormParams: downgrade.form_with_plain_enums,
             t.ElicitUrlParams: downgrade.refuse_url_elicitation,
+            t.ClientCapabilities: downgrade.no_forms_that_were_not_declared,
         },
     ),
     Revision(
