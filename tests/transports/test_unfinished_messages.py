@@ -13,7 +13,6 @@ import trio
 
 from mcp_actors import Client, Server
 from mcp_actors.errors import ConnectFailed
-from mcp_transports.http.server.transport import HttpServerTransport
 from mcp_transports.sockets import TcpTransport, UnixTransport
 from mcp_transports.websocket.client import WebSocketClientTransport
 from mcp_transports.websocket.server import WebSocketServerTransport
@@ -181,7 +180,7 @@ async def test_one_address_leaves_websockets_to_others() -> None:
 
 
 async def test_the_tree_shows_the_bodies_that_a_listener_holds() -> None:
-    async with serving(HttpServerTransport("http://127.0.0.1:0/mcp")) as (server, url):
+    async with serving("http://127.0.0.1:0/mcp") as (server, url):
         port = int(url.split(":")[2].partition("/")[0])
         async with await trio.open_tcp_stream("127.0.0.1", port) as half:
             await half.send_all(
