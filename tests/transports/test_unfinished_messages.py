@@ -53,8 +53,8 @@ async def rest(stream: trio.abc.Stream) -> bytes:
     return received
 
 
-@pytest.mark.parametrize("peers", PEERS)
-async def test_half_sent_lines_of_one_address_are_bounded(peers: int) -> None:
+@pytest.mark.parametrize("number", PEERS)
+async def test_half_sent_lines_of_one_address_are_bounded(number: int) -> None:
     transport = TcpTransport(
         "tcp://127.0.0.1:0", held_bytes=2 * SHARE, max_connections=1000, max_message_bytes=1024 * KIB
     )
@@ -64,10 +64,10 @@ async def test_half_sent_lines_of_one_address_are_bounded(peers: int) -> None:
         def state() -> Any:
             return server.tree().transports[0]
 
-        hostile = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(peers)]
+        hostile = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(number)]
         for each in hostile:
             await each.send_all(b"x" * HALF)
-        await eventually(lambda: state().unfinished.refused == peers - 4)
+        await eventually(lambda: state().unfinished.refused == number - 4)
         assert state().unfinished.held == SHARE
         refused = json.loads(await rest(hostile[-1]))
         assert refused["error"]["code"] == 429
@@ -84,8 +84,8 @@ async def test_half_sent_lines_of_one_address_are_bounded(peers: int) -> None:
         assert state().unfinished.held == 0
 
 
-@pytest.mark.parametrize("peers", PEERS)
-async def test_half_sent_websocket_messages_of_one_address_are_bounded(peers: int) -> None:
+@pytest.mark.parametrize("number", PEERS)
+async def test_half_sent_websocket_messages_of_one_address_are_bounded(number: int) -> None:
     transport = WebSocketServerTransport("ws://127.0.0.1:0/", held_bytes=2 * SHARE)
     async with serving(transport) as (_, url):
 
@@ -102,9 +102,9 @@ async def test_half_sent_websocket_messages_of_one_address_are_bounded(peers: in
                     _, payload = await peer.frame()
                     closed.append(payload)
 
-            for _ in range(peers):
+            for _ in range(number):
                 await nursery.start(send_half)
-            await eventually(lambda: state().unfinished.refused == peers - 4 and len(closed) == peers - 4)
+            await eventually(lambda: state().unfinished.refused == number - 4 and len(closed) == number - 4)
             assert state().unfinished.held == SHARE
             assert {int.from_bytes(each[:2]) for each in closed} == {1013}
             assert b"unfinished messages of this client" in closed[0]
