@@ -129,6 +129,13 @@ class Account:
             self.held += amount
         return over
 
+    def hold(self, amount: int) -> Limited | None:
+        """Charges or takes back, so that ``amount`` is charged; returns what `Budget.charge` returns."""
+        if amount > self.held:
+            return self.charge(amount - self.held)
+        self.keep(amount)
+        return None
+
     def keep(self, amount: int) -> None:
         """Takes back everything but ``amount``. With less than that charged, nothing happens."""
         if self.held > amount:

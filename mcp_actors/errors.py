@@ -101,7 +101,7 @@ class MalformedMessage(RemoteProtocolError):
     """Bytes that are not one valid JSON-RPC message.
 
     Args:
-        code: the JSON-RPC code to answer with, -32700 (no JSON) or -32600 (no message).
+        code: the JSON-RPC code to answer with, -32700 (no JSON), -32600 (no message) or 429 (no room, `Overloaded`).
         id: the request id, if one could be read.
 
     ``beginning`` has the first characters of what came, where they are known.

@@ -14,19 +14,28 @@ from typing import Protocol, runtime_checkable
 import trio
 
 from mcp_actors.abc import Frame, FrameChannel
-from mcp_actors.errors import LocalProtocolError, RemoteProtocolError
+from mcp_actors.budget import Account
+from mcp_actors.errors import LocalProtocolError, MalformedMessage, Overloaded, RemoteProtocolError
 
 __all__ = [
+    "DEFAULT_HELD_BYTES",
     "DEFAULT_MAX_MESSAGE_BYTES",
+    "UNWEIGHED_BYTES",
     "BufferedChannel",
     "LineChannel",
     "SupportsDeliver",
     "SupportsSendAtOnce",
     "SupportsUnread",
+    "weigh",
 ]
 
 # Base64 makes a 12 MB file one message; a program that needs more says so.
 DEFAULT_MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+# Bytes of unfinished messages of all connections of a listener: 32 of the longest, half of which may be one client's.
+DEFAULT_HELD_BYTES = 32 * DEFAULT_MAX_MESSAGE_BYTES
+# Bytes of an unfinished message that no account is charged for, so that short ones cost nothing; about as much as the
+# connection itself.
+UNWEIGHED_BYTES = 16 * 1024
 # What a Linux pipe holds: a larger buffer costs an allocation and brings no more bytes.
 _RECEIVE_BYTES = 64 * 1024
 # JSON's own whitespace: it may stand round a message, and alone it is a blank line.
@@ -179,6 +188,9 @@ class LineChannel(BufferedChannel):
             `~mcp_actors.errors.RemoteProtocolError`, after everything before it was delivered; no more than the limit
             is ever held. The other direction still works then, so a last error can be sent.
         peer: names the other end in logs.
+        account: is charged for a message that has come in part, from `UNWEIGHED_BYTES` on; ``None`` for a peer that is
+            alone, as over stdio. Over a limit of it the connection ends as with a message that is too long. The owner
+            takes back what is charged when the connection has ended.
 
     Raises:
         ValueError: if ``max_message_bytes`` is less than 1.
@@ -191,6 +203,7 @@ class LineChannel(BufferedChannel):
         *,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         peer: str = "byte stream",
+        account: Account | None = None,
     ) -> None:
         super().__init__(max_message_bytes=max_message_bytes, peer=peer)
         self._in = stream_in
@@ -201,6 +214,7 @@ class LineChannel(BufferedChannel):
         # The beginning of a message whose newline is still to come. A bytearray, since a list of pieces costs forty
         # bytes for each one-byte piece that a slow or hostile peer sends.
         self._partial = bytearray()
+        self._account = account
         self._torn = False
 
     async def send(self, value: Frame) -> None:
@@ -295,17 +309,29 @@ class LineChannel(BufferedChannel):
             if len(partial) + len(rest) > self._limit:
                 return self._stop_at_limit(lines)
         partial += rest
+        account = self._account
+        if account is not None and (account.held or len(partial) > UNWEIGHED_BYTES):
+            overloaded = weigh(account, len(partial))
+            if overloaded is not None:
+                self._stop(MalformedMessage(overloaded.message, code=overloaded.code))
         return lines
 
     def _stop_at_limit(self, before: list[bytes]) -> list[bytes]:
-        self._end = self._too_long
-        self._partial = bytearray()
+        self._stop(RemoteProtocolError(f"message longer than {self._limit} bytes"))
         return before
 
-    def _too_long(self) -> BaseException:
-        error = trio.BrokenResourceError("the peer broke the framing")
-        error.__cause__ = RemoteProtocolError(f"message longer than {self._limit} bytes")
-        return error
+    def _stop(self, reason: RemoteProtocolError) -> None:
+        """Receives nothing more, because of the message that is being received."""
+        self._partial = bytearray()
+        if self._account is not None:
+            self._account.keep(0)
+
+        def broken() -> BaseException:
+            error = trio.BrokenResourceError("the peer broke the framing")
+            error.__cause__ = reason
+            return error
+
+        self._end = broken
 
     def _cut_last(self) -> list[bytes]:
         """The stream is at its end; ``printf '{…}' | server`` sends a message without the newline."""
@@ -313,6 +339,18 @@ class LineChannel(BufferedChannel):
         last = bytes(self._partial)
         self._partial = bytearray()
         return [last]
+
+
+def weigh(account: Account | None, size: int) -> Overloaded | None:
+    """Charges ``size`` bytes of an unfinished message, if there is an account; returns the refusal if there is no room.
+
+    Args:
+        account: The account of the connection, which is charged for this one message alone.
+        size: What has come of the message; up to `UNWEIGHED_BYTES` nothing is charged.
+    """
+    if account is None or (over := account.hold(size if size > UNWEIGHED_BYTES else 0)) is None:
+        return None
+    return Overloaded.for_bytes("unfinished messages", over, account.budget.limit_of(over))
 
 
 def _take_nothing(frame: Frame) -> bool:

@@ -157,9 +157,11 @@ class Session:
         except trio.EndOfChannel:
             return None
         except trio.BrokenResourceError as error:
-            if isinstance(error.__cause__, RemoteProtocolError):
-                malformed = MalformedMessage(str(error.__cause__), code=INVALID_REQUEST)
-                self.dispatcher.malformed(malformed, link)
+            cause = error.__cause__
+            if isinstance(cause, RemoteProtocolError):
+                if not isinstance(cause, MalformedMessage):
+                    cause = MalformedMessage(str(cause), code=INVALID_REQUEST)
+                self.dispatcher.malformed(cause, link)
             self._breaking = error
         except trio.ClosedResourceError:
             return None

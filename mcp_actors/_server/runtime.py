@@ -204,5 +204,9 @@ class ServerRuntime:
             self.limiter.statistics(),
             self.bus.statistics(),
             self.budgets.statistics(),
-            tuple(each.statistics() for each in self._transports if isinstance(each, SupportsStatistics)),
+            tuple(
+                said
+                for each in self._transports
+                if isinstance(each, SupportsStatistics) and (said := each.statistics()) is not None
+            ),
         )

@@ -127,7 +127,7 @@ async def test_a_stale_socket_is_replaced_a_live_one_is_not_and_ours_is_removed(
 
 
 async def test_more_connections_than_allowed_are_closed_and_the_others_go_on() -> None:
-    transport = TcpTransport("tcp://127.0.0.1:0", max_connections=100)
+    transport = TcpTransport("tcp://127.0.0.1:0", max_connections=100, max_connections_per_peer=100)
     server = Server("s")
     async with trio.open_nursery() as service:
         [url] = await service.start(server.serve, transport)

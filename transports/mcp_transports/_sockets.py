@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import trio
 
+from mcp_actors.budget import holder_of
 from mcp_actors.logging import log
 from mcp_actors.supervision import ACCEPT, start_again
 
@@ -129,6 +130,10 @@ class ListeningSocket:
     def describe(self, address: object) -> str:
         """Returns a peer's address as text: ``127.0.0.1:4711``, ``[::1]:4711``, or ``unix``."""
         return "unix" if self.path is not None else address_text(address)
+
+    def holder_of(self, peer: str) -> str | None:
+        """Returns who answers for a connection of ``peer``; ``None`` over Unix sockets, whose peers have no address."""
+        return None if self.path is not None else holder_of(peer)
 
     def close(self) -> None:
         """Closes the socket and removes its path, unless another socket has replaced it. Legal any number of times."""

@@ -13,7 +13,13 @@ import trio
 
 from mcp_actors.abc import ClientTransport, FrameChannel, ServerHandler, ServerTransport
 
-__all__ = ["TwoSidedTransport"]
+__all__ = ["TwoSidedTransport", "statistics_of"]
+
+
+def statistics_of(transport: ServerTransport | None) -> Any:
+    """Returns what a transport says of itself; ``None`` without one, or if it says nothing."""
+    statistics = getattr(transport, "statistics", None)
+    return None if statistics is None else statistics()
 
 
 class TwoSidedTransport:
@@ -32,6 +38,7 @@ class TwoSidedTransport:
     def __init__(self, url: str, **options: Any) -> None:
         self.url = url
         self._options = options
+        self._served: ServerTransport | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
@@ -41,7 +48,15 @@ class TwoSidedTransport:
     ) -> None:
         """Serves as the server's side does; raises what its constructor and its ``serve`` raise."""
         transport: ServerTransport = self._side(self.server_side)
-        await transport.serve(handler, task_status=task_status)
+        self._served = transport
+        try:
+            await transport.serve(handler, task_status=task_status)
+        finally:
+            self._served = None
+
+    def statistics(self) -> Any:
+        """Returns what the server's side says of itself; ``None`` while it is not served, or if it says nothing."""
+        return statistics_of(self._served)
 
     def connect(self) -> AbstractAsyncContextManager[FrameChannel]:
         """Connects as the client's side does; raises what its constructor and its ``connect`` raise."""

@@ -88,7 +88,15 @@ if __name__ == "__main__":
         scheme = sys.argv[1].partition(":")[0]
         if scheme in ("tcp", "unix"):
             sockets = importlib.import_module("mcp_transports.sockets")
-            register_transport(scheme, functools.partial(sockets.from_url, max_connections=MOST_CONNECTIONS))
+            register_transport(
+                scheme, functools.partial(sockets.from_url, max_connections=2 * MOST_CONNECTIONS)
+            )
+        elif scheme == "http":
+            # All clients have one address here, which by default has half of the connections.
+            http = importlib.import_module("mcp_transports.http")
+            limits = importlib.import_module("mcp_transports.http.h1.limits")
+            most = limits.HttpLimits(connections=2 * MOST_CONNECTIONS)
+            register_transport(scheme, functools.partial(http.from_url, limits=most))
         if sys.argv[2:]:
             importlib.import_module("benchmarks.suite.loading").load_files(sys.argv[2:])
         server.run(sys.argv[1])

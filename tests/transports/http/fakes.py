@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from mcp_actors.abc import Frame, FrameChannel, Outlet
+from mcp_actors.budget import Budget
 from mcp_actors.errors import LocalProtocolError
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.server.endpoint import Authenticate, Endpoint, EndpointPaths
@@ -289,6 +290,7 @@ class FakeListener:
         keepalive: float = 15.0,
         authenticate: Authenticate | None = None,
         longest: int = 10_000,
+        posted: int = 1_000_000,
         legacy: bool = True,
     ) -> None:
         self.handler = FakeHandler()
@@ -301,7 +303,7 @@ class FakeListener:
         self.store = MemoryEventStore() if store == "memory" else store
         settings = StreamSettings(self.open_streams, longest, self.store, json_replies, 700)
         self.table = SessionTable(settings, SessionLimits(idle, max_sessions, max_sessions_per_peer))
-        self.http_sse = HttpSseChannels(self.open_streams, "/messages", longest)
+        self.http_sse = HttpSseChannels(self.open_streams, "/messages", longest, Budget(posted))
         self.endpoint = Endpoint(
             self.handler,
             OriginPolicy("127.0.0.1"),

@@ -144,6 +144,55 @@ async def test_a_server_that_reads_slowly_makes_posts_wait_and_then_refuses_them
     assert len(stream.chunks) == 1 + 257
 
 
+@pytest.mark.parametrize("messages", [20, 200])
+async def test_messages_that_wait_to_be_received_are_weighed_by_address(
+    nursery: trio.Nursery, messages: int
+) -> None:
+    body = b"x" * 1000
+    listener = FakeListener(nursery, posted=2 * 10 * len(body))
+    read = trio.Event()
+
+    async def later(channel: FrameChannel) -> None:
+        await read.wait()
+        await echo(channel)
+
+    listener.handler.on_connection = later
+    stream, path = await connected(listener)
+    answers = [post(listener, path, body) for _ in range(messages)]
+    assert [each.status for each in answers] == [202] * 10 + [503] * (messages - 10)
+    assert answers[-1].headers["retry-after"] == "1"
+    assert b"messages that wait of this client" in answers[-1].body
+    assert listener.http_sse.posted.statistics().refused == messages - 10
+    listener.peer = "other"
+    _, others = await connected(listener)
+    assert [post(listener, others, body).status for _ in range(11)] == [202] * 10 + [503]
+    read.set()
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(stream.chunks) == 1 + 10
+    assert listener.http_sse.posted.held == 0
+
+
+async def test_messages_that_nobody_received_are_released_with_their_connection(
+    nursery: trio.Nursery,
+) -> None:
+    listener = FakeListener(nursery)
+    ended = trio.Event()
+
+    async def leaves(channel: FrameChannel) -> None:
+        async with channel:
+            await ended.wait()
+
+    listener.handler.on_connection = leaves
+    _, path = await connected(listener)
+    answers = [post(listener, path) for _ in range(260)]
+    await trio.testing.wait_all_tasks_blocked()
+    assert listener.http_sse.posted.held == 260 * len(b'{"n":1}')
+    ended.set()
+    await trio.testing.wait_all_tasks_blocked()
+    assert {each.status for each in answers[256:]} == {404}
+    assert (listener.http_sse.posted.held, listener.http_sse.posted.statistics().holders) == (0, 0)
+
+
 async def test_a_client_that_reads_slowly_makes_the_server_wait(nursery: trio.Nursery) -> None:
     listener = FakeListener(nursery, longest=50)
     results: list[Any] = []

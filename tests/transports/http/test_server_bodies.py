@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import trio
 
@@ -23,7 +25,9 @@ async def test_half_sent_bodies_of_one_address_are_bounded(peers: int) -> None:
         assert statistics().bodies.held <= share
         answer = await hostile[-1].answer()
         assert answer.status == 503
-        assert str(share).encode() in answer.body
+        assert answer.headers["retry-after"] == "1"
+        assert answer.headers["content-type"] == "application/json"
+        assert str(share) in json.loads(answer.body)["error"]["message"]
         # Requests that fit into one read are served to everybody all the same.
         honest = await served.connect()
         await honest.send(post(b"y" * KIB))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import socket
 import ssl
@@ -181,7 +182,7 @@ async def test_tls() -> None:
 
 
 async def test_more_connections_than_allowed() -> None:
-    async with serving(echo, connections=3) as served:
+    async with serving(echo, connections=3, connections_per_address=3) as served:
         peers = [await served.connect() for _ in range(3)]
         for peer in peers:
             await peer.send(GET)
@@ -190,6 +191,7 @@ async def test_more_connections_than_allowed() -> None:
         answer = await late.answer()
         assert answer.status == 503
         assert int(answer.headers["retry-after"]) > 0
+        assert json.loads(answer.body)["error"]["message"] == "too many connections are open"
         assert await late.ended()
         assert served.server.statistics().rejected == 1
         await peers[0].aclose()
@@ -197,6 +199,34 @@ async def test_more_connections_than_allowed() -> None:
         again = await served.connect()
         await again.send(GET)
         assert (await again.answer()).status == 200
+
+
+@pytest.mark.parametrize("times", [1, 10])
+async def test_one_address_leaves_connections_to_others(times: int) -> None:
+    most = 10 * times
+    async with serving(echo, connections=most) as served:
+        peers = [await served.connect() for _ in range(most // 2)]
+        for peer in peers:
+            await peer.send(GET)
+            assert (await peer.answer()).status == 200
+        for _ in range(times):
+            late = await served.connect()
+            answer = await late.answer()
+            assert answer.status == 503
+            assert int(answer.headers["retry-after"]) > 0
+            assert "of this address" in json.loads(answer.body)["error"]["message"]
+        statistics = served.server.statistics()
+        assert (statistics.connections, statistics.rejected) == (most // 2, times)
+        assert (statistics.by_address.held, statistics.by_address.holder_limit) == (most // 2, most // 2)
+        # The whole of 127.0.0.0/8 is this host.
+        other = await trio.open_tcp_stream("127.0.0.1", served.port, local_address="127.0.0.2")
+        honest = served.add(other)
+        await honest.send(GET)
+        assert (await honest.answer()).status == 200
+        assert served.server.statistics().by_address.holders == 2
+        for peer in peers:
+            await peer.aclose()
+        await eventually(lambda: served.server.statistics().by_address.held == 1)
 
 
 async def test_no_descriptors_left_is_no_reason_to_stop(autojump_clock: trio.testing.MockClock) -> None:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import trio
 
 from mcp_actors.abc import ClientTransport, FrameChannel, ServerHandler, ServerTransport
+from mcp_transports._two_sided import statistics_of
 
 __all__ = ["HttpTransport", "from_url"]
 
@@ -30,6 +31,7 @@ class HttpTransport:
     def __init__(self, url: str, **options: Any) -> None:
         self.url = url
         self._options = options
+        self._served: ServerTransport | None = None
 
     def __repr__(self) -> str:
         return f"<HttpTransport {self.url}>"
@@ -45,7 +47,15 @@ class HttpTransport:
         """
         side = importlib.import_module("mcp_transports.http.server")
         transport: ServerTransport = side.HttpServerTransport(self.url, **self._options)
-        await transport.serve(handler, task_status=task_status)
+        self._served = transport
+        try:
+            await transport.serve(handler, task_status=task_status)
+        finally:
+            self._served = None
+
+    def statistics(self) -> Any:
+        """Returns what the server's side says of itself; ``None`` while it is not served, or if it says nothing."""
+        return statistics_of(self._served)
 
     def connect(self) -> AbstractAsyncContextManager[FrameChannel]:
         """Connects to the URL; see `HttpClientTransport.connect`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import trio
 
 from mcp_actors.abc import Frame
+from mcp_actors.budget import Account
 from mcp_actors.errors import RemoteProtocolError
 from mcp_actors.framing import LineChannel
 from mcp_transports.sockets.stream import ConnectedSocket
@@ -21,8 +22,15 @@ Secured = trio.SSLStream[ConnectedSocket]
 class SocketChannel(LineChannel):
     """Frames over ``stream``."""
 
-    def __init__(self, stream: ConnectedSocket | Secured, *, max_message_bytes: int, peer: str) -> None:
-        super().__init__(stream, stream, max_message_bytes=max_message_bytes, peer=peer)
+    def __init__(
+        self,
+        stream: ConnectedSocket | Secured,
+        *,
+        max_message_bytes: int,
+        peer: str,
+        account: Account | None = None,
+    ) -> None:
+        super().__init__(stream, stream, max_message_bytes=max_message_bytes, peer=peer, account=account)
         self._stream = stream
         self._plain = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
 

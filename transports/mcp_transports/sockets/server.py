@@ -11,6 +11,7 @@ import attrs
 import trio
 
 from mcp_actors.abc import ServerHandler
+from mcp_actors.budget import Account, Budget, BudgetStatistics, holder_of
 from mcp_actors.logging import log
 from mcp_actors.supervision import POLLER, SOCKET_CONNECTION, start, start_again
 from mcp_transports._poller import Poller
@@ -30,9 +31,13 @@ class SocketStatistics:
     accepted: int
     """Handed to the server since it began."""
     turned_away: int
-    """Closed at once, because there were ``max_connections`` already."""
+    """Closed at once, because too many were open, of one address or in all."""
     handshakes_failed: int
     """Closed before their first frame, because the TLS handshake failed."""
+    by_peer: BudgetStatistics
+    """Open connections by address."""
+    unfinished: BudgetStatistics
+    """Bytes of messages that have come in part, by address."""
 
 
 class SocketServer:
@@ -44,20 +49,29 @@ class SocketServer:
         *,
         ssl_context: ssl.SSLContext | None,
         handshake_timeout: float,
-        max_connections: int,
+        connections: Budget,
+        unfinished: Budget,
         max_message_bytes: int,
     ) -> None:
         self._handler = handler
         self._ssl_context = ssl_context
         self._handshake_timeout = handshake_timeout
-        self._max_connections = max_connections
+        self._connections = connections
+        self._unfinished = unfinished
         self._max_message_bytes = max_message_bytes
         self._poller = Poller()
-        self._open = self._accepted = self._turned_away = self._failed = 0
+        self._accepted = self._turned_away = self._failed = 0
 
     def statistics(self) -> SocketStatistics:
         """Returns a snapshot of the counters."""
-        return SocketStatistics(self._open, self._accepted, self._turned_away, self._failed)
+        return SocketStatistics(
+            self._connections.held,
+            self._accepted,
+            self._turned_away,
+            self._failed,
+            self._connections.statistics(),
+            self._unfinished.statistics(),
+        )
 
     async def serve(self, listeners: Sequence[ListeningSocket]) -> None:
         """Accepts until the server stops, then lets open connections end; cancelled, closes everything.
@@ -92,27 +106,40 @@ class SocketServer:
         arrived: list[tuple[socket.socket, object]],
     ) -> None:
         for accepted, address in arrived:
-            if self._open >= self._max_connections:
+            peer = listener.describe(address)
+            holder = listener.holder_of(peer)
+            if self._connections.charge(holder, 1) is not None:
                 self._turned_away += 1
                 accepted.close()
             else:
-                self._open += 1
-                peer = listener.describe(address)
-                start(connections, SOCKET_CONNECTION, self._serve_one, accepted, peer, about=f"of {peer}")
+                start(
+                    connections,
+                    SOCKET_CONNECTION,
+                    self._serve_one,
+                    accepted,
+                    peer,
+                    holder,
+                    about=f"of {peer}",
+                )
 
-    async def _serve_one(self, accepted: socket.socket, peer: str) -> None:
+    async def _serve_one(self, accepted: socket.socket, peer: str, holder: str | None) -> None:
+        account = Account(self._unfinished, holder_of(peer))
         try:
-            channel = await self._open_channel(ConnectedSocket(accepted, self._poller), peer)
+            channel = await self._open_channel(ConnectedSocket(accepted, self._poller), peer, account)
             if channel is not None:
                 self._accepted += 1
                 async with channel:
                     await self._handler(channel)
         finally:
-            self._open -= 1
+            account.keep(0)
+            self._connections.release(holder, 1)
 
-    async def _open_channel(self, stream: ConnectedSocket, peer: str) -> SocketChannel | None:
+    async def _open_channel(
+        self, stream: ConnectedSocket, peer: str, account: Account
+    ) -> SocketChannel | None:
+        longest = self._max_message_bytes
         if self._ssl_context is None:
-            return SocketChannel(stream, max_message_bytes=self._max_message_bytes, peer=peer)
+            return SocketChannel(stream, max_message_bytes=longest, peer=peer, account=account)
         secured = trio.SSLStream(stream, self._ssl_context, server_side=True)
         try:
             with trio.fail_after(self._handshake_timeout):
@@ -125,4 +152,4 @@ class SocketServer:
         except BaseException:
             await trio.aclose_forcefully(stream)
             raise
-        return SocketChannel(secured, max_message_bytes=self._max_message_bytes, peer=peer)
+        return SocketChannel(secured, max_message_bytes=longest, peer=peer, account=account)

@@ -14,8 +14,9 @@ from contextlib import asynccontextmanager
 import trio
 
 from mcp_actors.abc import FrameChannel, ServerHandler
+from mcp_actors.budget import Budget
 from mcp_actors.errors import ConnectFailed, LocalProtocolError
-from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
+from mcp_actors.framing import DEFAULT_HELD_BYTES, DEFAULT_MAX_MESSAGE_BYTES
 from mcp_transports._listen_errors import as_engine_errors
 from mcp_transports._sockets import ListeningSocket, bind_tcp, bind_unix, check_unix_path, is_abstract
 from mcp_transports.sockets.address import parse_tcp, parse_unix, unix_url
@@ -44,17 +45,22 @@ class _SocketTransport(ABC):
         ssl_context: ssl.SSLContext | None,
         connect_timeout: float,
         max_connections: int,
+        max_connections_per_peer: int | None,
         max_message_bytes: int,
+        held_bytes: int,
     ) -> None:
-        if max_connections < 1 or max_message_bytes < 1 or connect_timeout <= 0:
+        if connect_timeout <= 0 or min(max_connections, max_message_bytes, held_bytes) < 1:
             raise ValueError(
-                "max_connections, max_message_bytes and connect_timeout must be greater than zero"
+                "max_connections, max_message_bytes, held_bytes and connect_timeout must be greater than zero"
             )
+        if max_connections_per_peer is not None and max_connections_per_peer < 1:
+            raise ValueError("max_connections_per_peer must be greater than zero")
         self.url = url
         self._ssl_context = ssl_context
         self._connect_timeout = connect_timeout
-        self._max_connections = max_connections
+        self._max_connections = max_connections, max_connections_per_peer
         self._max_message_bytes = max_message_bytes
+        self._held_bytes = held_bytes
         self._server: SocketServer | None = None
 
     def __repr__(self) -> str:
@@ -85,7 +91,8 @@ class _SocketTransport(ABC):
             handler,
             ssl_context=self._ssl_context,
             handshake_timeout=self._connect_timeout,
-            max_connections=self._max_connections,
+            connections=Budget(*self._max_connections),
+            unfinished=Budget(self._held_bytes),
             max_message_bytes=self._max_message_bytes,
         )
         listeners: list[ListeningSocket] = []
@@ -148,7 +155,12 @@ class TcpTransport(_SocketTransport):
             handshake. 10 by default.
         max_connections: (servers) more are closed as soon as they were accepted; 1000 by default, because a process
             may usually have 1024 descriptors.
+        max_connections_per_peer: (servers) the part of ``max_connections`` that one address may have, of IPv6 a network
+            of 64 bits; the half by default, so that one client leaves the other half to others.
         max_message_bytes: the longest message in either direction, 16 MiB by default; see `LineChannel`.
+        held_bytes: (servers) bytes of messages that have come in part, from 16 KiB each on, of all connections; 512 MiB
+            by default, and for one peer the half. Over it the connection whose message was about to grow is answered
+            with the error 429 and closed.
 
     Raises:
         LocalProtocolError: for a URL that says something else.
@@ -163,7 +175,9 @@ class TcpTransport(_SocketTransport):
         server_hostname: str | None = None,
         connect_timeout: float = DEFAULT_CONNECT_TIMEOUT,
         max_connections: int = DEFAULT_MAX_CONNECTIONS,
+        max_connections_per_peer: int | None = None,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        held_bytes: int = DEFAULT_HELD_BYTES,
     ) -> None:
         self._address = parse_tcp(url)
         self._server_hostname = server_hostname or self._address.host or "localhost"
@@ -172,7 +186,9 @@ class TcpTransport(_SocketTransport):
             ssl_context=ssl_context,
             connect_timeout=connect_timeout,
             max_connections=max_connections,
+            max_connections_per_peer=max_connections_per_peer,
             max_message_bytes=max_message_bytes,
+            held_bytes=held_bytes,
         )
 
     async def _listen(self) -> list[ListeningSocket]:
@@ -215,8 +231,12 @@ class UnixTransport(_SocketTransport):
             Linux's abstract names, to which every user of the machine may connect.
         mode: (servers) the socket's permissions, 0o600 by default: only this user connects.
         connect_timeout: (clients) seconds that a busy server has to accept; 10 by default.
-        max_connections: (servers) more are closed as soon as they were accepted; 1000 by default.
+        max_connections: (servers) more are closed as soon as they were accepted; 1000 by default. Peers have no
+            addresses here, so that one may have all of them.
         max_message_bytes: the longest message in either direction, 16 MiB by default; see `LineChannel`.
+        held_bytes: (servers) bytes of messages that have come in part, from 16 KiB each on, of all connections; 512 MiB
+            by default, and for one peer the half. Over it the connection whose message was about to grow is answered
+            with the error 429 and closed.
 
     Raises:
         LocalProtocolError: for a URL that is none of these, and for a path that is too long for the system.
@@ -231,6 +251,7 @@ class UnixTransport(_SocketTransport):
         connect_timeout: float = DEFAULT_CONNECT_TIMEOUT,
         max_connections: int = DEFAULT_MAX_CONNECTIONS,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        held_bytes: int = DEFAULT_HELD_BYTES,
     ) -> None:
         self._path = parse_unix(url)
         with as_engine_errors():
@@ -241,7 +262,9 @@ class UnixTransport(_SocketTransport):
             ssl_context=None,
             connect_timeout=connect_timeout,
             max_connections=max_connections,
+            max_connections_per_peer=None,
             max_message_bytes=max_message_bytes,
+            held_bytes=held_bytes,
         )
 
     async def _listen(self) -> list[ListeningSocket]:

@@ -16,6 +16,7 @@ from typing import Any
 import trio
 
 from mcp_actors.abc import Frame, HttpRequest
+from mcp_actors.budget import Account
 from mcp_actors.errors import RemoteProtocolError
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES, BufferedChannel, SupportsDeliver
 from mcp_transports.websocket.keepalive import KeepAliveAction, KeepAliveTimes, PeerActivity
@@ -53,6 +54,7 @@ class WebSocketChannel(BufferedChannel):
         times: the limits for an inactive peer, and for closing.
         close_code: the code of the Close frame that `aclose` sends.
         peer: names the other end in logs.
+        account: is charged for messages that have come in part; the owner takes back what is charged at the end.
 
     Raises:
         ValueError: if ``max_message_bytes`` is less than 1.
@@ -70,12 +72,13 @@ class WebSocketChannel(BufferedChannel):
         close_code: int = NORMAL,
         peer: str = "websocket",
         http_request: HttpRequest | None = None,
+        account: Account | None = None,
     ) -> None:
         super().__init__(max_message_bytes=max_message_bytes, peer=peer)
         self._http_request = http_request
         self._stream = stream
         self._protocol = WebSocketProtocol(
-            client=client, max_message_bytes=max_message_bytes, close_code=close_code
+            client=client, max_message_bytes=max_message_bytes, close_code=close_code, account=account
         )
         self._writer = FrameWriter(stream, self._protocol, nursery, self.crashed)
         self._times = times

@@ -16,7 +16,6 @@ What may be sent and what is read in which state is decided by the table `NEXT_S
 
 from __future__ import annotations
 
-import codecs
 import os
 import struct
 from enum import Enum
@@ -32,7 +31,9 @@ from wsproto.frame_protocol import (
 )
 from wsproto.frame_protocol import Frame as WireFrame
 
+from mcp_actors.budget import Account
 from mcp_actors.errors import LocalProtocolError
+from mcp_transports.websocket.fragments import Fragments
 
 __all__ = ["NEXT_STATE", "CloseFrame", "WebSocketEvent", "WebSocketProtocol", "WebSocketState"]
 
@@ -118,17 +119,6 @@ class CloseFrame:
         return struct.pack("!H", self.code) + reason
 
 
-class _PartialMessage:
-    """The pieces of a message of which more are to come."""
-
-    __slots__ = ("data", "decoder")
-
-    def __init__(self) -> None:
-        # One buffer: a list of pieces would cost a hundred bytes for each one-letter piece that a peer sends.
-        self.data = bytearray()
-        self.decoder = codecs.getincrementaldecoder("utf-8")()
-
-
 class Pings:
     """The pings of one side, counted: each carries its number, which the peer's pong repeats (section 5.5.3)."""
 
@@ -151,6 +141,7 @@ class WebSocketProtocol:
         client: whether this is the client's side, which masks what it sends and takes nothing masked (section 5.1).
         max_message_bytes: the longest message that is taken; a longer one is a broken rule with the code 1009.
         close_code: what `queue_close` says.
+        account: is charged for a message that has come in part; over a limit of it the connection is closed with 1013.
     """
 
     __slots__ = (
@@ -158,8 +149,7 @@ class WebSocketProtocol:
         "_close_code",
         "_close_is_queued",
         "_decoder",
-        "_limit",
-        "_partial",
+        "_fragments",
         "_pong",
         "our_close",
         "peer_close",
@@ -168,12 +158,18 @@ class WebSocketProtocol:
         "violation",
     )
 
-    def __init__(self, *, client: bool, max_message_bytes: int, close_code: int = NORMAL) -> None:
+    def __init__(
+        self,
+        *,
+        client: bool,
+        max_message_bytes: int,
+        close_code: int = NORMAL,
+        account: Account | None = None,
+    ) -> None:
         self._client = client
-        self._limit = max_message_bytes
         self._close_code = close_code
         self._decoder = FrameDecoder(client)
-        self._partial: _PartialMessage | None = None
+        self._fragments = Fragments(max_message_bytes, account)
         self._pong: bytes | None = None
         self._close_is_queued = False
         self.pings = Pings()
@@ -236,34 +232,26 @@ class WebSocketProtocol:
 
     def _take_fragment(self, opcode: Opcode, payload: bytes, finished: bool) -> bytes | None:
         """Takes a frame of a message, or a piece of a frame; returns the message if this is its end (section 5.4)."""
-        partial = self._partial
+        fragments = self._fragments
         if opcode is Opcode.CONTINUATION:
-            if partial is None:
+            if fragments.decoder is None:
                 raise ParseFailed("unexpected CONTINUATION")
-        elif partial is not None:
+        elif fragments.decoder is not None:
             raise ParseFailed(f"expected CONTINUATION, got {opcode!r}")
         elif opcode is Opcode.BINARY:
             # MCP's messages are JSON text; section 7.4.1 has a code for data that cannot be accepted.
             raise ParseFailed("binary messages are not taken, only text", CloseReason.UNSUPPORTED_DATA)
-        held = 0 if partial is None else len(partial.data)
-        if held + len(payload) > self._limit:
-            raise ParseFailed(f"a message may have {self._limit} bytes", CloseReason.MESSAGE_TOO_BIG)
+        if len(fragments.data) + len(payload) > fragments.limit:
+            raise ParseFailed(f"a message may have {fragments.limit} bytes", CloseReason.MESSAGE_TOO_BIG)
         # Section 8.1: text that is not UTF-8 fails the connection.
         try:
-            if partial is None and finished:
-                if not payload.isascii():
-                    payload.decode()
-                return payload
-            if partial is None:
-                partial = self._partial = _PartialMessage()
-            partial.decoder.decode(payload, finished)
+            if not finished or fragments.decoder is not None:
+                return fragments.add(payload, finished)
+            if not payload.isascii():
+                payload.decode()
         except UnicodeDecodeError as error:
             raise ParseFailed(str(error), CloseReason.INVALID_FRAME_PAYLOAD_DATA) from None
-        partial.data += payload
-        if not finished:
-            return None
-        self._partial = None
-        return bytes(partial.data)
+        return payload
 
     def _take_close(self, payload: bytes) -> None:
         close = _read_close(payload)
@@ -275,7 +263,7 @@ class WebSocketProtocol:
 
     def _fail(self, close: CloseFrame) -> None:
         self.violation = close.reason
-        self._partial = None
+        self._fragments.drop()
         if self.our_close is None:
             self._queue(close)
         self._advance(WebSocketEvent.RECEIVE_INVALID)

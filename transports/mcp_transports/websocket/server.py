@@ -13,8 +13,9 @@ import attrs
 import trio
 
 from mcp_actors.abc import ServerHandler
+from mcp_actors.budget import Account, Budget, BudgetStatistics, holder_of
 from mcp_actors.errors import LocalProtocolError
-from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
+from mcp_actors.framing import DEFAULT_HELD_BYTES, DEFAULT_MAX_MESSAGE_BYTES
 from mcp_actors.logging import log
 from mcp_actors.supervision import POLLER, SOCKET_CONNECTION, TICKER, Containment, reraised, start_again
 from mcp_transports._listen_errors import as_engine_errors
@@ -24,6 +25,8 @@ from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.listen_url import ListenUrl
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
+from mcp_transports.http.h1.server_state import ConnectionCounts
+from mcp_transports.http.h1.shared_port import PortShare
 from mcp_transports.http.port_sharing import share_port
 from mcp_transports.http.server.endpoint import Authenticate
 from mcp_transports.http.server.error_responses import SERVER_STOPPING, Refusal, method_not_allowed
@@ -74,6 +77,19 @@ class WebSocketServerStatistics:
     """Open WebSockets."""
     refused: int
     """Upgrade requests that were refused since the start."""
+    unfinished: BudgetStatistics
+    """Bytes of messages that have come in part, by principal or address."""
+    port: ConnectionCounts | None
+    """The connections at its address, with those of other transports there; ``None`` while it is not served."""
+
+
+@attrs.define
+class _Serving:
+    """The parts of a transport that exist while it is served."""
+
+    handler: ServerHandler
+    poller: Poller
+    share: PortShare | None = None
 
 
 class WebSocketServerTransport:
@@ -95,7 +111,12 @@ class WebSocketServerTransport:
             to those that do; the others are served without one.
         max_message_bytes: the longest message either way, 16 MiB by default; a longer one is refused with the close
             code 1009.
+        held_bytes: bytes of messages that have come in part, from 16 KiB each on, of all connections together; 512 MiB
+            by default, and for one principal or address the half. Over it the connection whose message was about to
+            grow is closed with the code 1013.
         max_connections: over it connections are answered with 503; 20,000 by default.
+        max_connections_per_peer: the part of ``max_connections`` that one address may have, of IPv6 a network of 64
+            bits; the half by default, so that one client leaves the other half to others.
         handshake_time: seconds that the request's head, a TLS handshake, and the answer may take, each; 10 by default.
         ping_interval, ping_timeout, write_timeout, close_timeout: seconds, those of `KeepAliveTimes` (20, 20, 30 and
             0.5 by default).
@@ -115,7 +136,9 @@ class WebSocketServerTransport:
         ssl_context: ssl.SSLContext | None = None,
         require_subprotocol: bool = False,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        held_bytes: int = DEFAULT_HELD_BYTES,
         max_connections: int = DEFAULT_MAX_CONNECTIONS,
+        max_connections_per_peer: int | None = None,
         handshake_time: float = DEFAULT_HANDSHAKE_TIME,
         ping_interval: float = KeepAliveTimes().ping_interval,
         ping_timeout: float = KeepAliveTimes().ping_timeout,
@@ -128,15 +151,20 @@ class WebSocketServerTransport:
         self._address = address = ListenUrl(f"http{scheme[2:].lower()}://{where}", default_path="/")
         if address.secure != (ssl_context is not None):
             raise ValueError("wss needs an ssl_context, and ws has none")
-        if max_message_bytes < 1:
-            raise ValueError("max_message_bytes must be at least 1")
+        if min(max_message_bytes, held_bytes) < 1:
+            raise ValueError("max_message_bytes and held_bytes must be at least 1")
         self._ssl_context = ssl_context
         self._origin_policy = OriginPolicy(
             address.host or "", allowed_hosts=allowed_hosts, allowed_origins=allowed_origins
         )
         self._authenticate = authenticate
         self._require_subprotocol = require_subprotocol
-        self._limits = HttpLimits(connections=max_connections, head_time=handshake_time)
+        self._limits = HttpLimits(
+            connections=max_connections,
+            connections_per_address=max_connections_per_peer,
+            head_time=handshake_time,
+        )
+        self._unfinished = Budget(held_bytes)
         times = KeepAliveTimes(
             ping_interval=ping_interval,
             ping_timeout=ping_timeout,
@@ -151,13 +179,12 @@ class WebSocketServerTransport:
             times=times,
             close_code=GOING_AWAY,
         )
-        self._handler: ServerHandler | None = None
-        self._poller: Poller | None = None
+        self._served: _Serving | None = None
         self._scopes: set[trio.CancelScope] = set()
         self._refused = 0
 
     def __repr__(self) -> str:
-        state = "not served" if self._handler is None else f"{len(self._ticker)} connections"
+        state = "not served" if self._served is None else f"{len(self._ticker)} connections"
         return f"<WebSocketServerTransport {self._url()}: {state}>"
 
     def _url(self, port: int | None = None) -> str:
@@ -178,36 +205,43 @@ class WebSocketServerTransport:
             ConnectFailed: it cannot listen there, or not any more.
             LocalProtocolError: this object is served already.
         """
-        if self._handler is not None:
+        if self._served is not None:
             raise LocalProtocolError(f"{self._url()} is served already")
-        self._handler = handler
-        self._poller = poller = Poller()
+        poller = Poller()
+        self._served = served = _Serving(handler, poller)
         try:
             with reraised() as body:
                 async with trio.open_nursery() as nursery:
                     start_again(nursery, POLLER, poller.run, about="of WebSockets")
                     start_again(nursery, TICKER, self._ticker.run, about="of WebSockets")
                     with body:
-                        await self._listen(handler, task_status)
+                        await self._listen(served, task_status)
                     nursery.cancel_scope.cancel(reason="the listener is done")
         finally:
-            self._handler = self._poller = None
+            self._served = None
             poller.close()
             # The connections of a listener that another transport serves would go on.
             for scope in self._scopes:
                 scope.cancel(reason="this transport is not served any more")
 
-    async def _listen(self, handler: ServerHandler, task_status: trio.TaskStatus[str]) -> None:
+    async def _listen(self, served: _Serving, task_status: trio.TaskStatus[str]) -> None:
         async with share_port(
             self._address, self, ssl_context=self._ssl_context, limits=self._limits, upgrades=True
         ) as shared:
+            served.share = shared
             task_status.started(self._url(shared.port))
             with as_engine_errors():
-                await shared.serve(handler.stopping)
+                await shared.serve(served.handler.stopping)
 
     def statistics(self) -> WebSocketServerStatistics:
         """Returns a snapshot of the counters."""
-        return WebSocketServerStatistics(len(self._ticker), self._refused)
+        served = self._served
+        return WebSocketServerStatistics(
+            len(self._ticker),
+            self._refused,
+            self._unfinished.statistics(),
+            served.share.statistics() if served is not None and served.share is not None else None,
+        )
 
     # -- the opening -----------------------------------------------------------------------------------------------
 
@@ -260,7 +294,7 @@ class WebSocketServerTransport:
             return NOT_ALONE
         if self._require_subprotocol and SUBPROTOCOL not in _listed(headers, "sec-websocket-protocol"):
             return NO_SUBPROTOCOL
-        if self._handler is None or self._handler.stopping.is_set():
+        if self._served is None or self._served.handler.stopping.is_set():
             return SERVER_STOPPING
         return None
 
@@ -278,8 +312,8 @@ class WebSocketServerTransport:
             except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError) as error:
                 log.debug("no WebSocket was opened", peer=request.peer, reason=repr(error))
                 return
-            handler = self._handler
-            if handler is None:
+            served = self._served
+            if served is None:
                 return
             # The request is kept for as long as the connection; what was read of it is of no use any more.
             request.head = b""
@@ -287,11 +321,15 @@ class WebSocketServerTransport:
                 async with trio.open_nursery() as nursery:
                     with body:
                         if isinstance(stream, trio.SocketStream):
-                            stream = ConnectedSocket.adopt(stream, self._poller)
+                            stream = ConnectedSocket.adopt(stream, served.poller)
+                        account = Account(self._unfinished, holder_of(request.peer, principal))
                         channel = self._make_channel(
-                            stream, nursery=nursery, peer=request.peer, http_request=request
+                            stream, nursery=nursery, peer=request.peer, http_request=request, account=account
                         )
-                        await self._run(handler, principal, channel)
+                        try:
+                            await self._run(served.handler, principal, channel)
+                        finally:
+                            account.keep(0)
                     nursery.cancel_scope.cancel(reason="the connection has ended")
 
     async def _run(self, handler: ServerHandler, principal: str | None, channel: WebSocketChannel) -> None:

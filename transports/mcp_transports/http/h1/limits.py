@@ -65,6 +65,13 @@ class HttpLimits:
     connections: int = attrs.field(default=20_000, validator=_positive)
     """Open at once; each costs a few KiB and a descriptor. Over it: 503 with ``Retry-After``."""
 
+    connections_per_address: int | None = attrs.field(
+        default=None, validator=attrs.validators.optional(_positive)
+    )
+    """The part of ``connections`` that one address (of IPv6 a network of 64 bits) may have; ``None`` for the half, so
+    that one client leaves the other half to others. Peers at a Unix socket have no address. Over it: 503 with
+    ``Retry-After``."""
+
     pipelined_requests: int = attrs.field(default=64, validator=_positive)
     """Complete requests that wait behind one that is not answered yet. Over it nothing more is read until some are
     answered, and that the peer left is only seen then (or when writing to it)."""

@@ -13,6 +13,7 @@ import trio
 from mcp_actors.logging import log
 from mcp_actors.supervision import HTTP_RESPONSE, Containment, TaskKind
 from mcp_transports.http.h1.errors import ResponseStateError
+from mcp_transports.http.h1.no_room import NO_ROOM_AFTER, error_body
 from mcp_transports.http.h1.request import Request
 
 __all__ = ["Response", "Successor"]
@@ -320,8 +321,15 @@ class Response:
             self.abort()
 
     def refuse(self, status: int, reason: str, headers: Headers = ()) -> None:
-        """Answers a malformed request, and closes the connection."""
+        """Answers a malformed request, or one that there is no room for (503), and closes the connection."""
         self._closes = True
+        if status == http.HTTPStatus.SERVICE_UNAVAILABLE:
+            # As the application answers when it is full, since the client's request was good.
+            later = ("retry-after", NO_ROOM_AFTER)
+            self.answer(
+                status, error_body(reason), content_type="application/json", headers=(later, *headers)
+            )
+            return
         text = f"{status} {http.HTTPStatus(status).phrase}: {reason}\n"
         self.answer(status, text.encode(), content_type="text/plain", headers=headers)
 

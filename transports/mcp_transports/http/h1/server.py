@@ -8,6 +8,7 @@ from functools import partial
 
 import trio
 
+from mcp_actors.budget import Budget, Limited
 from mcp_actors.logging import log
 from mcp_actors.supervision import POLLER, SOCKET_CONNECTION, TICKER, start, start_again
 from mcp_transports._sockets import accept_until
@@ -15,14 +16,28 @@ from mcp_transports.http.h1.byte_stream import ByteStream, SocketByteStream, Wra
 from mcp_transports.http.h1.connection import Connection
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.listeners import HttpListener, open_tcp, open_unix
+from mcp_transports.http.h1.no_room import error_body
 from mcp_transports.http.h1.server_state import App, ConnectionCounts, ServerState
 
 __all__ = ["HttpListener", "HttpServer", "open_tcp", "open_unix", "serve_http"]
 
-_TOO_MANY = (
-    b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 5\r\ncontent-type: text/plain\r\n"
-    b"content-length: 31\r\nconnection: close\r\n\r\n503: too many connections open\n"
-)
+# Connections come and go less often than requests.
+_TOO_MANY_RETRY_AFTER = 5  # seconds
+
+
+def _too_many_answer(message: str) -> bytes:
+    body = error_body(message)
+    head = (
+        f"HTTP/1.1 503 Service Unavailable\r\nretry-after: {_TOO_MANY_RETRY_AFTER}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+_TOO_MANY: dict[Limited, bytes] = {
+    "all": _too_many_answer("too many connections are open"),
+    "holder": _too_many_answer("too many connections of this address are open"),
+}
 
 
 class HttpServer:
@@ -43,7 +58,7 @@ class HttpServer:
         self.listeners = list(listeners)
         self._state = ServerState(app, self.limits)
         # Accepted and not closed; those whose task has not run yet are no members of the ticker.
-        self._open = 0
+        self._connections = Budget(self.limits.connections, self.limits.connections_per_address)
 
     def __repr__(self) -> str:
         state = self.statistics()
@@ -61,7 +76,7 @@ class HttpServer:
 
     def statistics(self) -> ConnectionCounts:
         """Returns a snapshot of the counters."""
-        return self._state.statistics()
+        return self._state.statistics(self._connections.statistics())
 
     async def serve(
         self,
@@ -129,22 +144,22 @@ class HttpServer:
     ) -> None:
         self._state.clock.refresh()
         for accepted, address in arrived:
-            if self._open >= self.limits.connections:
-                self._turn_away(accepted, secure=listener.ssl_context is not None)
+            peer = listener.describe(address)
+            over = self._connections.charge(listener.holder_of(peer), 1)
+            if over is not None:
+                self._turn_away(accepted, over, secure=listener.ssl_context is not None)
             else:
-                self._open += 1
-                peer = listener.describe(address)
                 start(
                     connections, SOCKET_CONNECTION, self._serve_socket, listener, accepted, peer, about=peer
                 )
 
-    def _turn_away(self, accepted: socket.socket, *, secure: bool) -> None:
+    def _turn_away(self, accepted: socket.socket, over: Limited, *, secure: bool) -> None:
         self._state.rejected += 1
         with accepted:
             if not secure:
                 try:
                     accepted.setblocking(False)
-                    accepted.send(_TOO_MANY)
+                    accepted.send(_TOO_MANY[over])
                     accepted.shutdown(socket.SHUT_WR)
                 except OSError as error:
                     log.debug("a peer that was turned away left before", reason=error.strerror)
@@ -154,7 +169,7 @@ class HttpServer:
             with accepted:
                 await Connection(self._state, self._byte_stream(listener, accepted, peer)).serve()
         finally:
-            self._open -= 1
+            self._connections.release(listener.holder_of(peer), 1)
 
     def _byte_stream(self, listener: HttpListener, accepted: socket.socket, peer: str) -> ByteStream:
         accepted.setblocking(False)

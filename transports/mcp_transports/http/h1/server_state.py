@@ -51,13 +51,15 @@ class ConnectionCounts:
     refused: int
     """Answered by the server itself, because they were malformed, too long or too slow."""
     rejected: int
-    """Connections turned away because too many were open."""
+    """Connections turned away because too many were open, of one address or in all."""
     lost: int
     """Connections that broke, or whose peer left, while an answer was outstanding."""
     unsent: int
     """Bytes that wait for peers to take them."""
     bodies: BudgetStatistics
     """Bytes of bodies of requests that are not answered yet, by address."""
+    by_address: BudgetStatistics
+    """Open connections by address, those that became WebSockets included."""
 
 
 class HttpClock:
@@ -131,7 +133,7 @@ class ServerState:
         self.poller.close()
         self.parsers.close()
 
-    def statistics(self) -> ConnectionCounts:
+    def statistics(self, by_address: BudgetStatistics) -> ConnectionCounts:
         """Returns a snapshot of the counters."""
         members = self.ticker.members
         return ConnectionCounts(
@@ -143,4 +145,5 @@ class ServerState:
             lost=self.lost,
             unsent=sum(each.unsent for each in members),
             bodies=self.parsers.bodies.statistics(),
+            by_address=by_address,
         )

@@ -19,7 +19,7 @@ from mcp_transports.http.h1.listen_url import ListenUrl
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
 from mcp_transports.http.h1.server import HttpListener, HttpServer, open_tcp, open_unix
-from mcp_transports.http.h1.server_state import App
+from mcp_transports.http.h1.server_state import App, ConnectionCounts
 
 __all__ = ["PortShare", "share_port"]
 
@@ -81,6 +81,10 @@ class PortShare:
     def port(self) -> int | None:
         """The real port, where there are ports."""
         return self._shared.port
+
+    def statistics(self) -> ConnectionCounts:
+        """Returns a snapshot of the counters of the address, for all applications at it."""
+        return self._shared.server.statistics()
 
     async def serve(self, stopping: trio.Event) -> None:
         """Returns when ``stopping`` was set and all connections have ended.

@@ -6,27 +6,23 @@ convention of the protocol's official servers where the specification names no s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import attrs
 
 from mcp_actors.errors import INTERNAL_ERROR as INTERNAL_ERROR_CODE
+from mcp_transports.http.h1.no_room import BAD_REQUEST_CODE, NO_ROOM_AFTER, error_body
 
 __all__ = ["RETRY_LATER", "Header", "Refusal", "method_not_allowed"]
 
 Header = tuple[str, str]
 
 # The convention of the protocol's official servers, where the protocol names no code of its own.
-BAD_REQUEST_CODE = -32000
 SESSION_NOT_FOUND_CODE = -32001
 
 
 def _error_body(refusal: Refusal) -> bytes:
-    if not refusal.message:
-        return b""
-    error = {"jsonrpc": "2.0", "error": {"code": refusal.code, "message": refusal.message}}
-    return json.dumps(error, separators=(",", ":")).encode()
+    return error_body(refusal.message, refusal.code) if refusal.message else b""
 
 
 @attrs.frozen
@@ -52,8 +48,7 @@ class Refusal:
     body: bytes = attrs.field(repr=False, default=attrs.Factory(_error_body, takes_self=True))
 
 
-# RFC 9110 section 10.2.3, in seconds. The server stops or is full, so the same request may succeed a moment later.
-RETRY_LATER: tuple[Header, ...] = (("retry-after", "1"),)
+RETRY_LATER: tuple[Header, ...] = (("retry-after", NO_ROOM_AFTER),)
 
 SESSION_REQUIRED = Refusal(
     400, "a session is required: send initialize first, then its mcp-session-id header"

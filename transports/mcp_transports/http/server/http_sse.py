@@ -11,9 +11,15 @@ from functools import partial
 import trio
 
 from mcp_actors.abc import Frame, FrameChannel, ServerHandler
-from mcp_actors.errors import LocalProtocolError
+from mcp_actors.budget import Account, Budget, holder_of
+from mcp_actors.errors import LocalProtocolError, Overloaded
 from mcp_transports.http.h1.request import Request
-from mcp_transports.http.server.error_responses import SESSION_NOT_FOUND, TOO_MANY_MESSAGES
+from mcp_transports.http.server.error_responses import (
+    RETRY_LATER,
+    SESSION_NOT_FOUND,
+    TOO_MANY_MESSAGES,
+    Refusal,
+)
 from mcp_transports.http.server.http_exchange import Continuation, HttpExchange
 from mcp_transports.http.server.sse_response import OpenSseResponses, SseResponse
 from mcp_transports.http.sse import encode_event
@@ -37,12 +43,19 @@ class HttpSseChannel(FrameChannel):
         open_responses: The registry of open streams.
         longest: Bytes of the longest message that is sent.
         messages_url: The URL to which the client is to POST.
+        account: Is charged for the messages that wait to be received.
     """
 
     def __init__(
-        self, exchange: HttpExchange, open_responses: OpenSseResponses, longest: int, messages_url: str
+        self,
+        exchange: HttpExchange,
+        open_responses: OpenSseResponses,
+        longest: int,
+        messages_url: str,
+        account: Account,
     ) -> None:
         self._longest = longest
+        self._account = account
         self._request = exchange.request
         self._closed = self._broken = False
         self._posted_end, self._receive_end = trio.open_memory_channel[Frame](_QUEUED_MESSAGES)
@@ -102,40 +115,67 @@ class HttpSseChannel(FrameChannel):
             trio.BrokenResourceError: The client left.
         """
         try:
-            return await self._receive_end.receive()
+            frame = await self._receive_end.receive()
         except trio.EndOfChannel:
             raise trio.BrokenResourceError("the client left its event stream") from None
+        self._received(frame)
+        return frame
 
     async def receive_many(self) -> list[Frame]:
         """Waits for one message, and returns it with all that are there already. Raises the errors of `receive`."""
         frames = [await self.receive()]
         try:
             while True:
-                frames.append(self._receive_end.receive_nowait())
+                frame = self._receive_end.receive_nowait()
+                self._received(frame)
+                frames.append(frame)
         except (trio.WouldBlock, trio.EndOfChannel):
             return frames
+
+    def _received(self, frame: Frame) -> None:
+        # Less than that is charged only when the channel was closed meanwhile.
+        self._account.keep(max(0, self._account.held - len(frame.data)))
 
     def put_nowait(self, frame: Frame) -> None:
         """Takes a message that was POSTed.
 
         Raises:
+            Overloaded: Too many bytes wait to be received, of this client or of all.
             trio.WouldBlock: Too many messages wait to be received.
             trio.BrokenResourceError: The channel was closed.
             trio.ClosedResourceError: The client left.
         """
-        self._posted_end.send_nowait(frame)
+        self._charge(frame)
+        try:
+            self._posted_end.send_nowait(frame)
+        except BaseException:
+            self._received(frame)
+            raise
+
+    def _charge(self, frame: Frame) -> None:
+        account = self._account
+        over = account.charge(len(frame.data))
+        if over is not None:
+            raise Overloaded.for_bytes("messages that wait", over, account.budget.limit_of(over))
 
     async def put(self, frame: Frame) -> bool:
         """Takes a message that was POSTed, and waits for room. Returns false if there was none in time.
 
         Raises:
+            Overloaded: Too many bytes wait to be received, of this client or of all.
             trio.BrokenResourceError: The channel was closed.
             trio.ClosedResourceError: The client left.
         """
-        with trio.move_on_after(_QUEUE_TIMEOUT):
-            await self._posted_end.send(frame)
-            return True
-        return False
+        self._charge(frame)
+        taken = False
+        try:
+            with trio.move_on_after(_QUEUE_TIMEOUT):
+                await self._posted_end.send(frame)
+                taken = True
+        finally:
+            if not taken:
+                self._received(frame)
+        return taken
 
     async def aclose(self) -> None:
         """Ends the stream. Messages that were POSTed and not received are lost."""
@@ -143,6 +183,7 @@ class HttpSseChannel(FrameChannel):
             self._closed = True
             self._posted_end.close()
             self._receive_end.close()
+            self._account.keep(0)
             self._sse.end()
         await trio.lowlevel.checkpoint()
 
@@ -168,12 +209,16 @@ class HttpSseChannels:
         open_responses: The registry of open streams.
         messages_path: The path that clients POST to.
         longest: Bytes of the longest message that is sent.
+        posted: Is charged for the messages that wait to be received.
     """
 
-    def __init__(self, open_responses: OpenSseResponses, messages_path: str, longest: int) -> None:
+    def __init__(
+        self, open_responses: OpenSseResponses, messages_path: str, longest: int, posted: Budget
+    ) -> None:
         self._open_responses = open_responses
         self._messages_path = messages_path
         self._longest = longest
+        self.posted = posted
         self._open: dict[str, tuple[HttpSseChannel, str | None]] = {}
 
     def __repr__(self) -> str:
@@ -186,7 +231,8 @@ class HttpSseChannels:
         """Runs one connection to its end, in a task of the HTTP connection that carries its events."""
         id = secrets.token_urlsafe(_ID_BYTES)
         messages_url = f"{self._messages_path}?session_id={id}"
-        channel = HttpSseChannel(exchange, self._open_responses, self._longest, messages_url)
+        account = Account(self.posted, holder_of(exchange.request.peer, principal))
+        channel = HttpSseChannel(exchange, self._open_responses, self._longest, messages_url, account)
         async with channel:
             self._open[id] = channel, principal
             try:
@@ -212,6 +258,9 @@ class HttpSseChannels:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             exchange.refuse(SESSION_NOT_FOUND)
             return None
+        except Overloaded as error:
+            exchange.refuse(_no_room(error))
+            return None
         exchange.answer(202)
         return None
 
@@ -222,10 +271,17 @@ async def _post_later(exchange: HttpExchange, channel: HttpSseChannel, frame: Fr
     except (trio.BrokenResourceError, trio.ClosedResourceError):
         exchange.refuse(SESSION_NOT_FOUND)
         return
+    except Overloaded as error:
+        exchange.refuse(_no_room(error))
+        return
     if taken:
         exchange.answer(202)
     else:
         exchange.refuse(TOO_MANY_MESSAGES)
+
+
+def _no_room(error: Overloaded) -> Refusal:
+    return Refusal(503, error.message, error.code, RETRY_LATER)
 
 
 def _session_id(query: str) -> str:

@@ -10,6 +10,7 @@ import attrs
 import trio
 
 from mcp_actors.abc import ServerHandler
+from mcp_actors.budget import Budget, BudgetStatistics
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
 from mcp_actors.logging import log
@@ -17,6 +18,8 @@ from mcp_actors.supervision import EVENT_STREAMS, SESSION_EXPIRY, STOP_STREAMS, 
 from mcp_transports._listen_errors import as_engine_errors
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.listen_url import ListenUrl
+from mcp_transports.http.h1.server_state import ConnectionCounts
+from mcp_transports.http.h1.shared_port import PortShare
 from mcp_transports.http.port_sharing import share_port
 from mcp_transports.http.server.endpoint import Authenticate, Endpoint, EndpointPaths
 from mcp_transports.http.server.event_store import EventStore, MemoryEventStore
@@ -49,6 +52,21 @@ class HttpServerStatistics:
     """Connections of HTTP+SSE that are open now."""
     event_streams: int
     """Responses that carry server-sent events now, of all kinds."""
+    port: ConnectionCounts | None
+    """The connections at its address, with those of other transports there, and the bytes of the bodies that are held
+    for them; ``None`` while it is not served."""
+    posted: BudgetStatistics | None
+    """Bytes of messages of HTTP+SSE that wait to be received, by principal or address; ``None`` without HTTP+SSE."""
+
+
+@attrs.define
+class _ServedParts:
+    """The parts of a transport that is served, or was served last."""
+
+    sessions: SessionTable | None = None
+    http_sse: HttpSseChannels | None = None
+    share: PortShare | None = None
+    """Its part of the port, while it is served."""
 
 
 class HttpServerTransport:
@@ -138,12 +156,11 @@ class HttpServerTransport:
         self._settings = StreamSettings(
             OpenSseResponses(keepalive or 0.0), max_message_bytes, self.event_store, json_replies, retry
         )
-        self._sessions: SessionTable | None = None
-        self._http_sse: HttpSseChannels | None = None
+        self._served = _ServedParts()
         self._serving = False
 
     def __repr__(self) -> str:
-        state = f"{self._sessions!r} {self._http_sse!r}" if self._serving else "not served"
+        state = f"{self._served.sessions!r} {self._served.http_sse!r}" if self._serving else "not served"
         return f"<HttpServerTransport {self._listen_url.url()}: {state}>"
 
     async def serve(
@@ -179,42 +196,52 @@ class HttpServerTransport:
         endpoint = self._endpoint(handler)
         try:
             async with share_port(url, endpoint, ssl_context=self._ssl_context, limits=self._limits) as share:
+                self._served.share = share
                 with reraised() as body:
                     async with trio.open_nursery() as nursery:
                         start_again(nursery, EVENT_STREAMS, self._settings.open_responses.keep_alive)
-                        if self._sessions is not None:
-                            start_again(nursery, SESSION_EXPIRY, self._sessions.expire)
+                        if self._served.sessions is not None:
+                            start_again(nursery, SESSION_EXPIRY, self._served.sessions.expire)
                         start_again(nursery, STOP_STREAMS, _stop, handler.stopping, endpoint)
                         with body, as_engine_errors():
                             task_status.started(url.url(share.port))
                             await share.serve(handler.stopping)
                         nursery.cancel_scope.cancel(reason="the listener is done")
         finally:
+            self._served.share = None
             endpoint.close()
 
     def _endpoint(self, handler: ServerHandler) -> Endpoint:
         settings, paths = self._settings, self._paths
-        self._sessions = self._http_sse = None
+        self._served = served = _ServedParts()
         if self._session_limits is not None:
-            self._sessions = SessionTable(settings, self._session_limits)
+            served.sessions = SessionTable(settings, self._session_limits)
         if paths.sse is not None:
-            self._http_sse = HttpSseChannels(settings.open_responses, paths.messages, settings.longest)
+            served.http_sse = HttpSseChannels(
+                settings.open_responses,
+                paths.messages,
+                settings.longest,
+                Budget(self._limits.held_bytes, self._limits.held_bytes_per_address),
+            )
         return Endpoint(
             handler,
             self._origin_policy,
             settings,
             paths,
-            sessions=self._sessions,
-            http_sse=self._http_sse,
+            sessions=served.sessions,
+            http_sse=served.http_sse,
             authenticate=self._authenticate,
         )
 
     def statistics(self) -> HttpServerStatistics:
         """Returns a snapshot of the numbers of sessions, connections and streams."""
+        served = self._served
         return HttpServerStatistics(
-            self._sessions.statistics() if self._sessions is not None else None,
-            len(self._http_sse) if self._http_sse is not None else 0,
+            served.sessions.statistics() if served.sessions is not None else None,
+            len(served.http_sse) if served.http_sse is not None else 0,
             len(self._settings.open_responses),
+            served.share.statistics() if served.share is not None else None,
+            served.http_sse.posted.statistics() if served.http_sse is not None else None,
         )
 
 
