@@ -143,6 +143,7 @@ class ServerRuntime:
                 for each in transports:
                     self._transports.remove(each)
             supervisor.cancel_scope.cancel(reason="every transport is done")
+        handler.stateless.close()
 
     async def _drain(self, everything: trio.CancelScope) -> None:
         await self._stopping.wait()

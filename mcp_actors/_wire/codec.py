@@ -39,9 +39,9 @@ MAX_DEPTH = 128
 # Messages of a batch: as many as a connection may have in flight. Each entry becomes several objects, so without a
 # limit two bytes of a hostile batch would cost a kilobyte.
 MAX_BATCH = 1024
-# Arrays, objects and members of objects in a message. Each becomes an object of some hundred bytes or a place in a table,
-# so without a limit three bytes of a hostile message would cost a hundred, and 16 MiB seconds in which nobody else is
-# served. This many take a fifth of a second. Other elements of arrays cost less than the bytes that bring them.
+# Arrays, objects and members of objects in a message. Each becomes an object of some hundred bytes or a place in a
+# table, so without a limit three bytes of a hostile message would cost a hundred, and 16 MiB seconds in which nobody
+# else is served. This many take a fifth of a second. Other elements of arrays cost less than the bytes that bring them.
 MAX_PARTS = 500_000
 # Bytes that a long message may have beside its params or result, if it looks as if a member were repeated there: only a
 # hostile one has more, and looking at all of it would take seconds.

@@ -288,6 +288,7 @@ class WebSocketChannel(BufferedChannel):
             self._ready.clear()
             await trio.aclose_forcefully(self._stream)
             self._reading_is_over.set()
+            writer.release()
 
     async def _finish_reading(self) -> None:
         """Waits for the peer's Close frame, or for its end after a broken rule.

@@ -109,6 +109,10 @@ class WriteBuffer:
         self.deadline = math.inf
         self._update_full()
 
+    def release(self) -> None:
+        """Forgets the connection, which has this buffer, once it is closed and its tasks have ended."""
+        del self._sender
+
     async def _flush(self) -> None:
         try:
             while self._unsent:
