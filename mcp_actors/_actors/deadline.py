@@ -73,7 +73,7 @@ class DeadlineClock:
         start_task: Callable[[TaskKind, Callable[[], Awaitable[None]]], None],
     ) -> None:
         self._watched = watched
-        # What starts the task belongs to the session, which has this clock: it is None once nothing will expire any more.
+        # It belongs to the session, which has this clock, so it is None once nothing will expire any more.
         self._start_task: Callable[[TaskKind, Callable[[], Awaitable[None]]], None] | None = start_task
         self._running = False
         self._wakes_at = math.inf

@@ -13,7 +13,6 @@ import trio
 from mcp_actors import Client, Context, Server
 from mcp_actors.errors import RpcError, ToolError
 
-
 # Clients that come and go before the measure, when caches are filled, and in it.
 FIRST, MEASURED = 3, 20
 # Objects in cycles, of all measured clients together: one cycle for each client would be more.
@@ -45,7 +44,6 @@ def make_server() -> Server:
         return "memo"
 
     return server
-
 
 
 @pytest.fixture
@@ -110,8 +108,10 @@ async def garbage(use: Callable[[], Awaitable[None]]) -> int:
 async def settled() -> None:
     """Waits until the tasks of connections that have ended are done, which takes no time that could be known."""
     tasks = -1
-    while tasks != (tasks := trio.lowlevel.current_statistics().tasks_living):
+    for _ in range(100):
         await trio.sleep(0.05)
+        if tasks == (tasks := trio.lowlevel.current_statistics().tasks_living):
+            return
 
 
 @pytest.mark.usefixtures("collector_rests")
