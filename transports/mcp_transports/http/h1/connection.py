@@ -117,7 +117,6 @@ class Connection:
         finally:
             self._close()
             self._server.ticker.discard(self)
-            self._output.release()
             await self._stream.aclose(graceful=graceful)
 
     async def _read(self) -> None:
