@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 __all__ = ["one_error", "sole_cause"]
 
@@ -15,13 +14,27 @@ def sole_cause(error: BaseException) -> BaseException:
     return error
 
 
-@contextmanager
-def one_error() -> Iterator[None]:
-    """Raises the sole cause of an exception group instead of the group, so that nurseries of the engine do not show."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        cause = sole_cause(group)
-        if cause is group:
-            raise
-        raise cause from cause.__cause__
+class one_error:
+    """Raises the sole cause of an exception group instead of the group, so that nurseries of the engine do not show.
+
+    It is no generator, whose frames would keep the group, and with it the cause and all frames, until the garbage
+    collector runs.
+    """
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not isinstance(error, BaseExceptionGroup):
+            return
+        cause = sole_cause(error)
+        if cause is error:
+            return
+        context = cause.__context__
+        try:
+            raise cause from cause.__cause__
+        finally:
+            # Python has made the group, which has the cause, the context of the cause.
+            cause.__context__ = context
+            del cause, context, error, traceback

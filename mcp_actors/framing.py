@@ -38,6 +38,8 @@ DEFAULT_HELD_BYTES = 32 * DEFAULT_MAX_MESSAGE_BYTES
 UNWEIGHED_BYTES = 16 * 1024
 # What a Linux pipe holds: a larger buffer costs an allocation and brings no more bytes.
 _RECEIVE_BYTES = 64 * 1024
+# Frames that are received, and so decoded, before other connections have their turn: some milliseconds.
+_FRAMES_AT_ONCE = 256
 # JSON's own whitespace: it may stand round a message, and alone it is a blank line.
 _WHITESPACE = b" \t\r"
 # How often the peer's reading is looked at in turn with other tasks before it is looked at once in a millisecond.
@@ -133,13 +135,17 @@ class BufferedChannel(FrameChannel):
         return self._ready.pop(0)
 
     async def receive_many(self) -> list[Frame]:
-        """Waits for at least one frame and returns all that one read of the stream brought; raises as `receive` does.
+        """Waits for frames and returns what one read of the stream brought, at most 256; raises as `receive` does.
 
         Cancelling loses nothing: bytes are taken from the stream and cut without a checkpoint between.
         """
         await self._wait_for_frames()
-        frames, self._ready = self._ready, []
-        return frames
+        frames = self._ready
+        if len(frames) <= _FRAMES_AT_ONCE:
+            self._ready = []
+            return frames
+        self._ready = frames[_FRAMES_AT_ONCE:]
+        return frames[:_FRAMES_AT_ONCE]
 
     def deliver_to(self, take: Callable[[Frame], bool]) -> None:
         """Frames that come alone go to ``take``; over a stream with a ``deliver``, without waking the reader."""

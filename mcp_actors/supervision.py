@@ -212,9 +212,18 @@ def reraised() -> Iterator[AbstractContextManager[None]]:
                 nursery.cancel_scope.cancel()
     """
     kept = _Kept()
-    yield kept
-    if kept.error is not None:
-        raise kept.error
+    error: BaseException | None = None
+    # The frames of the error's traceback have it as a local: unless they drop it, it waits for the garbage collector.
+    try:
+        yield kept
+        error = kept.error
+    finally:
+        kept.error = None
+    try:
+        if error is not None:
+            raise error
+    finally:
+        del error
 
 
 class _Kept:

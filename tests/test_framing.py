@@ -322,3 +322,16 @@ async def test_what_follows_a_delivered_frame_may_be_over_the_limit() -> None:
         await channel.receive_many()
     assert isinstance(caught.value.__cause__, RemoteProtocolError)
     assert [frame.data for frame in delivered] == [b"1"]
+
+
+@pytest.mark.parametrize("times", [1, 10])
+async def test_what_one_read_brings_is_received_in_parts(times: int) -> None:
+    near, far = trio.testing.memory_stream_pair()
+    channel = LineChannel(near, near)
+    await far.send_all(b"".join(b"%d\n" % number for number in range(1000 * times)))
+    received: list[bytes] = []
+    while len(received) < 1000 * times:
+        frames = await channel.receive_many()
+        assert len(frames) <= 256
+        received += [frame.data for frame in frames]
+    assert received == [b"%d" % number for number in range(1000 * times)]

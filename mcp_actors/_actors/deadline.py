@@ -73,9 +73,9 @@ class DeadlineClock:
         start_task: Callable[[TaskKind, Callable[[], Awaitable[None]]], None],
     ) -> None:
         self._watched = watched
-        self._start_task = start_task
+        # It belongs to the session, which has this clock, so it is None once nothing will expire any more.
+        self._start_task: Callable[[TaskKind, Callable[[], Awaitable[None]]], None] | None = start_task
         self._running = False
-        self._ended = False
         self._wakes_at = math.inf
         self._parked = trio.lowlevel.ParkingLot()
 
@@ -95,17 +95,17 @@ class DeadlineClock:
             self._wakes_at = deadline.at
             if self._running:
                 self._parked.unpark_all()
-            elif not self._ended:
+            elif self._start_task is not None:
                 self._running = True
                 self._start_task(SESSION_CLOCK, self._run)
 
     def end(self) -> None:
         """Nothing will expire any more."""
-        self._ended = True
+        self._start_task = None
         self._parked.unpark_all()
 
     async def _run(self) -> None:
-        while not self._ended:
+        while self._start_task is not None:
             now = trio.current_time()
             earliest = math.inf
             for each in self._watched.values():

@@ -362,8 +362,8 @@ class Dispatcher:
             self.outbound.end(broken)
             if self.limiters.memory is not None:
                 self.limiters.memory.forget()
-            # The carrier refers to the dispatcher: what has ended must not wait for the garbage collector.
-            self.carrier = None
+            # These refer to the dispatcher: what has ended must not wait for the garbage collector.
+            self.carrier, self._on_notification = None, ignore
 
     def statistics(self, peer: str, link: LinkStatistics | None = None) -> SessionStatistics:
         """Returns where the conversation and its calls stand."""

@@ -178,6 +178,8 @@ class Subscription:
         if self._state != "closed":
             self._state = "closed"
             self._pending.clear()
+            # Its owner has this subscription, and must not wait for the garbage collector.
+            self._on_pending = None
             self._bus._forget(self)
             self._parked.unpark_all()
 

@@ -28,6 +28,12 @@ ExchangeNotificationHandler = Callable[[JsonRpcNotification, Outlet, ExchangeNeg
 RULES = DispatchRules(answers_malformed=True, repeated_ids=True, session=False)
 
 
+def _ignore_alone(
+    notification: JsonRpcNotification, outlet: Outlet, negotiation: ExchangeNegotiation
+) -> None:
+    """Takes a notification after the server has stopped."""
+
+
 class StatelessCalls:
     """All exchanges of one server that are in flight: calls without a session.
 
@@ -94,6 +100,11 @@ class StatelessCalls:
                 call.cancel()
 
         return cancel
+
+    def close(self) -> None:
+        """Forgets what refers to these calls, when the server has stopped and all of them have ended."""
+        self.dispatcher.end(None)
+        self._on_notification = _ignore_alone
 
     def _open(
         self, arrival: Classified, outlet: Outlet, principal: str | None, peer: str | None

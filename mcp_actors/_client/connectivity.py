@@ -84,6 +84,9 @@ class Connectivity:
                 raise ConnectionLost("the client was closed before it was connected")
             raise LocalProtocolError(OPENED_BEFORE)
         self.state = state
+        if state is ClientState.CLOSED:
+            # It belongs to the client, which has this, and must not wait for the garbage collector.
+            self.on_lost = _ignore_loss
         self._changed.unpark_all()
 
     def connected(self, session: Session, negotiated: Negotiated) -> None:

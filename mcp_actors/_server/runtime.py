@@ -144,6 +144,7 @@ class ServerRuntime:
                     task_status.started(tuple(served))
             finally:
                 self._handlers.remove(handler)
+                handler.stateless.close()
                 for each in transports:
                     self._transports.remove(each)
             supervisor.cancel_scope.cancel(reason="every transport is done")

@@ -27,6 +27,7 @@ AnySession = Session | ConnectionlessSession
 @attrs.define
 class _Registered:
     session: AnySession
+    legacy: LegacySessionState
     peer: PeerSession
     subscriber: SessionSubscriber | None = None
 
@@ -57,11 +58,14 @@ class SessionRegistry:
 
     def add(self, session: AnySession, legacy: LegacySessionState) -> None:
         """Registers a session that begins."""
-        self._registered[session.dispatcher] = _Registered(session, PeerSession(session.dispatcher, legacy))
+        self._registered[session.dispatcher] = _Registered(
+            session, legacy, PeerSession(session.dispatcher, legacy)
+        )
 
     def remove(self, session: AnySession) -> None:
         """Forgets a session that has ended, and what it has subscribed to."""
         registered = self._registered.pop(session.dispatcher)
+        registered.legacy.end()
         self.elicitations.session_ended(registered.peer)
         if registered.subscriber is not None:
             registered.subscriber.close()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import json
-import re
 from typing import Annotated, Any
 
 import msgspec
@@ -40,9 +39,10 @@ MAX_DEPTH = 128
 # Messages of a batch: as many as a connection may have in flight. Each entry becomes several objects, so without a
 # limit two bytes of a hostile batch would cost a kilobyte.
 MAX_BATCH = 1024
-# Arrays and objects of a message. Each becomes an object of some hundred bytes, so without a limit three bytes of a
-# hostile message would cost a hundred, and 16 MiB several seconds in which nobody else is served.
-MAX_CONTAINERS = 1_000_000
+# Arrays, objects and members of objects in a message. Each becomes an object of some hundred bytes or a place in a
+# table, so without a limit three bytes of a hostile message would cost a hundred, and 16 MiB seconds in which nobody
+# else is served. This many take a fifth of a second. Other elements of arrays cost less than the bytes that bring them.
+MAX_PARTS = 500_000
 # Bytes that a long message may have beside its params or result, if it looks as if a member were repeated there: only a
 # hostile one has more, and looking at all of it would take seconds.
 MAX_REST = 64 * 1024
@@ -102,9 +102,9 @@ _SHORTEST_REQUEST = len('{"jsonrpc":"2.0","id":0,"method":"","params":}')
 _SHORTEST_REPLY = len('{"jsonrpc":"2.0","id":0,"result":}')
 _SHORTEST_MEMBER = len('"id":0,')
 
-# Possessive, and an unclosed string ends with the data, so that it is linear for every input.
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+# Bytes that are split at their quotes at once, so that the pieces stay in the processor's caches.
+_SPLIT_BYTES = 16 * 1024
+_NOT_STRUCTURE = bytes(set(range(256)) - set(b"[]{}:"))
 
 
 def decode(
@@ -188,13 +188,29 @@ def _check_text(data: bytes, max_depth: int) -> None:
             data.decode("utf-8")
         except UnicodeDecodeError as error:
             raise MalformedMessage(f"invalid UTF-8 at byte {error.start}") from None
-    # Each level needs two bytes, so a shorter message cannot be too deep.
-    if len(data) > 2 * max_depth and _has_more_brackets(data, max_depth):
-        brackets = _STRING.sub(b"", data).translate(None, _NOT_BRACKETS)
-        if len(brackets) > 2 * MAX_CONTAINERS:
-            raise MalformedMessage(f"more than {MAX_CONTAINERS} arrays and objects")
-        if _is_deeper(brackets, max_depth):
+    # Each level needs two bytes, so a shorter message cannot be too deep, and each part needs one.
+    if (len(data) > 2 * max_depth and _has_more_brackets(data, max_depth)) or (
+        len(data) > MAX_PARTS and data.count(b":") + data.count(b"{") + data.count(b"[") > MAX_PARTS
+    ):
+        structure = _outside_of_strings(data).translate(None, _NOT_STRUCTURE)
+        if len(structure) - structure.count(b"]") - structure.count(b"}") > MAX_PARTS:
+            raise MalformedMessage(f"more than {MAX_PARTS} arrays, objects and members of objects")
+        if _is_deeper(structure.translate(None, b":"), max_depth):
             raise MalformedMessage(f"nested deeper than {max_depth} levels")
+
+
+def _outside_of_strings(data: bytes) -> bytes:
+    """Returns the bytes between the strings. It is linear for every input; an unclosed string ends with the data.
+
+    A regular expression takes twenty times as long for millions of short strings.
+    """
+    data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    outside, in_string = [], 0
+    for start in range(0, len(data), _SPLIT_BYTES):
+        pieces = data[start : start + _SPLIT_BYTES].split(b'"')
+        outside.append(b"".join(pieces[in_string::2]))
+        in_string ^= (len(pieces) - 1) & 1
+    return b"".join(outside)
 
 
 def _has_more_brackets(data: bytes, number: int) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mcp_actors._wire import codec
-from mcp_actors._wire.codec import MAX_CONTAINERS, decode, decode_value
+from mcp_actors._wire.codec import MAX_PARTS, decode, decode_value
 from mcp_actors._wire.messages import JsonRpcError, JsonRpcNotification, JsonRpcRequest, JsonRpcResult
 from mcp_actors.errors import INVALID_REQUEST, PARSE_ERROR, MalformedMessage
 
@@ -390,17 +390,48 @@ def long_call(payload: bytes, beside: bytes = b"") -> bytes:
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("one", [b"[]", b"{}", b'{"a":1}', b"[[]]"])
 def test_a_message_of_nothing_but_brackets_is_refused(one: bytes, times: int) -> None:
-    many = b"[" + b",".join([one] * (times * MAX_CONTAINERS // (one.count(b"[") + one.count(b"{")))) + b"]"
-    with pytest.raises(MalformedMessage, match="arrays and objects"):
+    parts = one.count(b"[") + one.count(b"{") + one.count(b":")
+    many = b"[" + b",".join([one] * (times * MAX_PARTS // parts)) + b"]"
+    with pytest.raises(MalformedMessage, match="arrays, objects and members"):
         decode(long_call(many))
 
 
-def test_brackets_in_strings_are_none() -> None:
-    text = b'"' + b"[{" * 2 * MAX_CONTAINERS + b'"'
+def members(count: int) -> bytes:
+    return b"{" + b",".join(b'"%x":0' % number for number in range(count)) + b"}"
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_message_of_nothing_but_members_is_refused(times: int) -> None:
+    with pytest.raises(MalformedMessage, match="arrays, objects and members"):
+        decode(long_call(members(times * MAX_PARTS)))
+
+
+def test_as_many_parts_as_are_allowed_are_taken() -> None:
+    # The message and its params are objects too, with five members.
+    message = decode(long_call(members(MAX_PARTS - 8)))
+    assert isinstance(message, JsonRpcRequest)
+    assert message.params is not None
+    assert len(decode_value(message.params)["a"]) == MAX_PARTS - 8
+
+
+def test_elements_that_are_no_containers_are_not_counted() -> None:
+    message = decode(long_call(b"[" + b"0.5," * 2 * MAX_PARTS + b"0.5]"))
+    assert isinstance(message, JsonRpcRequest)
+
+
+@pytest.mark.parametrize("one", [b"[{", b"a:", b'\\"[', b'\\\\\\"{', b"\\n:"])
+def test_structure_in_strings_is_none(one: bytes) -> None:
+    text = b'"' + one * 2 * MAX_PARTS + b'"'
     message = decode(long_call(text))
     assert isinstance(message, JsonRpcRequest)
     assert message.params is not None
-    assert len(decode_value(message.params)["a"]) == 4 * MAX_CONTAINERS
+    assert decode_value(message.params)["a"] == decode_value(text)
+
+
+@pytest.mark.parametrize("before", [b'"\\\\"', b'"\\\\\\""', b'"\\"["', b'""', b'"' + b"x" * 20_000 + b'"'])
+def test_structure_after_a_string_is_seen(before: bytes) -> None:
+    deep = b"[" * 128 + b"]" * 128
+    assert "deeper" in str(refused(long_call(b"[" + before + b"," + deep + b"]")))
 
 
 def test_a_long_message_with_a_repeated_member_is_refused_whatever_its_payload() -> None:

@@ -43,6 +43,10 @@ def open_method(era: Era, method: Method, id: RequestId, params: dict[str, Any],
     return Invocation(era, method, params, meta, peer, id, progress_token(meta), peer.log_level)
 
 
+def _do_nothing() -> None:
+    """Takes the beginning of a session that has ended."""
+
+
 class LegacySessionState:
     """Turns a client's requests into invocations, or refuses them by the lifecycle table.
 
@@ -55,7 +59,7 @@ class LegacySessionState:
     def __init__(
         self,
         served: Sequence[str],
-        on_operating: Callable[[], None] = lambda: None,
+        on_operating: Callable[[], None] = _do_nothing,
         account: Account | None = None,
     ) -> None:
         self.served = served
@@ -102,6 +106,10 @@ class LegacySessionState:
     def notified(self, name: str) -> None:
         if name in INITIALIZED:
             self._move(NEXT_STATE.get((self.state, Event.INITIALIZED), self.state))
+
+    def end(self) -> None:
+        """The session has ended. What would be called refers to it, and it must not wait for the garbage collector."""
+        self.on_operating = _do_nothing
 
     def _move(self, state: State) -> None:
         begins = state is State.OPERATING and self.state is not State.OPERATING

@@ -107,6 +107,10 @@ class WebSocketChannel(BufferedChannel):
         activity = self._activity
         activity.listening = True
         try:
+            if self._protocol.has_rest:
+                await trio.lowlevel.checkpoint()
+                self._took(self._protocol.receive_rest())
+                return
             # Over a poller only while this channel is open: a listener that is closing has stopped its poller.
             if isinstance(self._stream, SupportsDeliver) and not self._closed:
                 await self._stream.deliver(self._arrived)
@@ -125,11 +129,14 @@ class WebSocketChannel(BufferedChannel):
     def _arrived(self, data: bytes) -> bool:
         """Takes what was read; returns whether the reader may sleep on."""
         self._activity.has_received = True
+        return self._took(self._protocol.receive_data(data), ended=not data)
+
+    def _took(self, messages: list[bytes], *, ended: bool = False) -> bool:
         protocol = self._protocol
         frames = [
             # JSON has newlines between its tokens only, and a `Frame` holds none.
             Frame(each.replace(b"\n", b" ") if b"\n" in each else each)
-            for each in protocol.receive_data(data)
+            for each in messages
         ]
         if protocol.has_control_to_send:
             self._writer.flush_soon()
@@ -137,11 +144,11 @@ class WebSocketChannel(BufferedChannel):
             self._ponged.unpark_all()
         if protocol.state is WebSocketState.CLOSED:
             # After a broken rule the peer may still be sending: what it sends is read, and dropped by the protocol.
-            if not data or protocol.violation is None:
+            if ended or protocol.violation is None:
                 self._reading_is_over.set()
             if self._end is None:
                 self._end = self._why_closed()
-        return self._received(frames)
+        return self._received(frames) and not protocol.has_rest
 
     def _why_closed(self) -> Callable[[], BaseException]:
         protocol = self._protocol
@@ -291,6 +298,7 @@ class WebSocketChannel(BufferedChannel):
             self._ready.clear()
             await trio.aclose_forcefully(self._stream)
             self._reading_is_over.set()
+            writer.release()
 
     async def _finish_reading(self) -> None:
         """Waits for the peer's Close frame, or for its end after a broken rule.

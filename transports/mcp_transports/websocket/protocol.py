@@ -53,6 +53,9 @@ _SHORT, _TWO_BYTES = 125, 65535
 _KEY_BYTES = 4
 _PING_BYTES = 8
 
+# Frames that are taken before other connections have their turn: some milliseconds. One read can bring ten thousand.
+FRAMES_IN_A_TURN = 256
+
 
 class WebSocketState(Enum):
     """The states of a connection, in the terms of RFC 6455."""
@@ -145,12 +148,12 @@ class WebSocketProtocol:
     """
 
     __slots__ = (
-        "_client",
         "_close_code",
         "_close_is_queued",
         "_decoder",
         "_fragments",
         "_pong",
+        "has_rest",
         "our_close",
         "peer_close",
         "pings",
@@ -166,7 +169,6 @@ class WebSocketProtocol:
         close_code: int = NORMAL,
         account: Account | None = None,
     ) -> None:
-        self._client = client
         self._close_code = close_code
         self._decoder = FrameDecoder(client)
         self._fragments = Fragments(max_message_bytes, account)
@@ -180,9 +182,11 @@ class WebSocketProtocol:
         """The peer's Close frame, once it has come; the reason is cut to 120 characters."""
         self.violation: str | None = None
         """The rule that the peer broke, once it has; ``our_close`` has the code, if none was sent before."""
+        self.has_rest = False
+        """Whether bytes are left that `receive_rest` has to look at."""
 
     def __repr__(self) -> str:
-        return f"<WebSocketProtocol {'client' if self._client else 'server'} {self.state.value}>"
+        return f"<WebSocketProtocol {'client' if self._decoder.client else 'server'} {self.state.value}>"
 
     def opened(self) -> None:
         """Says that the opening handshake is made."""
@@ -193,25 +197,33 @@ class WebSocketProtocol:
     def receive_data(self, data: bytes) -> list[bytes]:
         """Takes bytes of the stream, ``b""`` for its end, and returns the messages that they complete.
 
+        It looks at `FRAMES_IN_A_TURN` frames at most, and `receive_rest` at those that are left.
+
         Messages come in order and are valid UTF-8. Never raises for what a peer sends: a broken rule is `violation`.
         """
         if not data:
             if self._allows(WebSocketEvent.STREAM_ENDED):
                 self._advance(WebSocketEvent.STREAM_ENDED)
             return []
-        messages: list[bytes] = []
         if not self._allows(WebSocketEvent.RECEIVE):
-            return messages
+            return []
+        self._decoder.receive_bytes(data)
+        return self.receive_rest()
+
+    def receive_rest(self) -> list[bytes]:
+        """Returns further messages of bytes that were taken before, as `receive_data` does, while `has_rest`."""
+        messages: list[bytes] = []
         decoder = self._decoder
-        decoder.receive_bytes(data)
+        self.has_rest = False
         try:
-            while self.state is not WebSocketState.CLOSED:
-                frame = decoder.process_buffer()
-                if frame is None:
+            for _ in range(FRAMES_IN_A_TURN):
+                if self.state is WebSocketState.CLOSED or (frame := decoder.process_buffer()) is None:
                     break
                 message = self._take_frame(frame)
                 if message is not None:
                     messages.append(message)
+            else:
+                self.has_rest = self.state is not WebSocketState.CLOSED
         except ParseFailed as error:
             self._fail(CloseFrame(int(error.code), str(error)[:_REASON_CHARACTERS]))
         return messages
@@ -277,7 +289,7 @@ class WebSocketProtocol:
             LocalProtocolError: in any state but ``OPEN``.
         """
         self._advance(WebSocketEvent.SEND)
-        return _encoded(_FINAL_TEXT, data, masked=self._client)
+        return _encoded(_FINAL_TEXT, data, masked=self._decoder.client)
 
     def queue_ping(self) -> None:
         """Has `control_to_send` return a ping. Does nothing in any state but ``OPEN``."""
@@ -323,7 +335,7 @@ class WebSocketProtocol:
 
     def _control(self, opcode: Opcode, payload: bytes) -> bytes:
         # Section 5.5: a control frame is never fragmented.
-        return _encoded(0x80 | opcode, payload, masked=self._client)
+        return _encoded(0x80 | opcode, payload, masked=self._decoder.client)
 
     # -- the state -------------------------------------------------------------------------------------------------
 

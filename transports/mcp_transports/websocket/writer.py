@@ -25,6 +25,10 @@ _PIECE = 64 * 1024
 _BARE = trio.SocketStream, ConnectedSocket
 
 
+def _no_crash(error: BaseException) -> None:
+    """Takes an error of a task that has outlived its channel."""
+
+
 class FrameWriter:
     """Writes to one stream what ``protocol`` wants sent, in tasks of ``nursery`` where no task waits for it.
 
@@ -137,6 +141,10 @@ class FrameWriter:
     def close_soon(self) -> None:
         """Has a task close the stream at once, whatever is being written."""
         start(self._nursery, WEBSOCKET_CONTROL, trio.aclose_forcefully, self._stream)
+
+    def release(self) -> None:
+        """Forgets the channel, which has this writer, once the stream is closed."""
+        self._on_crash = _no_crash
 
     async def _acquire(self) -> None:
         try:

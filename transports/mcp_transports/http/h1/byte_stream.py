@@ -122,15 +122,19 @@ class SocketByteStream(ByteStream):
 
     async def read(self, receiver: ByteReceiver) -> None:
         self._receiver = receiver
-        while not self._stopped:
-            self._woken = trio.Event()
-            self._poller.add(self._descriptor, self)
-            try:
-                await self._woken.wait()
-            finally:
-                self._poller.remove(self._descriptor)
-            if not self._stopped:
-                await receiver.wait_to_read()
+        try:
+            while not self._stopped:
+                self._woken = trio.Event()
+                self._poller.add(self._descriptor, self)
+                try:
+                    await self._woken.wait()
+                finally:
+                    self._poller.remove(self._descriptor)
+                if not self._stopped:
+                    await receiver.wait_to_read()
+        finally:
+            # The receiver has this stream, and must not wait for the garbage collector.
+            del self._receiver
 
     def stop_reading(self) -> None:
         self._stopped = True

@@ -303,9 +303,10 @@ class Response:
 
     def peer_left(self, peer: str) -> None:
         """Calls ``on_gone``, and logs any error of it."""
-        if self.on_gone is not None:
+        on_gone, self.on_gone = self.on_gone, None
+        if on_gone is not None:
             with Containment(HTTP_RESPONSE, None, {"peer": peer}):
-                self.on_gone()
+                on_gone()
 
     def app_raised(self, error: BaseException, peer: str) -> None:
         """Logs an error that the application raised instead of answering, and ends the answer."""

@@ -103,8 +103,10 @@ class WriteBuffer:
             raise trio.BrokenResourceError("the peer is gone, or took nothing for too long")
 
     def close(self) -> None:
-        """Drops the unsent bytes, sends nothing more, and has `drained` raise."""
+        """Drops the unsent bytes, sends nothing more, and has `drained` raise. Called once."""
         self._closed = True
+        # It has this buffer, and must not wait for the garbage collector.
+        del self._sender
         self._unsent = None
         self.deadline = math.inf
         self._update_full()
@@ -119,10 +121,13 @@ class WriteBuffer:
                 self.deadline = self._clock.in_seconds(self._limits.write_timeout)
                 self._update_full()
         except trio.BrokenResourceError:
-            self._sender.lost()
+            if not self._closed:
+                self._sender.lost()
             return
         finally:
             self._flushing = False
+        if self._closed:
+            return
         self._unsent = None
         self.deadline = math.inf
         self._sender.sent()

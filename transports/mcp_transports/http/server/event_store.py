@@ -273,6 +273,8 @@ class MemoryEventStore:
             for event in own.events:
                 del self._order[event.serial]
             self._bytes -= own.bytes
+            # Each of them refers to its session.
+            own.events.clear()
 
     def _drop_old(self, now: float) -> None:
         """Drops events that are too old, and the oldest of all sessions while there are too many bytes."""

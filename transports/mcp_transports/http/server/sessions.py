@@ -6,6 +6,7 @@ MCP 2025-11-25, Transports, Session Management.
 from __future__ import annotations
 
 import secrets
+import weakref
 from functools import partial
 
 import attrs
@@ -87,6 +88,7 @@ class HttpSession:
     """
 
     __slots__ = (
+        "__weakref__",
         "_names",
         "_table",
         "engine",
@@ -108,7 +110,8 @@ class HttpSession:
         # The principal or the address that began it.
         self.holder = holder
         self.id = ""
-        self.standalone = StandaloneStream(self)
+        # Weakly, since a session that has ended must not wait for the garbage collector.
+        self.standalone = StandaloneStream(weakref.proxy(self))
         # The streams of calls in flight. `in_use` looks whether a client waits for one of them.
         self.streams: set[SessionStream] = set()
         self.seen = table.tick
