@@ -13,7 +13,6 @@ from mcp_actors._eras.server_negotiation import VERSIONS
 __all__ = ["check_settings"]
 
 _KINDS = {
-    "name": instance_of(str, "a text"),
     "limits": instance_of((Limits, type(None)), "a Limits object"),
     "versions": instance_of((list, tuple, set, frozenset), "a list of protocol versions"),
     "state_key": instance_of((bytes, type(None)), "bytes"),
@@ -22,6 +21,7 @@ _KINDS = {
 
 def check_settings(
     *,
+    name: object,
     versions: Sequence[str],
     lifespan: object,
     page_size: object,
@@ -30,6 +30,12 @@ def check_settings(
     **kinds: Any,
 ) -> None:
     """Raises `TypeError` or `ValueError` for the first argument that cannot be used."""
+    if not isinstance(name, str):
+        raise TypeError(f'name is a text, not {name!r:.80}: write Server("NAME")')
+    if isinstance(versions, str):
+        raise TypeError(
+            f"versions is a list of protocol versions, not {versions!r}: write versions=[{versions!r}]"
+        )
     require(_KINDS, {"versions": versions, **kinds})
     unknown = set(versions) - set(VERSIONS)
     if unknown or not versions:

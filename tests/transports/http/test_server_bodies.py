@@ -13,15 +13,15 @@ KIB = 1024
 POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
 
 
-@pytest.mark.parametrize("peers", [20, 200])
-async def test_half_sent_bodies_of_one_address_are_bounded(peers: int) -> None:
+@pytest.mark.parametrize("count", [20, 200])
+async def test_half_sent_bodies_of_one_address_are_bounded(count: int) -> None:
     half, share = 64 * KIB, 4 * 64 * KIB
     async with serving(echo, held_bytes=2 * share, held_bytes_per_address=share) as served:
         statistics = served.server.statistics
-        hostile = [await served.connect() for _ in range(peers)]
+        hostile = [await served.connect() for _ in range(count)]
         for peer in hostile:
             await peer.send(POST % (2 * half) + b"x" * half)
-        await eventually(lambda: statistics().refused == peers - 4)
+        await eventually(lambda: statistics().refused == count - 4)
         assert statistics().bodies.held <= share
         answer = await hostile[-1].answer()
         assert answer.status == 503
