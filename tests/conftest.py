@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
+import structlog
 from hypothesis import settings
 
 # No example has a time limit of its own: a busy machine is no bug. In CI every run tries the same examples.
@@ -52,3 +54,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.peers)
     first = {item.path for item in items if item.get_closest_marker("long")}
     items.sort(key=lambda item: item.path not in first)
+
+
+@pytest.fixture(autouse=True)
+def structlog_as_it_was() -> Iterator[None]:
+    """Forgets how a test configured structlog: its own default renders tracebacks for seconds, if `rich` is there."""
+    yield
+    structlog.reset_defaults()

@@ -32,7 +32,7 @@ from mcp_actors._exception_groups import sole_cause
 from mcp_actors._wire.codec import encode_notification
 from mcp_actors._wire.messages import RequestId
 from mcp_actors.abc import Frame, Outlet
-from mcp_actors.errors import ConnectionLost, LocalProtocolError, RpcError, SessionExpired
+from mcp_actors.errors import LocalProtocolError, RpcError
 from mcp_actors.logging import log
 from mcp_actors.supervision import cancellation_in, crash_in
 
@@ -204,11 +204,7 @@ class InboundCall:
 
     async def ask(self, method: str, params: dict[str, Any], *, idle: float, cap: float) -> dict[str, Any]:
         """Sends a request to the client on this call's stream; cancelling the call cancels it at the other side."""
-        try:
-            return await self.owner.request(method, params, CallOptions(idle=idle, cap=cap), call=self)
-        except (ConnectionLost, SessionExpired):
-            self.cancel("the client left")
-            raise
+        return await self.owner.request(method, params, CallOptions(idle=idle, cap=cap), call=self)
 
     def close_stream(self) -> None:
         """Closes the stream that waits for this call, if the client comes back by itself for the rest."""

@@ -27,7 +27,7 @@ from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._exception_groups import sole_cause
 from mcp_actors._server.frames import passes_through, users_frames
-from mcp_actors.errors import INTERNAL_ERROR, RpcError, ToolError
+from mcp_actors.errors import INTERNAL_ERROR, ConnectionLost, RpcError, SessionExpired, ToolError
 from mcp_actors.logging import log
 from mcp_actors.types import CallToolResult, TextContent
 
@@ -45,6 +45,8 @@ _FEATURES = {"tools/call": "tool", "prompts/get": "prompt", "resources/read": "r
 
 # Where functions of the user are called: what one raises that is written in C has no frame of its own.
 _CALLS = "mcp_actors._server.invoke"
+# Where functions of the user ask the client.
+_CONTEXT = "mcp_actors._server.context"
 
 
 class OutOfTime(Exception):
@@ -84,7 +86,12 @@ def answer_to(call: InboundCall, error: BaseException, mask: bool | None) -> Any
         log.warning("a tool ran out of its time", **details)
         return failed(error)
     reference = secrets.token_hex(4)
-    log.error("handler failed", **details, reference=reference, **_logged(error))
+    # A client may leave while it is asked something, which is no failure of the function that asks.
+    left = isinstance(error, ConnectionLost | SessionExpired) and passes_through(
+        error.__traceback__, _CONTEXT
+    )
+    write = log.debug if left else log.error
+    write("handler failed", **details, reference=reference, **_logged(error))
     name = f"{feature} {target}" if feature not in (None, "tool") else target or method
     if mask or (mask is None and call.invocation.principal is not None):
         text = f"{name}: failed; the server's operator finds the reason under the reference {reference}"

@@ -64,7 +64,12 @@ def values(annotation: Any) -> st.SearchStrategy[Any]:
 def objects(cls: type) -> st.SearchStrategy[Any]:
     hints = get_type_hints(cls)
     fields = {
-        field.name: (st.just(UNSET) | JSON) if field.default is UNSET else values(hints[field.name])
+        # Nothing is made that is good for less than nothing.
+        field.name: st.none() | st.integers(min_value=0)
+        if field.name == "ttl_ms"
+        else (st.just(UNSET) | JSON)
+        if field.default is UNSET
+        else values(hints[field.name])
         for field in attrs.fields(cls)
         if field.name != "extra"
     }
