@@ -145,7 +145,7 @@ class FrameChannel(trio.abc.Channel[Frame]):
         """
 
     async def receive_many(self) -> list[Frame]:
-        """Waits for at least one frame and returns all that arrived with it; raises as `receive` does."""
+        """Returns one or more frames, some hundred at most; always a checkpoint, so that others have their turn."""
         return [await self.receive()]
 
     async def send_many(self, frames: Sequence[Frame]) -> None:

@@ -262,6 +262,15 @@ class AnswersBeforeProgress(Passing):
         return self.late.pop(0)
 
 
+class TakesAFloodAtOnce(Passing):
+    async def receive_many(self) -> list[Frame]:
+        frames = [await self.inner.receive()]
+        with trio.move_on_after(0.01):
+            while True:
+                frames.append(await self.inner.receive())
+        return frames
+
+
 class ForgetsProgress(Passing):
     async def receive(self) -> Frame:
         while True:

@@ -22,7 +22,7 @@ from mcp_transports.stdio import StdioClientTransport
 from mcp_transports.stdio.streams import DescriptorReceiveStream, DescriptorSendStream
 
 # How many checks the kit has for both ends of a link in memory, and from end to end for each era.
-LINKS, ENDS_TO_END = 24, 14
+LINKS, ENDS_TO_END = 25, 14
 RELAY = Path(__file__).parent / "relay.py"
 
 

@@ -33,6 +33,7 @@ CHANNELS: list[tuple[type[faults.Passing], str, str]] = [
     (faults.HangsWhenClosedAgain, "a_closed_channel_says_so", rules.CLOSING),
     (faults.NeverWakesItsReceiver, "closing_wakes_who_waits", rules.CLOSING),
     (faults.LosesWhenCancelled, "cancelled_receives_lose_nothing", rules.CANCELLED_RECEIVE),
+    (faults.TakesAFloodAtOnce, "a_flood_leaves_others_their_turn", rules.TURNS),
     (faults.CarriesAnything, "longer_frames_are_refused", rules.LIMIT),
     (faults.SaysThatItWrote, "writing_at_once_keeps_its_promise", rules.NO_LOSS),
     (faults.DeliversPastTheQueue, "deliveries_keep_the_order", rules.ORDER),

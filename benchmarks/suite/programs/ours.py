@@ -97,6 +97,10 @@ if __name__ == "__main__":
             limits = importlib.import_module("mcp_transports.http.h1.limits")
             most = limits.HttpLimits(connections=2 * MOST_CONNECTIONS)
             register_transport(scheme, functools.partial(http.from_url, limits=most))
+        elif scheme == "ws":
+            websocket = importlib.import_module("mcp_transports.websocket")
+            most = 2 * MOST_CONNECTIONS
+            register_transport(scheme, functools.partial(websocket.from_url, max_connections=most))
         if sys.argv[2:]:
             importlib.import_module("benchmarks.suite.loading").load_files(sys.argv[2:])
         server.run(sys.argv[1])

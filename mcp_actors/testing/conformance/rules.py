@@ -32,6 +32,7 @@ __all__ = [
     "SERVER_GONE",
     "SERVE_CANCELLED",
     "SETTLED",
+    "TURNS",
     "WHOLE",
     "WRITE_NOW",
 ]
@@ -62,6 +63,10 @@ DELIVER = (
 )
 PRESSURE = "send waits while the peer takes no more: memory is bounded when a peer does not read"
 ISOLATION = "every connection stands alone: one that stalls or ends holds up no other"
+TURNS = (
+    "receive_many returns a part of what has come, some hundred frames at most, and is a checkpoint each time: others "
+    "have their turn beside a peer that floods"
+)
 ENDINGS = (
     "ClosedResourceError, BrokenResourceError and EndOfChannel (receiving only), and no other exception, "
     "come out of a channel"

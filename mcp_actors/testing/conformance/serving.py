@@ -15,6 +15,7 @@ from mcp_actors.testing.conformance.rules import (
     NO_TASK_LEFT,
     PRESSURE,
     SERVE_CANCELLED,
+    TURNS,
 )
 from mcp_actors.testing.conformance.subject import ChannelHandler, TransportUnderTest
 from mcp_actors.testing.conformance.traffic import (
@@ -28,6 +29,10 @@ from mcp_actors.testing.conformance.traffic import (
 )
 
 __all__ = ["SERVING", "no_task_is_left", "system_tasks"]
+
+
+# Small frames that are sent in one go, and how many of them may be received at once.
+FLOOD, FLOOD_PART = 4096, 1024
 
 
 async def echo(channel: FrameChannel) -> None:
@@ -115,6 +120,42 @@ async def _press(tested: TransportUnderTest, sender: FrameChannel, receiver: Fra
     compare(got[:want], [make_frame(number, size) for number in range(want)], f"{who}, after a long wait")
 
 
+async def a_flood_leaves_others_their_turn(tested: TransportUnderTest) -> None:
+    """Each side sends very many small frames: they come in parts, and between two of them other tasks go on."""
+    async with tested.pair() as (client, server):
+        await _receive_flood(tested, client, server, "client to server")
+        await _receive_flood(tested, server, client, "server to client")
+
+
+async def _receive_flood(
+    tested: TransportUnderTest, sender: FrameChannel, receiver: FrameChannel, who: str
+) -> None:
+    parts: list[int] = []
+    turns = 0
+    other = trio.lowlevel.ParkingLot()
+
+    async def go_on() -> None:
+        nonlocal turns
+        while True:
+            await other.park()
+            turns += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sender.send_many, [make_frame(number) for number in range(FLOOD)])
+        await trio.sleep(tested.quiet)
+        nursery.start_soon(go_on)
+        with tested.soon(TURNS, f"{who}: of {FLOOD} small frames only some were received"):
+            while sum(parts) < FLOOD:
+                other.unpark_all()
+                parts.append(len(await receiver.receive_many()))
+        nursery.cancel_scope.cancel(reason="all of the flood was received")
+    expect(max(parts) <= FLOOD_PART, TURNS, f"{who}: {max(parts)} frames were received at once")
+    # Trio runs tasks in a random order, so that a turn may be missed now and then.
+    expect(
+        turns >= len(parts) // 4 - 1, TURNS, f"{who}: another task had {turns} turns in {len(parts)} parts"
+    )
+
+
 async def cancelled_serve_closes_everything(tested: TransportUnderTest) -> None:
     """``serve`` is cancelled while connections are open: handlers end, the clients are told, it returns."""
     running = 0
@@ -199,6 +240,7 @@ SERVING = (
     Check(connections_are_accepted_once_started, ACCEPTING),
     Check(many_connections_stand_alone, ISOLATION, needs="connections"),
     Check(a_peer_that_does_not_read_is_waited_for, PRESSURE),
+    Check(a_flood_leaves_others_their_turn, TURNS),
     Check(cancelled_serve_closes_everything, SERVE_CANCELLED),
     Check(nothing_is_left_behind, NO_TASK_LEFT),
 )
