@@ -56,7 +56,7 @@ class Limits:
     stall_timeout: float = 30.0
     """How long a full outbox may stay full without one write getting through; then the connection counts as broken."""
 
-    cache_bytes: int = 16 * 1024 * 1024
+    cache_bytes: int = 16 * MIB
     """Bytes of answers that a client keeps because the server said how long they are good for; the oldest go first."""
 
     drain_grace: float = 5.0

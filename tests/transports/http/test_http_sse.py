@@ -118,10 +118,8 @@ async def test_a_pipe_belongs_to_who_opened_it(nursery: trio.Nursery) -> None:
     assert post(listener, path).status == 404
 
 
-async def test_a_server_that_reads_slowly_makes_posts_wait_and_then_refuses_them(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
-) -> None:
-    listener = FakeListener(nursery)
+def echoes_later(listener: FakeListener) -> trio.Event:
+    """Lets connections be read only once the event that is returned is set."""
     read = trio.Event()
 
     async def later(channel: FrameChannel) -> None:
@@ -129,6 +127,14 @@ async def test_a_server_that_reads_slowly_makes_posts_wait_and_then_refuses_them
         await echo(channel)
 
     listener.handler.on_connection = later
+    return read
+
+
+async def test_a_server_that_reads_slowly_makes_posts_wait_and_then_refuses_them(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    listener = FakeListener(nursery)
+    read = echoes_later(listener)
     stream, path = await connected(listener)
     for _ in range(256):
         assert post(listener, path).status == 202
@@ -150,13 +156,7 @@ async def test_messages_that_wait_to_be_received_are_weighed_by_address(
 ) -> None:
     body = b"x" * 1000
     listener = FakeListener(nursery, posted=2 * 10 * len(body))
-    read = trio.Event()
-
-    async def later(channel: FrameChannel) -> None:
-        await read.wait()
-        await echo(channel)
-
-    listener.handler.on_connection = later
+    read = echoes_later(listener)
     stream, path = await connected(listener)
     answers = [post(listener, path, body) for _ in range(messages)]
     assert [each.status for each in answers] == [202] * 10 + [503] * (messages - 10)
