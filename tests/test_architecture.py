@@ -21,11 +21,13 @@ SOURCES = {"mcp_actors": ROOT / "mcp_actors", "mcp_transports": ROOT / "transpor
 
 FLOORS = {
     "mcp_actors.errors": 0,
+    "mcp_actors.principal": 0,
     "mcp_actors.logging": 0,
     "mcp_actors.budget": 0,
     "mcp_actors.supervision": 1,
     "mcp_actors._exception_groups": 0,
     "mcp_actors._wire": 1,
+    "mcp_actors.auth": 1,
     "mcp_actors._uri": 1,
     "mcp_actors.types": 2,
     "mcp_actors._eras": 3,
@@ -149,9 +151,10 @@ def errors_import_nothing_of_ours(modules: list[Module]) -> list[str]:
     return [
         f"{module.name} imports {target}"
         for module in modules
-        if module.name == "mcp_actors.errors"
+        if module.name.startswith("mcp_actors.errors")
         for target, _ in module.imports()
         if target.partition(".")[0] not in sys.stdlib_module_names
+        and not target.startswith("mcp_actors.errors")
     ]
 
 
@@ -367,6 +370,7 @@ RULES: list[tuple[Rule, str, str]] = [
     (only_lower_floors_are_imported, "mcp_actors._actors.link", "from mcp_actors import Server"),
     (only_lower_floors_are_imported, "mcp_actors._eras.legacy.x", "from ... import server"),
     (errors_import_nothing_of_ours, "mcp_actors.errors", "import attrs"),
+    (errors_import_nothing_of_ours, "mcp_actors.errors.rpc", "from mcp_actors import logging"),
     (no_import_goes_in_a_circle, "mcp_actors.types.tools", "from mcp_actors.types.tools import Tool"),
     (sans_io_floors_know_no_trio, "mcp_actors._eras.era", "from trio.abc import Channel"),
     (top_floor_uses_public_names_only, "mcp_transports.stdio", "from mcp_actors._wire import codec"),

@@ -1,0 +1,35 @@
+"""Authorization of HTTP and WebSocket, both sides: OAuth for clients, access tokens for servers. Nothing here does I/O.
+
+MCP 2026-07-28, Authorization. Everything waits for the outside world through `mcp_actors.auth.effects` or a function
+that is passed in; `mcp_transports.auth` drives it under Trio.
+"""
+
+from __future__ import annotations
+
+from mcp_actors.auth.client.settings import (
+    AuthorizationCode,
+    BearerToken,
+    ClientAuth,
+    ClientCredentials,
+    EnterpriseManaged,
+    OAuth,
+    WorkloadIdentity,
+)
+from mcp_actors.auth.store import MemoryTokenStore, StoredRecord, TokenStore
+from mcp_actors.auth.url_policy import UrlPolicy
+from mcp_actors.principal import Principal
+
+__all__ = [
+    "AuthorizationCode",
+    "BearerToken",
+    "ClientAuth",
+    "ClientCredentials",
+    "EnterpriseManaged",
+    "MemoryTokenStore",
+    "OAuth",
+    "Principal",
+    "StoredRecord",
+    "TokenStore",
+    "UrlPolicy",
+    "WorkloadIdentity",
+]

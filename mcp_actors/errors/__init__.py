@@ -1,0 +1,144 @@
+"""Every exception that mcp-actors raises.
+
+::
+
+    McpError
+    ├── ProtocolError             a rule of the protocol was broken
+    │   ├── LocalProtocolError    by the program that uses this package; nothing was sent
+    │   └── RemoteProtocolError   by the peer
+    │       ├── MalformedMessage  with bytes that are no JSON-RPC message
+    │       └── Unavailable       or by what stands before it: it cannot serve us at present
+    ├── RpcError                  an error response, sent or received: code, message, data
+    │   ├── MethodNotFound        -32601
+    │   ├── UnsupportedVersion    -32022
+    │   ├── MissingCapability     -32021
+    │   ├── HeaderMismatch        -32020
+    │   ├── ResourceNotFound      -32002 or -32602, as the revision has it
+    │   ├── Overloaded            429, a limit on concurrent requests is reached
+    │   └── InsufficientScope     403, the caller's access token lacks a scope
+    ├── ToolError                 raised by a tool; the model gets its text, marked ``isError``
+    ├── InputRequired             the server asks for input, and automatic answers are switched off
+    ├── CallTimeout               a call ran out of its idle or its total time
+    ├── CallCancelled             in a worker thread of a server: nobody waits for the result any more
+    ├── ConnectFailed             a connection could not be made
+    │   └── AuthorizationError    because access could not be had
+    │       ├── LoginRequired             a person must log in, and nobody is there
+    │       ├── LoginFailed               the login was refused, took too long or proves nothing
+    │       ├── AuthorizationFailed       the server refuses even a fresh token
+    │       ├── DiscoveryFailed           there is no usable metadata
+    │       ├── MetadataMismatch          a document speaks for somebody else
+    │       ├── UrlRefused                a URL from the network must not be used
+    │       ├── RegistrationFailed        there is no client id
+    │       ├── TokenRefused              the authorization server issues no token
+    │       ├── AuthorizationUnavailable  the authorization server is out of order
+    │       └── TokenStoreFailed          the store of tokens cannot be used
+    ├── ConnectionLost            the connection ended during a call
+    ├── SessionExpired            the server has ended or forgotten the session
+    ├── SubscriptionLost          a subscription ended without the server's closing result
+    └── TransportNotFound         no installed binding has that URL scheme
+
+Exception groups that arise inside this package never reach the program, and exceptions of the program's own functions
+are never wrapped.
+"""
+
+from __future__ import annotations
+
+from mcp_actors.errors.authorization import (
+    AuthorizationError,
+    AuthorizationFailed,
+    AuthorizationUnavailable,
+    DiscoveryFailed,
+    LoginFailed,
+    LoginRequired,
+    MetadataMismatch,
+    RegistrationFailed,
+    TokenRefused,
+    TokenStoreFailed,
+    UrlRefused,
+)
+from mcp_actors.errors.call import (
+    CallCancelled,
+    CallTimeout,
+    InputRequired,
+    ToolError,
+)
+from mcp_actors.errors.codes import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    URL_ELICITATION_REQUIRED,
+)
+from mcp_actors.errors.connection import (
+    ConnectFailed,
+    ConnectionLost,
+    SessionExpired,
+    SubscriptionLost,
+    TransportNotFound,
+)
+from mcp_actors.errors.protocol import (
+    ClosedElsewhere,
+    LocalProtocolError,
+    MalformedMessage,
+    McpError,
+    ProtocolError,
+    RemoteProtocolError,
+    Unavailable,
+)
+from mcp_actors.errors.rpc import (
+    HeaderMismatch,
+    InsufficientScope,
+    MethodNotFound,
+    MissingCapability,
+    Overloaded,
+    ResourceNotFound,
+    RpcError,
+    UnsupportedVersion,
+    invalid_params,
+)
+
+__all__ = [
+    "INTERNAL_ERROR",
+    "INVALID_PARAMS",
+    "INVALID_REQUEST",
+    "METHOD_NOT_FOUND",
+    "PARSE_ERROR",
+    "URL_ELICITATION_REQUIRED",
+    "AuthorizationError",
+    "AuthorizationFailed",
+    "AuthorizationUnavailable",
+    "CallCancelled",
+    "CallTimeout",
+    "ClosedElsewhere",
+    "ConnectFailed",
+    "ConnectionLost",
+    "DiscoveryFailed",
+    "HeaderMismatch",
+    "InputRequired",
+    "InsufficientScope",
+    "LocalProtocolError",
+    "LoginFailed",
+    "LoginRequired",
+    "MalformedMessage",
+    "McpError",
+    "MetadataMismatch",
+    "MethodNotFound",
+    "MissingCapability",
+    "Overloaded",
+    "ProtocolError",
+    "RegistrationFailed",
+    "RemoteProtocolError",
+    "ResourceNotFound",
+    "RpcError",
+    "SessionExpired",
+    "SubscriptionLost",
+    "TokenRefused",
+    "TokenStoreFailed",
+    "ToolError",
+    "TransportNotFound",
+    "Unavailable",
+    "UnsupportedVersion",
+    "UrlRefused",
+    "invalid_params",
+]

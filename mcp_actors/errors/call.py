@@ -1,0 +1,58 @@
+"""Calls that did not end with a result, for reasons other than the connection."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from mcp_actors.errors.connection import what_came
+from mcp_actors.errors.protocol import McpError
+
+__all__ = [
+    "CallCancelled",
+    "CallTimeout",
+    "InputRequired",
+    "ToolError",
+]
+
+
+class ToolError(McpError):
+    """A tool failed in a way that the model should see: the text becomes the result, marked ``isError``."""
+
+
+class InputRequired(McpError):
+    """The server asks for input, and the client does not answer automatically (SEP-2322).
+
+    ``requests`` maps the key of each question to the question, ``state`` is the server's opaque state. A retry sends
+    the answers under the same keys, and the state.
+    """
+
+    def __init__(self, requests: dict[str, Any], state: str | None) -> None:
+        super().__init__(f"the server asks for input: {', '.join(requests) or 'call again'}")
+        self.requests = requests
+        self.state = state
+
+
+class CallTimeout(McpError):
+    """A call took too long.
+
+    ``clock`` is ``"idle"`` if neither an answer nor progress arrived for ``seconds``, and ``"cap"`` if the total time
+    reached ``seconds``. ``received`` has the beginnings of the first things that came instead of messages.
+    """
+
+    def __init__(self, method: str, clock: Literal["idle", "cap"], seconds: float) -> None:
+        reason = "no answer and no progress for" if clock == "idle" else "not finished after"
+        super().__init__(f"{method}: {reason} {seconds:g} s (the {clock} clock)")
+        self.method = method
+        self.clock = clock
+        self.seconds = seconds
+        self.received: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return super().__str__() + what_came(self.received)
+
+
+class CallCancelled(McpError):
+    """A function in a worker thread used its context after its call has ended: it should clean up and return.
+
+    The client has cancelled the call, its time is up, or it was answered with a question. Nothing can stop a thread.
+    """

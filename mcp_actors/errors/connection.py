@@ -1,0 +1,89 @@
+"""Connections that could not be made, or have ended."""
+
+from __future__ import annotations
+
+from mcp_actors.errors.protocol import McpError
+
+__all__ = [
+    "ConnectFailed",
+    "ConnectionLost",
+    "SessionExpired",
+    "SubscriptionLost",
+    "TransportNotFound",
+    "what_came",
+]
+
+
+class ConnectFailed(McpError):
+    """A connection could not be made. The message says to what and why, and the cause is chained."""
+
+
+class ConnectionLost(McpError):
+    """The connection ended while a call or a subscription needed it.
+
+    Args:
+        exit_code: the exit code of the peer, if it was a child process of this one.
+        stderr: the last lines that this child process wrote to its stderr.
+        received: the beginnings of the first things that came instead of messages.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        exit_code: int | None = None,
+        stderr: tuple[str, ...] = (),
+        received: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.stderr = stderr
+        self.received = received
+
+    def renewed(self) -> ConnectionLost:
+        """Returns an exception of its own that says the same: one that is raised twice mixes up two tracebacks."""
+        copy = ConnectionLost(
+            self.args[0], exit_code=self.exit_code, stderr=self.stderr, received=self.received
+        )
+        copy.__cause__ = self.__cause__
+        return copy
+
+    def __str__(self) -> str:
+        text = super().__str__() + what_came(self.received)
+        if self.stderr:
+            text += "\nlast lines of its stderr:\n" + "\n".join(f"  {line}" for line in self.stderr)
+        return text
+
+
+class SessionExpired(McpError):
+    """The server has ended or forgotten the session; a `Client` begins another one for the next call.
+
+    Args:
+        never_run: whether the server refused the call for this reason, so that repeating it runs nothing twice.
+    """
+
+    def __init__(
+        self,
+        message: str = "the server no longer knows our session; the next call begins another one",
+        *,
+        never_run: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.never_run = never_run
+
+
+class SubscriptionLost(McpError):
+    """A subscription ended unexpectedly. Events may have been missed: list or read again before subscribing again."""
+
+
+class TransportNotFound(McpError):
+    """No installed binding has that URL scheme. The message lists the installed ones."""
+
+
+def what_came(received: tuple[str, ...]) -> str:
+    if not received:
+        return ""
+    return (
+        "\nwhat came was no JSON-RPC message (a program on stdio prints to stderr, never to stdout):\n"
+        + "\n".join(f"  {line}" for line in received)
+    )

@@ -1,0 +1,190 @@
+"""Error responses: one class for each code that a program may want to catch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar, Literal
+
+from mcp_actors.errors.codes import INVALID_PARAMS, METHOD_NOT_FOUND
+from mcp_actors.errors.protocol import McpError
+
+__all__ = [
+    "HeaderMismatch",
+    "InsufficientScope",
+    "MethodNotFound",
+    "MissingCapability",
+    "Overloaded",
+    "ResourceNotFound",
+    "RpcError",
+    "UnsupportedVersion",
+    "invalid_params",
+]
+
+
+class RpcError(McpError):
+    """A JSON-RPC error response. A handler raises it to send it; a client's call raises what it received.
+
+    Args:
+        code: the JSON-RPC error code.
+        message: one sentence, which the peer sees.
+        data: any JSON value; ``None`` is sent as no data.
+    """
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(code, message, data)
+        self.code = code
+        self.message = message
+        self.data = data
+
+    def __str__(self) -> str:
+        return f"{self.message} (code {self.code})"
+
+    @classmethod
+    def from_wire(cls, code: int, message: str, data: Any = None) -> RpcError:
+        """Returns an instance of the most specific class for ``code``, so that callers can catch by type."""
+        return _RPC_CLASS_BY_CODE.get(code, RpcError)._rebuild(code, message, data)
+
+    @classmethod
+    def _rebuild(cls, code: int, message: str, data: Any) -> RpcError:
+        error = cls.__new__(cls)
+        RpcError.__init__(error, code, message, data)
+        return error
+
+
+class MethodNotFound(RpcError):
+    """The revision has no such method, or the receiver has not declared the capability that it belongs to."""
+
+    CODE: ClassVar[int] = METHOD_NOT_FOUND
+
+    def __init__(self, method: str) -> None:
+        super().__init__(self.CODE, f"method not found: {method}")
+
+
+class UnsupportedVersion(RpcError):
+    """The server does not serve the requested revision (MCP 2026-07-28).
+
+    ``supported`` lists the revisions that it serves.
+    """
+
+    CODE: ClassVar[int] = -32022
+
+    def __init__(self, requested: str, supported: list[str]) -> None:
+        super().__init__(
+            self.CODE,
+            f"protocol version {requested!r} is not supported; supported: {', '.join(supported)}",
+            {"supported": supported, "requested": requested},
+        )
+
+    @property
+    def supported(self) -> list[str]:
+        """The versions that the peer serves; empty if its error does not list them."""
+        listed = self.data.get("supported") if isinstance(self.data, dict) else None
+        return [item for item in listed if isinstance(item, str)] if isinstance(listed, list) else []
+
+
+class MissingCapability(RpcError):
+    """The client has not declared a capability that this request needs.
+
+    ``data["requiredCapabilities"]`` has the missing ones.
+    """
+
+    CODE: ClassVar[int] = -32021
+
+    def __init__(self, required: dict[str, Any]) -> None:
+        super().__init__(
+            self.CODE,
+            f"the client must declare the capability {', '.join(sorted(required))} for this request",
+            {"requiredCapabilities": required},
+        )
+
+
+class HeaderMismatch(RpcError):
+    """An HTTP header that repeats a part of the body (SEP-2243) is missing, malformed or differs from the body."""
+
+    CODE: ClassVar[int] = -32020
+
+    def __init__(self, message: str) -> None:
+        super().__init__(self.CODE, message)
+
+
+class ResourceNotFound(RpcError):
+    """There is no resource with the URI ``uri``.
+
+    A resource function raises it, and the engine sends the code of the peer's revision: -32002, or -32602 from MCP
+    2026-07-28 on. A client raises it for either code.
+    """
+
+    CODE: ClassVar[int] = -32002
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(self.CODE, f"resource not found: {uri}", {"uri": uri})
+
+
+class Overloaded(RpcError):
+    """The request was refused because a limit is reached. Nothing was run, so it may be sent again later.
+
+    ``data`` has the limit's ``scope``, the ``limit`` itself and how many requests are ``waiting``. The code is outside
+    the range that JSON-RPC 2.0, section 5.1 reserves, because MCP forbids new codes inside it.
+    """
+
+    CODE: ClassVar[int] = 429
+
+    def __init__(self, scope: str, limit: int, waiting: int) -> None:
+        super().__init__(
+            self.CODE,
+            f"too many requests in flight on this {scope}: {limit} running and {waiting} waiting; retry later",
+            {"reason": "overloaded", "scope": scope, "limit": limit, "waiting": waiting},
+        )
+
+    @classmethod
+    def for_bytes(cls, what: str, whose: Literal["holder", "all"], limit: int) -> Overloaded:
+        """Returns the refusal of a request with which ``what`` would hold more than ``limit`` bytes.
+
+        ``whose`` says what the limit is for: the ``what`` of one client (``"holder"``) or of all clients.
+        """
+        of = "this client" if whose == "holder" else "all clients together"
+        error = cls._rebuild(
+            cls.CODE,
+            f"too many bytes in the {what} of {of}: the limit is {limit}; retry later",
+            {"reason": "overloaded", "scope": whose, "limit": limit},
+        )
+        assert isinstance(error, Overloaded)
+        return error
+
+
+class InsufficientScope(RpcError):
+    """The caller's access token lacks a scope that the operation needs. Nothing was run.
+
+    ``data["scopes"]`` lists all scopes of the operation. The code is outside the range that JSON-RPC 2.0, section 5.1
+    reserves, because MCP forbids new codes inside it. Over HTTP the same refusal is a 403 with a challenge (MCP
+    2026-07-28, Authorization, Runtime Insufficient Scope Errors), wherever a status can still be sent.
+    """
+
+    CODE: ClassVar[int] = 403
+
+    def __init__(self, scopes: Iterable[str]) -> None:
+        needed = sorted(scopes)
+        super().__init__(
+            self.CODE,
+            f"the access token lacks a scope; needed are: {' '.join(needed)}",
+            {"reason": "insufficient_scope", "scopes": needed},
+        )
+
+
+_RPC_CLASS_BY_CODE: dict[int, type[RpcError]] = {
+    each.CODE: each
+    for each in (
+        MethodNotFound,
+        UnsupportedVersion,
+        MissingCapability,
+        HeaderMismatch,
+        ResourceNotFound,
+        Overloaded,
+        InsufficientScope,
+    )
+}
+
+
+def invalid_params(message: str) -> RpcError:
+    """Returns the error for params that do not have the form that the method needs: code -32602."""
+    return RpcError(INVALID_PARAMS, message)

@@ -1,0 +1,46 @@
+"""The caller that a transport has authenticated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+__all__ = ["Principal"]
+
+
+def _key(principal: Principal) -> str:
+    if principal.issuer is None and principal.client is None:
+        return principal.subject
+    # A line feed is in none of the parts: an issuer is a URL, and the others come from a validated token.
+    return "\n".join((principal.issuer or "", principal.client or "", principal.subject))
+
+
+@attrs.frozen
+class Principal:
+    """The caller that a transport has authenticated: the owner of sessions, streams and states. It holds no token.
+
+    Two are equal if issuer, client and subject are: a new token of the same user and client, with other scopes, is the
+    same principal (MCP 2026-07-28, Security Best Practices, State Handle Hijacking).
+
+    Args:
+        subject: Who it is, such as the ``sub`` of an access token, or a name that a program's own check gave.
+        issuer: The authorization server that vouches for the subject; ``None`` for a program's own check.
+        client: The OAuth client that acts for the subject; ``None`` if that is not known.
+        scopes: What the caller may do, everything implied by another scope included.
+        claims: What else is known, such as the claims of the token.
+        expires_at: Seconds since the epoch at which the access ends; ``None`` if that is not known.
+    """
+
+    subject: str
+    issuer: str | None = None
+    client: str | None = None
+    scopes: frozenset[str] = attrs.field(default=frozenset(), converter=frozenset, eq=False)
+    claims: Mapping[str, Any] = attrs.field(factory=dict, eq=False, repr=False)
+    expires_at: float | None = attrs.field(default=None, eq=False, repr=False)
+    key: str = attrs.field(init=False, eq=False, repr=False, default=attrs.Factory(_key, takes_self=True))
+    """A text that is the same for equal principals only."""
+
+    def __str__(self) -> str:
+        return self.subject
