@@ -311,6 +311,12 @@ class ServerHandler(Protocol):
     def sort(self, frame: Frame, *, in_session: bool = False) -> Arrival:
         """Decodes what arrived and finds out which era it belongs to; ``in_session`` says that it named a session."""
 
+    def scopes_needed(self, arrival: Arrival) -> frozenset[str]:
+        """Returns all scopes that a caller needs for what arrived, so that a binding can refuse it with a status.
+
+        The engine checks the same before it calls a function, for bindings that have no status.
+        """
+
     async def exchange(
         self, arrival: Arrival, outlet: Outlet, principal: Principal | None = None, peer: str | None = None
     ) -> None:

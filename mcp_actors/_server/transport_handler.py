@@ -29,6 +29,7 @@ from mcp_actors._eras.server_negotiation import (
 )
 from mcp_actors._server.dispatch import MethodDispatch
 from mcp_actors._server.features import Features
+from mcp_actors._server.registry import NO_SCOPES
 from mcp_actors._server.scope import ServerScope
 from mcp_actors._server.sessions import AnySession, SessionRegistry
 from mcp_actors._wire.codec import decode
@@ -152,6 +153,15 @@ class TransportHandler:
             return _refused(id, missing.code, missing.message, missing.data)
         return arrival
 
+    def scopes_needed(self, arrival: Arrival) -> frozenset[str]:
+        features = self._config.features
+        if not features.scoped:
+            return NO_SCOPES
+        assert isinstance(arrival, Classified)
+        message = arrival.message
+        requests = message if isinstance(message, list) else [message]
+        return NO_SCOPES.union(*(_scopes_needed(features, each) for each in requests))
+
     @property
     def has_sessions(self) -> bool:
         return bool(self._negotiation.legacy_served)
@@ -239,6 +249,16 @@ class TransportHandler:
     def _begin_delivery(self, session: AnySession) -> None:
         """A legacy client is past its handshake: from now on it is sent notifications of changed lists unasked."""
         self._sessions.subscriber(session.dispatcher)
+
+
+def _scopes_needed(features: Features, message: object) -> frozenset[str]:
+    if not isinstance(message, JsonRpcRequest):
+        return NO_SCOPES
+    try:
+        return features.scopes_needed(message.method, params_of(message))
+    except (RpcError, MalformedMessage):
+        # It is refused for that reason when it is opened.
+        return NO_SCOPES
 
 
 def _refused(id: int | str | None, code: int, message: str, data: Any = None) -> RefusedArrival:

@@ -56,6 +56,10 @@ class ChannelHandler:
         """Raises `LocalProtocolError`: a connection binding has no exchanges."""
         raise self._no_exchange()
 
+    def scopes_needed(self, arrival: Arrival) -> frozenset[str]:
+        """Raises `LocalProtocolError`: a connection binding has no exchanges."""
+        raise self._no_exchange()
+
     async def exchange(
         self, arrival: Arrival, outlet: Outlet, principal: Principal | None = None, peer: str | None = None
     ) -> None:

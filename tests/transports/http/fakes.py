@@ -219,6 +219,7 @@ class FakeHandler:
     def __init__(self) -> None:
         self.stopping = trio.Event()
         self.legacy = True
+        self.scopes: frozenset[str] = frozenset()
         self.sessions: list[FakeSession] = []
         self.principals: list[Principal | None] = []
         self.on_exchange: Callable[[Any, Outlet], Awaitable[None]] | None = None
@@ -242,6 +243,9 @@ class FakeHandler:
         requests = sum("method" in each and "id" in each for each in messages)
         initializes = messages[0].get("method") == "initialize" and era == "legacy"
         return FakeArrival(message, era, requests, initializes)
+
+    def scopes_needed(self, arrival: Any) -> frozenset[str]:
+        return self.scopes
 
     async def exchange(
         self, arrival: Any, outlet: Outlet, principal: Principal | None = None, peer: str | None = None

@@ -30,7 +30,7 @@ from mcp_transports.http.server.error_responses import (
     method_not_allowed,
 )
 from mcp_transports.http.server.http_exchange import Continuation, HttpExchange
-from mcp_transports.http.server.http_sse import HttpSseChannels
+from mcp_transports.http.server.http_sse import HttpSseChannels, post
 from mcp_transports.http.server.media_types import (
     JSON,
     USUAL_ACCEPT,
@@ -184,6 +184,8 @@ class Endpoint:
         elif arrival.requests and self._handler.stopping.is_set():
             exchange.refuse(SERVER_STOPPING)
         elif stateless or (self._sessions is None and session_id is None):
+            if self._lacks_scope(exchange, arrival, principal):
+                return None
             statuses = MODERN_STATUSES if stateless else LEGACY_STATUSES
             outlet = StatelessOutlet(
                 exchange,
@@ -199,6 +201,22 @@ class Endpoint:
             self._post_in_session(exchange, arrival, session_id, principal)
         return None
 
+    def _lacks_scope(self, exchange: HttpExchange, arrival: Arrival, principal: Principal | None) -> bool:
+        """Refuses a request of a caller that lacks a scope, before anything of it is begun, and returns whether it did.
+
+        Without authentication nobody has a scope, and the engine refuses what needs one.
+        """
+        authentication = self._authentication
+        if authentication is None:
+            return False
+        needed = self._handler.scopes_needed(arrival)
+        if not needed or (principal is not None and needed <= principal.scopes):
+            return False
+        # Clients of the revisions with sessions may replace the scopes that they have by those of the challenge (MCP
+        # 2025-11-25, Authorization, Runtime Insufficient Scope Errors).
+        exchange.refuse(authentication.lacking(principal, needed, repeats_granted=not arrival.stateless))
+        return True
+
     def _may_stream(self, accept: str | None, stateless: bool) -> bool:
         """Whether a POST outside of sessions may be answered with an event stream."""
         if self._settings.json_replies:
@@ -211,7 +229,7 @@ class Endpoint:
     ) -> None:
         if session_id is not None:
             session = self._session(exchange, principal)
-            if session is not None:
+            if session is not None and not self._lacks_scope(exchange, arrival, principal):
                 session.deliver(arrival, exchange)
         elif arrival.initializes and self._sessions is not None:
             self._sessions.begin(self._handler, arrival, exchange, principal)
@@ -276,8 +294,13 @@ class Endpoint:
     def _post_http_sse(self, exchange: HttpExchange, principal: Principal | None) -> Continuation | None:
         if not is_json(exchange.request.headers.get("content-type")):
             exchange.refuse(UNSUPPORTED_MEDIA_TYPE)
-        elif self._http_sse is not None:
-            return self._http_sse.post(exchange, principal)
+        elif self._http_sse is not None and (channel := self._http_sse.find(exchange, principal)) is not None:
+            frame = Frame(exchange.request.body)
+            if self._authentication is not None:
+                arrival = self._handler.sort(Frame(frame.data, metadata={}), in_session=True)
+                if arrival.refusal is None and self._lacks_scope(exchange, arrival, principal):
+                    return None
+            return post(exchange, channel, frame)
         return None
 
 
