@@ -8,7 +8,7 @@ from typing import Literal
 
 import trio
 
-__all__ = ["AddressKind", "is_loopback_host", "kind_of", "resolve"]
+__all__ = ["Address", "AddressKind", "kind_of", "resolve"]
 
 AddressKind = Literal["global", "private", "loopback", "link-local", "special"]
 """``private`` are the addresses of a site; ``special`` is all that no server has, such as multicast."""
@@ -43,16 +43,6 @@ def kind_of(address: Address) -> AddressKind:
         return "private"
     unicast = address in _GLOBAL_UNICAST if address.version == 6 else not address.is_multicast
     return "global" if unicast and address.is_global else "special"
-
-
-def is_loopback_host(host: str) -> bool:
-    """Whether a host is ``localhost`` or a literal address of the loopback. No name is resolved for it."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 async def resolve(host: str, port: int) -> list[Address]:

@@ -15,9 +15,10 @@ import trio
 
 from mcp_actors.auth import UrlPolicy
 from mcp_actors.auth.effects import Fetch, Fetched, FetchFailed
+from mcp_actors.auth.urls import is_loopback, require_usable
 from mcp_actors.errors import UrlRefused
-from mcp_transports.auth.addresses import Address, AddressKind, is_loopback_host, kind_of, resolve
-from mcp_transports.auth.usable_url import shown, usable_url
+from mcp_transports.auth.addresses import Address, AddressKind, kind_of, resolve
+from mcp_transports.http.client.senders import without_secrets
 
 __all__ = ["Fetcher"]
 
@@ -53,12 +54,12 @@ class Fetcher:
     def __init__(self, policy: UrlPolicy, configured_url: str, *, tls: ssl.SSLContext | None = None) -> None:
         self._policy = policy
         self._allowed = frozenset(each.lower() for each in policy.allowed_hosts)
-        self._configured_host = urlsplit(configured_url).hostname or ""
+        self._configured_url = configured_url
         self._configured_kind: AddressKind | None = None
         self._tls = tls
 
     def __repr__(self) -> str:
-        return f"<Fetcher for {self._configured_host}>"
+        return f"<Fetcher for {urlsplit(self._configured_url).hostname}>"
 
     async def fetch(self, fetch: Fetch) -> Fetched | FetchFailed:
         """Carries out one request, within `FETCH_TIMEOUT` seconds. Cancelled, its connection is closed.
@@ -66,17 +67,21 @@ class Fetcher:
         Whatever the network does, it is returned and not raised.
         """
         try:
+            url = _usable(fetch.url)
+        except UrlRefused as error:
+            return FetchFailed(str(error), refused=True)
+        try:
             with trio.fail_after(FETCH_TIMEOUT):
-                return await self._follow(fetch)
+                return await self._follow(fetch, url)
         except UrlRefused as error:
             return FetchFailed(str(error), refused=True)
         except trio.TooSlowError:
-            return FetchFailed(f"{shown(fetch.url)} gave no whole answer within {FETCH_TIMEOUT:g} s")
+            return FetchFailed(f"{without_secrets(url)} gave no whole answer within {FETCH_TIMEOUT:g} s")
         except _NoAnswer as error:
             return FetchFailed(str(error))
 
-    async def _follow(self, fetch: Fetch) -> Fetched:
-        url = usable_url(fetch.url)
+    async def _follow(self, fetch: Fetch, url: httpx2.URL) -> Fetched:
+        first = url
         headers = list(fetch.headers)
         follows = fetch.redirects > 0 and fetch.method == "GET"
         for _ in range(fetch.redirects + 1):
@@ -85,13 +90,13 @@ class Fetcher:
             if not follows or answer.status not in REDIRECTIONS or location is None:
                 return answer
             try:
-                following = usable_url(str(url.join(location)))
+                following = _usable(str(url.join(location).copy_with(fragment=None)))
             except httpx2.InvalidURL:
-                raise UrlRefused(f"{shown(url)} redirects to something that is no URL") from None
+                raise UrlRefused(f"{without_secrets(url)} redirects to something that is no URL") from None
             if _origin(following) != _origin(url):
                 headers = [each for each in headers if each[0].lower() in HARMLESS]
             url = following
-        raise _NoAnswer(f"{shown(fetch.url)} redirects more than {fetch.redirects} times")
+        raise _NoAnswer(f"{without_secrets(first)} redirects more than {fetch.redirects} times")
 
     async def _ask(self, fetch: Fetch, url: httpx2.URL, headers: Iterable[tuple[str, str]]) -> Fetched:
         proxy = _proxy_for(url)
@@ -114,10 +119,10 @@ class Fetcher:
                 ) as response:
                     return await _read(response, url, fetch.max_bytes)
         except (httpcore2.ConnectError, httpcore2.ProxyError, OSError) as error:
-            raise _NoAnswer(f"{shown(url)} cannot be reached: {error}") from error
+            raise _NoAnswer(f"{without_secrets(url)} cannot be reached: {error}") from error
         except (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException) as error:
             # Their texts may repeat what the peer sent.
-            raise _NoAnswer(f"{shown(url)} broke off, or its answer is no HTTP") from error
+            raise _NoAnswer(f"{without_secrets(url)} broke off, or its answer is no HTTP") from error
 
     async def _checked(self, url: httpx2.URL, *, through_proxy: bool) -> Sequence[Address]:
         """Returns the addresses to connect to, all of which may be; none if the system may look the host up itself."""
@@ -129,13 +134,13 @@ class Fetcher:
         except OSError as error:
             if through_proxy:
                 return ()
-            raise _NoAnswer(f"the host of {shown(url)} cannot be looked up: {error}") from error
+            raise _NoAnswer(f"the host of {without_secrets(url)} cannot be looked up: {error}") from error
         for address in addresses:
             kind = kind_of(address)
             if kind != "global" and (kind in ("link-local", "special") or kind != await self._own_kind()):
                 raise UrlRefused(
-                    f"{shown(url)} leads to a {kind} address, which a URL from the network must not: if that is meant,"
-                    f" add {host!r} to UrlPolicy(allowed_hosts=…)"
+                    f"{without_secrets(url)} leads to a {kind} address, which a URL from the network must not:"
+                    f" if that is meant, add {host!r} to UrlPolicy(allowed_hosts=…)"
                 )
         return addresses
 
@@ -146,11 +151,12 @@ class Fetcher:
         ``localhost`` counts as one of this machine.
         """
         if self._configured_kind is None:
-            if is_loopback_host(self._configured_host):
+            if is_loopback(self._configured_url):
                 self._configured_kind = "loopback"
             else:
+                host = urlsplit(self._configured_url).hostname or ""
                 try:
-                    kinds = {kind_of(each) for each in await resolve(self._configured_host, 443)}
+                    kinds = {kind_of(each) for each in await resolve(host, 443)}
                 except OSError:
                     kinds = set()
                 self._configured_kind = "private" if kinds == {"private"} else "global"
@@ -165,13 +171,13 @@ async def _read(response: httpcore2.Response, url: httpx2.URL, max_bytes: int) -
     answer = Fetched(response.status, headers, b"")
     if (answer.header("content-encoding") or "identity").lower() != "identity":
         # A short compressed body may stand for one without an end.
-        raise _NoAnswer(f"{shown(url)} answers with a compressed body, which was not asked for")
+        raise _NoAnswer(f"{without_secrets(url)} answers with a compressed body, which was not asked for")
     body = bytearray()
     async with aclosing(response.aiter_stream()) as chunks:
         async for chunk in chunks:
             body += chunk
             if len(body) > max_bytes:
-                raise _NoAnswer(f"{shown(url)} answers with more than {max_bytes} bytes")
+                raise _NoAnswer(f"{without_secrets(url)} answers with more than {max_bytes} bytes")
     return Fetched(response.status, headers, bytes(body))
 
 
@@ -212,6 +218,14 @@ class _ToAddresses(httpcore2.AsyncNetworkBackend):
         return await self._trio.connect_tcp(last, port)
 
 
+def _usable(url: str) -> httpx2.URL:
+    require_usable(url, "the URL")
+    try:
+        return httpx2.URL(url)
+    except httpx2.InvalidURL:
+        raise UrlRefused("a URL from the network is malformed") from None
+
+
 def _port(url: httpx2.URL) -> int:
     return url.port or (443 if url.scheme == "https" else 80)
 
@@ -222,7 +236,7 @@ def _origin(url: httpx2.URL) -> tuple[str, str, int]:
 
 def _proxy_for(url: httpx2.URL) -> httpcore2.Proxy | None:
     """Returns the proxy that the environment names for a URL. Servers on this machine never have one."""
-    if is_loopback_host(url.host):
+    if is_loopback(str(url)):
         return None
     proxies = getproxies()
     found = proxies.get(url.scheme) or proxies.get("all")
@@ -231,10 +245,12 @@ def _proxy_for(url: httpx2.URL) -> httpcore2.Proxy | None:
     try:
         parsed = httpx2.URL(found if "://" in found else f"http://{found}")
     except httpx2.InvalidURL:
-        raise _NoAnswer(f"the environment names a proxy for {shown(url)} whose URL is malformed") from None
+        raise _NoAnswer(
+            f"the environment names a proxy for {without_secrets(url)} whose URL is malformed"
+        ) from None
     if parsed.scheme not in ("http", "https"):
         raise _NoAnswer(
-            f"the environment names a {parsed.scheme} proxy for {shown(url)}: only http and https are known"
+            f"the environment names a {parsed.scheme} proxy for {without_secrets(url)}: only http and https are known"
         )
     return httpcore2.Proxy(
         httpcore2.URL(scheme=parsed.raw_scheme, host=parsed.raw_host, port=parsed.port, target=b"/"),
