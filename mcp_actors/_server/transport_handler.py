@@ -36,6 +36,7 @@ from mcp_actors._wire.messages import JsonRpcNotification, JsonRpcRequest
 from mcp_actors.abc import Arrival, Frame, FrameChannel, Outlet
 from mcp_actors.budget import Account, holder_of
 from mcp_actors.errors import MalformedMessage, RpcError
+from mcp_actors.principal import Principal
 from mcp_actors.supervision import BEATS, start_again
 
 __all__ = ["ServerConfig", "TransportHandler"]
@@ -112,7 +113,7 @@ class TransportHandler:
 
     # -- connections -----------------------------------------------------------------------------------------------
 
-    async def __call__(self, channel: FrameChannel, principal: str | None = None) -> None:
+    async def __call__(self, channel: FrameChannel, principal: Principal | None = None) -> None:
         if self.stopping.is_set():
             await channel.aclose()
             return
@@ -156,7 +157,7 @@ class TransportHandler:
         return bool(self._negotiation.legacy_served)
 
     def open_session(
-        self, outlet: Outlet, principal: str | None = None, peer: str | None = None
+        self, outlet: Outlet, principal: Principal | None = None, peer: str | None = None
     ) -> ConnectionlessSession:
         config = self._config
         account = Account(config.budgets.kept, holder_of(peer, principal))
@@ -178,13 +179,13 @@ class TransportHandler:
         return session
 
     async def exchange(
-        self, arrival: Arrival, outlet: Outlet, principal: str | None = None, peer: str | None = None
+        self, arrival: Arrival, outlet: Outlet, principal: Principal | None = None, peer: str | None = None
     ) -> None:
         assert isinstance(arrival, Classified)
         await self.stateless.run(arrival, outlet, principal, peer)
 
     def begin(
-        self, arrival: Arrival, outlet: Outlet, principal: str | None = None, peer: str | None = None
+        self, arrival: Arrival, outlet: Outlet, principal: Principal | None = None, peer: str | None = None
     ) -> Callable[[], None] | None:
         assert isinstance(arrival, Classified)
         return self.stateless.begin(arrival, outlet, principal, peer)
@@ -196,7 +197,7 @@ class TransportHandler:
 
     def _negotiate(
         self,
-        principal: str | None,
+        principal: Principal | None,
         on_operating: Callable[[], None] = lambda: None,
         account: Account | None = None,
         *,

@@ -13,6 +13,7 @@ import trio
 from mcp_actors.abc import Frame, FrameChannel, ServerHandler
 from mcp_actors.budget import Account, Budget, holder_of
 from mcp_actors.errors import LocalProtocolError, Overloaded
+from mcp_actors.principal import Principal
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.server.error_responses import (
     RETRY_LATER,
@@ -219,7 +220,7 @@ class HttpSseChannels:
         self._messages_path = messages_path
         self._longest = longest
         self.posted = posted
-        self._open: dict[str, tuple[HttpSseChannel, str | None]] = {}
+        self._open: dict[str, tuple[HttpSseChannel, Principal | None]] = {}
 
     def __repr__(self) -> str:
         return f"<HttpSseChannels: {len(self._open)} open>"
@@ -227,7 +228,7 @@ class HttpSseChannels:
     def __len__(self) -> int:
         return len(self._open)
 
-    async def run(self, exchange: HttpExchange, handler: ServerHandler, principal: str | None) -> None:
+    async def run(self, exchange: HttpExchange, handler: ServerHandler, principal: Principal | None) -> None:
         """Runs one connection to its end, in a task of the HTTP connection that carries its events."""
         id = secrets.token_urlsafe(_ID_BYTES)
         messages_url = f"{self._messages_path}?session_id={id}"
@@ -240,7 +241,7 @@ class HttpSseChannels:
             finally:
                 del self._open[id]
 
-    def post(self, exchange: HttpExchange, principal: str | None) -> Continuation | None:
+    def post(self, exchange: HttpExchange, principal: Principal | None) -> Continuation | None:
         """Gives the message of a POST to the connection that its URL names, and answers 202.
 
         A connection that is unknown or of another principal is 404. If there is no room yet, this returns a function
