@@ -168,7 +168,9 @@ class Authorizer:
         while not access.is_ready and not self._is_closed:
             flight = access.flight
             if flight is None:
-                flight = self._restored() if not access.is_restored else self._begin(RENEW, access.machine.renew())
+                flight = (
+                    self._restored() if not access.is_restored else self._begin(RENEW, access.machine.renew())
+                )
             elif access.is_restored and flight.reason != RENEW:
                 # The token may be good for a while, so that nobody need wait.
                 return
@@ -224,7 +226,12 @@ class Authorizer:
                 if self._is_closed or sent.method == "DELETE":
                     return False
                 failed = access.failed
-                if failed is not None and failed.failure is not None and failed.reason == reason and not sent.operation:
+                if (
+                    failed is not None
+                    and failed.failure is not None
+                    and failed.reason == reason
+                    and not sent.operation
+                ):
                     # What nobody asked for, such as the stream of a session, asks no person who has just refused.
                     raise failed.failure.renewed()
                 if answer.status == 403:
