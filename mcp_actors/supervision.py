@@ -314,6 +314,7 @@ HTTP_SESSION_END = TaskKind("end session", "HTTP channel", "connection", "whoeve
 AUTHORIZATION = TaskKind(
     "authorization", "HTTP or WebSocket channel", "nothing", "whoever waits for access: AuthorizationError"
 )
+LOGIN_LISTENER = TaskKind("login listener", "login", "call", "whoever logs in: LoginFailed")
 CHILD_WATCH = TaskKind("child process", "client connection", "connection", "whoever called: ConnectionLost")
 CHILD_OUTPUT = TaskKind("child output", "child process", "nothing", "nobody", restarted=True)
 
