@@ -220,6 +220,11 @@ class WorkloadIdentity:
 Grant = AuthorizationCode | ClientCredentials | EnterpriseManaged | WorkloadIdentity
 """How access is had."""
 
+_EXTENSIONS: Mapping[type, str] = {
+    ClientCredentials: "io.modelcontextprotocol/oauth-client-credentials",
+    EnterpriseManaged: "io.modelcontextprotocol/enterprise-managed-authorization",
+}
+
 
 @attrs.define(kw_only=True, eq=False)
 class OAuth:
@@ -283,12 +288,6 @@ class OAuth:
         """The extensions of MCP that the grant belongs to, as a client declares them in its capabilities."""
         name = _EXTENSIONS.get(type(self.grant))
         return {} if name is None else {name: {}}
-
-
-_EXTENSIONS: Mapping[type, str] = {
-    ClientCredentials: "io.modelcontextprotocol/oauth-client-credentials",
-    EnterpriseManaged: "io.modelcontextprotocol/enterprise-managed-authorization",
-}
 
 
 @attrs.frozen

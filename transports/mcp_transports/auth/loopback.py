@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
 import sys
-import webbrowser
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -14,7 +14,7 @@ import trio
 
 from mcp_actors.auth.effects import RedirectAnswer
 from mcp_actors.auth.urls import is_loopback, require_usable
-from mcp_actors.errors import LoginFailed
+from mcp_actors.errors import LoginFailed, UrlRefused
 from mcp_actors.logging import log
 from mcp_actors.supervision import LOGIN_LISTENER, reraised, start_and_wait
 from mcp_transports._sockets import ListenError
@@ -54,6 +54,8 @@ PAGE_HEADERS = (
     ("content-security-policy", "default-src 'none'; frame-ancestors 'none'"),
 )
 
+OPENER = "import sys, webbrowser; sys.exit(not webbrowser.open(sys.argv[1]))"
+
 OpenUrl = Callable[[str], object | Awaitable[object]]
 """Shows a URL to a person. It is called in Trio's thread: a function that may block is to be async."""
 
@@ -76,22 +78,31 @@ def show_url(url: str) -> None:
 async def open_system_browser(url: str) -> None:
     """Opens a URL in the system's browser, and writes it to the standard error output in case that fails.
 
-    It goes to the browser as one argument, never through a shell. The browser is waited for in a thread, which is
-    abandoned when this is cancelled.
+    It goes to the browser as one argument, never through a shell. A process of its own opens it, so that what browsers
+    write does not go to the program's output; cancelled, that process is ended, and the browser goes on.
     """
     show_url(url)
     try:
-        opened = await trio.to_thread.run_sync(webbrowser.open, url, abandon_on_cancel=True)
-    except (webbrowser.Error, OSError) as error:
-        log.warning("no browser could be opened", reason=type(error).__name__)
+        opened = await trio.run_process(
+            [sys.executable, "-c", OPENER, url],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )
+    except OSError as error:
+        log.warning("no browser could be opened", reason=error.strerror)
     else:
-        if not opened:
+        if opened.returncode:
             log.warning("no browser could be opened", reason="the system has none")
 
 
 def answer_of(text: str) -> RedirectAnswer:
     """Returns the parameters of a redirect URL, or of the query of one; too many of them are none."""
-    query = urlsplit(text).query if "?" in text or "://" in text else text
+    # A person may paste anything: nothing of it but the query need be well-formed.
+    beginning, mark, query = text.partition("#")[0].partition("?")
+    if not mark and "://" not in beginning:
+        query = beginning
     try:
         return parse_qsl(query, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)
     except ValueError:
@@ -167,8 +178,11 @@ class LoopbackBrowser:
 
 
 def _is_ours(uri: str) -> bool:
-    parts = urlsplit(uri)
-    return parts.scheme == "http" and is_loopback(uri) and not parts.query and not parts.fragment
+    try:
+        require_usable(uri, "a redirect URI")
+    except UrlRefused:
+        return False
+    return uri.startswith("http:") and is_loopback(uri) and "?" not in uri
 
 
 async def _bound(uri: SplitResult, port: int) -> tuple[list[HttpListener], str]:
