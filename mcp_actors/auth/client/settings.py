@@ -163,9 +163,21 @@ class BearerToken:
     Args:
         token: The token, or a function, sync or async, that returns it and is called for each connection and after
             each 401.
+
+    Raises:
+        ValueError: The token is empty, or has characters that no header may have.
     """
 
     token: str | Callable[[], str | Awaitable[str]] = attrs.field(repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        if not callable(self.token) and not self.may_be(self.token):
+            raise ValueError("a bearer token is a text of visible ASCII characters without spaces")
+
+    @staticmethod
+    def may_be(token: object) -> bool:
+        """Returns whether a value may be a token: many servers give others than RFC 6750 section 2.1 has."""
+        return isinstance(token, str) and token != "" and all("!" <= c <= "~" for c in token)
 
 
 ClientAuth = OAuth | BearerToken
