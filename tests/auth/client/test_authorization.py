@@ -1,4 +1,4 @@
-"""The client's side of authorization: refresh, step-up, migration, limits, and what is refused before anything is sent."""
+"""The machine of a client: refresh, step-up, migration, limits, and what is refused before anything is sent."""
 
 from __future__ import annotations
 
