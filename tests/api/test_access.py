@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from mcp_actors import Client, Context, Server
-from mcp_actors.abc import FrameChannel, ServerHandler
+from mcp_actors.abc import FrameChannel
 from mcp_actors.errors import InsufficientScope
 from mcp_actors.principal import STREAM_GRACE, Principal
 from mcp_transports.memory import MemoryTransport
@@ -28,7 +28,7 @@ class Authenticating(MemoryTransport):
         self.principal = principal
 
     async def serve(
-        self, handler: ServerHandler, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED
+        self, handler: Any, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED
     ) -> None:
         async def as_principal(channel: FrameChannel, principal: Principal | None = None) -> None:
             await handler(channel, self.principal)

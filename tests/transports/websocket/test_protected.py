@@ -19,8 +19,16 @@ from mcp_actors.principal import STREAM_GRACE, Principal
 from mcp_transports.http.server import HttpServerTransport
 from mcp_transports.websocket.client import WebSocketClientTransport
 from mcp_transports.websocket.server import WebSocketServerTransport
-from tests.transports.http.protected import ISSUER, Tokens, caller, resource_server
-from tests.transports.http.test_protected import INVALID, NO_TOKEN, WELL_KNOWN, lacking
+from tests.transports.http.protected import (
+    INVALID,
+    ISSUER,
+    NO_TOKEN,
+    WELL_KNOWN,
+    Tokens,
+    caller,
+    lacking,
+    resource_server,
+)
 from tests.transports.websocket.raw import connected, path_of
 
 LIMIT = 20.0
