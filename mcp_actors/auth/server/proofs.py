@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+from collections import OrderedDict
 from typing import Any
+
+from joserfc.jwk import Key
 
 from mcp_actors.auth.client.dpop import token_hash
 from mcp_actors.auth.jose import JoseRejected, import_public_key, is_signed_by, read_claims, read_jws
@@ -19,6 +22,8 @@ __all__ = ["NonceWanted", "ProofInvalid", "Proofs"]
 WINDOW = 300.0
 # Proofs that are remembered so that none is used twice: about 10 MB.
 MAX_PROOFS = 50_000
+# Keys of clients that are remembered, so that each is read once.
+MAX_KEYS = 1000
 # Characters of the name of a proof.
 MAX_JTI = 256
 MAX_PROOF = 16 * 1024
@@ -29,7 +34,7 @@ _UNRESERVED = re.compile("[A-Za-z0-9._~-]")
 
 
 class ProofInvalid(Exception):
-    """A proof is none, or none for this request. The caller is told so, and never why."""
+    """A proof is none, or none for this request. The caller is told so, and never why: the text is for our log."""
 
 
 class NonceWanted(Exception):
@@ -55,6 +60,7 @@ class Proofs:
         self._limit = limit
         self._used: dict[bytes, float] = {}
         self._nonces_until = 0.0
+        self._keys: OrderedDict[str, tuple[Any, Key]] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"<Proofs {len(self._used)} remembered>"
@@ -84,27 +90,38 @@ class Proofs:
             NonceWanted: It is, but for its nonce.
         """
         if field is None or len(field) > MAX_PROOF:
-            raise ProofInvalid
+            raise ProofInvalid("missing or too long")
         try:
             # Two headers were joined by a comma, which no proof has.
             jws = read_jws(field)
             claims = read_claims(jws)
             _check_request(claims, method, url, token, now)
-            key = import_public_key(jws.header.get("jwk"))
-            if jws.header.get("typ") != "dpop+jwt" or not _same(key.thumbprint(), thumbprint):
-                raise ProofInvalid
-            if not is_signed_by(jws, key, PROOF_ALGORITHMS_ACCEPTED):
-                raise ProofInvalid
+            key = self._key(jws.header.get("jwk"), thumbprint)
+            if jws.header.get("typ") != "dpop+jwt" or not is_signed_by(jws, key, PROOF_ALGORITHMS_ACCEPTED):
+                raise ProofInvalid("another typ, or a bad signature")
         except JoseRejected:
-            raise ProofInvalid from None
+            raise ProofInvalid("no signed JWT with a public key") from None
         if self.wants_nonces(now) and not self.nonces.is_good(claims.get("nonce"), now):
             raise NonceWanted
         self._use(f"{thumbprint}\0{claims['htu']}\0{claims['jti']}", claims["iat"] + WINDOW, now)
 
+    def _key(self, jwk: Any, thumbprint: str) -> Key:
+        """Returns the key of a proof, which must be the one that the token is bound to."""
+        found = self._keys.get(thumbprint)
+        if found is not None and found[0] == jwk:
+            return found[1]
+        key = import_public_key(jwk)
+        if not _same(key.thumbprint(), thumbprint):
+            raise ProofInvalid("another key than the token's")
+        self._keys[thumbprint] = jwk, key
+        if len(self._keys) > MAX_KEYS:
+            self._keys.popitem(last=False)
+        return key
+
     def _use(self, name: str, expires_at: float, now: float) -> None:
         digest = hashlib.sha256(name.encode("utf-8", "backslashreplace")).digest()[:_DIGEST_BYTES]
         if digest in self._used:
-            raise ProofInvalid
+            raise ProofInvalid("used before")
         if len(self._used) >= self._limit:
             self._used = {each: until for each, until in self._used.items() if until >= now}
             if len(self._used) > self._limit // 2:
@@ -117,20 +134,14 @@ class Proofs:
 
 def _check_request(claims: dict[str, Any], method: str, url: str, token: str, now: float) -> None:
     jti, iat, htu, ath = (claims.get(name) for name in ("jti", "iat", "htu", "ath"))
-    good = (
-        isinstance(jti, str)
-        and 0 < len(jti) <= MAX_JTI
-        and isinstance(iat, int | float)
-        and not isinstance(iat, bool)
-        and now - WINDOW <= iat <= now + WINDOW
-        and claims.get("htm") == method
-        and isinstance(htu, str)
-        and _is_same_target(htu, url)
-        and isinstance(ath, str)
-        and _same(ath, token_hash(token))
-    )
-    if not good:
-        raise ProofInvalid
+    if not isinstance(jti, str) or not 0 < len(jti) <= MAX_JTI:
+        raise ProofInvalid("malformed jti")
+    if isinstance(iat, bool) or not isinstance(iat, int | float) or not -WINDOW <= iat - now <= WINDOW:
+        raise ProofInvalid("another time")
+    if claims.get("htm") != method or not isinstance(htu, str) or not _is_same_target(htu, url):
+        raise ProofInvalid("another method or URL")
+    if not isinstance(ath, str) or not _same(ath, token_hash(token)):
+        raise ProofInvalid("another token")
 
 
 def _same(one: str, other: str) -> bool:
