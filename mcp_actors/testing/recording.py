@@ -8,6 +8,7 @@ The first line is ``{"recording": 1}``. Every other one has ``t`` (seconds since
 ``sent``         this end sent a frame; written when it is handed over
 ``received``     this end received a frame; written when the engine gets it
 ``no_answer``    (client) the binding knows that a request gets no answer; with ``reason``
+``waiting``      (client) a person begins to be asked before requests can go on, or, with ``over``, no longer
 ``ended``        the peer ended cleanly
 ``broken``       the world broke the connection
 ``closed``       the block or the handler of this end was left
@@ -36,8 +37,10 @@ from mcp_actors.abc import (
     NoAnswer,
     ServerHandler,
     ServerTransport,
+    Waiting,
 )
 from mcp_actors.errors import LocalProtocolError
+from mcp_actors.principal import Principal
 from mcp_actors.testing.passing import PassingChannel
 
 __all__ = ["RecordedEvent", "Recording", "RecordingChannel", "RecordingTransport"]
@@ -173,7 +176,7 @@ class _RecordingHandler:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._handler, name)
 
-    async def __call__(self, inner: FrameChannel, principal: str | None = None) -> None:
+    async def __call__(self, inner: FrameChannel, principal: Principal | None = None) -> None:
         async with self._transport.recorded(inner, "server") as channel:
             # A handler that asks for no principal need not take one.
             await (self._handler(channel) if principal is None else self._handler(channel, principal))
@@ -276,6 +279,8 @@ class RecordingChannel(PassingChannel):
         for frame in frames:
             if isinstance(frame, NoAnswer):
                 self._record.write(self._number, "no_answer", about=frame.about, reason=str(frame.reason))
+            elif isinstance(frame, Waiting):
+                self._record.write(self._number, "waiting", over=frame.over)
             else:
                 self._record.write(self._number, event, **_line(frame))
 

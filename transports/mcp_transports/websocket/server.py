@@ -5,9 +5,8 @@ from __future__ import annotations
 import base64
 import binascii
 import ssl
-from collections.abc import Awaitable, Iterable
+from collections.abc import Iterable
 from functools import partial
-from inspect import isawaitable
 
 import attrs
 import trio
@@ -17,6 +16,7 @@ from mcp_actors.budget import Account, Budget, BudgetStatistics, holder_of
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.framing import DEFAULT_HELD_BYTES, DEFAULT_MAX_MESSAGE_BYTES
 from mcp_actors.logging import log
+from mcp_actors.principal import Principal
 from mcp_actors.supervision import POLLER, SOCKET_CONNECTION, TICKER, Containment, reraised, start_again
 from mcp_transports._listen_errors import as_engine_errors
 from mcp_transports._poller import Poller
@@ -28,10 +28,18 @@ from mcp_transports.http.h1.response import Response
 from mcp_transports.http.h1.server_state import ConnectionCounts
 from mcp_transports.http.h1.shared_port import PortShare
 from mcp_transports.http.port_sharing import share_port
-from mcp_transports.http.server.endpoint import Authenticate
+from mcp_transports.http.server.authentication import (
+    Authenticate,
+    Identity,
+    IdentityLater,
+    Protection,
+    access_scope,
+    authentication_of,
+)
 from mcp_transports.http.server.error_responses import SERVER_STOPPING, Refusal, method_not_allowed
 from mcp_transports.http.server.http_exchange import HttpExchange
 from mcp_transports.http.server.origin_policy import OriginPolicy
+from mcp_transports.http.server.public_documents import answer_document
 from mcp_transports.sockets.stream import ConnectedSocket
 from mcp_transports.websocket.channel import WebSocketChannel
 from mcp_transports.websocket.keepalive import KeepAliveTimes
@@ -103,9 +111,11 @@ class WebSocketServerTransport:
             ``ssl_context``.
         allowed_hosts, allowed_origins: those of `OriginPolicy`: by default what leads to the bound address alone, and
             browsers only from there. Others are refused with 403.
-        authenticate: ``authenticate(request)`` returns, or is awaited for, who the peer is: a name, ``None``
-            without one, or a `Refusal`, say one with 401. It is called before the upgrade. What it raises is answered
-            with 500 and logged.
+        authenticate: ``authenticate(request)`` returns, or is awaited for, who the peer is: a name or a `Principal`,
+            ``None`` without one, or a `Refusal`, say one with 401. It is called before the upgrade. What it raises is
+            answered with 500 and logged.
+        auth: a `mcp_actors.auth.ResourceServer`, in place of ``authenticate``: the upgrade request must have an access
+            token for it. The connection ends when that expires, after the grace of `Principal.seconds_left`.
         ssl_context: for ``wss``.
         require_subprotocol: refuse clients that do not offer the subprotocol ``mcp``; off by default. It is confirmed
             to those that do; the others are served without one.
@@ -122,8 +132,10 @@ class WebSocketServerTransport:
             0.5 by default).
 
     Raises:
-        ValueError: for a URL that cannot be served, ``wss`` without an ``ssl_context`` or ``ws`` with one, and for
-            limits and times that are not greater than zero.
+        ImportError: ``auth`` needs the extra ``auth``, which is missing.
+        TypeError: ``auth`` is no `ResourceServer`.
+        ValueError: for ``auth`` with ``authenticate``, a URL that cannot be served, ``wss`` without an
+            ``ssl_context`` or ``ws`` with one, and for limits and times that are not greater than zero.
     """
 
     def __init__(
@@ -133,6 +145,7 @@ class WebSocketServerTransport:
         allowed_hosts: Iterable[str] | None = None,
         allowed_origins: Iterable[str] | None = None,
         authenticate: Authenticate | None = None,
+        auth: Protection | None = None,
         ssl_context: ssl.SSLContext | None = None,
         require_subprotocol: bool = False,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
@@ -157,7 +170,7 @@ class WebSocketServerTransport:
         self._origin_policy = OriginPolicy(
             address.host or "", allowed_hosts=allowed_hosts, allowed_origins=allowed_origins
         )
-        self._authenticate = authenticate
+        self._authentication = authentication_of(authenticate, auth)
         self._require_subprotocol = require_subprotocol
         self._limits = HttpLimits(
             connections=max_connections,
@@ -226,7 +239,12 @@ class WebSocketServerTransport:
 
     async def _listen(self, served: _Serving, task_status: trio.TaskStatus[str]) -> None:
         async with share_port(
-            self._address, self, ssl_context=self._ssl_context, limits=self._limits, upgrades=True
+            self._address,
+            self,
+            ssl_context=self._ssl_context,
+            limits=self._limits,
+            upgrades=True,
+            documents=() if self._authentication is None else self._authentication.documents,
         ) as shared:
             served.share = shared
             task_status.started(self._url(shared.port))
@@ -248,25 +266,29 @@ class WebSocketServerTransport:
     def __call__(self, request: Request, response: Response) -> None:
         """Refuses a request, or takes its connection over: this object is an application of the HTTP server."""
         exchange = HttpExchange(request, response)
+        if answer_document(exchange, self._authentication, self._origin_policy):
+            return
         refusal = self._refusal(request)
         if refusal is not None:
             self._refuse(exchange, refusal)
-        elif self._authenticate is None:
+        elif self._authentication is None:
             self._admit(exchange, None)
         else:
-            found = self._authenticate(request)
-            if isawaitable(found):
-                response.run(partial(self._admit_later, exchange, found))
+            identity = self._authentication.identify(request)
+            if isinstance(identity, partial):
+                response.run(partial(self._admit_later, exchange, identity))
             else:
-                self._admit(exchange, found)
+                self._admit(exchange, identity)
 
-    async def _admit_later(self, exchange: HttpExchange, finding: Awaitable[str | Refusal | None]) -> None:
-        self._admit(exchange, await finding)
+    async def _admit_later(self, exchange: HttpExchange, identity_of: IdentityLater) -> None:
+        self._admit(exchange, await identity_of())
 
-    def _admit(self, exchange: HttpExchange, found: str | Refusal | None) -> None:
-        if isinstance(found, Refusal):
-            self._refuse(exchange, found)
-        elif not exchange.response.upgrade(partial(self._serve_connection, exchange.request, found)):
+    def _admit(self, exchange: HttpExchange, identity: Identity) -> None:
+        if isinstance(identity, Refusal):
+            self._refuse(exchange, identity)
+            return
+        exchange.request.principal = identity
+        if not exchange.response.upgrade(partial(self._serve_connection, exchange.request, identity)):
             self._refuse(exchange, NOT_ALONE)
 
     def _refuse(self, exchange: HttpExchange, refusal: Refusal) -> None:
@@ -301,7 +323,7 @@ class WebSocketServerTransport:
     # -- an open connection ----------------------------------------------------------------------------------------
 
     async def _serve_connection(
-        self, request: Request, principal: str | None, stream: trio.abc.Stream
+        self, request: Request, principal: Principal | None, stream: trio.abc.Stream
     ) -> None:
         """Goes on with a connection that the HTTP server has handed over. Raises nothing of its own."""
         with Containment(SOCKET_CONNECTION, details={"peer": request.peer}):
@@ -332,9 +354,11 @@ class WebSocketServerTransport:
                             account.keep(0)
                     nursery.cancel_scope.cancel(reason="the connection has ended")
 
-    async def _run(self, handler: ServerHandler, principal: str | None, channel: WebSocketChannel) -> None:
+    async def _run(
+        self, handler: ServerHandler, principal: Principal | None, channel: WebSocketChannel
+    ) -> None:
         self._ticker.add(channel)
-        with trio.CancelScope() as scope:
+        with access_scope(principal) as scope:
             self._scopes.add(scope)
             try:
                 await handler(channel, principal)

@@ -9,7 +9,8 @@ from typing import Protocol
 import attrs
 import trio
 
-from mcp_actors.abc import Frame, NoAnswer
+from mcp_actors.abc import Frame, NoAnswer, Waiting
+from mcp_actors.auth.client.settings import ClientAuth
 from mcp_actors.errors import (
     ConnectionLost,
     LocalProtocolError,
@@ -46,6 +47,7 @@ class HttpClientOptions:
     max_posts: int
     message_timeout: float
     resume_attempts: int
+    auth: ClientAuth | None
 
 
 class RequestInFlight(Protocol):
@@ -55,6 +57,8 @@ class RequestInFlight(Protocol):
     """Whether the request belongs to no session."""
     started: bool
     """Whether the request has left the queue for a connection."""
+    is_refused: bool
+    """Whether the server did not take it, and access is being had."""
     body_sent: trio.Event
     """Set when the server has the whole request, or will never get it."""
 
@@ -76,6 +80,9 @@ class HttpClientSession:
         """The id that the server gave, ``None`` without a session or after it has expired."""
         self.has_expired = False
         """Whether the server said that it no longer knows the session."""
+        # It may change while the client finds out which revisions the server speaks, and never afterwards.
+        self.last_was_stateless = False
+        """Whether the last request that was sent belongs to no session."""
         self._version: str | None = None
 
     @property
@@ -173,9 +180,8 @@ class SessionState:
         self.sse_endpoint: HttpRequester | None = None
         self.broken: McpError | None = None
         self.requests: dict[int | str, RequestInFlight] = {}
-        # It may change while the client finds out which revisions the server speaks, and never afterwards.
-        self.last_was_stateless = False
         self._request_ended = trio.lowlevel.ParkingLot()
+        self._held = 0
 
     @property
     def peer(self) -> str:
@@ -231,6 +237,18 @@ class SessionState:
         error = ConnectionLost(f"the connection to {self.peer} failed on this side: {crash!r}")
         error.__cause__ = crash
         self.end(error)
+
+    def hold(self) -> None:
+        """A person is asked: the engine's clocks stand still until as many calls of `release`."""
+        self._held += 1
+        if self._held == 1:
+            self.receive_queue.put_at_once(Waiting(b""))
+
+    def release(self) -> None:
+        """The person is asked no more."""
+        self._held -= 1
+        if not self._held:
+            self.receive_queue.put_at_once(Waiting(b"", over=True))
 
     def fail_request(self, id: int | str, error: McpError) -> None:
         """Reports to the engine that a request gets no answer."""
