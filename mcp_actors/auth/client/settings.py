@@ -312,6 +312,11 @@ class BearerToken:
         elif not callable(self.token):
             raise TypeError(f"a token must be a text or a function, not {type(self.token).__name__}")
 
+    @property
+    def extensions(self) -> Mapping[str, Mapping[str, Any]]:
+        """No extensions of MCP: a client declares nothing for this."""
+        return {}
+
 
 ClientAuth = OAuth | BearerToken
 """What a client may be given as ``auth``."""
