@@ -7,7 +7,7 @@ import math
 import os
 import shlex
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import attrs
@@ -17,11 +17,12 @@ import trio
 from mcp_actors import Client
 from mcp_actors.abc import ClientTransport
 from mcp_actors.cli.failures import EXIT_INTERRUPTED, CommandFailure, WrongUsage
+from mcp_actors.cli.headers import bearer_from_environment, given_headers, takes_headers
 from mcp_actors.cli.output import safe
 from mcp_actors.cli.progress import CallView
 from mcp_actors.client import OutboundCallStatistics
 from mcp_actors.discovery import client_transport
-from mcp_actors.errors import McpError
+from mcp_actors.errors import ConnectFailed, McpError
 
 __all__ = ["ConnectionOptions", "Interrupted", "client_options", "run_with_client"]
 
@@ -52,17 +53,41 @@ class ConnectionOptions:
     era: str
     timeout: float
     cap: float
+    headers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
 
 
 def client_options(function: _F) -> Callable[..., Any]:
-    """Adds ``URL``, ``--era``, ``--timeout`` and ``--cap`` to a command, which gets them as ``connection``."""
+    """Adds ``URL``, ``--era``, ``--timeout``, ``--cap``, ``--header`` and ``--bearer-env`` to a command.
+
+    The command gets them as ``connection``.
+    """
 
     @functools.wraps(function)
-    def with_connection(url: str, era: str, timeout: float, cap: float, **words: Any) -> Any:
-        return function(connection=ConnectionOptions(url, era, timeout, cap), **words)
+    def with_connection(
+        url: str,
+        era: str,
+        timeout: float,
+        cap: float,
+        header: tuple[str, ...],
+        bearer_env: str | None,
+        **words: Any,
+    ) -> Any:
+        headers = _headers(url, header, bearer_env)
+        return function(connection=ConnectionOptions(url, era, timeout, cap, headers), **words)
 
     command: Callable[..., Any] = with_connection
     for option in (
+        click.option(
+            "--bearer-env",
+            metavar="VAR",
+            help="The environment variable that holds a token for the server.",
+        ),
+        click.option(
+            "--header",
+            metavar="NAME:VALUE",
+            multiple=True,
+            help="A header of every request (http, https, ws, wss); may be repeated.",
+        ),
         click.option(
             "--cap",
             type=float,
@@ -97,6 +122,18 @@ def _checked_url(_ctx: click.Context, _parameter: click.Parameter, url: str) -> 
         meant = f"'stdio:python {url}'" if url.endswith(".py") else "'stdio:COMMAND ARG...'"
         raise click.UsageError(f"{url!r} is no URL: write {meant} as one word, or scheme://...")
     return url
+
+
+def _headers(url: str, words: Sequence[str], bearer_env: str | None) -> dict[str, str]:
+    """Returns the headers that a person gave for the requests to ``url``."""
+    headers = given_headers(words)
+    if bearer_env is not None:
+        if "authorization" in map(str.lower, headers):
+            raise click.UsageError("--bearer-env and --header Authorization exclude each other")
+        headers["Authorization"] = f"Bearer {bearer_from_environment(bearer_env)}"
+    if headers and not takes_headers(url):
+        raise click.UsageError("--header and --bearer-env are for http, https, ws and wss URLs")
+    return headers
 
 
 def run_with_client(
@@ -166,13 +203,16 @@ async def _run_with_client(
     if interrupt.happened:
         raise Interrupted(interrupt.connected)
     assert failure is not None
+    if type(failure) is ConnectFailed and isinstance(failure.__cause__, ValueError):
+        # Some bindings look at their options when they are used, such as at headers that they set themselves.
+        raise WrongUsage(str(failure.__cause__)) from failure
     raise failure
 
 
 def _client(connection: ConnectionOptions, view: CallView, options: dict[str, Any]) -> Client:
     try:
         return Client(
-            _target(connection.url, view),
+            _target(connection, view),
             era=connection.era,
             timeout=connection.timeout,
             cap=connection.cap,
@@ -183,13 +223,15 @@ def _client(connection: ConnectionOptions, view: CallView, options: dict[str, An
         raise WrongUsage(str(error)) from error
 
 
-def _target(url: str, view: CallView) -> str | ClientTransport:
+def _target(connection: ConnectionOptions, view: CallView) -> str | ClientTransport:
     """A child's stderr goes to the view; what else a URL stands for needs nothing of it."""
-    scheme, _, rest = url.partition(":")
-    view.server = safe(url)
+    scheme, _, rest = connection.url.partition(":")
+    view.server = safe(connection.url)
     if scheme.lower() != "stdio":
-        return url
-    transport = client_transport(url, stderr=view.server_line)
+        if connection.headers:
+            return client_transport(connection.url, headers=connection.headers)
+        return connection.url
+    transport = client_transport(connection.url, stderr=view.server_line)
     program, *words = shlex.split(rest)
     # Of an interpreter, the script says more than its own name does.
     script = [os.path.basename(words[0])] if words and not words[0].startswith("-") else []
