@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 import os
 import shlex
@@ -16,7 +17,7 @@ import trio
 
 from mcp_actors import Client
 from mcp_actors.abc import ClientTransport
-from mcp_actors.cli.failures import EXIT_INTERRUPTED, CommandFailure, WrongUsage
+from mcp_actors.cli.failures import EXIT_INTERRUPTED, CommandFailure, LoginNeeded, WrongUsage, asks_for_login
 from mcp_actors.cli.headers import bearer_from_environment, given_headers, takes_headers
 from mcp_actors.cli.output import safe
 from mcp_actors.cli.progress import CallView
@@ -158,6 +159,21 @@ def run_with_client(
     return trio.run(_run_with_client, connection, work, view, options)
 
 
+def _what_to_do(failure: Exception, connection: ConnectionOptions) -> CommandFailure | None:
+    """Returns a failure in words for the command line; ``None`` if its own are as good."""
+    if type(failure) is ConnectFailed and isinstance(failure.__cause__, ValueError):
+        # Some bindings look at their options when they are used, such as at headers that they set themselves.
+        return WrongUsage(str(failure.__cause__))
+    if not asks_for_login(failure):
+        return None
+    url = shlex.quote(connection.url)
+    if connection.headers:
+        return CommandFailure(
+            "the server asks for authorization: it does not accept the headers that were given"
+        )
+    return LoginNeeded(f"the server asks for authorization; run: mcp-actors login {url}")
+
+
 @attrs.define(eq=False)
 class _Interrupt:
     """Cancels on a signal: everything while connecting, the work once connected, everything the second time."""
@@ -186,7 +202,8 @@ async def _run_with_client(
             interrupt = _Interrupt(nursery.cancel_scope)
             nursery.start_soon(interrupt.watch, signals)
             try:
-                unconnected = _client(connection, view, options)
+                target = await _target(connection, view)
+                unconnected = _client(target, connection, options)
                 nursery.start_soon(_say_what_is_waited_for, unconnected, view, connection)
                 async with unconnected as client:
                     interrupt.connected = True
@@ -203,16 +220,16 @@ async def _run_with_client(
     if interrupt.happened:
         raise Interrupted(interrupt.connected)
     assert failure is not None
-    if type(failure) is ConnectFailed and isinstance(failure.__cause__, ValueError):
-        # Some bindings look at their options when they are used, such as at headers that they set themselves.
-        raise WrongUsage(str(failure.__cause__)) from failure
+    advice = _what_to_do(failure, connection)
+    if advice is not None:
+        raise advice from failure
     raise failure
 
 
-def _client(connection: ConnectionOptions, view: CallView, options: dict[str, Any]) -> Client:
+def _client(target: str | ClientTransport, connection: ConnectionOptions, options: dict[str, Any]) -> Client:
     try:
         return Client(
-            _target(connection, view),
+            target,
             era=connection.era,
             timeout=connection.timeout,
             cap=connection.cap,
@@ -223,19 +240,29 @@ def _client(connection: ConnectionOptions, view: CallView, options: dict[str, An
         raise WrongUsage(str(error)) from error
 
 
-def _target(connection: ConnectionOptions, view: CallView) -> str | ClientTransport:
-    """A child's stderr goes to the view; what else a URL stands for needs nothing of it."""
-    scheme, _, rest = connection.url.partition(":")
-    view.server = safe(connection.url)
-    if scheme.lower() != "stdio":
-        if connection.headers:
-            return client_transport(connection.url, headers=connection.headers)
-        return connection.url
-    transport = client_transport(connection.url, stderr=view.server_line)
-    program, *words = shlex.split(rest)
-    # Of an interpreter, the script says more than its own name does.
-    script = [os.path.basename(words[0])] if words and not words[0].startswith("-") else []
-    view.server = safe(" ".join([os.path.basename(program), *script]))
+async def _target(connection: ConnectionOptions, view: CallView) -> str | ClientTransport:
+    """A child's stderr goes to the view, and requests to a URL have the headers or the login of a person."""
+    url, headers = connection.url, connection.headers
+    scheme, _, rest = url.partition(":")
+    view.server = safe(url)
+    options: dict[str, Any] = {"headers": headers} if headers else {}
+    if scheme.lower() == "stdio":
+        options = {"stderr": view.server_line}
+    elif takes_headers(url) and "authorization" not in map(str.lower, headers):
+        # Only such a URL needs this module, and what it imports.
+        auth = await importlib.import_module("mcp_actors.cli.stored_login").stored_auth(url)
+        options |= {} if auth is None else {"auth": auth}
+    if not options:
+        return url
+    try:
+        transport = client_transport(url, **options)
+    except (ValueError, TypeError, McpError) as error:
+        raise WrongUsage(str(error)) from error
+    if scheme.lower() == "stdio":
+        program, *words = shlex.split(rest)
+        # Of an interpreter, the script says more than its own name does.
+        script = [os.path.basename(words[0])] if words and not words[0].startswith("-") else []
+        view.server = safe(" ".join([os.path.basename(program), *script]))
     return transport
 
 
