@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import math
 import os
 import shlex
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
+from urllib.parse import parse_qs, urlsplit
 
 import attrs
-import click
 import trio
 
 from mcp_actors import Client
 from mcp_actors.abc import ClientTransport
+from mcp_actors.cli.connection_options import ConnectionOptions
 from mcp_actors.cli.failures import EXIT_INTERRUPTED, CommandFailure, LoginNeeded, WrongUsage, asks_for_login
-from mcp_actors.cli.headers import bearer_from_environment, given_headers, takes_headers
+from mcp_actors.cli.headers import takes_headers
 from mcp_actors.cli.output import safe
 from mcp_actors.cli.progress import CallView
 from mcp_actors.client import OutboundCallStatistics
 from mcp_actors.discovery import client_transport
-from mcp_actors.errors import ConnectFailed, McpError
+from mcp_actors.errors import ConnectFailed, LoginRequired, McpError
 
-__all__ = ["ConnectionOptions", "Interrupted", "client_options", "run_with_client"]
+__all__ = ["Interrupted", "run_with_client"]
 
 _T = TypeVar("_T")
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 # Seconds after which a person is told what is being waited for.
 PATIENCE = 2.0
@@ -44,97 +43,6 @@ class Interrupted(CommandFailure):
 
     def __init__(self, connected: bool) -> None:
         super().__init__("cancelled; the server was told" if connected else "interrupted while connecting")
-
-
-@attrs.frozen
-class ConnectionOptions:
-    """The server that a command talks to and how long it waits: the words that `client_options` adds to it."""
-
-    url: str
-    era: str
-    timeout: float
-    cap: float
-    headers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
-
-
-def client_options(function: _F) -> Callable[..., Any]:
-    """Adds ``URL``, ``--era``, ``--timeout``, ``--cap``, ``--header`` and ``--bearer-env`` to a command.
-
-    The command gets them as ``connection``.
-    """
-
-    @functools.wraps(function)
-    def with_connection(
-        url: str,
-        era: str,
-        timeout: float,
-        cap: float,
-        header: tuple[str, ...],
-        bearer_env: str | None,
-        **words: Any,
-    ) -> Any:
-        headers = _headers(url, header, bearer_env)
-        return function(connection=ConnectionOptions(url, era, timeout, cap, headers), **words)
-
-    command: Callable[..., Any] = with_connection
-    for option in (
-        click.option(
-            "--bearer-env",
-            metavar="VAR",
-            help="The environment variable that holds a token for the server.",
-        ),
-        click.option(
-            "--header",
-            metavar="NAME:VALUE",
-            multiple=True,
-            help="A header of every request (http, https, ws, wss); may be repeated.",
-        ),
-        click.option(
-            "--cap",
-            type=float,
-            default=300.0,
-            show_default=True,
-            help="Seconds for a call in all, progress or not.",
-        ),
-        click.option(
-            "--timeout",
-            type=float,
-            default=30.0,
-            show_default=True,
-            help="Seconds without answer or progress.",
-        ),
-        click.option(
-            "--era",
-            default="auto",
-            show_default=True,
-            metavar="ERA",
-            help="auto, legacy, modern, or a revision to insist on.",
-        ),
-        click.argument("url", callback=_checked_url),
-    ):
-        command = option(command)
-    return command
-
-
-def _checked_url(_ctx: click.Context, _parameter: click.Parameter, url: str) -> str:
-    if url == "stdio:":
-        raise click.UsageError("stdio: needs the command that starts the server: 'stdio:python server.py'")
-    if ":" not in url:
-        meant = f"'stdio:python {url}'" if url.endswith(".py") else "'stdio:COMMAND ARG...'"
-        raise click.UsageError(f"{url!r} is no URL: write {meant} as one word, or scheme://...")
-    return url
-
-
-def _headers(url: str, words: Sequence[str], bearer_env: str | None) -> dict[str, str]:
-    """Returns the headers that a person gave for the requests to ``url``."""
-    headers = given_headers(words)
-    if bearer_env is not None:
-        if "authorization" in map(str.lower, headers):
-            raise click.UsageError("--bearer-env and --header Authorization exclude each other")
-        headers["Authorization"] = f"Bearer {bearer_from_environment(bearer_env)}"
-    if headers and not takes_headers(url):
-        raise click.UsageError("--header and --bearer-env are for http, https, ws and wss URLs")
-    return headers
 
 
 def run_with_client(
@@ -166,12 +74,16 @@ def _what_to_do(failure: Exception, connection: ConnectionOptions) -> CommandFai
         return WrongUsage(str(failure.__cause__))
     if not asks_for_login(failure):
         return None
-    url = shlex.quote(connection.url)
     if connection.headers:
         return CommandFailure(
             "the server asks for authorization: it does not accept the headers that were given"
         )
-    return LoginNeeded(f"the server asks for authorization; run: mcp-actors login {url}")
+    words = ["mcp-actors", "login", connection.url]
+    if isinstance(failure, LoginRequired) and failure.url is not None:
+        # If the server asks for more scopes now, a login for the same as before would not be enough.
+        for scope in parse_qs(urlsplit(failure.url).query).get("scope", ()):
+            words += ["--scope", scope]
+    return LoginNeeded(f"the server asks for authorization; run: {shlex.join(words)}")
 
 
 @attrs.define(eq=False)

@@ -101,7 +101,8 @@ def reported(show_traceback: bool) -> Iterator[None]:
     except Exception as error:
         if show_traceback:
             traceback.print_exc()
-        raise CommandFailure(sentence(error)) from error
+        kind = LoginNeeded if isinstance(error, LoginRequired) else CommandFailure
+        raise kind(sentence(error)) from error
 
 
 def sentence(error: Exception) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import attrs
 import click
 import trio
 
@@ -64,7 +65,9 @@ def command(
     """
     secret = _secret(client_id, client_secret_env)
     if client_id is not None and client_metadata_url is not None:
-        raise click.UsageError("--client-id and --client-metadata-url exclude each other: a client has one id")
+        raise click.UsageError(
+            "--client-id and --client-metadata-url exclude each other: a client has one id"
+        )
     scopes = list(dict.fromkeys(word for each in scope for word in each.split()))
 
     async def work() -> list[str]:
@@ -73,11 +76,11 @@ def command(
         if client_id is not None or client_metadata_url is not None:
             words = LoginWords(client_id, secret, client_metadata_url, words.scopes)
         if scopes:
-            words = LoginWords(words.client_id, words.client_secret, words.client_metadata_url, scopes)
+            words = attrs.evolve(words, scopes=scopes)
         oauth = words.oauth(store, told_browser(no_browser))
         status = await log_in(oauth, url)
         with trio.move_on_after(SAVE_TIMEOUT, shield=True):
-            await save_words(store, url, words)
+            await save_words(store, url, attrs.evolve(words, issuer=status.issuer))
         return login_lines(status, url)
 
     with reported(show_traceback):

@@ -62,7 +62,10 @@ def expiry_in_words(expires_at: float | None, now: float) -> str:
     size, unit = next((each for each in _UNITS if abs(remaining) >= each[0]), _UNITS[-1])
     count = int(abs(remaining) / size)
     length = f"{count} {unit}{'' if count == 1 else 's'}"
-    at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(expires_at))
+    try:
+        at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(expires_at))
+    except (OverflowError, ValueError, OSError):
+        return "not known; the authorization server said a time that no calendar has"
     return f"in {length} ({at})" if remaining > 0 else f"{length} ago ({at})"
 
 

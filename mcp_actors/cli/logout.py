@@ -17,9 +17,9 @@ __all__ = ["command"]
 @login_url
 @traceback_option
 def command(url: str, show_traceback: bool) -> None:
-    """Forget the login at a server: its tokens, which are revoked where the authorization server lets us, and its client.
+    """Forget the login at a server: its tokens, and the words that its client was registered with.
 
-    The tokens are forgotten here even if the authorization server cannot be reached.
+    The tokens are revoked where the authorization server lets us. They are forgotten here even if it cannot be reached.
     """
 
     async def work() -> bool:

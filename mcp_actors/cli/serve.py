@@ -140,7 +140,7 @@ def _protection(resource: str, issuer: Sequence[str], scope: Sequence[str]) -> o
     settings = importlib.import_module("mcp_actors.auth").ResourceServer
     try:
         return settings(resource=resource, issuer=list(issuer), scopes=scopes)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, ImportError) as error:
         raise WrongUsage(str(error)) from error
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
 import attrs
 
 from mcp_actors.auth import AuthorizationCode, OAuth, TokenStore
-from mcp_actors.auth.client.browser import Browser
+from mcp_actors.auth.client.browser import Browser, Redirect
+from mcp_actors.auth.effects import RedirectAnswer
+from mcp_actors.auth.urls import canonical_resource
+from mcp_actors.errors import LoginRequired
 
 __all__ = ["LoginWords", "forget_words", "load_words", "save_words", "stored_auth", "token_store"]
-
-# Schemes of the bindings that authorization exists for.
-_SCHEMES = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 
 @attrs.frozen
@@ -26,6 +27,8 @@ class LoginWords:
     client_secret: str | None = attrs.field(default=None, repr=False)
     client_metadata_url: str | None = None
     scopes: Sequence[str] = ()
+    issuer: str | None = None
+    """The authorization server that the login succeeded at: the client is never shown to another one."""
 
     def oauth(self, store: TokenStore, browser: Browser) -> OAuth:
         """Returns the settings of a client that logs in with these words."""
@@ -33,6 +36,7 @@ class LoginWords:
             browser=browser,
             client_id=self.client_id,
             client_secret=self.client_secret,
+            issuer=None if self.client_id is None else self.issuer,
             client_metadata_url=self.client_metadata_url,
         )
         return OAuth(grant, store=store, scopes=tuple(self.scopes))
@@ -83,7 +87,27 @@ async def stored_auth(url: str) -> OAuth | None:
     words = await load_words(store, url)
     if words is None:
         return None
-    return words.oauth(store, importlib.import_module("mcp_transports.auth.browsers").NoBrowser())
+    return words.oauth(store, _NoLogin())
+
+
+class _NoLogin:
+    """A `Browser` that opens nothing: no command but ``login`` does. Its errors have the URL of the login if known."""
+
+    @asynccontextmanager
+    async def open_redirect(self, registered: Sequence[str] = ()) -> AsyncIterator[Redirect]:
+        if not registered:
+            raise LoginRequired("a person must log in")
+        yield _NoRedirect(registered[0])
+
+
+@attrs.frozen
+class _NoRedirect:
+    """A `Redirect` to which no login comes back."""
+
+    uri: str
+
+    async def log_in(self, url: str, accepts: Callable[[RedirectAnswer], bool]) -> RedirectAnswer:
+        raise LoginRequired("a person must log in", url)
 
 
 async def _replace(store: TokenStore, url: str, value: Mapping[str, Any] | None) -> None:
@@ -100,16 +124,10 @@ async def _replace(store: TokenStore, url: str, value: Mapping[str, Any] | None)
 def _key(url: str) -> str | None:
     """Returns the key of a URL, the same for all spellings; ``None`` where nobody can log in."""
     try:
-        parts = urlsplit(url)
-        port = parts.port or _SCHEMES.get(parts.scheme)
+        # A user in the URL is a credential of its own.
+        return None if urlsplit(url).username is not None else f"mcp-actors login {canonical_resource(url)}"
     except ValueError:
         return None
-    # A user in the URL is a credential of its own.
-    if port is None or not parts.hostname or parts.username is not None:
-        return None
-    path = "" if parts.path == "/" else parts.path
-    query = f"?{parts.query}" if parts.query else ""
-    return f"mcp-actors login {parts.scheme}://{parts.hostname}:{port}{path}{query}"
 
 
 def _words(value: Mapping[str, Any]) -> LoginWords:
@@ -123,4 +141,5 @@ def _words(value: Mapping[str, Any]) -> LoginWords:
         text("client_secret"),
         text("client_metadata_url"),
         tuple(each for each in scopes if isinstance(each, str)) if isinstance(scopes, list) else (),
+        text("issuer"),
     )

@@ -71,8 +71,8 @@ def redirected(url: str) -> str:
 def test_a_login_serves_every_command(mcp: Mcp, terminal: Terminals, issued: Issued) -> None:
     session = logged_in(terminal, issued)
     assert f"logged in to {issued.resource}" in session.text
-    assert "opening the login of http://127.0.0.1:" in session.text
-    assert "waiting until you have logged in; Ctrl-C stops" in session.text
+    waiting = "waiting until you have logged in, Ctrl-C stops"
+    assert f"a browser opens for the login at {issued.origin}; {waiting}\n" in session.text
     listed = mcp("list", issued.resource, "--era", "legacy")
     assert (listed.returncode, listed.stderr) == (0, "")
     assert "  hello()" in listed.stdout.splitlines()
@@ -131,7 +131,9 @@ def test_whoami_tells_everything_but_the_tokens(mcp: Mcp, terminal: Terminals, i
         "  renewal:   by itself, without a login",
     ):
         assert line in result.stdout.splitlines()
-    assert re.search(r"^  expires:   in 59 minutes \(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\)$", result.stdout, re.M)
+    assert re.search(
+        r"^  expires:   in 59 minutes \(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\)$", result.stdout, re.M
+    )
     assert not any(secret in result.stdout for secret in issued.secrets)
 
 
@@ -149,9 +151,7 @@ def test_logout_forgets_and_revokes(mcp: Mcp, terminal: Terminals, issued: Issue
     assert (again.returncode, again.stdout) == (0, f"there was no login at {issued.resource}\n")
 
 
-def test_logout_forgets_without_the_authorization_server(
-    mcp: Mcp, terminal: Terminals, home: Path
-) -> None:
+def test_logout_forgets_without_the_authorization_server(mcp: Mcp, terminal: Terminals, home: Path) -> None:
     with protected_server() as gone:
         logged_in(terminal, gone)
     result = mcp("logout", gone.resource)
@@ -175,7 +175,14 @@ def test_the_words_of_a_client_are_remembered(
 ) -> None:
     issued.client_secret = "the-secret-of-the-client"
     issued.expires_in = 1
-    words = ["--client-id", "registered-client", "--client-secret-env", "HELD", "--scope", "mcp:read mcp:write"]
+    words = [
+        "--client-id",
+        "registered-client",
+        "--client-secret-env",
+        "HELD",
+        "--scope",
+        "mcp:read mcp:write",
+    ]
     session = terminal("login", issued.resource, *words, "--scope", "mcp:admin", HELD=issued.client_secret)
     assert session.wait() == 0, session.text
     (asked,) = issued.authorizations
@@ -239,13 +246,23 @@ def test_headers_of_a_person_go_before_a_login(mcp: Mcp, terminal: Terminals, is
         (["whoami", "localhost:8000"], "there are logins at http, https, ws and wss URLs only"),
         (["logout", "http://[::1"], "there are logins at http, https, ws and wss URLs only"),
         (["login", "https://me:hidden@example.org/mcp"], "needs no login"),
-        (["login", "https://example.org", "--client-secret-env", "hidden"], "is for the client of --client-id"),
+        (
+            ["login", "https://example.org", "--client-secret-env", "hidden"],
+            "is for the client of --client-id",
+        ),
         (
             ["login", "https://example.org", "--client-id", "c", "--client-secret-env", "hidden"],
             "that --client-secret-env names is not set",
         ),
         (
-            ["login", "https://example.org", "--client-id", "c", "--client-metadata-url", "https://c.example"],
+            [
+                "login",
+                "https://example.org",
+                "--client-id",
+                "c",
+                "--client-metadata-url",
+                "https://c.example",
+            ],
             "exclude each other",
         ),
     ],
