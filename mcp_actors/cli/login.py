@@ -84,7 +84,7 @@ def command(
         return login_lines(status, url)
 
     with reported(show_traceback):
-        lines = run_interruptible(work, "interrupted; nothing was stored")
+        lines = run_interruptible(work, "interrupted; no login was stored")
     click.echo(f"logged in to {safe(url)}")
     for line in lines:
         click.echo(line)

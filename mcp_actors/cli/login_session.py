@@ -86,6 +86,21 @@ async def login_status(oauth: OAuth, url: str) -> LoginStatus | None:
     return _status(authorization)
 
 
+def _status(authorization: Authorization) -> LoginStatus | None:
+    tokens = authorization.tokens
+    if tokens is None:
+        return None
+    return LoginStatus(
+        issuer=tokens.server.issuer,
+        resource=tokens.resource,
+        client_id=tokens.client.client_id,
+        scopes=tokens.granted,
+        expires_at=tokens.expires_at,
+        refreshable=tokens.refresh_token is not None,
+        token=tokens.access_token,
+    )
+
+
 async def _run(oauth: OAuth, url: str, steps: Steps[None]) -> None:
     """Runs a machine of authorization in this task."""
     driver = importlib.import_module("mcp_transports.auth.effects_performed")

@@ -87,17 +87,21 @@ async def stored_auth(url: str) -> OAuth | None:
     words = await load_words(store, url)
     if words is None:
         return None
-    return words.oauth(store, _NoLogin())
+    return words.oauth(store, _NoLogin(words.client_id is not None))
 
 
+@attrs.frozen
 class _NoLogin:
     """A `Browser` that opens nothing: no command but ``login`` does. Its errors have the URL of the login if known."""
 
+    _is_registered: bool
+
     @asynccontextmanager
     async def open_redirect(self, registered: Sequence[str] = ()) -> AsyncIterator[Redirect]:
-        if not registered:
+        if not registered and not self._is_registered:
+            # With a redirect URI the client would be registered, for a login that does not take place.
             raise LoginRequired("a person must log in")
-        yield _NoRedirect(registered[0])
+        yield _NoRedirect(next(iter(registered), "http://127.0.0.1/callback"))
 
 
 @attrs.frozen

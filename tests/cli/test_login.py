@@ -218,7 +218,7 @@ def test_ctrl_c_leaves_nothing_half_done(mcp: Mcp, terminal: Terminals, issued: 
     session.until(lambda: "waiting until you have logged in" in session.text)
     session.type(CTRL_C)
     assert session.wait() == 130
-    assert "interrupted; nothing was stored" in session.text
+    assert "interrupted; no login was stored" in session.text
     assert "Traceback" not in session.text
     assert mcp("whoami", issued.resource).returncode == 3
 

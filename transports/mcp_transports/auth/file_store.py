@@ -1,0 +1,1 @@
+from mcp_actors.auth import MemoryTokenStore as FileTokenStore
