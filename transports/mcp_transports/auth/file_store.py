@@ -1,1 +1,0 @@
-from mcp_actors.auth import MemoryTokenStore as FileTokenStore
