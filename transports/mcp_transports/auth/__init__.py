@@ -2,4 +2,7 @@
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from mcp_transports.auth.browsers import NoBrowser, PastedAnswer, ProgramRedirect, default_browser
+from mcp_transports.auth.loopback import LoopbackBrowser
+
+__all__ = ["LoopbackBrowser", "NoBrowser", "PastedAnswer", "ProgramRedirect", "default_browser"]
