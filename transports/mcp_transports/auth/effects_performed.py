@@ -36,7 +36,7 @@ T = TypeVar("T")
 ASK_TIMEOUT = 60.0
 # Seconds for the lock of a record. Another process holds it for a refresh, which is a few requests.
 LOCK_TIMEOUT = 60.0
-# Seconds, when a machine has ended, to give back the locks.
+# Seconds, when a machine has ended, to give back the locks and to close the place that a login comes back to.
 END_TIMEOUT = 5.0
 
 
@@ -94,12 +94,8 @@ class Performer:
             return result
         finally:
             steps.close()
-            try:
-                with trio.move_on_after(END_TIMEOUT, shield=True):
-                    await held.give_back_locks()
-            finally:
-                # The tasks of such a place end in the scope in which they began: none may be opened round their end.
-                await held.close_redirect()
+            with trio.move_on_after(END_TIMEOUT, shield=True):
+                await held.aclose()
 
     async def _perform(self, effect: Effect, held: _Held, person_asked: Callable[[bool], None]) -> Any:
         match effect:
@@ -170,8 +166,9 @@ class _Held:
         self.redirect = None
         await self.redirect_stack.aclose()
 
-    async def give_back_locks(self) -> None:
+    async def aclose(self) -> None:
         async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.close_redirect)
             for lock in self.locks.values():
                 stack.push_async_callback(lock.aclose)
 
