@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
 
-__all__ = ["Principal"]
+__all__ = ["STREAM_GRACE", "Principal"]
+
+# Seconds. A longer one would let withdrawn access go on, and a shorter one would not cover clocks that differ.
+STREAM_GRACE = 60.0
 
 
 def _key(principal: Principal) -> str:
@@ -45,6 +49,17 @@ class Principal:
     expires_at: float | None = attrs.field(default=None, eq=False, repr=False)
     key: str = attrs.field(init=False, eq=False, repr=False, default=attrs.Factory(_key, takes_self=True))
     """A text that is the same for equal principals only."""
+
+    def seconds_left(self, now: float) -> float:
+        """Returns the seconds for which a stream of this caller may stay open.
+
+        They end `STREAM_GRACE` seconds after its access, so that a client that renews its token in time has a minute to
+        come back with that. Infinite if it is not known when the access ends.
+
+        Args:
+            now: Seconds since the epoch.
+        """
+        return math.inf if self.expires_at is None else max(self.expires_at - now, 0.0) + STREAM_GRACE
 
     def __str__(self) -> str:
         return self.subject
