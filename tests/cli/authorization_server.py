@@ -31,9 +31,14 @@ class Issued:
     """Set: the only client is ``registered-client``, which has this secret, and none can be registered."""
     denies: bool = False
     refuses_refresh: bool = False
+    needed_scope: str = ""
+    """The scope that a token needs for a call."""
+    name: str = "issuer"
+    """The path of the authorization server: another one is another issuer."""
     clients: dict[str, dict[str, Any]] = attrs.field(factory=dict)
     codes: dict[str, dict[str, str]] = attrs.field(factory=dict)
-    access_tokens: set[str] = attrs.field(factory=set)
+    access_tokens: dict[str, str] = attrs.field(factory=dict)
+    """Each with its scopes."""
     refresh_tokens: set[str] = attrs.field(factory=set)
     revoked: list[str] = attrs.field(factory=list)
     authorizations: list[dict[str, str]] = attrs.field(factory=list)
@@ -41,7 +46,7 @@ class Issued:
 
     @property
     def issuer(self) -> str:
-        return f"{self.origin}/issuer"
+        return f"{self.origin}/{self.name}"
 
     @property
     def resource(self) -> str:
@@ -127,7 +132,7 @@ class Issued:
         ]
         access = ".".join([*encoded, secrets.token_hex(8)])
         refresh = f"refresh-{secrets.token_hex(8)}"
-        self.access_tokens.add(access)
+        self.access_tokens[access] = scope
         self.refresh_tokens.add(refresh)
         return {
             "access_token": access,
@@ -143,7 +148,7 @@ class _Exchange(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
-        match parts.path:
+        match parts.path.replace(f"/{self.issued.name}", "/issuer"):
             case "/.well-known/oauth-authorization-server/issuer":
                 self.answer(200, self.issued.metadata())
             case "/.well-known/oauth-protected-resource/mcp":
@@ -155,7 +160,7 @@ class _Exchange(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"] or 0))
-        match self.path:
+        match self.path.replace(f"/{self.issued.name}", "/issuer"):
             case "/issuer/register" if self.issued.client_secret is None:
                 self.answer(201, self.issued.register(json.loads(body)))
             case "/issuer/token":
@@ -174,6 +179,10 @@ class _Exchange(BaseHTTPRequestHandler):
         if scheme.lower() != "bearer" or token not in self.issued.access_tokens:
             document = f"{self.issued.origin}/.well-known/oauth-protected-resource/mcp"
             self.answer(401, {}, **{"WWW-Authenticate": f'Bearer resource_metadata="{document}"'})
+            return
+        if self.issued.needed_scope not in ("", *self.issued.access_tokens[token].split()):
+            lacking = f'Bearer error="insufficient_scope", scope="{self.issued.needed_scope}"'
+            self.answer(403, {}, **{"WWW-Authenticate": lacking})
             return
         results: dict[str, dict[str, Any]] = {
             "initialize": {

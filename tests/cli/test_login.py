@@ -115,6 +115,25 @@ def test_a_login_that_ended_asks_for_another_one(mcp: Mcp, terminal: Terminals, 
     assert len(issued.authorizations) == 1
 
 
+def test_a_lack_of_scopes_says_which_login_has_them(mcp: Mcp, terminal: Terminals, issued: Issued) -> None:
+    logged_in(terminal, issued)
+    issued.needed_scope = "mcp:write"
+    result = mcp("call", issued.resource, "hello", "--era", "legacy")
+    assert result.returncode == 3
+    (line,) = result.stderr.splitlines()
+    _, _, command = line.partition("; run: ")
+    program, login, url, *words = shlex.split(command)
+    assert (program, login, url, words) == (
+        "mcp-actors",
+        "login",
+        issued.resource,
+        ["--scope", "mcp:read mcp:write"],
+    )
+    logged_in(terminal, issued, *words)
+    result = mcp("call", issued.resource, "hello", "--era", "legacy")
+    assert (result.returncode, result.stdout) == (0, "hello\n"), result.stderr
+
+
 def test_whoami_tells_everything_but_the_tokens(mcp: Mcp, terminal: Terminals, issued: Issued) -> None:
     nobody = mcp("whoami", issued.resource)
     assert nobody.returncode == 3
@@ -194,6 +213,35 @@ def test_the_words_of_a_client_are_remembered(
     again = logged_in(terminal, issued)
     assert issued.authorizations[-1]["client_id"] == "registered-client"
     assert not any(secret in session.text + again.text for secret in issued.secrets)
+
+
+def test_a_registered_client_is_never_shown_to_another_authorization_server(
+    mcp: Mcp, terminal: Terminals, issued: Issued
+) -> None:
+    issued.client_secret = "the-secret-of-the-client"
+    words = ["--client-id", "registered-client", "--client-secret-env", "HELD"]
+    session = terminal("login", issued.resource, *words, HELD=issued.client_secret)
+    assert session.wait() == 0, session.text
+    first = issued.issuer
+    issued.name = "another"
+    issued.access_tokens.clear()
+    result = mcp("call", issued.resource, "hello", "--era", "legacy")
+    assert result.returncode == 1
+    assert first in result.stderr
+    assert issued.issuer in result.stderr
+    assert issued.grants == ["authorization_code"]
+
+
+def test_a_store_that_others_can_read_is_not_used(
+    mcp: Mcp, terminal: Terminals, issued: Issued, home: Path
+) -> None:
+    logged_in(terminal, issued)
+    (file,) = home.rglob("tokens.json")
+    file.chmod(0o644)
+    result = mcp("call", issued.resource, "hello", "--era", "legacy")
+    assert result.returncode == 1
+    assert f"chmod 600 {file}" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_what_is_stored_is_for_its_owner_only(terminal: Terminals, issued: Issued, home: Path) -> None:
