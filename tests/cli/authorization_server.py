@@ -55,12 +55,8 @@ class Issued:
     @property
     def secrets(self) -> set[str]:
         """Everything that must be shown nowhere."""
-        return (
-            self.access_tokens
-            | self.refresh_tokens
-            | set(self.codes)
-            | set(filter(None, [self.client_secret]))
-        )
+        held = filter(None, [self.client_secret])
+        return {*self.access_tokens, *self.refresh_tokens, *self.codes, *held}
 
     def metadata(self) -> dict[str, Any]:
         method = "none" if self.client_secret is None else "client_secret_basic"
