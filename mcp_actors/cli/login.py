@@ -8,7 +8,7 @@ import attrs
 import click
 import trio
 
-from mcp_actors.cli.failures import reported, traceback_option
+from mcp_actors.cli.failures import WrongUsage, reported, traceback_option
 from mcp_actors.cli.interruptible import run_interruptible
 from mcp_actors.cli.login_session import log_in, login_url, told_browser
 from mcp_actors.cli.login_text import login_lines
@@ -77,7 +77,10 @@ def command(
             words = LoginWords(client_id, secret, client_metadata_url, words.scopes)
         if scopes:
             words = attrs.evolve(words, scopes=scopes)
-        oauth = words.oauth(store, told_browser(no_browser))
+        try:
+            oauth = words.oauth(store, told_browser(no_browser))
+        except (ValueError, TypeError) as error:
+            raise WrongUsage(str(error)) from error
         status = await log_in(oauth, url)
         with trio.move_on_after(SAVE_TIMEOUT, shield=True):
             await save_words(store, url, attrs.evolve(words, issuer=status.issuer))

@@ -298,6 +298,11 @@ def test_headers_of_a_person_go_before_a_login(mcp: Mcp, terminal: Terminals, is
             ["login", "https://example.org", "--client-secret-env", "hidden"],
             "is for the client of --client-id",
         ),
+        (["login", "https://example.org", "--scope", 'a"b'], "which no scope is"),
+        (
+            ["login", "https://example.org", "--client-metadata-url", "http://c.example/c"],
+            "client_metadata_url",
+        ),
         (
             ["login", "https://example.org", "--client-id", "c", "--client-secret-env", "hidden"],
             "that --client-secret-env names is not set",
