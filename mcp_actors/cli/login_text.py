@@ -23,7 +23,7 @@ _UNITS = ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "second"))
 
 @attrs.frozen
 class LoginStatus:
-    """What is known of a login. ``expires_at`` is in seconds since the epoch; ``None`` if it is not known."""
+    """The facts of a login. ``expires_at`` is in seconds since the epoch; ``None`` if it is not known."""
 
     issuer: str
     resource: str

@@ -1,4 +1,4 @@
-"""What ``mcp-actors login`` has stored: the tokens, and the words that the client was registered with."""
+"""The logins that ``mcp-actors login`` has stored: tokens, and the words that the client was registered with."""
 
 from __future__ import annotations
 
