@@ -81,9 +81,9 @@ const describe = (resource) => ({
     jwt: { sign: { alg: 'ES256' } }
 });
 
-async function grantEverything(ctx) {
-    const { client, session, params } = ctx.oidc;
-    const known = session.grantIdFor(client.clientId);
+async function findGrant(ctx) {
+    const { client, params, result, session } = ctx.oidc;
+    const known = result?.consent?.grantId ?? session.grantIdFor(client.clientId);
     if (settings.consent) return known && provider.Grant.find(known);
     const grant = new provider.Grant({ clientId: client.clientId, accountId: session.accountId });
     grant.addOIDCScope(`openid offline_access ${SCOPES.join(' ')}`);
@@ -111,7 +111,7 @@ const provider = new Provider(issuer, {
     rotateRefreshToken: true,
     issueRefreshToken: (ctx, client) => client.grantTypeAllowed('refresh_token'),
     findAccount: (ctx, sub) => ({ accountId: sub, claims: () => ({ sub }) }),
-    loadExistingGrant: grantEverything,
+    loadExistingGrant: findGrant,
     interactions: { url: (ctx, interaction) => `/interaction/${interaction.uid}` },
     fetch: async (url, options) => (String(url) === METADATA_URL ? Response.json(clientMetadata) : fetch(url, options)),
     features: {
