@@ -1,0 +1,209 @@
+"""The metadata of protected resources (RFC 9728) and authorization servers (RFC 8414, OpenID Connect Discovery).
+
+A document is believed if it speaks for the very resource or issuer that it was asked about, and not used otherwise:
+nothing is sent to any URL in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import msgspec
+
+from mcp_actors.auth.effects import Fetched
+from mcp_actors.auth.urls import covers, require_usable
+from mcp_actors.errors import AuthorizationUnavailable, DiscoveryFailed, MetadataMismatch
+
+__all__ = [
+    "AuthorizationServer",
+    "ProtectedResource",
+    "authorization_server_from",
+    "guessed_authorization_server",
+    "json_object",
+    "read_authorization_server",
+    "read_protected_resource",
+    "shown",
+]
+
+# Entries of a list in metadata that are read, such as scopes.
+MAX_ENTRIES = 1000
+_OK = 200
+_BAD_GATEWAY = 502
+_CUT = 200
+
+
+@attrs.frozen
+class ProtectedResource:
+    """The metadata of an MCP server: its resource, verbatim, and the issuers that it trusts, verbatim."""
+
+    resource: str
+    authorization_servers: tuple[str, ...]
+    scopes_supported: tuple[str, ...] = ()
+    dpop_required: bool = False
+    dpop_algorithms: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class AuthorizationServer:
+    """The metadata of an authorization server. A list that the document does not have is ``None``."""
+
+    issuer: str
+    token_endpoint: str
+    authorization_endpoint: str | None = None
+    registration_endpoint: str | None = None
+    revocation_endpoint: str | None = None
+    scopes_supported: tuple[str, ...] | None = None
+    grant_types_supported: tuple[str, ...] | None = None
+    code_challenge_methods_supported: tuple[str, ...] | None = None
+    token_endpoint_auth_methods_supported: tuple[str, ...] | None = None
+    dpop_signing_alg_values_supported: tuple[str, ...] | None = None
+    authorization_response_iss_parameter_supported: bool = False
+    client_id_metadata_document_supported: bool = False
+
+    def as_document(self) -> dict[str, Any]:
+        """Returns the document that `authorization_server_from` makes the same value of."""
+        values = attrs.asdict(self, filter=lambda _, value: value is not None)
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+_URLS = ("token_endpoint", "authorization_endpoint", "registration_endpoint", "revocation_endpoint")
+_LISTS = (
+    "scopes_supported",
+    "grant_types_supported",
+    "code_challenge_methods_supported",
+    "token_endpoint_auth_methods_supported",
+    "dpop_signing_alg_values_supported",
+)
+_FLAGS = ("authorization_response_iss_parameter_supported", "client_id_metadata_document_supported")
+
+
+def json_object(body: bytes) -> dict[str, Any] | None:
+    """Returns the JSON object that a body is, ``None`` if it is anything else. Never raises."""
+    try:
+        found = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def read_protected_resource(
+    fetched: Fetched, server_url: str, *, resource: str | None = None
+) -> ProtectedResource | None:
+    """Returns the metadata of the server at ``server_url``, ``None`` if the response is no such document.
+
+    Args:
+        fetched: The response.
+        server_url: The URL that the user configured.
+        resource: The resource that the user configured, in place of one that the URL proves.
+
+    Raises:
+        MetadataMismatch: The document speaks for another resource.
+        DiscoveryFailed: It names no authorization server.
+    """
+    document = json_object(fetched.body) if fetched.status == _OK else None
+    if document is None or not ("resource" in document or "authorization_servers" in document):
+        return None
+    named = document.get("resource")
+    if not isinstance(named, str) or not (
+        covers(named, server_url) if resource is None else named == resource
+    ):
+        raise MetadataMismatch(
+            f"the metadata of {server_url} speaks for the resource {shown(named)}, so it is not used. If that "
+            "is right, pass resource= with exactly this text"
+        )
+    issuers = _strings(document, "authorization_servers")
+    if not issuers:
+        raise DiscoveryFailed(f"the metadata of {server_url} names no authorization server")
+    return ProtectedResource(
+        named,
+        issuers,
+        _strings(document, "scopes_supported") or (),
+        document.get("dpop_bound_access_tokens_required") is True,
+        _strings(document, "dpop_signing_alg_values_supported") or (),
+    )
+
+
+def read_authorization_server(
+    fetched: Fetched, issuer: str, *, expected: str | None = None
+) -> AuthorizationServer | None:
+    """Returns the metadata of an authorization server, ``None`` if the response is no such document.
+
+    Args:
+        fetched: The response.
+        issuer: The issuer as the resource's metadata names it.
+        expected: The issuer that the document must name; by default ``issuer``, character by character.
+
+    Raises:
+        MetadataMismatch: The document speaks for another issuer (RFC 8414 section 3.3).
+        DiscoveryFailed: It has no token endpoint.
+        UrlRefused: A URL in it must not be used.
+        AuthorizationUnavailable: The authorization server is out of order.
+    """
+    if fetched.status >= 500 and fetched.status != _BAD_GATEWAY:
+        raise AuthorizationUnavailable(
+            f"the authorization server {shown(issuer)} answers {fetched.status}: try again later"
+        )
+    document = json_object(fetched.body) if fetched.status == _OK else None
+    if document is None or not ("issuer" in document or "token_endpoint" in document):
+        return None
+    wanted = issuer if expected is None else expected
+    if document.get("issuer") != wanted:
+        raise MetadataMismatch(
+            f"the metadata of the authorization server {shown(issuer)} speaks for "
+            f"{shown(document.get('issuer'))}, so it is not used. If the two are known to be the same, "
+            "pass trusted_issuers="
+        )
+    return authorization_server_from(document)
+
+
+def authorization_server_from(document: Mapping[str, Any]) -> AuthorizationServer:
+    """Returns the value of a document whose issuer was compared. What has the wrong type counts as missing.
+
+    Raises:
+        DiscoveryFailed: It has no issuer or no token endpoint.
+        UrlRefused: A URL in it must not be used.
+    """
+    values: dict[str, Any] = {name: document.get(name) is True for name in _FLAGS}
+    for name in _LISTS:
+        values[name] = _strings(document, name)
+    for name in _URLS:
+        url = document.get(name)
+        values[name] = require_usable(url, name) if isinstance(url, str) else None
+    issuer = document.get("issuer")
+    if not isinstance(issuer, str) or values["token_endpoint"] is None:
+        raise DiscoveryFailed(
+            f"the metadata of the authorization server {shown(issuer)} has no token_endpoint"
+        )
+    return AuthorizationServer(issuer=issuer, **values)
+
+
+def guessed_authorization_server(base: str) -> AuthorizationServer:
+    """Returns the endpoints of a server without any metadata (MCP 2025-03-26, Fallbacks for Servers without Metadata).
+
+    Raises:
+        UrlRefused: Nothing may be sent to ``base``.
+    """
+    require_usable(base, "authorization server")
+    return AuthorizationServer(
+        issuer=base,
+        token_endpoint=f"{base}/token",
+        authorization_endpoint=f"{base}/authorize",
+        registration_endpoint=f"{base}/register",
+        code_challenge_methods_supported=("S256",),
+    )
+
+
+def shown(text: object) -> str:
+    """Returns a text of a peer for an error: cut, and without characters that do something to a terminal."""
+    if not isinstance(text, str):
+        return "(none)" if text is None else f"({type(text).__name__})"
+    return repr("".join(each if each.isprintable() else "?" for each in text[:_CUT]))
+
+
+def _strings(document: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
+    found = document.get(name)
+    if not isinstance(found, list | tuple):
+        return None
+    return tuple(each for each in found[:MAX_ENTRIES] if isinstance(each, str))
