@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -15,6 +15,10 @@ def _key(principal: Principal) -> str:
         return principal.subject
     # A line feed is in none of the parts: an issuer is a URL, and the others come from a validated token.
     return "\n".join((principal.issuer or "", principal.client or "", principal.subject))
+
+
+def _frozen(scopes: Iterable[str]) -> frozenset[str]:
+    return frozenset(scopes)
 
 
 @attrs.frozen
@@ -36,7 +40,7 @@ class Principal:
     subject: str
     issuer: str | None = None
     client: str | None = None
-    scopes: frozenset[str] = attrs.field(default=frozenset(), converter=frozenset, eq=False)
+    scopes: frozenset[str] = attrs.field(default=frozenset(), converter=_frozen, eq=False)
     claims: Mapping[str, Any] = attrs.field(factory=dict, eq=False, repr=False)
     expires_at: float | None = attrs.field(default=None, eq=False, repr=False)
     key: str = attrs.field(init=False, eq=False, repr=False, default=attrs.Factory(_key, takes_self=True))

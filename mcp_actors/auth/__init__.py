@@ -15,21 +15,46 @@ from mcp_actors.auth.client.settings import (
     OAuth,
     WorkloadIdentity,
 )
+from mcp_actors.auth.server.answers import Denial
+from mcp_actors.auth.server.guard import AccessGuard, ProtectedRequest
+from mcp_actors.auth.server.introspection import IntrospectionVerifier
+from mcp_actors.auth.server.jwt_verifier import JwtVerifier
+from mcp_actors.auth.server.settings import ResourceServer
+from mcp_actors.auth.server.verifier import (
+    Expected,
+    Fetching,
+    StaticVerifier,
+    TokenInvalid,
+    Verifier,
+    VerifierUnavailable,
+)
 from mcp_actors.auth.store import MemoryTokenStore, StoredRecord, TokenStore
 from mcp_actors.auth.url_policy import UrlPolicy
 from mcp_actors.principal import Principal
 
 __all__ = [
+    "AccessGuard",
     "AuthorizationCode",
     "BearerToken",
     "ClientAuth",
     "ClientCredentials",
+    "Denial",
     "EnterpriseManaged",
+    "Expected",
+    "Fetching",
+    "IntrospectionVerifier",
+    "JwtVerifier",
     "MemoryTokenStore",
     "OAuth",
     "Principal",
+    "ProtectedRequest",
+    "ResourceServer",
+    "StaticVerifier",
     "StoredRecord",
+    "TokenInvalid",
     "TokenStore",
     "UrlPolicy",
+    "Verifier",
+    "VerifierUnavailable",
     "WorkloadIdentity",
 ]

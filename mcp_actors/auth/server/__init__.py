@@ -1,1 +1,1 @@
-"""The resource server's side of authorization: access tokens, proofs and the answers to bad ones."""
+"""The server's side of authorization: who may be served, and the answer to everybody else."""

@@ -1,0 +1,249 @@
+"""The checks that a listener makes of every request before anything of it is processed."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import attrs
+import msgspec
+
+from mcp_actors.auth.extra import signatures
+from mcp_actors.auth.server.answers import Answers, Denial
+from mcp_actors.auth.server.bearer import Credentials, MalformedCredentials, read_credentials
+from mcp_actors.auth.server.claims import key_thumbprint
+from mcp_actors.auth.server.documents import MIRROR_PATH, metadata_document, metadata_paths
+from mcp_actors.auth.server.issuer_metadata import IssuerMetadata
+from mcp_actors.auth.server.scopes import closure_of, closures
+from mcp_actors.auth.server.settings import ResourceServer
+from mcp_actors.auth.server.verifier import Fetching, TokenInvalid, VerifierUnavailable
+from mcp_actors.principal import Principal
+
+__all__ = ["AccessGuard", "ProtectedRequest"]
+
+# Tokens that are remembered as verified, and as refused.
+MAX_TOKENS = 10_000
+# Scopes that a challenge repeats beside those of the operation.
+MAX_REPEATED = 50
+
+_ORIGIN = re.compile(r"[^:]+://[^/?]+")
+
+
+class ProtectedRequest(Protocol):
+    """The parts of an HTTP request that the checks read."""
+
+    @property
+    def method(self) -> str:
+        """The method."""
+
+    @property
+    def path(self) -> str:
+        """The path of the target, percent-encoding untouched."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Names in lower case; repeated headers are joined by ``", "``."""
+
+
+@attrs.frozen
+class _Verified:
+    """A token that was verified: the answer, and the key whose proof it needs before that."""
+
+    outcome: Principal | Denial
+    thumbprint: str | None
+    until: float
+
+
+class AccessGuard:
+    """The checks of one listener (MCP 2026-07-28, Authorization, Token Handling).
+
+    Tokens are remembered by their SHA-256 and never themselves.
+
+    Args:
+        settings: The settings of the protected server.
+        now: Returns seconds since the epoch.
+
+    Raises:
+        ImportError: The extra ``auth`` is missing, and proofs need it.
+    """
+
+    def __init__(self, settings: ResourceServer, now: Callable[[], float] = time.time) -> None:
+        self._settings = settings
+        self._expected = settings.expected
+        self._now = now
+        self._answers = Answers(settings)
+        self._implied = closures(settings.implies)
+        self._required = frozenset(settings.scopes)
+        self._verified: OrderedDict[bytes, _Verified] = OrderedDict()
+        self._refused: OrderedDict[bytes, float] = OrderedDict()
+        self._mirrored = IssuerMetadata(settings.issuer[0])
+        self._proofs: Any = None
+        if settings.dpop != "no":
+            proofs = signatures("mcp_actors.auth.server.proofs")
+            self._proofs = proofs.Proofs(always_nonces=settings.dpop_nonces)
+        self.documents: Mapping[str, bytes] = dict.fromkeys(
+            metadata_paths(settings.resource), metadata_document(settings)
+        )
+        """The metadata of the resource by its paths: ``GET``, for everybody, ``application/json``."""
+
+    def __repr__(self) -> str:
+        return f"<AccessGuard {self._settings.resource} {len(self._verified)} tokens remembered>"
+
+    @property
+    def mirror_path(self) -> str | None:
+        """The path at which `mirror` is served, for everybody; ``None`` if it is not."""
+        return MIRROR_PATH if self._settings.mirror_metadata else None
+
+    async def mirror(self, fetch: Fetching) -> bytes | Denial:
+        """Returns the metadata of the issuer as JSON (MCP 2025-03-26, Server Metadata Discovery)."""
+        try:
+            return msgspec.json.encode(await self._mirrored.document(fetch, self._now()))
+        except VerifierUnavailable as unavailable:
+            return self._answers.unavailable(unavailable.retry_after)
+
+    def known(self, request: ProtectedRequest) -> Principal | Denial | None:
+        """Returns the answer if nobody has to be asked, ``None`` if `check` must be awaited.
+
+        It is made for one call of it, or of `check` if this returned ``None``, for each request: a proof counts once.
+        """
+        field = request.headers.get("authorization")
+        if field is None:
+            return self._answers.no_credentials
+        now = self._now()
+        found = self._verified.get(_digest(field))
+        if found is None or found.until <= now:
+            return self._refused_already(field, now)
+        return found.outcome if found.thumbprint is None else self._proven(request, field, found, now)
+
+    async def check(self, request: ProtectedRequest, fetch: Fetching) -> Principal | Denial:
+        """Returns who sent a request, or the answer to it if it is not served.
+
+        Args:
+            request: The request.
+            fetch: Makes HTTP requests; equal ``GET`` requests at one time are one. Cancelled, nothing is remembered.
+        """
+        found = self.known(request)
+        if found is not None:
+            return found
+        field, now = request.headers["authorization"], self._now()
+        credentials = read_credentials(field)
+        assert credentials is not None
+        verifier = self._settings.verifier
+        try:
+            principal = await verifier.verify(credentials.token, self._expected, fetch, now)
+            verified = self._judged(credentials, principal, now)
+        except TokenInvalid as invalid:
+            if invalid.remembered_for > 0:
+                _remember(self._refused, _digest(field), now + invalid.remembered_for)
+            return self._invalid(credentials)
+        except VerifierUnavailable as unavailable:
+            return self._answers.unavailable(unavailable.retry_after)
+        if verified.until > now:
+            _remember(self._verified, _digest(field), verified)
+        if verified.thumbprint is None:
+            return verified.outcome
+        return self._proven(request, field, verified, self._now())
+
+    def lacking(self, principal: Principal, needed: frozenset[str], *, repeats_granted: bool) -> Denial:
+        """Returns the answer to a caller without all scopes of an operation (SEP-2350).
+
+        Args:
+            principal: The caller.
+            needed: All scopes of the operation.
+            repeats_granted: Whether the answer names the caller's own scopes too: clients before MCP 2026-07-28 ask for
+                nothing that it does not name.
+        """
+        scopes = sorted(needed)
+        if repeats_granted:
+            scopes += sorted(principal.scopes - needed - {"offline_access"})[:MAX_REPEATED]
+        return self._answers.insufficient_scope(scopes, bound="cnf" in principal.claims)
+
+    def response_headers(self, principal: Principal) -> list[tuple[str, str]]:
+        """Returns what the answer to a request of ``principal`` carries: the nonce for its next proof."""
+        if self._proofs is None or "cnf" not in principal.claims:
+            return []
+        now = self._now()
+        return [("DPoP-Nonce", self._proofs.nonces.current(now))] if self._proofs.wants_nonces(now) else []
+
+    def _refused_already(self, field: str, now: float) -> Denial | None:
+        """The answers for which no token has to be verified."""
+        try:
+            credentials = read_credentials(field)
+        except MalformedCredentials:
+            return self._answers.malformed
+        dpop = self._settings.dpop
+        if credentials is None or (credentials.scheme == "DPoP" and dpop == "no"):
+            return self._answers.no_credentials
+        if credentials.scheme == "Bearer" and dpop == "required":
+            return self._answers.invalid_bound_token
+        if self._refused.get(_digest(field), now) > now:
+            return self._invalid(credentials)
+        return None
+
+    def _judged(self, credentials: Credentials, principal: Principal, now: float) -> _Verified:
+        """Returns what is remembered of a token. Raises `TokenInvalid` if it must not be served in this way."""
+        ends = principal.expires_at
+        thumbprint = key_thumbprint(principal)
+        if (ends is not None and ends + self._settings.leeway <= now) or (
+            thumbprint is None and credentials.scheme == "DPoP"
+        ):
+            raise TokenInvalid
+        until = now + self._settings.verifier.remembered_for
+        until = until if ends is None else min(until, ends)
+        if credentials.scheme == "Bearer" and thumbprint is not None:
+            # RFC 9449 section 7.2: without its proof a bound token could be anybody's.
+            bound = self._answers.invalid_bound_token
+            return _Verified(self._answers.invalid_token if self._proofs is None else bound, None, until)
+        principal = attrs.evolve(principal, scopes=closure_of(principal.scopes, self._implied))
+        if self._required <= principal.scopes:
+            return _Verified(principal, thumbprint, until)
+        denial = self._answers.insufficient_scope(self._settings.scopes, bound=thumbprint is not None)
+        return _Verified(denial, thumbprint, until)
+
+    def _proven(
+        self, request: ProtectedRequest, field: str, found: _Verified, now: float
+    ) -> Principal | Denial:
+        """Returns the answer for a token that is bound to a key, if the request proves that it has the key."""
+        credentials = read_credentials(field)
+        assert credentials is not None
+        proofs = signatures("mcp_actors.auth.server.proofs")
+        try:
+            self._proofs.check(
+                request.headers.get("dpop"),
+                method=request.method,
+                url=self._public_url(request.path),
+                token=credentials.token,
+                thumbprint=found.thumbprint,
+                now=now,
+            )
+        except proofs.ProofInvalid:
+            return self._answers.invalid_proof
+        except proofs.NonceWanted:
+            return self._answers.use_nonce(self._proofs.nonces.current(now))
+        return found.outcome
+
+    def _public_url(self, path: str) -> str:
+        """Returns the URL of a request as its sender has it: by the settings, and never by ``Host``."""
+        origin = _ORIGIN.match(self._settings.resource)
+        assert origin is not None
+        return origin[0] + path
+
+    def _invalid(self, credentials: Credentials) -> Denial:
+        bound = credentials.scheme == "DPoP"
+        return self._answers.invalid_bound_token if bound else self._answers.invalid_token
+
+
+def _digest(field: str) -> bytes:
+    return hashlib.sha256(field.encode("utf-8", "backslashreplace")).digest()
+
+
+def _remember(table: OrderedDict[bytes, Any], digest: bytes, value: Any) -> None:
+    """Keeps a value, and forgets the oldest one beyond the limit."""
+    table.pop(digest, None)
+    if len(table) >= MAX_TOKENS:
+        table.popitem(last=False)
+    table[digest] = value

@@ -1,0 +1,159 @@
+"""The verification of proofs of possession (RFC 9449 section 4.3). Needs the extra ``auth``."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from typing import Any
+
+from mcp_actors.auth.client.dpop import token_hash
+from mcp_actors.auth.jose import JoseRejected, import_public_key, is_signed_by, read_claims, read_jws
+from mcp_actors.auth.server.documents import PROOF_ALGORITHMS_ACCEPTED
+from mcp_actors.auth.server.nonces import Nonces
+from mcp_actors.auth.urls import origin
+
+__all__ = ["NonceWanted", "ProofInvalid", "Proofs"]
+
+# Seconds between the clocks of the two sides, and the time for which a proof can be used.
+WINDOW = 300.0
+# Proofs that are remembered so that none is used twice: about 10 MB.
+MAX_PROOFS = 50_000
+# Characters of the name of a proof.
+MAX_JTI = 256
+MAX_PROOF = 16 * 1024
+
+_DIGEST_BYTES = 16
+_ESCAPE = re.compile("%([0-9A-Fa-f]{2})")
+_UNRESERVED = re.compile("[A-Za-z0-9._~-]")
+
+
+class ProofInvalid(Exception):
+    """A proof is none, or none for this request. The caller is told so, and never why."""
+
+
+class NonceWanted(Exception):
+    """A proof is good but for its nonce: the caller shall make another one with ours."""
+
+
+class Proofs:
+    """Verifies proofs, each of which is good for one request.
+
+    The names of proofs are remembered for as long as the proofs could be used again. When there are more of them than
+    the limit, all are forgotten, and from then on a proof needs a nonce that was given out afterwards: no forgotten
+    proof can be used again, memory is bounded, and a client has to send one request twice. So it stays until the last
+    proof without a nonce has become too old.
+
+    Args:
+        always_nonces: Whether each proof must have a nonce.
+        limit: The number of proofs that are remembered.
+    """
+
+    def __init__(self, *, always_nonces: bool, limit: int = MAX_PROOFS) -> None:
+        self.nonces = Nonces()
+        self._always_nonces = always_nonces
+        self._limit = limit
+        self._used: dict[bytes, float] = {}
+        self._nonces_until = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Proofs {len(self._used)} remembered>"
+
+    def __len__(self) -> int:
+        return len(self._used)
+
+    def wants_nonces(self, now: float) -> bool:
+        """Returns whether a proof must have a nonce at present."""
+        return self._always_nonces or now < self._nonces_until
+
+    def check(
+        self, field: str | None, *, method: str, url: str, token: str, thumbprint: str, now: float
+    ) -> None:
+        """Returns if the proof is good for this request, and remembers that it was used.
+
+        Args:
+            field: The value of the header ``DPoP``.
+            method: The HTTP method of the request.
+            url: Its public URL without a query.
+            token: The access token of the request.
+            thumbprint: The key that the token is bound to.
+            now: Seconds since the epoch.
+
+        Raises:
+            ProofInvalid: It is not good.
+            NonceWanted: It is, but for its nonce.
+        """
+        if field is None or len(field) > MAX_PROOF:
+            raise ProofInvalid
+        try:
+            # Two headers were joined by a comma, which no proof has.
+            jws = read_jws(field)
+            claims = read_claims(jws)
+            _check_request(claims, method, url, token, now)
+            key = import_public_key(jws.header.get("jwk"))
+            if jws.header.get("typ") != "dpop+jwt" or not _same(key.thumbprint(), thumbprint):
+                raise ProofInvalid
+            if not is_signed_by(jws, key, PROOF_ALGORITHMS_ACCEPTED):
+                raise ProofInvalid
+        except JoseRejected:
+            raise ProofInvalid from None
+        if self.wants_nonces(now) and not self.nonces.is_good(claims.get("nonce"), now):
+            raise NonceWanted
+        self._use(f"{thumbprint}\0{claims['htu']}\0{claims['jti']}", claims["iat"] + WINDOW, now)
+
+    def _use(self, name: str, expires_at: float, now: float) -> None:
+        digest = hashlib.sha256(name.encode("utf-8", "backslashreplace")).digest()[:_DIGEST_BYTES]
+        if digest in self._used:
+            raise ProofInvalid
+        if len(self._used) >= self._limit:
+            self._used = {each: until for each, until in self._used.items() if until >= now}
+            if len(self._used) > self._limit // 2:
+                self._used = {}
+                self.nonces.replace_key()
+                self._nonces_until = now + 2 * WINDOW
+                raise NonceWanted
+        self._used[digest] = expires_at
+
+
+def _check_request(claims: dict[str, Any], method: str, url: str, token: str, now: float) -> None:
+    jti, iat, htu, ath = (claims.get(name) for name in ("jti", "iat", "htu", "ath"))
+    good = (
+        isinstance(jti, str)
+        and 0 < len(jti) <= MAX_JTI
+        and isinstance(iat, int | float)
+        and not isinstance(iat, bool)
+        and now - WINDOW <= iat <= now + WINDOW
+        and claims.get("htm") == method
+        and isinstance(htu, str)
+        and _is_same_target(htu, url)
+        and isinstance(ath, str)
+        and _same(ath, token_hash(token))
+    )
+    if not good:
+        raise ProofInvalid
+
+
+def _same(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode("utf-8", "backslashreplace"), other.encode())
+
+
+def _is_same_target(one: str, other: str) -> bool:
+    """Returns whether two URLs are the same after the normalization that RFC 9449 section 4.3 allows."""
+    if one == other:
+        return True
+    if "?" in one or "#" in one or "@" in one:
+        return False
+    try:
+        return (origin(one), _path(one)) == (origin(other), _path(other))
+    except ValueError:
+        return False
+
+
+def _path(url: str) -> str:
+    path = "/" + url.partition("://")[2].partition("/")[2]
+    return _ESCAPE.sub(_normalized, path)
+
+
+def _normalized(escape: re.Match[str]) -> str:
+    character = chr(int(escape[1], 16))
+    return character if _UNRESERVED.fullmatch(character) else f"%{escape[1].upper()}"
