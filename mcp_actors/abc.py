@@ -36,7 +36,9 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import msgspec
 import trio
 
+from mcp_actors._http_request import HttpRequest
 from mcp_actors.errors import McpError
+from mcp_actors.principal import Principal
 
 __all__ = [
     "Arrival",
@@ -80,26 +82,6 @@ class Frame(msgspec.Struct, gc=False):
     request: RequestId | None = None
     cancels: RequestId | None = None
     refusal: int | None = None
-
-
-class HttpRequest(Protocol):
-    """The HTTP request that brought a message or opened a connection. Nothing of it is authenticated by being here."""
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """Lower-case names, and values as they came."""
-
-    @property
-    def peer(self) -> str:
-        """The address that it came from, ``"127.0.0.1:4711"`` or ``"unix"``; behind a proxy, that of the proxy."""
-
-    @property
-    def path(self) -> str:
-        """The path of its target."""
-
-    @property
-    def query(self) -> str:
-        """The part of its target after ``?``; empty without one."""
 
 
 class NoAnswer(Frame, gc=True):
@@ -318,19 +300,25 @@ class ServerSession(Protocol):
 class ServerHandler(Protocol):
     """The server's side of a transport: `ServerTransport.serve` passes it everything that arrives."""
 
-    async def __call__(self, channel: FrameChannel, principal: str | None = None) -> None:
+    async def __call__(self, channel: FrameChannel, principal: Principal | None = None) -> None:
         """Runs a connection to its end and closes it.
 
         Args:
             channel: The connection.
-            principal: The name of the client, if the binding has authenticated it.
+            principal: The caller, if the binding has authenticated it.
         """
 
     def sort(self, frame: Frame, *, in_session: bool = False) -> Arrival:
         """Decodes what arrived and finds out which era it belongs to; ``in_session`` says that it named a session."""
 
+    def scopes_needed(self, arrival: Arrival) -> frozenset[str]:
+        """Returns all scopes that a caller needs for what arrived, so that a binding can refuse it with a status.
+
+        The engine checks the same before it calls a function, for bindings that have no status.
+        """
+
     async def exchange(
-        self, arrival: Arrival, outlet: Outlet, principal: str | None = None, peer: str | None = None
+        self, arrival: Arrival, outlet: Outlet, principal: Principal | None = None, peer: str | None = None
     ) -> None:
         """Runs what arrived by itself, outside of any session. Returns when the last frame was given to ``outlet``.
 
@@ -340,7 +328,7 @@ class ServerHandler(Protocol):
         """
 
     def begin(
-        self, arrival: Arrival, outlet: Outlet, principal: str | None = None, peer: str | None = None
+        self, arrival: Arrival, outlet: Outlet, principal: Principal | None = None, peer: str | None = None
     ) -> Callable[[], None] | None:
         """As `exchange`, for requests, in a task of the engine: for bindings whose own tasks have to read on.
 
@@ -349,7 +337,7 @@ class ServerHandler(Protocol):
         """
 
     def open_session(
-        self, outlet: Outlet, principal: str | None = None, peer: str | None = None
+        self, outlet: Outlet, principal: Principal | None = None, peer: str | None = None
     ) -> ServerSession:
         """Makes a session; messages that belong to none of its requests go to ``outlet``. The binding closes it.
 

@@ -12,6 +12,8 @@ from typing import Literal
 
 import attrs
 
+from mcp_actors.principal import Principal
+
 __all__ = ["Account", "Budget", "BudgetStatistics", "Limited", "holder_of"]
 
 Limited = Literal["holder", "all"]
@@ -143,7 +145,7 @@ class Account:
             self.held = amount
 
 
-def holder_of(peer: str | None, principal: str | None = None) -> str | None:
+def holder_of(peer: str | None, principal: Principal | None = None) -> str | None:
     """Returns the holder that answers for what ``peer`` makes a server hold.
 
     That is the ``principal``, if there is one. Otherwise it is the address without its port, and of an IPv6 address the
@@ -152,10 +154,10 @@ def holder_of(peer: str | None, principal: str | None = None) -> str | None:
     Args:
         peer: ``"127.0.0.1:4711"``, ``"[::1]:4711"``, or any other text, which stands for itself; ``None`` if it is
             unknown, and without a principal the holder is then unknown too.
-        principal: The name that the binding has authenticated.
+        principal: The caller that the binding has authenticated.
     """
     if principal is not None:
-        return f"principal {principal}"
+        return f"principal {principal.key}"
     if peer is None:
         return None
     address, _, port = peer.rpartition(":")

@@ -17,7 +17,7 @@ def _key(principal: Principal) -> str:
     return "\n".join((principal.issuer or "", principal.client or "", principal.subject))
 
 
-def _frozen(scopes: Iterable[str]) -> frozenset[str]:
+def _set_of(scopes: Iterable[str]) -> frozenset[str]:
     return frozenset(scopes)
 
 
@@ -40,7 +40,7 @@ class Principal:
     subject: str
     issuer: str | None = None
     client: str | None = None
-    scopes: frozenset[str] = attrs.field(default=frozenset(), converter=_frozen, eq=False)
+    scopes: frozenset[str] = attrs.field(default=frozenset(), converter=_set_of, eq=False)
     claims: Mapping[str, Any] = attrs.field(factory=dict, eq=False, repr=False)
     expires_at: float | None = attrs.field(default=None, eq=False, repr=False)
     key: str = attrs.field(init=False, eq=False, repr=False, default=attrs.Factory(_key, takes_self=True))

@@ -22,6 +22,7 @@ SOURCES = {"mcp_actors": ROOT / "mcp_actors", "mcp_transports": ROOT / "transpor
 FLOORS = {
     "mcp_actors.errors": 0,
     "mcp_actors.principal": 0,
+    "mcp_actors._http_request": 1,
     "mcp_actors.logging": 0,
     "mcp_actors.budget": 0,
     "mcp_actors.supervision": 1,

@@ -11,6 +11,7 @@ from mcp_actors._wire.messages import RequestId
 from mcp_actors.abc import Frame
 from mcp_actors.errors import (
     INTERNAL_ERROR,
+    InsufficientScope,
     MethodNotFound,
     MissingCapability,
     Overloaded,
@@ -36,7 +37,7 @@ class InvalidResult(Exception):
 
 
 # Errors about a request that cannot be served as it stands; bindings with a status of their own map them to it.
-_REFUSALS = (MethodNotFound, MissingCapability, Overloaded)
+_REFUSALS = (MethodNotFound, MissingCapability, Overloaded, InsufficientScope)
 
 
 def result_frame(invocation: Invocation, result: Any, stamp: Mapping[str, Any], longest: int) -> Frame:

@@ -18,6 +18,7 @@ from mcp_actors._eras.server_negotiation import ExchangeNegotiation, ServerNegot
 from mcp_actors._wire.messages import JsonRpcNotification, JsonRpcRequest, RequestId
 from mcp_actors.abc import Outlet
 from mcp_actors.errors import ConnectionLost, LocalProtocolError, MalformedMessage
+from mcp_actors.principal import Principal
 from mcp_actors.supervision import EXCHANGE, TaskKind, start, start_again
 
 __all__ = ["StatelessCalls"]
@@ -68,7 +69,9 @@ class StatelessCalls:
     def __repr__(self) -> str:
         return f"<StatelessCalls {self.dispatcher.name} {len(self.dispatcher.calls)} in flight>"
 
-    async def run(self, arrival: Classified, outlet: Outlet, principal: str | None, peer: str | None) -> None:
+    async def run(
+        self, arrival: Classified, outlet: Outlet, principal: Principal | None, peer: str | None
+    ) -> None:
         """Answers what arrived, and returns when all of it is sent.
 
         Cancelled, the handlers are cancelled too, and nothing more is sent.
@@ -82,7 +85,7 @@ class StatelessCalls:
                     start(nursery, EXCHANGE, run_call, call, about=call.invocation.method.name)
 
     def begin(
-        self, arrival: Classified, outlet: Outlet, principal: str | None, peer: str | None
+        self, arrival: Classified, outlet: Outlet, principal: Principal | None, peer: str | None
     ) -> Callable[[], None] | None:
         """The same in tasks of the pool. Returns what cancels it, or ``None`` when all is answered already."""
         calls = self._open(arrival, outlet, principal, peer)
@@ -107,7 +110,7 @@ class StatelessCalls:
         self._on_notification = _ignore_alone
 
     def _open(
-        self, arrival: Classified, outlet: Outlet, principal: str | None, peer: str | None
+        self, arrival: Classified, outlet: Outlet, principal: Principal | None, peer: str | None
     ) -> list[InboundCall]:
         dispatcher, message = self.dispatcher, arrival.message
         negotiation = ExchangeNegotiation(self._negotiation, arrival, principal, peer)

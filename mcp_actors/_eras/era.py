@@ -14,6 +14,7 @@ from mcp_actors._eras.convert import structure_error_text
 from mcp_actors._wire.codec import LONGEST_ID
 from mcp_actors._wire.messages import RequestId
 from mcp_actors.errors import INVALID_PARAMS, RemoteProtocolError, RpcError
+from mcp_actors.principal import Principal
 from mcp_actors.types import ClientCapabilities, Implementation
 
 __all__ = [
@@ -170,9 +171,9 @@ class Invocation(msgspec.Struct, eq=False):
     """A request whose envelope, version, metadata and method were found good: ready for a handler.
 
     ``params`` is the decoded object without ``_meta``; ``progress_token`` is ``None`` when none was given (0 and ""
-    are tokens). ``answers`` and ``state`` are what a retry after an input-required result carried. ``principal`` is who
-    the transport has authenticated, and ``address`` is where a request came from that came by itself. ``reported``
-    becomes true when a report of the call's progress is sent, which the peer has to see before the answer.
+    are tokens). ``answers`` and ``state`` are what a retry after an input-required result carried. ``principal`` is the
+    caller that the transport has authenticated, and ``address`` is where a request came from that came by itself.
+    ``reported`` becomes true when a report of the call's progress is sent, which the peer has to see before the answer.
     """
 
     era: Era
@@ -185,6 +186,6 @@ class Invocation(msgspec.Struct, eq=False):
     log_level: str | None = None
     answers: Mapping[str, Any] | None = None
     state: str | None = None
-    principal: str | None = None
+    principal: Principal | None = None
     address: str | None = None
     reported: bool = False

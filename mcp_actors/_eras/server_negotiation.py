@@ -32,6 +32,7 @@ from mcp_actors.errors import (
     RpcError,
     UnsupportedVersion,
 )
+from mcp_actors.principal import Principal
 
 __all__ = ["VERSIONS", "ExchangeNegotiation", "ServerNegotiation", "era_of", "params_of", "with_sessions"]
 
@@ -74,7 +75,7 @@ class ServerNegotiation:
         custom: Mapping[str, Method],
         on_operating: Callable[[], None] = lambda: None,
         mirrored_params: Callable[[str], Sequence[MirroredParam]] = lambda tool: (),
-        principal: str | None = None,
+        principal: Principal | None = None,
         account: Account | None = None,
     ) -> None:
         self.principal = principal
@@ -204,7 +205,7 @@ class ExchangeNegotiation:
     __slots__ = ("_address", "_arrival", "_principal", "_server")
 
     def __init__(
-        self, server: ServerNegotiation, arrival: Classified, principal: str | None, address: str | None
+        self, server: ServerNegotiation, arrival: Classified, principal: Principal | None, address: str | None
     ) -> None:
         self._server = server
         self._arrival = arrival

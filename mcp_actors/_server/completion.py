@@ -15,6 +15,7 @@ from mcp_actors._schema.injection import injected_parameter
 from mcp_actors._server.handler import Continuation, Handler, Invoked, string_param, uri_param
 from mcp_actors._server.invoke import ForSync, Function, function
 from mcp_actors._server.prompts import Prompts
+from mcp_actors._server.registry import NO_SCOPES
 from mcp_actors._server.resources import Resources
 from mcp_actors._server.text_arguments import TextArgument
 from mcp_actors.errors import LocalProtocolError, invalid_params
@@ -104,6 +105,14 @@ class Completions:
         )
         if self._entries.pop(key, None) is None:
             raise LocalProtocolError(f"there is no completion of {argument!r} for the {key[0]} {key[1]!r}")
+
+    def scopes_of(self, ref: object) -> frozenset[str]:
+        """The scopes that a caller needs for completions of what ``ref`` names: those of the prompt or resource."""
+        if not isinstance(ref, dict):
+            return NO_SCOPES
+        if ref.get("type") == "ref/prompt":
+            return self._prompts.scopes_of(ref.get("name"))
+        return self._resources.scopes_of(ref.get("uri"))
 
     def handlers(self) -> Mapping[str, Handler]:
         return {"completion/complete": self._complete}

@@ -12,6 +12,7 @@ from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._eras.era import Era, Peer
 from mcp_actors._eras.sampling_history import history_problem
 from mcp_actors._schema.signature import JsonType
+from mcp_actors._server.access import principal_of, request_of
 from mcp_actors._server.asking import ask_by_requests
 from mcp_actors._server.client_requests import (
     flat_form,
@@ -25,6 +26,7 @@ from mcp_actors._wire.messages import RequestId
 from mcp_actors.abc import HttpRequest
 from mcp_actors.errors import LocalProtocolError, MissingCapability
 from mcp_actors.logging import logger
+from mcp_actors.principal import Principal
 from mcp_actors.types import (
     CreateMessageParams,
     CreateMessageResult,
@@ -106,18 +108,23 @@ class Context:
         return self.call.invocation.peer
 
     @property
-    def principal(self) -> str | None:
-        """The name of the client that the transport authenticated, ``None`` if it authenticates nobody."""
-        return self.call.invocation.principal
+    def principal(self) -> Principal | None:
+        """The caller that the transport authenticated, ``None`` if it authenticates nobody.
+
+        In a session its ``scopes`` and ``claims`` are those of the token that brought this call.
+        """
+        return principal_of(self.call)
 
     @property
-    def http_request(self) -> HttpRequest | None:
-        """The HTTP request that brought this call: its ``headers``, and the address of its ``peer``.
+    def request(self) -> HttpRequest | None:
+        """The HTTP request that brought this call: its ``headers``, ``path``, ``query``, ``peer`` and ``principal``.
 
         In a session over Streamable HTTP it is the POST of this call, on a WebSocket the request for the upgrade, and
-        with HTTP+SSE the GET that opened the stream. ``None`` with other transports.
+        with HTTP+SSE the GET that opened the stream. ``None`` with other transports. Where a `ResourceServer` has
+        verified it, the headers ``authorization`` and ``dpop`` are left out, so that no token is passed on (MCP
+        2026-07-28, Authorization, Access Token Privilege Restriction).
         """
-        return getattr(self.call.outlet, "http_request", None)
+        return request_of(self.call)
 
     @property
     def log_level(self) -> str | None:

@@ -11,6 +11,7 @@ from mcp_actors._actors.beats import Beats
 from mcp_actors._actors.continuation import Continuation
 from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._eras.modern.eras import LATEST_MODERN, MODERN
+from mcp_actors._server.access import check_scopes
 from mcp_actors._server.context import Context
 from mcp_actors._server.failures import answer_to
 from mcp_actors._server.handler import Handler
@@ -44,7 +45,12 @@ class FeatureTable(Protocol):
     declared: frozenset[str] | None
     """The dotted names of what is declared, ``None`` since something has changed."""
 
+    scoped: bool
+    """Whether anything ever needed a scope."""
+
     def declare(self) -> frozenset[str]: ...
+
+    def scopes_needed(self, method: str, params: Mapping[str, Any]) -> frozenset[str]: ...
 
 
 class MethodDispatch:
@@ -72,6 +78,8 @@ class MethodDispatch:
             method.requires is not None and method.requires not in (features.declared or features.declare())
         ):
             raise MethodNotFound(method.name)
+        if features.scoped:
+            check_scopes(call, features.scopes_needed(method.name, invocation.params))
         if invocation.state is not None:
             # A forged state is refused whether or not the handler would have looked at it.
             self.scope.recorded_answers(invocation)

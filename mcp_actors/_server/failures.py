@@ -75,11 +75,12 @@ def answer_to(call: InboundCall, error: BaseException, mask: bool | None) -> Any
     method = call.invocation.method.name
     target = _target(call)
     feature = _FEATURES.get(method)
+    principal = call.invocation.principal
     details: dict[str, Any] = {
         **({"method": method} if feature is None else {feature: target}),
         "session": call.owner.name,
         "id": call.id,
-        "principal": call.invocation.principal,
+        "principal": principal.subject if principal is not None else None,
         "seconds": round(trio.current_time() - call.started, 3),
     }
     if isinstance(error, OutOfTime):
@@ -93,7 +94,7 @@ def answer_to(call: InboundCall, error: BaseException, mask: bool | None) -> Any
     write = log.debug if left else log.error
     write("handler failed", **details, reference=reference, **_logged(error))
     name = f"{feature} {target}" if feature not in (None, "tool") else target or method
-    if mask or (mask is None and call.invocation.principal is not None):
+    if mask or (mask is None and principal is not None):
         text = f"{name}: failed; the server's operator finds the reason under the reference {reference}"
     else:
         text = f"{name}: {_summary(error)}"

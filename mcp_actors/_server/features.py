@@ -17,6 +17,7 @@ from mcp_actors._server.dispatch import Middleware
 from mcp_actors._server.handler import Continuation, Handler
 from mcp_actors._server.notification_handlers import NotificationHandlers
 from mcp_actors._server.prompts import Prompts
+from mcp_actors._server.registry import NO_SCOPES
 from mcp_actors._server.resources import Resources
 from mcp_actors._server.subscriptions import listen_handler
 from mcp_actors._server.sync_context import SyncContext
@@ -83,6 +84,8 @@ class Features:
         self._offered: set[str] = set(declared)
         self._capabilities: ServerCapabilities | None = None
         self.declared: frozenset[str] | None = None
+        self.scoped = False
+        """Whether anything ever needed a scope."""
 
     def __repr__(self) -> str:
         return (
@@ -122,7 +125,27 @@ class Features:
         self.declared = declared_names(self.capabilities())
         return self.declared
 
+    def scopes_needed(self, method: str, params: Mapping[str, Any]) -> frozenset[str]:
+        """Returns all scopes that a caller needs for a request; none for params that the method does not have."""
+        match method:
+            case "tools/call":
+                return self.tools.scopes_of(params.get("name"))
+            case "prompts/get":
+                return self.prompts.scopes_of(params.get("name"))
+            case "resources/read":
+                return self.resources.scopes_to_read(params.get("uri"))
+            case "resources/subscribe":
+                return self.resources.scopes_to_subscribe(params.get("uri"))
+            case "completion/complete":
+                return self.completions.scopes_of(params.get("ref"))
+            case "subscriptions/listen":
+                asked = params.get("notifications")
+                uris = asked.get("resourceSubscriptions") if isinstance(asked, dict) else None
+                return self.resources.scopes_to_subscribe_all(uris) if isinstance(uris, list) else NO_SCOPES
+        return NO_SCOPES
+
     def _changed(self, kind: EventKind) -> None:
+        self.scoped = self.tools.scoped or self.resources.scoped or self.prompts.scoped
         self._offered.add(kind)
         self._capabilities = self.declared = None
         self._bus.publish(kind)

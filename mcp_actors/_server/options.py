@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, TypedDict
 
 from mcp_actors._wire.codec import encode_value
@@ -24,6 +26,8 @@ class PromptOptions(TypedDict, total=False):
     """The entry's ``_meta``."""
     inline: bool
     """Run a sync function on the event loop instead of in a worker thread; it must not block."""
+    scopes: Collection[str]
+    """The scopes that a caller needs, all of them."""
 
 
 class ToolOptions(PromptOptions, total=False):
@@ -55,11 +59,14 @@ _TAKEN: dict[str, tuple[type | tuple[type, ...], str]] = {
     "icons": ((list, tuple), "a list of Icon objects"),
     "meta": (Mapping, "a dict"),
     "inline": (bool, "True or False"),
+    "scopes": ((list, tuple, AbstractSet), "a list of scopes"),
     "size": (int, "a number of bytes"),
     "input_schema": (Mapping, "a dict"),
     "output_schema": (Mapping, "a dict"),
     "list": (Callable, "a function"),  # type: ignore[dict-item]
 }
+# RFC 6749 section 3.3.
+_SCOPE = re.compile(r"[\x21\x23-\x5B\x5D-\x7E]+")
 _ANNOTATIONS: dict[type, type] = {ToolOptions: ToolAnnotations, ResourceOptions: Annotations}
 
 
@@ -82,6 +89,8 @@ def check_options(options: Mapping[str, Any], known: type) -> None:
             raise TypeError(f"{name}={value!r}: write {taken[1]}")
         if name == "icons" and not all(isinstance(each, Icon) for each in value):
             raise TypeError(f"icons={value!r}: write a list of Icon objects, such as Icon(src='https://…')")
+        if name == "scopes" and not all(isinstance(each, str) and _SCOPE.fullmatch(each) for each in value):
+            raise TypeError(f"scopes={value!r}: write a list of scopes, such as ['files:read']")
         if name == "meta":
             try:
                 encode_value(dict(value))

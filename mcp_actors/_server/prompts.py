@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -29,6 +29,7 @@ class _PromptEntry:
     arguments: Mapping[str, TextArgument]
     bind: Callable[[dict[str, Any]], dict[str, Any]]
     function: Function
+    scopes: frozenset[str]
 
 
 class Prompts(Registry[_PromptEntry]):
@@ -46,12 +47,13 @@ class Prompts(Registry[_PromptEntry]):
         icons: Sequence[Icon] = (),
         meta: Mapping[str, Any] | None = None,
         inline: bool = False,
+        scopes: Iterable[str] = (),
     ) -> Prompt:
         """Adds ``call`` as a prompt and returns how clients see it.
 
         Its parameters are the prompt's arguments: text, optional when they have a default, described by the
         docstring. It returns a string or a content block (one message of the user), a `PromptMessage`, a list of
-        these, or a whole `GetPromptResult`.
+        these, or a whole `GetPromptResult`. A caller needs all ``scopes``.
 
         Raises `TypeError` for a parameter that takes no text, `LocalProtocolError` for a name that is taken.
         """
@@ -74,7 +76,8 @@ class Prompts(Registry[_PromptEntry]):
             limiter=self._limiter,
         )
         by_name = {argument.name: argument for argument in arguments}
-        self.insert(_PromptEntry(name, self.next_serial(), prompt, by_name, signature.bind, ready))
+        serial = self.next_serial()
+        self.insert(_PromptEntry(name, serial, prompt, by_name, signature.bind, ready, frozenset(scopes)))
         return prompt
 
     def get(self, name: str) -> Prompt | None:

@@ -229,7 +229,9 @@ class Registration:
                 that take microseconds and never block; ``input_schema``, a JSON Schema with ``type: object``, makes
                 the function take the arguments as one dict; ``output_schema``, a JSON Schema, replaces the one of the
                 return type; ``timeout``, in seconds, none by default, cancels a call that takes longer (a function in
-                a worker thread runs on, and its result is dropped) and tells the model so.
+                a worker thread runs on, and its result is dropped) and tells the model so; ``scopes``, a list, are
+                those that a caller needs, all of them, see `InsufficientScope`: callers over HTTP and WebSocket have
+                those of their principal, and over other bindings nothing is checked.
 
         Raises:
             TypeError: The signature cannot be used, or the function has no name of its own and none is given.
@@ -264,7 +266,8 @@ class Registration:
         Args:
             uri: The URI, or a template such as ``weather://{city}/now``.
             function: Takes the template's variables, as text, by name, and the `Context` as tools do.
-            options: ``name``, ``title``, ``description``, ``icons``, ``meta`` and ``inline`` as `add_tool` has them;
+            options: ``name``, ``title``, ``description``, ``icons``, ``meta``, ``inline`` and ``scopes`` as `add_tool`
+                has them (``scopes`` also count for subscriptions and completions);
                 ``mime_type``; ``annotations`` (`~mcp_actors.types.Annotations`); ``size``, in bytes, for resources
                 only; ``list``, for templates only, is a function that returns the `~mcp_actors.types.Resource` objects
                 that exist now: ``resources/list`` shows them, and calls it for every page.
@@ -299,7 +302,8 @@ class Registration:
         Args:
             function: Its parameters are the prompt's arguments: text, optional if they have a default. It takes the
                 `Context` as tools do.
-            options: ``name``, ``title``, ``description``, ``icons``, ``meta`` and ``inline`` as `add_tool` has them.
+            options: ``name``, ``title``, ``description``, ``icons``, ``meta``, ``inline`` and ``scopes`` as `add_tool`
+                has them (``scopes`` also count for completions).
 
         Raises:
             TypeError: A parameter takes no text, or the function has no name of its own and none is given.

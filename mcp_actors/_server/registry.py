@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import ClassVar, Generic, Required, TypedDict, TypeVar
+from typing import ClassVar, Generic, Protocol, Required, TypedDict, TypeVar
 
 import trio
 
@@ -11,9 +11,19 @@ from mcp_actors._server.invoke import ForSync
 from mcp_actors._server.pagination import DEFAULT_PAGE_SIZE, Listed
 from mcp_actors.errors import LocalProtocolError
 
-__all__ = ["Registry", "RegistryOptions"]
+__all__ = ["NO_SCOPES", "Registered", "Registry", "RegistryOptions"]
 
-E = TypeVar("E", bound=Listed)
+NO_SCOPES: frozenset[str] = frozenset()
+
+
+class Registered(Listed, Protocol):
+    """An entry of a registry. ``scopes`` are those that a caller needs."""
+
+    @property
+    def scopes(self) -> frozenset[str]: ...
+
+
+E = TypeVar("E", bound=Registered)
 
 
 class RegistryOptions(TypedDict, total=False):
@@ -52,6 +62,8 @@ class Registry(Generic[E]):
         self._limiter = limiter
         self._page_size = page_size
         self.version = 0
+        self.scoped = False
+        """Whether any entry ever needed a scope."""
         self.by_key: dict[str, E] = {}
         self._next_serial = 1
         self._listing: tuple[int, tuple[E, ...]] = (0, ())
@@ -67,6 +79,7 @@ class Registry(Generic[E]):
         if entry.key in self.by_key:
             raise LocalProtocolError(f"there is already a {self.what} {entry.key!r}; remove it first")
         self.by_key[entry.key] = entry
+        self.scoped = self.scoped or bool(entry.scopes)
         self._changed()
 
     def remove(self, key: str) -> None:
@@ -74,6 +87,11 @@ class Registry(Generic[E]):
         if self.by_key.pop(key, None) is None:
             raise LocalProtocolError(f"there is no {self.what} {key!r}")
         self._changed()
+
+    def scopes_of(self, key: object) -> frozenset[str]:
+        """The scopes that a caller of the entry ``key`` needs; none where there is no such entry."""
+        entry = self.by_key.get(key) if isinstance(key, str) else None
+        return NO_SCOPES if entry is None else entry.scopes
 
     def listing(self) -> tuple[E, ...]:
         """All entries in the order in which they were added; the same object until something changes."""

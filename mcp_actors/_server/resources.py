@@ -14,7 +14,7 @@ from mcp_actors._schema.signature import InvalidArguments, read_signature
 from mcp_actors._server.handler import Continuation, Handler, Invoked, uri_param
 from mcp_actors._server.invoke import Function, function, name_of
 from mcp_actors._server.pagination import page
-from mcp_actors._server.registry import Registry, RegistryOptions
+from mcp_actors._server.registry import NO_SCOPES, Registry, RegistryOptions
 from mcp_actors._server.text_arguments import TextArgument, text_arguments
 from mcp_actors._uri.template import UriTemplate
 from mcp_actors._wire.codec import encode_value
@@ -38,6 +38,8 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|[A-Za-z0-9+.-]*\{")
 _CONTENTS = (TextResourceContents, BlobResourceContents)
 _BYTES = (bytes, bytearray, memoryview)
 
+# Subscriptions of one request whose scopes are looked up one by one: more than a person can follow.
+_MOST_SEARCHED = 256
 # Resources that are listed at run time stand behind all that were registered, whose serials count from 1.
 _FIRST_DYNAMIC_SERIAL = 1 << 40
 
@@ -55,6 +57,7 @@ class _ResourceEntry:
     function: Function
     encode: Callable[[Any], Any]
     lister: Function | None
+    scopes: frozenset[str]
 
 
 @attrs.frozen
@@ -97,6 +100,7 @@ class Resources(Registry[_ResourceEntry]):
         icons: Sequence[Icon] = (),
         meta: Mapping[str, Any] | None = None,
         inline: bool = False,
+        scopes: Iterable[str] = (),
         list: Callable[..., Any] | None = None,
     ) -> Resource | ResourceTemplate:
         """Adds what ``call`` reads under ``uri`` and returns how clients see it.
@@ -107,7 +111,8 @@ class Resources(Registry[_ResourceEntry]):
 
         ``list``, for templates only, is a function without arguments (or with the context) that returns the
         resources of the family that exist now, as `Resource` objects: ``resources/list`` shows them too. It is called
-        for every page. ``size`` (bytes) is for resources only, as the protocol has none for templates.
+        for every page. ``size`` (bytes) is for resources only, as the protocol has none for templates. A caller
+        needs all ``scopes``.
 
         Raises `TypeError` when the parameters of ``call`` are not the variables of ``uri``, `ValueError` for a bad
         template, `LocalProtocolError` for a uri that is taken.
@@ -154,6 +159,7 @@ class Resources(Registry[_ResourceEntry]):
                 function=ready,
                 encode=signature.encode_output,
                 lister=None if list is None else self._lister(list, uri),
+                scopes=frozenset(scopes),
             )
         )
         return listed
@@ -161,6 +167,32 @@ class Resources(Registry[_ResourceEntry]):
     def covers(self, uri: str) -> bool:
         """Whether a resource or a template serves ``uri``. A template's function may still find nothing there."""
         return self._find(uri) is not None
+
+    def scopes_to_read(self, uri: object) -> frozenset[str]:
+        """The scopes that a caller needs to read ``uri``; none where nothing serves it."""
+        found = self._find(uri) if isinstance(uri, str) else None
+        return NO_SCOPES if found is None else found[0].scopes
+
+    def scopes_to_subscribe(self, uri: object) -> frozenset[str]:
+        """The scopes that a caller needs to be told of updates of ``uri`` and of all that lies below it."""
+        if not self.scoped or not isinstance(uri, str):
+            return NO_SCOPES
+        served = self._find(uri)
+        needed = set() if served is None else {*served[0].scopes}
+        below = uri if uri.endswith("/") or served is None else f"{uri}/"
+        for entry in self.listing():
+            head = entry.key.partition("{")[0]
+            # Of a template nobody knows what it serves. So it counts for what is no resource itself and may lie above.
+            inside = served is None and entry.template is not None and uri.startswith(head)
+            if entry.scopes and (inside or head.startswith(below)):
+                needed |= entry.scopes
+        return frozenset(needed)
+
+    def scopes_to_subscribe_all(self, uris: Sequence[object]) -> frozenset[str]:
+        """As `scopes_to_subscribe`, for several; for very many all scopes, so that the search stays short."""
+        if len(uris) > _MOST_SEARCHED:
+            return NO_SCOPES.union(*(entry.scopes for entry in self.listing()))
+        return NO_SCOPES.union(*map(self.scopes_to_subscribe, uris))
 
     @property
     def has_templates(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -41,6 +41,7 @@ class _ToolEntry:
     function: Function
     finish: Callable[[Any], CallToolResult]
     mirrored: tuple[MirroredParam, ...]
+    scopes: frozenset[str]
 
 
 class Tools(Registry[_ToolEntry]):
@@ -62,12 +63,14 @@ class Tools(Registry[_ToolEntry]):
         input_schema: Mapping[str, Any] | None = None,
         output_schema: Mapping[str, Any] | None = None,
         timeout: float | None = None,
+        scopes: Iterable[str] = (),
     ) -> Tool:
         """Adds ``call`` as a tool and returns how clients see it.
 
         With ``input_schema`` (any JSON Schema with ``type: object`` at its root) ``call`` takes the arguments as one
         dict; otherwise the schema is read from its signature. With ``output_schema`` each structured result is
-        checked against it; otherwise it is read from the return annotation. ``timeout`` is in seconds.
+        checked against it; otherwise it is read from the return annotation. ``timeout`` is in seconds. A caller
+        needs all ``scopes``.
 
         Raises `TypeError` or `ValueError` for a signature or a schema that cannot be used, `LocalProtocolError` for a
         name that is taken.
@@ -109,7 +112,8 @@ class Tools(Registry[_ToolEntry]):
             content=signature.returns_content,
         )
         mirrored = annotated_params(schema)
-        self.insert(_ToolEntry(name, self.next_serial(), tool, bind, ready, finish, mirrored))
+        serial = self.next_serial()
+        self.insert(_ToolEntry(name, serial, tool, bind, ready, finish, mirrored, frozenset(scopes)))
         return tool
 
     def get(self, name: str) -> Tool | None:

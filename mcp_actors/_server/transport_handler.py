@@ -29,6 +29,7 @@ from mcp_actors._eras.server_negotiation import (
 )
 from mcp_actors._server.dispatch import MethodDispatch
 from mcp_actors._server.features import Features
+from mcp_actors._server.registry import NO_SCOPES
 from mcp_actors._server.scope import ServerScope
 from mcp_actors._server.sessions import AnySession, SessionRegistry
 from mcp_actors._wire.codec import decode
@@ -36,6 +37,7 @@ from mcp_actors._wire.messages import JsonRpcNotification, JsonRpcRequest
 from mcp_actors.abc import Arrival, Frame, FrameChannel, Outlet
 from mcp_actors.budget import Account, holder_of
 from mcp_actors.errors import MalformedMessage, RpcError
+from mcp_actors.principal import Principal
 from mcp_actors.supervision import BEATS, start_again
 
 __all__ = ["ServerConfig", "TransportHandler"]
@@ -112,7 +114,7 @@ class TransportHandler:
 
     # -- connections -----------------------------------------------------------------------------------------------
 
-    async def __call__(self, channel: FrameChannel, principal: str | None = None) -> None:
+    async def __call__(self, channel: FrameChannel, principal: Principal | None = None) -> None:
         if self.stopping.is_set():
             await channel.aclose()
             return
@@ -151,12 +153,21 @@ class TransportHandler:
             return _refused(id, missing.code, missing.message, missing.data)
         return arrival
 
+    def scopes_needed(self, arrival: Arrival) -> frozenset[str]:
+        features = self._config.features
+        if not features.scoped:
+            return NO_SCOPES
+        assert isinstance(arrival, Classified)
+        message = arrival.message
+        requests = message if isinstance(message, list) else [message]
+        return NO_SCOPES.union(*(_scopes_needed(features, each) for each in requests))
+
     @property
     def has_sessions(self) -> bool:
         return bool(self._negotiation.legacy_served)
 
     def open_session(
-        self, outlet: Outlet, principal: str | None = None, peer: str | None = None
+        self, outlet: Outlet, principal: Principal | None = None, peer: str | None = None
     ) -> ConnectionlessSession:
         config = self._config
         account = Account(config.budgets.kept, holder_of(peer, principal))
@@ -178,13 +189,13 @@ class TransportHandler:
         return session
 
     async def exchange(
-        self, arrival: Arrival, outlet: Outlet, principal: str | None = None, peer: str | None = None
+        self, arrival: Arrival, outlet: Outlet, principal: Principal | None = None, peer: str | None = None
     ) -> None:
         assert isinstance(arrival, Classified)
         await self.stateless.run(arrival, outlet, principal, peer)
 
     def begin(
-        self, arrival: Arrival, outlet: Outlet, principal: str | None = None, peer: str | None = None
+        self, arrival: Arrival, outlet: Outlet, principal: Principal | None = None, peer: str | None = None
     ) -> Callable[[], None] | None:
         assert isinstance(arrival, Classified)
         return self.stateless.begin(arrival, outlet, principal, peer)
@@ -196,7 +207,7 @@ class TransportHandler:
 
     def _negotiate(
         self,
-        principal: str | None,
+        principal: Principal | None,
         on_operating: Callable[[], None] = lambda: None,
         account: Account | None = None,
         *,
@@ -238,6 +249,16 @@ class TransportHandler:
     def _begin_delivery(self, session: AnySession) -> None:
         """A legacy client is past its handshake: from now on it is sent notifications of changed lists unasked."""
         self._sessions.subscriber(session.dispatcher)
+
+
+def _scopes_needed(features: Features, message: object) -> frozenset[str]:
+    if not isinstance(message, JsonRpcRequest):
+        return NO_SCOPES
+    try:
+        return features.scopes_needed(message.method, params_of(message))
+    except (RpcError, MalformedMessage):
+        # It is refused for that reason when it is opened.
+        return NO_SCOPES
 
 
 def _refused(id: int | str | None, code: int, message: str, data: Any = None) -> RefusedArrival:

@@ -21,6 +21,7 @@ from mcp_actors.abc import (
     ServerTransport,
 )
 from mcp_actors.errors import LocalProtocolError
+from mcp_actors.principal import Principal
 from mcp_actors.supervision import reraised
 from mcp_actors.testing.conformance.subject import ChannelAction
 from mcp_actors.testing.faults import Faults, FaultStatistics, FaultyDirection, check_frames
@@ -134,7 +135,7 @@ class _FaultyHandler:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._handler, name)
 
-    async def __call__(self, inner: FrameChannel, principal: str | None = None) -> None:
+    async def __call__(self, inner: FrameChannel, principal: Principal | None = None) -> None:
         try:
             async with self._transport.faulty(inner) as channel:
                 # A handler that asks for no principal need not take one.

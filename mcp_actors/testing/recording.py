@@ -38,6 +38,7 @@ from mcp_actors.abc import (
     ServerTransport,
 )
 from mcp_actors.errors import LocalProtocolError
+from mcp_actors.principal import Principal
 from mcp_actors.testing.passing import PassingChannel
 
 __all__ = ["RecordedEvent", "Recording", "RecordingChannel", "RecordingTransport"]
@@ -173,7 +174,7 @@ class _RecordingHandler:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._handler, name)
 
-    async def __call__(self, inner: FrameChannel, principal: str | None = None) -> None:
+    async def __call__(self, inner: FrameChannel, principal: Principal | None = None) -> None:
         async with self._transport.recorded(inner, "server") as channel:
             # A handler that asks for no principal need not take one.
             await (self._handler(channel) if principal is None else self._handler(channel, principal))

@@ -10,6 +10,7 @@ import trio
 from mcp_actors import Limits
 from mcp_actors.abc import FrameChannel
 from mcp_actors.budget import Budget, holder_of
+from mcp_actors.principal import Principal
 from mcp_actors.testing import ScriptedPeer
 
 from .peers import LEGACY, Serves, call, cancelled, faulty_pair, legacy_client, modern_call, settled
@@ -183,10 +184,12 @@ def test_by_default_one_holder_may_have_the_half() -> None:
         ("[fe80::1%eth0]:80", None, "fe80::/64"),
         ("unix", None, "unix"),
         ("stdio", None, "stdio"),
-        ("127.0.0.1:4711", "alice", "principal alice"),
-        (None, "alice", "principal alice"),
+        ("127.0.0.1:4711", Principal("alice"), "principal alice"),
+        (None, Principal("alice"), "principal alice"),
         (None, None, None),
     ],
 )
-def test_who_answers_for_what_is_held(peer: str | None, principal: str | None, holder: str | None) -> None:
+def test_who_answers_for_what_is_held(
+    peer: str | None, principal: Principal | None, holder: str | None
+) -> None:
     assert holder_of(peer, principal) == holder

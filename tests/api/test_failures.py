@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from mcp_actors import Client, Context, RpcError, Server, ToolError
 from mcp_actors._server.failures import MAX_GROUP, MAX_TEXT
 from mcp_actors.abc import ConnectionHandler, FrameChannel
+from mcp_actors.principal import Principal
 from mcp_actors.types import CallToolResult
 from mcp_transports.memory import MemoryTransport
 
@@ -86,8 +87,8 @@ class Authenticating(MemoryTransport):
     async def serve(
         self, handler: ConnectionHandler, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        async def as_ada(channel: FrameChannel, principal: str | None = None) -> None:
-            await handler(channel, "Ada")
+        async def as_ada(channel: FrameChannel, principal: Principal | None = None) -> None:
+            await handler(channel, Principal("Ada"))
 
         await super().serve(as_ada, task_status=task_status)
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mcp_actors._eras.modern.request_state import StateSealer
+from mcp_actors.principal import Principal
 from mcp_actors.testing import ScriptedPeer, raw_client
 
 from .asking import ALL, HELLO, KEY, accept, ask_tool, make_server
@@ -102,7 +103,7 @@ async def test_a_state_expires_and_belongs_to_somebody() -> None:
     target = {"name": "twice", **HELLO}
     forever = 10.0**11
 
-    def sealed(now: float, principal: str | None) -> str:
+    def sealed(now: float, principal: Principal | None) -> str:
         return sealer.seal(
             {"answers": {"first": accept("Ada")}},
             method="tools/call",
@@ -114,7 +115,9 @@ async def test_a_state_expires_and_belongs_to_somebody() -> None:
     async with raw_client(make_server()) as peer:
         good = (await ask_tool(peer, 1, "twice", **HELLO, requestState=sealed(forever, None)))["result"]
         assert list(good["inputRequests"]) == ["last"]
-        for id, bad in enumerate((sealed(0, None), sealed(forever, "somebody"), sealed(forever, ""))):
+        for id, bad in enumerate(
+            (sealed(0, None), sealed(forever, Principal("somebody")), sealed(forever, Principal("")))
+        ):
             error = (await ask_tool(peer, f"r{id}", "twice", **HELLO, requestState=bad))["error"]
             assert error["code"] == -32602
 

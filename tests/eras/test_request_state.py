@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from mcp_actors._eras.modern.request_state import STATE_LIFETIME, StateSealer
 from mcp_actors.errors import RpcError
+from mcp_actors.principal import Principal
 
 SEALER = StateSealer(b"0123456789abcdef0123456789abcdef")
 CALL: dict[str, Any] = {
     "method": "tools/call",
     "target": {"name": "pay", "arguments": {"sum": 3, "to": "Zoë"}},
-    "principal": "alice",
+    "principal": Principal("alice"),
     "now": 1_000_000.0,
 }
 PAYLOAD = {"answers": {"confirm": {"action": "accept", "content": {"sure": True}}}, "round": 2}
@@ -50,9 +51,11 @@ def test_the_order_of_arguments_does_not_matter() -> None:
         {"target": {"name": "pay", "arguments": {"sum": "3", "to": "Zoë"}}},
         {"target": {"name": "steal", "arguments": {"sum": 3, "to": "Zoë"}}},
         {"target": None},
-        {"principal": "bob"},
+        {"principal": Principal("bob")},
         {"principal": None},
-        {"principal": ""},
+        {"principal": Principal("")},
+        {"principal": Principal("alice", client="an app")},
+        {"principal": Principal("alice", "https://as.test")},
     ],
 )
 def test_it_is_bound_to_the_call_and_the_principal(changed: dict[str, Any]) -> None:
@@ -61,7 +64,7 @@ def test_it_is_bound_to_the_call_and_the_principal(changed: dict[str, Any]) -> N
 
 def test_nobody_and_the_empty_name_are_not_the_same_principal() -> None:
     anonymous = SEALER.seal(PAYLOAD, **{**CALL, "principal": None})
-    assert refusal(anonymous, principal="") == "requestState was not issued for this request"
+    assert refusal(anonymous, principal=Principal("")) == "requestState was not issued for this request"
 
 
 def test_another_key_does_not_open_it() -> None:

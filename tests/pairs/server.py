@@ -227,7 +227,7 @@ def _add_what_is_kept(server: Server) -> None:
     def arrived(ctx: SyncContext) -> str:
         """From a worker thread: reports, and says what the client accepted over HTTP."""
         ctx.progress(1)
-        return "not over HTTP" if ctx.http_request is None else ctx.http_request.headers["host"]
+        return "not over HTTP" if ctx.request is None else ctx.request.headers["host"]
 
 
 def _add_the_rest(server: Server) -> None:

@@ -10,6 +10,7 @@ import trio
 from structlog.testing import LogCapture
 
 from mcp_actors.abc import FrameChannel
+from mcp_actors.principal import Principal
 
 
 class Unexpected(BaseException):
@@ -61,7 +62,7 @@ class CrashingOnce:
         self._crash = crash
         self.stopping = trio.Event()
 
-    async def __call__(self, channel: FrameChannel, principal: str | None = None) -> None:
+    async def __call__(self, channel: FrameChannel, principal: Principal | None = None) -> None:
         try:
             while True:
                 for frame in await channel.receive_many():

@@ -13,6 +13,7 @@ import trio
 
 from mcp_actors import Client
 from mcp_actors.errors import ConnectFailed
+from mcp_actors.principal import Principal
 from mcp_transports.sockets import TcpTransport, UnixTransport
 
 from .lines import LinePeer, Served, call, open_descriptors, until
@@ -110,7 +111,7 @@ async def test_what_was_sent_last_arrives_although_not_all_was_read(kind: str, t
 
         stopping = trio.Event()
 
-        async def __call__(self, channel: Any, principal: str | None = None) -> None:
+        async def __call__(self, channel: Any, principal: Principal | None = None) -> None:
             first = await channel.receive()
             has_read.set()
             await more_was_sent.wait()

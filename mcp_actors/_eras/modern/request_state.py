@@ -15,6 +15,7 @@ from typing import Any
 
 from mcp_actors._wire.codec import decode_value, encode_value
 from mcp_actors.errors import INVALID_PARAMS, MalformedMessage, RpcError
+from mcp_actors.principal import Principal
 
 __all__ = ["STATE_LIFETIME", "StateSealer"]
 
@@ -50,7 +51,7 @@ class StateSealer:
         return f"<StateSealer lifetime={self._lifetime:g}s>"
 
     def seal(
-        self, payload: dict[str, Any], *, method: str, target: Any, principal: str | None, now: float
+        self, payload: dict[str, Any], *, method: str, target: Any, principal: Principal | None, now: float
     ) -> str:
         """Returns a text that opens only for the same call of the same principal, and not later than the lifetime.
 
@@ -62,7 +63,7 @@ class StateSealer:
         return _text(self._tag(body, method, target, principal) + body)
 
     def open(
-        self, text: str, *, method: str, target: Any, principal: str | None, now: float
+        self, text: str, *, method: str, target: Any, principal: Principal | None, now: float
     ) -> dict[str, Any]:
         """Returns the payload. Raises `RpcError` -32602 for a text that was not sealed for this call or expired."""
         sealed = _bytes(text)
@@ -79,10 +80,10 @@ class StateSealer:
             raise _refusal("is malformed")
         return payload
 
-    def _tag(self, body: bytes, method: str, target: Any, principal: str | None) -> bytes:
+    def _tag(self, body: bytes, method: str, target: Any, principal: Principal | None) -> bytes:
         mac = hmac.new(self._key, _PURPOSE, hashlib.sha256)
         canonical = json.dumps(target, sort_keys=True, separators=(",", ":")).encode()
-        owner = b"" if principal is None else b"=" + principal.encode("utf-8", "surrogatepass")
+        owner = b"" if principal is None else b"=" + principal.key.encode("utf-8", "surrogatepass")
         for part in (method.encode(), hashlib.sha256(canonical).digest(), owner, body):
             # The length goes first, so that no part can be taken for the end of the one before.
             mac.update(len(part).to_bytes(8, "big"))

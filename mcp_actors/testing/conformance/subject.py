@@ -21,6 +21,7 @@ from mcp_actors.abc import (
     ServerTransport,
 )
 from mcp_actors.errors import ConnectFailed, LocalProtocolError
+from mcp_actors.principal import Principal
 from mcp_actors.testing.conformance.report import RuleBroken
 from mcp_actors.testing.conformance.rules import ACCEPTING, BLOCK
 
@@ -44,7 +45,7 @@ class ChannelHandler:
         self.stopping = trio.Event()
         self.has_sessions = True
 
-    async def __call__(self, channel: FrameChannel, principal: str | None = None) -> None:
+    async def __call__(self, channel: FrameChannel, principal: Principal | None = None) -> None:
         """Runs a connection."""
         try:
             await self._handle(channel)
@@ -55,20 +56,24 @@ class ChannelHandler:
         """Raises `LocalProtocolError`: a connection binding has no exchanges."""
         raise self._no_exchange()
 
+    def scopes_needed(self, arrival: Arrival) -> frozenset[str]:
+        """Raises `LocalProtocolError`: a connection binding has no exchanges."""
+        raise self._no_exchange()
+
     async def exchange(
-        self, arrival: Arrival, outlet: Outlet, principal: str | None = None, peer: str | None = None
+        self, arrival: Arrival, outlet: Outlet, principal: Principal | None = None, peer: str | None = None
     ) -> None:
         """Raises `LocalProtocolError`: a connection binding has no exchanges."""
         raise self._no_exchange()
 
     def begin(
-        self, arrival: Arrival, outlet: Outlet, principal: str | None = None, peer: str | None = None
+        self, arrival: Arrival, outlet: Outlet, principal: Principal | None = None, peer: str | None = None
     ) -> Callable[[], None]:
         """Raises `LocalProtocolError`: a connection binding has no exchanges."""
         raise self._no_exchange()
 
     def open_session(
-        self, outlet: Outlet, principal: str | None = None, peer: str | None = None
+        self, outlet: Outlet, principal: Principal | None = None, peer: str | None = None
     ) -> ServerSession:
         """Raises `LocalProtocolError`: a connection binding has no exchanges."""
         raise self._no_exchange()

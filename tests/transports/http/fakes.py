@@ -13,8 +13,10 @@ import trio.testing
 from mcp_actors.abc import Frame, FrameChannel, Outlet
 from mcp_actors.budget import Budget
 from mcp_actors.errors import LocalProtocolError
+from mcp_actors.principal import Principal
 from mcp_transports.http.h1.request import Request
-from mcp_transports.http.server.endpoint import Authenticate, Endpoint, EndpointPaths
+from mcp_transports.http.server.authentication import Authenticate, HookAuthentication
+from mcp_transports.http.server.endpoint import Endpoint, EndpointPaths
 from mcp_transports.http.server.event_store import EventStore, MemoryEventStore
 from mcp_transports.http.server.http_sse import HttpSseChannels
 from mcp_transports.http.server.origin_policy import OriginPolicy
@@ -183,7 +185,7 @@ def question(id: Any, about: Any = None) -> Frame:
 class FakeSession:
     """A session that a test plays: ``delivered`` holds what arrived, each with its outlet."""
 
-    def __init__(self, outlet: Outlet, principal: str | None) -> None:
+    def __init__(self, outlet: Outlet, principal: Principal | None) -> None:
         self.outlet = outlet
         self.principal = principal
         self.initialized = self.busy = self.closed = False
@@ -217,8 +219,9 @@ class FakeHandler:
     def __init__(self) -> None:
         self.stopping = trio.Event()
         self.legacy = True
+        self.scopes: frozenset[str] = frozenset()
         self.sessions: list[FakeSession] = []
-        self.principals: list[str | None] = []
+        self.principals: list[Principal | None] = []
         self.on_exchange: Callable[[Any, Outlet], Awaitable[None]] | None = None
         self.on_connection: Callable[[FrameChannel], Awaitable[None]] | None = None
         self.nursery: trio.Nursery | None = None
@@ -241,15 +244,18 @@ class FakeHandler:
         initializes = messages[0].get("method") == "initialize" and era == "legacy"
         return FakeArrival(message, era, requests, initializes)
 
+    def scopes_needed(self, arrival: Any) -> frozenset[str]:
+        return self.scopes
+
     async def exchange(
-        self, arrival: Any, outlet: Outlet, principal: str | None = None, peer: str | None = None
+        self, arrival: Any, outlet: Outlet, principal: Principal | None = None, peer: str | None = None
     ) -> None:
         self.principals.append(principal)
         assert self.on_exchange is not None
         await self.on_exchange(arrival.message, outlet)
 
     def begin(
-        self, arrival: Any, outlet: Outlet, principal: str | None = None, peer: str | None = None
+        self, arrival: Any, outlet: Outlet, principal: Principal | None = None, peer: str | None = None
     ) -> Callable[[], None]:
         scope = trio.CancelScope()
 
@@ -262,13 +268,13 @@ class FakeHandler:
         return scope.cancel
 
     def open_session(
-        self, outlet: Outlet, principal: str | None = None, peer: str | None = None
+        self, outlet: Outlet, principal: Principal | None = None, peer: str | None = None
     ) -> FakeSession:
         session = FakeSession(outlet, principal)
         self.sessions.append(session)
         return session
 
-    async def __call__(self, channel: FrameChannel, principal: str | None = None) -> None:
+    async def __call__(self, channel: FrameChannel, principal: Principal | None = None) -> None:
         self.principals.append(principal)
         assert self.on_connection is not None
         await self.on_connection(channel)
@@ -311,7 +317,7 @@ class FakeListener:
             EndpointPaths("/mcp", "/sse"),
             sessions=self.table if sessions else None,
             http_sse=self.http_sse,
-            authenticate=authenticate,
+            authentication=HookAuthentication(authenticate) if authenticate is not None else None,
         )
 
     def send(

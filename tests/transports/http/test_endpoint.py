@@ -8,8 +8,9 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_actors.principal import Principal
 from mcp_transports.http.h1.request import Request
-from mcp_transports.http.server.endpoint import Authenticate
+from mcp_transports.http.server.authentication import Authenticate
 from mcp_transports.http.server.error_responses import Refusal
 from mcp_transports.http.server.media_types import accepts_both, accepts_events, is_json
 from tests.transports.http.fakes import FakeListener, answer, plain, question, request
@@ -185,9 +186,9 @@ async def test_authentication_refuses_or_names_a_principal(
     assert (refused.status, refused.headers["www-authenticate"]) == (401, "Bearer")
     assert (await settled(listener.post(request(1), era="modern", authorization="ann"))).status == 200
     assert (await settled(listener.post(request(1), era="modern", authorization="guest"))).status == 200
-    assert listener.handler.principals == ["ann", None]
+    assert listener.handler.principals == [Principal("ann"), None]
     opened = await settled(listener.post(request(1, "initialize"), authorization="ann"))
-    assert listener.handler.sessions[0].principal == "ann"
+    assert listener.handler.sessions[0].principal == Principal("ann")
 
     session = opened.headers["mcp-session-id"]
     assert (await settled(listener.post(request(1), session))).status == 401

@@ -11,6 +11,7 @@ import trio.testing
 
 from mcp_actors.abc import Frame, Outlet
 from mcp_actors.errors import LocalProtocolError
+from mcp_actors.principal import Principal
 from tests.transports.http.fakes import (
     INITIALIZED,
     FakeListener,
@@ -151,7 +152,9 @@ async def test_what_breaks_in_an_exchange_is_500_without_a_word_about_it(
 ) -> None:
     listener = FakeListener(nursery)
 
-    def begin(arrival: Any, outlet: Outlet, principal: str | None = None, peer: str | None = None) -> None:
+    def begin(
+        arrival: Any, outlet: Outlet, principal: Principal | None = None, peer: str | None = None
+    ) -> None:
         if arrival.message["id"] == 2:
             outlet.post(notification())
         raise RuntimeError("secret")

@@ -10,6 +10,7 @@ import trio.testing
 
 from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.errors import LocalProtocolError
+from mcp_actors.principal import Principal
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.server.error_responses import Refusal
 from tests.transports.http.fakes import FakeListener, FakeResponse
@@ -112,7 +113,7 @@ async def test_a_pipe_belongs_to_who_opened_it(nursery: trio.Nursery) -> None:
     listener = FakeListener(nursery, authenticate=name)
     listener.handler.on_connection = echo
     _, path = await connected(listener, authorization="ann")
-    assert listener.handler.principals == ["ann"]
+    assert listener.handler.principals == [Principal("ann")]
     assert post(listener, path, authorization="ann").status == 202
     assert post(listener, path, authorization="bob").status == 404
     assert post(listener, path).status == 404

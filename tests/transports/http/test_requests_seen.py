@@ -41,8 +41,8 @@ class Seen:
         """Looks at the request."""
         if report:
             await ctx.progress(1)
-        self.requests.append(ctx.http_request)
-        return "" if ctx.http_request is None else ctx.http_request.headers.get("x-tenant", "")
+        self.requests.append(ctx.request)
+        return "" if ctx.request is None else ctx.request.headers.get("x-tenant", "")
 
     async def keep(self, ctx: Context) -> str:
         """Keeps something in the session, if there is one."""

@@ -10,6 +10,7 @@ from typing import Any
 import trio
 
 from mcp_actors.abc import FrameChannel
+from mcp_actors.principal import Principal
 
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 UPGRADE = {
@@ -150,9 +151,9 @@ class Listening:
     def __init__(self, serve: Any) -> None:
         self._serve = serve
         self.stopping = trio.Event()
-        self.principals: list[str | None] = []
+        self.principals: list[Principal | None] = []
 
-    async def __call__(self, channel: FrameChannel, principal: str | None = None) -> None:
+    async def __call__(self, channel: FrameChannel, principal: Principal | None = None) -> None:
         self.principals.append(principal)
         try:
             await self._serve(channel)

@@ -13,6 +13,7 @@ import trio
 from mcp_actors import Client, Server
 from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.errors import ConnectFailed, LocalProtocolError
+from mcp_actors.principal import Principal
 from mcp_transports.http.server import HttpServerTransport, Refusal
 from mcp_transports.websocket.client import WebSocketClientTransport
 from mcp_transports.websocket.server import WebSocketServerTransport
@@ -128,7 +129,7 @@ async def test_who_a_peer_is_is_asked_before_the_upgrade() -> None:
         async with good.connect() as channel:
             await channel.send(Frame(b"{}"))
             await channel.receive()
-        assert listening.principals == ["alice"]
+        assert listening.principals == [Principal("alice")]
 
 
 async def test_bytes_before_the_answer_are_no_websocket() -> None:

@@ -7,7 +7,6 @@ import binascii
 import ssl
 from collections.abc import Awaitable, Iterable
 from functools import partial
-from inspect import isawaitable
 
 import attrs
 import trio
@@ -17,6 +16,7 @@ from mcp_actors.budget import Account, Budget, BudgetStatistics, holder_of
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.framing import DEFAULT_HELD_BYTES, DEFAULT_MAX_MESSAGE_BYTES
 from mcp_actors.logging import log
+from mcp_actors.principal import Principal
 from mcp_actors.supervision import POLLER, SOCKET_CONNECTION, TICKER, Containment, reraised, start_again
 from mcp_transports._listen_errors import as_engine_errors
 from mcp_transports._poller import Poller
@@ -28,7 +28,12 @@ from mcp_transports.http.h1.response import Response
 from mcp_transports.http.h1.server_state import ConnectionCounts
 from mcp_transports.http.h1.shared_port import PortShare
 from mcp_transports.http.port_sharing import share_port
-from mcp_transports.http.server.endpoint import Authenticate
+from mcp_transports.http.server.authentication import (
+    Authenticate,
+    Authentication,
+    HookAuthentication,
+    Identity,
+)
 from mcp_transports.http.server.error_responses import SERVER_STOPPING, Refusal, method_not_allowed
 from mcp_transports.http.server.http_exchange import HttpExchange
 from mcp_transports.http.server.origin_policy import OriginPolicy
@@ -103,9 +108,9 @@ class WebSocketServerTransport:
             ``ssl_context``.
         allowed_hosts, allowed_origins: those of `OriginPolicy`: by default what leads to the bound address alone, and
             browsers only from there. Others are refused with 403.
-        authenticate: ``authenticate(request)`` returns, or is awaited for, who the peer is: a name, ``None``
-            without one, or a `Refusal`, say one with 401. It is called before the upgrade. What it raises is answered
-            with 500 and logged.
+        authenticate: ``authenticate(request)`` returns, or is awaited for, who the peer is: a name or a `Principal`,
+            ``None`` without one, or a `Refusal`, say one with 401. It is called before the upgrade. What it raises is
+            answered with 500 and logged.
         ssl_context: for ``wss``.
         require_subprotocol: refuse clients that do not offer the subprotocol ``mcp``; off by default. It is confirmed
             to those that do; the others are served without one.
@@ -157,7 +162,9 @@ class WebSocketServerTransport:
         self._origin_policy = OriginPolicy(
             address.host or "", allowed_hosts=allowed_hosts, allowed_origins=allowed_origins
         )
-        self._authenticate = authenticate
+        self._authentication: Authentication | None = (
+            HookAuthentication(authenticate) if authenticate is not None else None
+        )
         self._require_subprotocol = require_subprotocol
         self._limits = HttpLimits(
             connections=max_connections,
@@ -251,22 +258,24 @@ class WebSocketServerTransport:
         refusal = self._refusal(request)
         if refusal is not None:
             self._refuse(exchange, refusal)
-        elif self._authenticate is None:
+        elif self._authentication is None:
             self._admit(exchange, None)
         else:
-            found = self._authenticate(request)
-            if isawaitable(found):
-                response.run(partial(self._admit_later, exchange, found))
+            identity = self._authentication.identify(request)
+            if identity is None or isinstance(identity, Principal | Refusal):
+                self._admit(exchange, identity)
             else:
-                self._admit(exchange, found)
+                response.run(partial(self._admit_later, exchange, identity))
 
-    async def _admit_later(self, exchange: HttpExchange, finding: Awaitable[str | Refusal | None]) -> None:
-        self._admit(exchange, await finding)
+    async def _admit_later(self, exchange: HttpExchange, waiting: Awaitable[Identity]) -> None:
+        self._admit(exchange, await waiting)
 
-    def _admit(self, exchange: HttpExchange, found: str | Refusal | None) -> None:
-        if isinstance(found, Refusal):
-            self._refuse(exchange, found)
-        elif not exchange.response.upgrade(partial(self._serve_connection, exchange.request, found)):
+    def _admit(self, exchange: HttpExchange, identity: Identity) -> None:
+        if isinstance(identity, Refusal):
+            self._refuse(exchange, identity)
+            return
+        exchange.request.principal = identity
+        if not exchange.response.upgrade(partial(self._serve_connection, exchange.request, identity)):
             self._refuse(exchange, NOT_ALONE)
 
     def _refuse(self, exchange: HttpExchange, refusal: Refusal) -> None:
@@ -301,7 +310,7 @@ class WebSocketServerTransport:
     # -- an open connection ----------------------------------------------------------------------------------------
 
     async def _serve_connection(
-        self, request: Request, principal: str | None, stream: trio.abc.Stream
+        self, request: Request, principal: Principal | None, stream: trio.abc.Stream
     ) -> None:
         """Goes on with a connection that the HTTP server has handed over. Raises nothing of its own."""
         with Containment(SOCKET_CONNECTION, details={"peer": request.peer}):
@@ -332,7 +341,9 @@ class WebSocketServerTransport:
                             account.keep(0)
                     nursery.cancel_scope.cancel(reason="the connection has ended")
 
-    async def _run(self, handler: ServerHandler, principal: str | None, channel: WebSocketChannel) -> None:
+    async def _run(
+        self, handler: ServerHandler, principal: Principal | None, channel: WebSocketChannel
+    ) -> None:
         self._ticker.add(channel)
         with trio.CancelScope() as scope:
             self._scopes.add(scope)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 __all__ = ["MalformedRequest", "Request"]
@@ -32,6 +34,12 @@ class Request(msgspec.Struct, gc=False):
     head: bytes = b""
     """Of a request that asks for another protocol, the bytes of its head as they came, so that the other protocol can
     read them; empty when an earlier request came in the same read, and for all other requests."""
+    principal: Any = None
+    """The caller, in the application's form, once it has authenticated it."""
+
+    def __repr__(self) -> str:
+        # Headers, query and body may hold what nobody may read in a log.
+        return f"<Request {self.method} {self.path} from {self.peer}>"
 
 
 class MalformedRequest(msgspec.Struct, gc=False):

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from inspect import isawaitable
 
 import attrs
 
 from mcp_actors.abc import Arrival, Frame, ServerHandler
+from mcp_actors.principal import Principal
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
+from mcp_transports.http.server.authentication import Authentication, Identity
 from mcp_transports.http.server.error_responses import (
     EVENTS_NOT_ACCEPTED,
     PATH_NOT_FOUND,
@@ -29,7 +30,7 @@ from mcp_transports.http.server.error_responses import (
     method_not_allowed,
 )
 from mcp_transports.http.server.http_exchange import Continuation, HttpExchange
-from mcp_transports.http.server.http_sse import HttpSseChannels
+from mcp_transports.http.server.http_sse import HttpSseChannels, post
 from mcp_transports.http.server.media_types import (
     JSON,
     USUAL_ACCEPT,
@@ -44,11 +45,10 @@ from mcp_transports.http.server.session_streams import StreamSettings
 from mcp_transports.http.server.sessions import SESSION_HEADER, HttpSession, SessionTable
 from mcp_transports.http.server.status_tables import LEGACY_STATUSES, MODERN_STATUSES
 
-__all__ = ["Authenticate", "Endpoint", "EndpointPaths"]
+__all__ = ["Endpoint", "EndpointPaths"]
 
-Authenticate = Callable[[Request], "str | Refusal | Awaitable[str | Refusal | None] | None"]
 # Serves one method at one path, for a principal: it answers, or returns a function that waits and answers then.
-Route = Callable[[HttpExchange, "str | None"], "Continuation | None"]
+Route = Callable[[HttpExchange, "Principal | None"], "Continuation | None"]
 
 # A message that stands in for the body of GET and DELETE, which have none: the engine is given it to check
 # MCP-Protocol-Version (MCP 2025-11-25, Transports, Protocol Version Header).
@@ -77,7 +77,7 @@ class Endpoint:
         paths: The paths that are served.
         sessions: The sessions of legacy clients; ``None`` where they are served without sessions.
         http_sse: The connections of HTTP+SSE; ``None`` where it is not served.
-        authenticate: Returns, or is awaited for, the principal that sent a request, or a refusal.
+        authentication: Knows the callers; ``None`` where everybody is served, and nobody has a name.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Endpoint:
         *,
         sessions: SessionTable | None,
         http_sse: HttpSseChannels | None = None,
-        authenticate: Authenticate | None = None,
+        authentication: Authentication | None = None,
     ) -> None:
         self._handler = handler
         self._origin_policy = origin_policy
@@ -97,7 +97,7 @@ class Endpoint:
         self._sessions = sessions
         self._http_sse = http_sse
         self._accepts_replies = accepts_json if settings.json_replies else accepts_both
-        self._authenticate = authenticate
+        self._authentication = authentication
         self._routes: dict[str, dict[str, Route]] = {paths.streamable: {"POST": self._post}}
         # MCP 2026-07-28 has neither sessions nor streams that begin with a GET.
         if sessions is not None and handler.has_sessions:
@@ -124,9 +124,9 @@ class Endpoint:
         route = routes.get(request.method) if routes is not None else None
         if verdict.refusal is not None or route is None:
             self._refuse(exchange, verdict, routes)
-        elif self._authenticate is not None:
+        elif self._authentication is not None:
             with exchange.containment("authenticate"):
-                self._authenticated(exchange, route, self._authenticate)
+                self._identify(exchange, route, self._authentication)
         elif (continuation := route(exchange, None)) is not None:
             exchange.run(continuation)
 
@@ -156,23 +156,16 @@ class Endpoint:
         else:
             exchange.refuse(method_not_allowed(*routes))
 
-    def _authenticated(self, exchange: HttpExchange, route: Route, authenticate: Authenticate) -> None:
-        identity = authenticate(exchange.request)
-        if isawaitable(identity):
-            exchange.run(partial(self._authenticated_later, exchange, route, identity))
-        elif (continuation := _routed(exchange, route, identity)) is not None:
+    def _identify(self, exchange: HttpExchange, route: Route, authentication: Authentication) -> None:
+        identity = authentication.identify(exchange.request)
+        if identity is not None and not isinstance(identity, Principal | Refusal):
+            exchange.run(partial(_serve_later, exchange, route, authentication, identity))
+        elif (continuation := _serve(exchange, route, authentication, identity)) is not None:
             exchange.run(continuation)
-
-    async def _authenticated_later(
-        self, exchange: HttpExchange, route: Route, waiting: Awaitable[str | Refusal | None]
-    ) -> None:
-        continuation = _routed(exchange, route, await waiting)
-        if continuation is not None:
-            await continuation()
 
     # -- Streamable HTTP -------------------------------------------------------------------------------------------
 
-    def _post(self, exchange: HttpExchange, principal: str | None) -> Continuation | None:
+    def _post(self, exchange: HttpExchange, principal: Principal | None) -> Continuation | None:
         headers = exchange.request.headers
         content_type, accept = headers.get("content-type"), headers.get("accept")
         # The value that the official clients send is compared first, because that is faster.
@@ -191,6 +184,8 @@ class Endpoint:
         elif arrival.requests and self._handler.stopping.is_set():
             exchange.refuse(SERVER_STOPPING)
         elif stateless or (self._sessions is None and session_id is None):
+            if self._lacks_scope(exchange, arrival, principal):
+                return None
             statuses = MODERN_STATUSES if stateless else LEGACY_STATUSES
             outlet = StatelessOutlet(
                 exchange,
@@ -206,6 +201,22 @@ class Endpoint:
             self._post_in_session(exchange, arrival, session_id, principal)
         return None
 
+    def _lacks_scope(self, exchange: HttpExchange, arrival: Arrival, principal: Principal | None) -> bool:
+        """Refuses a request of a caller that lacks a scope, before anything of it is begun, and returns whether it did.
+
+        Without authentication nobody has a scope, and the engine refuses what needs one.
+        """
+        authentication = self._authentication
+        if authentication is None:
+            return False
+        needed = self._handler.scopes_needed(arrival)
+        if not needed or (principal is not None and needed <= principal.scopes):
+            return False
+        # Clients of the revisions with sessions may replace the scopes that they have by those of the challenge (MCP
+        # 2025-11-25, Authorization, Runtime Insufficient Scope Errors).
+        exchange.refuse(authentication.lacking(principal, needed, repeats_granted=not arrival.stateless))
+        return True
+
     def _may_stream(self, accept: str | None, stateless: bool) -> bool:
         """Whether a POST outside of sessions may be answered with an event stream."""
         if self._settings.json_replies:
@@ -214,18 +225,18 @@ class Endpoint:
         return True
 
     def _post_in_session(
-        self, exchange: HttpExchange, arrival: Arrival, session_id: str | None, principal: str | None
+        self, exchange: HttpExchange, arrival: Arrival, session_id: str | None, principal: Principal | None
     ) -> None:
         if session_id is not None:
             session = self._session(exchange, principal)
-            if session is not None:
+            if session is not None and not self._lacks_scope(exchange, arrival, principal):
                 session.deliver(arrival, exchange)
         elif arrival.initializes and self._sessions is not None:
             self._sessions.begin(self._handler, arrival, exchange, principal)
         else:
             exchange.refuse(SESSION_REQUIRED)
 
-    def _get(self, exchange: HttpExchange, principal: str | None) -> Continuation | None:
+    def _get(self, exchange: HttpExchange, principal: Principal | None) -> Continuation | None:
         if not accepts_events(exchange.request.headers.get("accept")):
             exchange.refuse(EVENTS_NOT_ACCEPTED)
         elif self._handler.stopping.is_set():
@@ -237,13 +248,15 @@ class Endpoint:
             session.standalone.open(exchange)
         return None
 
-    def _delete(self, exchange: HttpExchange, principal: str | None) -> None:
+    def _delete(self, exchange: HttpExchange, principal: Principal | None) -> None:
         session = self._session_without_message(exchange, principal)
         if session is not None and self._sessions is not None:
             self._sessions.close(session, "deleted")
             exchange.answer(200)
 
-    def _session_without_message(self, exchange: HttpExchange, principal: str | None) -> HttpSession | None:
+    def _session_without_message(
+        self, exchange: HttpExchange, principal: Principal | None
+    ) -> HttpSession | None:
         """As `_session`, for GET and DELETE: a version that no session can have is answered with 400."""
         frame = Frame(_STAND_IN_MESSAGE, metadata=exchange.request.headers)
         refusal = self._handler.sort(frame, in_session=True).refusal
@@ -252,7 +265,7 @@ class Endpoint:
             return None
         return self._session(exchange, principal)
 
-    def _session(self, exchange: HttpExchange, principal: str | None) -> HttpSession | None:
+    def _session(self, exchange: HttpExchange, principal: Principal | None) -> HttpSession | None:
         """Returns the session that a request names, or refuses the request.
 
         MCP 2025-11-25, Transports, Session Management: 400 without an id, 404 for one that is unknown, has ended or
@@ -269,7 +282,7 @@ class Endpoint:
 
     # -- HTTP+SSE --------------------------------------------------------------------------------------------------
 
-    def _connect_http_sse(self, exchange: HttpExchange, principal: str | None) -> Continuation | None:
+    def _connect_http_sse(self, exchange: HttpExchange, principal: Principal | None) -> Continuation | None:
         if not accepts_events(exchange.request.headers.get("accept")):
             exchange.refuse(EVENTS_NOT_ACCEPTED)
         elif self._handler.stopping.is_set():
@@ -278,16 +291,36 @@ class Endpoint:
             return partial(self._http_sse.run, exchange, self._handler, principal)
         return None
 
-    def _post_http_sse(self, exchange: HttpExchange, principal: str | None) -> Continuation | None:
+    def _post_http_sse(self, exchange: HttpExchange, principal: Principal | None) -> Continuation | None:
         if not is_json(exchange.request.headers.get("content-type")):
             exchange.refuse(UNSUPPORTED_MEDIA_TYPE)
-        elif self._http_sse is not None:
-            return self._http_sse.post(exchange, principal)
+        elif self._http_sse is not None and (channel := self._http_sse.find(exchange, principal)) is not None:
+            frame = Frame(exchange.request.body)
+            if self._authentication is not None:
+                arrival = self._handler.sort(Frame(frame.data, metadata={}), in_session=True)
+                if arrival.refusal is None and self._lacks_scope(exchange, arrival, principal):
+                    return None
+            return post(exchange, channel, frame)
         return None
 
 
-def _routed(exchange: HttpExchange, route: Route, identity: str | Refusal | None) -> Continuation | None:
+async def _serve_later(
+    exchange: HttpExchange, route: Route, authentication: Authentication, waiting: Awaitable[Identity]
+) -> None:
+    continuation = _serve(exchange, route, authentication, await waiting)
+    if continuation is not None:
+        await continuation()
+
+
+def _serve(
+    exchange: HttpExchange, route: Route, authentication: Authentication, identity: Identity
+) -> Continuation | None:
+    """Serves a request of a caller that is known now, or refuses it."""
     if isinstance(identity, Refusal):
         exchange.refuse(identity)
         return None
+    if identity is not None:
+        exchange.request.principal = identity
+        if headers := authentication.response_headers(identity):
+            exchange.headers = (*exchange.headers, *headers)
     return route(exchange, identity)

@@ -13,6 +13,7 @@ import trio
 from mcp_actors.abc import Frame, FrameChannel, ServerHandler
 from mcp_actors.budget import Account, Budget, holder_of
 from mcp_actors.errors import LocalProtocolError, Overloaded
+from mcp_actors.principal import Principal
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.server.error_responses import (
     RETRY_LATER,
@@ -24,7 +25,7 @@ from mcp_transports.http.server.http_exchange import Continuation, HttpExchange
 from mcp_transports.http.server.sse_response import OpenSseResponses, SseResponse
 from mcp_transports.http.sse import encode_event
 
-__all__ = ["HttpSseChannel", "HttpSseChannels"]
+__all__ = ["HttpSseChannel", "HttpSseChannels", "post"]
 
 _ID_BYTES = 24
 # Messages that wait to be received: about as many small ones as other bindings hold.
@@ -219,7 +220,7 @@ class HttpSseChannels:
         self._messages_path = messages_path
         self._longest = longest
         self.posted = posted
-        self._open: dict[str, tuple[HttpSseChannel, str | None]] = {}
+        self._open: dict[str, tuple[HttpSseChannel, Principal | None]] = {}
 
     def __repr__(self) -> str:
         return f"<HttpSseChannels: {len(self._open)} open>"
@@ -227,7 +228,7 @@ class HttpSseChannels:
     def __len__(self) -> int:
         return len(self._open)
 
-    async def run(self, exchange: HttpExchange, handler: ServerHandler, principal: str | None) -> None:
+    async def run(self, exchange: HttpExchange, handler: ServerHandler, principal: Principal | None) -> None:
         """Runs one connection to its end, in a task of the HTTP connection that carries its events."""
         id = secrets.token_urlsafe(_ID_BYTES)
         messages_url = f"{self._messages_path}?session_id={id}"
@@ -240,29 +241,34 @@ class HttpSseChannels:
             finally:
                 del self._open[id]
 
-    def post(self, exchange: HttpExchange, principal: str | None) -> Continuation | None:
-        """Gives the message of a POST to the connection that its URL names, and answers 202.
-
-        A connection that is unknown or of another principal is 404. If there is no room yet, this returns a function
-        that waits for it.
-        """
+    def find(self, exchange: HttpExchange, principal: Principal | None) -> HttpSseChannel | None:
+        """Returns the connection that the URL of a POST names; one that is unknown or another principal's is 404."""
         channel, owner = self._open.get(_session_id(exchange.request.query), (None, None))
-        if channel is None or owner != principal:
-            exchange.refuse(SESSION_NOT_FOUND)
-            return None
-        frame = Frame(exchange.request.body)
-        try:
-            channel.put_nowait(frame)
-        except trio.WouldBlock:
-            return partial(_post_later, exchange, channel, frame)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            exchange.refuse(SESSION_NOT_FOUND)
-            return None
-        except Overloaded as error:
-            exchange.refuse(_no_room(error))
-            return None
-        exchange.answer(202)
+        if channel is not None and owner == principal:
+            # The token of this POST may be newer than that of the GET, with more scopes.
+            channel.http_request.principal = principal
+            return channel
+        exchange.refuse(SESSION_NOT_FOUND)
         return None
+
+
+def post(exchange: HttpExchange, channel: HttpSseChannel, frame: Frame) -> Continuation | None:
+    """Gives the message of a POST to its connection, and answers 202.
+
+    If there is no room yet, this returns a function that waits for it.
+    """
+    try:
+        channel.put_nowait(frame)
+    except trio.WouldBlock:
+        return partial(_post_later, exchange, channel, frame)
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        exchange.refuse(SESSION_NOT_FOUND)
+        return None
+    except Overloaded as error:
+        exchange.refuse(_no_room(error))
+        return None
+    exchange.answer(202)
+    return None
 
 
 async def _post_later(exchange: HttpExchange, channel: HttpSseChannel, frame: Frame) -> None:

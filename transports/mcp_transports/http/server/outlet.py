@@ -9,6 +9,7 @@ import trio
 
 from mcp_actors.abc import Arrival, Frame, ServerHandler
 from mcp_actors.errors import LocalProtocolError
+from mcp_actors.principal import Principal
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.server.error_responses import RETRY_LATER
 from mcp_transports.http.server.http_exchange import HttpExchange
@@ -113,7 +114,7 @@ class StatelessOutlet(ResponseOutlet):
         """The POST."""
         return self._exchange.request
 
-    def begin(self, handler: ServerHandler, arrival: Arrival, principal: str | None) -> None:
+    def begin(self, handler: ServerHandler, arrival: Arrival, principal: Principal | None) -> None:
         """Serves a request. A client that leaves cancels it (MCP 2026-07-28, Streamable HTTP, Cancellation).
 
         A failure of the engine costs this request alone: 500, or its stream is cut off.
@@ -130,7 +131,7 @@ class StatelessOutlet(ResponseOutlet):
             if self._streams:
                 self._open_responses.unanswered.add(self)
 
-    async def accept(self, handler: ServerHandler, arrival: Arrival, principal: str | None) -> None:
+    async def accept(self, handler: ServerHandler, arrival: Arrival, principal: Principal | None) -> None:
         """Gives the engine messages that expect no answer, and answers 202."""
         await handler.exchange(arrival, self, principal, self._exchange.request.peer)
         self.settle()

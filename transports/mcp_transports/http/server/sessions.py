@@ -15,6 +15,7 @@ import trio
 from mcp_actors.abc import Arrival, Frame, ServerHandler, ServerSession
 from mcp_actors.budget import Budget, BudgetStatistics, holder_of
 from mcp_actors.logging import log
+from mcp_actors.principal import Principal
 from mcp_actors.supervision import SESSION_EXPIRY, Containment, TaskKind
 from mcp_transports.http.server.error_responses import (
     EVENT_NOT_FOUND,
@@ -103,7 +104,7 @@ class HttpSession:
 
     engine: ServerSession
 
-    def __init__(self, table: SessionTable, principal: str | None, holder: str | None) -> None:
+    def __init__(self, table: SessionTable, principal: Principal | None, holder: str | None) -> None:
         self._table = table
         self.settings = table.settings
         self.principal = principal
@@ -268,7 +269,7 @@ class SessionTable:
         return f"<SessionTable {len(self._sessions)}/{self._limits.max_sessions}>"
 
     def begin(
-        self, handler: ServerHandler, arrival: Arrival, exchange: HttpExchange, principal: str | None
+        self, handler: ServerHandler, arrival: Arrival, exchange: HttpExchange, principal: Principal | None
     ) -> None:
         """Answers an ``initialize``. Only one that is answered with a result leaves a session behind."""
         holder = holder_of(exchange.request.peer, principal)
@@ -309,7 +310,7 @@ class SessionTable:
         else:
             exchange.answer(LEGACY_STATUSES[answer.refusal], answer.data)
 
-    def find(self, id: str, principal: str | None) -> HttpSession | None:
+    def find(self, id: str, principal: Principal | None) -> HttpSession | None:
         """Returns a session to the principal that began it, and ``None`` to any other (CVE-2026-52869)."""
         session = self._sessions.get(id)
         return session if session is not None and session.principal == principal else None

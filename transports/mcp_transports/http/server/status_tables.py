@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mcp_actors.errors import INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, Overloaded
+from mcp_actors.errors import INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, InsufficientScope, Overloaded
 
 __all__ = ["LEGACY_STATUSES", "MODERN_STATUSES", "StatusTable"]
 
@@ -32,7 +32,12 @@ class StatusTable(dict[int | None, int]):
 # MCP 2026-07-28, Streamable HTTP: 404 for a method that does not exist (Protocol Version Header), 400 for all other
 # requests: versions, headers that differ from the body (Server Validation), missing capabilities. 503 is HTTP's
 # own (RFC 9110 section 15.6.4), for a server that has no room for another call.
-MODERN_STATUSES = StatusTable({None: 200, METHOD_NOT_FOUND: 404, Overloaded.CODE: 503}, otherwise=400)
+MODERN_STATUSES = StatusTable(
+    {None: 200, METHOD_NOT_FOUND: 404, InsufficientScope.CODE: 403, Overloaded.CODE: 503}, otherwise=400
+)
 
 # MCP 2025-11-25, Transports, Sending Messages to the Server: 400 is for bodies that are not a message of the protocol.
-LEGACY_STATUSES = StatusTable({None: 200, PARSE_ERROR: 400, INVALID_REQUEST: 400}, otherwise=200)
+# 403 is that of MCP 2025-11-25, Authorization, Error Handling.
+LEGACY_STATUSES = StatusTable(
+    {None: 200, PARSE_ERROR: 400, INVALID_REQUEST: 400, InsufficientScope.CODE: 403}, otherwise=200
+)

@@ -21,7 +21,8 @@ from mcp_transports.http.h1.listen_url import ListenUrl
 from mcp_transports.http.h1.server_state import ConnectionCounts
 from mcp_transports.http.h1.shared_port import PortShare
 from mcp_transports.http.port_sharing import share_port
-from mcp_transports.http.server.endpoint import Authenticate, Endpoint, EndpointPaths
+from mcp_transports.http.server.authentication import Authenticate, Authentication, HookAuthentication
+from mcp_transports.http.server.endpoint import Endpoint, EndpointPaths
 from mcp_transports.http.server.event_store import EventStore, MemoryEventStore
 from mcp_transports.http.server.http_sse import HttpSseChannels
 from mcp_transports.http.server.origin_policy import OriginPolicy
@@ -81,8 +82,8 @@ class HttpServerTransport:
         max_message_bytes: The longest message that is sent, in bytes. The default, 16 MiB, is that of all bindings.
         allowed_hosts: See `OriginPolicy`. By default only names that lead to the bound address are served.
         allowed_origins: See `OriginPolicy`. By default browsers are served only from the allowed hosts.
-        authenticate: ``authenticate(request)`` returns, or is awaited for, the principal that sent a request: a name to
-            which sessions are bound, ``None`` without one, or a `Refusal`. It is called for every request that
+        authenticate: ``authenticate(request)`` returns, or is awaited for, who sent a request: a name or a `Principal`
+            to which sessions are bound, ``None`` without one, or a `Refusal`. It is called for every request that
             `OriginPolicy` allows, but not for CORS preflights. If it raises, the error is logged and answered with 500.
         ssl_context: The context of TLS, for ``https`` only.
         keepalive: Seconds of silence, at most, after which an event stream gets a comment, so that no proxy closes it.
@@ -148,7 +149,9 @@ class HttpServerTransport:
         self._origin_policy = OriginPolicy(
             listen_url.host or "localhost", allowed_hosts=allowed_hosts, allowed_origins=allowed_origins
         )
-        self._authenticate = authenticate
+        self._authentication: Authentication | None = (
+            HookAuthentication(authenticate) if authenticate is not None else None
+        )
         session_limits = SessionLimits(session_idle, max_sessions, max_sessions_per_peer)
         self._session_limits = session_limits if sessions else None
         self.event_store = MemoryEventStore() if event_store == "memory" else event_store
@@ -230,7 +233,7 @@ class HttpServerTransport:
             paths,
             sessions=served.sessions,
             http_sse=served.http_sse,
-            authenticate=self._authenticate,
+            authentication=self._authentication,
         )
 
     def statistics(self) -> HttpServerStatistics:

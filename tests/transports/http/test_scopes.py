@@ -1,0 +1,230 @@
+"""Scopes of tools, resources and prompts over HTTP, with callers that a program's own check knows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from mcp_actors import Context
+from mcp_actors.principal import Principal
+from mcp_transports.http.server import Refusal, Request
+from tests import messages
+from tests.messages import BATCHING, INITIALIZED, LEGACY, MODERN
+from tests.transports.http.site import Events, Site, call, initialize, message_of, modern, site, text
+
+BOB = "bob"
+ANN = "ann files:read files:write"
+
+
+def by_header(request: Request) -> Principal | Refusal | None:
+    name, *scopes = request.headers.get("authorization", "guest").split()
+    return None if name == "guest" else Principal(name, scopes=scopes)
+
+
+@asynccontextmanager
+async def scoped_site(**options: Any) -> AsyncIterator[Site]:
+    async with site(**{"authenticate": by_header, **options}) as at:
+        ran = at.ends
+
+        @at.server.tool(scopes=["files:read", "files:write"])
+        async def store(ctx: Context) -> str:
+            ran.append("store")
+            return str(ctx.principal)
+
+        @at.server.tool(scopes=["files:read"])
+        async def load(ctx: Context) -> str:
+            ran.append("load")
+            await ctx.progress(1)
+            answer = await ctx.elicit("sure?", {"type": "object", "properties": {"yes": {"type": "boolean"}}})
+            return answer.action
+
+        @at.server.resource("file:///report", scopes=["files:read"])
+        async def report() -> str:
+            ran.append("report")
+            return "all is well"
+
+        @at.server.resource("file:///open/{name}", scopes=["files:read"])
+        async def opened(name: str) -> str:
+            ran.append("open")
+            return name
+
+        @at.server.resource("news:///today")
+        async def today() -> str:
+            return "nothing"
+
+        @at.server.prompt(scopes={"files:read"})
+        async def review(of: str) -> str:
+            ran.append("review")
+            return of
+
+        @at.server.completion(argument="of", prompt="review")
+        async def names(typed: str) -> list[str]:
+            ran.append("names")
+            return ["one"]
+
+        yield at
+
+
+def asked(method: str, params: dict[str, Any], name: str | None = None) -> tuple[Any, dict[str, str]]:
+    headers = {"mcp-protocol-version": MODERN, "mcp-method": method}
+    return messages.modern_request(1, method, params), headers | ({"mcp-name": name} if name else {})
+
+
+LISTEN = "subscriptions/listen"
+COMPLETION = {"ref": {"type": "ref/prompt", "name": "review"}, "argument": {"name": "of", "value": ""}}
+NEED_SCOPES: dict[str, tuple[Any, dict[str, str]]] = {
+    "tool": modern(1, "load"),
+    "resource": asked("resources/read", {"uri": "file:///report"}, "file:///report"),
+    "template": asked("resources/read", {"uri": "file:///open/x"}, "file:///open/x"),
+    "prompt": asked("prompts/get", {"name": "review", "arguments": {"of": "x"}}, "review"),
+    "completion": asked("completion/complete", COMPLETION),
+    "listen": asked(LISTEN, {"notifications": {"resourceSubscriptions": ["file:///report"]}}),
+    "listen to a template": asked(LISTEN, {"notifications": {"resourceSubscriptions": ["file:///open/x"]}}),
+    "listen above": asked(LISTEN, {"notifications": {"resourceSubscriptions": ["file:///"]}}),
+    "listen to very many": asked(
+        LISTEN, {"notifications": {"resourceSubscriptions": [f"news:///{number}" for number in range(300)]}}
+    ),
+    "retry with a state": asked(
+        "tools/call",
+        {"name": "load", "arguments": {}, "requestState": "forged", "inputResponses": {}},
+        "load",
+    ),
+}
+
+
+@pytest.mark.parametrize("caller", [BOB, "guest"])
+@pytest.mark.parametrize("what", NEED_SCOPES)
+async def test_a_caller_without_the_scope_gets_403_before_anything_runs(what: str, caller: str) -> None:
+    message, headers = NEED_SCOPES[what]
+    async with scoped_site() as at:
+        response = await at.post(message, **headers, authorization=caller)
+        assert response.status_code == 403
+        assert response.headers["content-type"] == "application/json"
+        assert "www-authenticate" not in response.headers
+        assert response.json()["error"] == {
+            "code": 403,
+            "message": "the access token lacks a scope; needed are: files:read",
+        }
+        assert at.ends == []
+
+
+@pytest.mark.parametrize("what", ["resource", "template", "prompt", "completion"])
+async def test_a_caller_with_the_scope_is_served(what: str) -> None:
+    message, headers = NEED_SCOPES[what]
+    async with scoped_site() as at:
+        response = await at.post(message, **headers, authorization=ANN)
+        assert (response.status_code, "result" in response.json()) == (200, True)
+
+
+async def test_what_needs_no_scope_is_open_to_everybody() -> None:
+    async with scoped_site() as at:
+        message, headers = modern(1, "add", a=1, b=2)
+        assert text((await at.post(message, **headers)).json()) == "3"
+        everything = asked("tools/list", {})
+        listed = await at.post(everything[0], **everything[1], authorization=BOB)
+        assert "store" in {each["name"] for each in listed.json()["result"]["tools"]}
+        only_news = asked(LISTEN, {"notifications": {"resourceSubscriptions": ["news:///today"]}})
+        async with at.stream("POST", only_news[0], **only_news[1], authorization=BOB) as events:
+            assert (await message_of(events))["method"] == "notifications/subscriptions/acknowledged"
+
+
+async def test_all_scopes_are_named_and_a_retry_needs_them_again() -> None:
+    async with scoped_site() as at:
+        message, headers = modern(1, "store")
+        refused = await at.post(message, **headers, authorization="ann files:read")
+        assert refused.json()["error"]["message"].endswith("needed are: files:read files:write")
+        message, headers = modern(1, "load")
+        message["params"]["_meta"][messages.CAPABILITIES] = {"elicitation": {}}
+        async with at.stream("POST", message, **headers, authorization=ANN) as events:
+            assert (await message_of(events))["method"] == "notifications/progress"
+            asks = (await message_of(events))["result"]
+        (key,) = asks["inputRequests"]
+        message["params"] |= {
+            "requestState": asks.get("requestState"),
+            "inputResponses": {key: {"action": "decline"}},
+        }
+        if message["params"]["requestState"] is None:
+            del message["params"]["requestState"]
+        assert (await at.post(message, **headers, authorization="ann files:write")).status_code == 403
+
+
+async def test_a_batch_needs_the_scopes_of_all_its_members() -> None:
+    async with scoped_site() as at:
+        opened = await at.post(initialize(BATCHING), authorization=BOB)
+        session = opened.headers["mcp-session-id"]
+        await at.post(INITIALIZED, session, authorization=BOB)
+        batch = [call(1, "add", a=1, b=1), call(2, "store")]
+        refused = await at.post(batch, session, authorization="bob files:read")
+        assert refused.status_code == 403
+        assert refused.json()["error"]["message"].endswith("needed are: files:read files:write")
+        assert at.ends == []
+        served = await at.post(batch, session, authorization="bob files:read files:write")
+        assert (served.status_code, len(served.json())) == (200, 2)
+
+
+async def test_a_session_goes_on_with_a_token_of_more_scopes() -> None:
+    async with scoped_site() as at:
+        session = (await at.post(initialize(LEGACY), authorization=BOB)).headers["mcp-session-id"]
+        await at.post(INITIALIZED, session, authorization=BOB)
+        assert (await at.post(call(1, "store"), session, authorization=BOB)).status_code == 403
+        stepped_up = await at.post(call(1, "store"), session, authorization="bob files:read files:write")
+        assert text(stepped_up.json()) == "bob"
+        assert (await at.post(call(1, "store"), session, authorization=BOB)).status_code == 403
+        subscribe = messages.request(2, "resources/subscribe", {"uri": "file:///report"})
+        assert (await at.post(subscribe, session, authorization=BOB)).status_code == 403
+        other = await at.post(call(1, "store"), session, authorization=ANN)
+        assert other.status_code == 404
+
+
+async def test_scopes_over_http_and_sse_are_those_of_each_post() -> None:
+    async with scoped_site() as at, at.stream("GET", path="/sse", authorization=BOB) as events:
+        path = (await anext(events)).data.decode()
+        messages_url = at.url.removesuffix("/mcp") + path
+
+        async def post(message: Any, caller: str) -> int:
+            headers = {"content-type": "application/json", "authorization": caller}
+            return (
+                await at.http.post(messages_url, content=json.dumps(message), headers=headers)
+            ).status_code
+
+        assert await post(initialize("2024-11-05"), BOB) == 202
+        assert (await message_of(events))["id"] == 0
+        assert await post(INITIALIZED, BOB) == 202
+        assert await post(call(1, "store"), BOB) == 403
+        assert await post(call(1, "store"), ANN) == 404
+        assert await post("no message", BOB) == 202
+        assert (await answer_to(events, None))["error"]["code"] == -32600
+        assert await post(call(2, "store"), "bob files:read files:write") == 202
+        assert text(await answer_to(events, 2)) == "bob"
+
+
+async def answer_to(events: Events, id: Any) -> Any:
+    while (message := await message_of(events)).get("id") != id or "method" in message:
+        pass
+    return message
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+async def test_without_authentication_nobody_over_http_has_a_scope(era: str) -> None:
+    async with scoped_site(authenticate=None) as at:
+        if era == "modern":
+            message, headers = modern(1, "store")
+            response = await at.post(message, **headers)
+        else:
+            response = await at.post(call(1, "store"), await at.open())
+        assert response.status_code == 403
+        assert response.json()["error"]["data"] == {
+            "reason": "insufficient_scope",
+            "scopes": ["files:read", "files:write"],
+        }
+        assert at.ends == []
+
+
+async def test_a_wrong_answer_of_the_check_is_an_error_of_this_side() -> None:
+    async with site(authenticate=lambda request: {"name": "ann"}) as at:
+        message, headers = modern(1, "add", a=1, b=2)
+        assert (await at.post(message, **headers)).status_code == 500
