@@ -136,7 +136,9 @@ def require_usable(url: str, what: str, *, plain: bool = False) -> str:
     """
     reason = _fault(url, plain)
     if reason is not None:
-        shown = re.sub(r"[^\x21-\x7e]", "?", url[:_CUT].partition("?")[0])
+        # Neither a query nor a user, which may have a password.
+        bare = re.sub(r"//[^/]*@", "//", url.partition("?")[0])
+        shown = re.sub(r"[^\x21-\x7e]", "?", bare[:_CUT])
         raise UrlRefused(f"{what} {shown!r} is not used: {reason}")
     return url
 

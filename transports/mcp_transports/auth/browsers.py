@@ -1,0 +1,199 @@
+"""Ways for a person to log in where the browser cannot come back to this machine, and the choice among all ways."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+
+from mcp_actors.auth.client.browser import Browser
+from mcp_actors.auth.effects import RedirectAnswer
+from mcp_actors.auth.urls import is_loopback, require_usable
+from mcp_actors.errors import LoginRequired
+from mcp_transports.auth.loopback import LoopbackBrowser, OpenUrl, answer_of, show_url, shown_by
+from mcp_transports.auth.terminal import Terminal
+
+__all__ = ["NoBrowser", "PastedAnswer", "ProgramRedirect", "default_browser"]
+
+# Nothing listens there: the browser shows an error, and the answer in its address bar.
+PASTED_REDIRECT = "http://127.0.0.1:49731/callback"
+# A variable of the environment for a display, or for a program that opens URLs on another machine.
+DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+
+
+def default_browser() -> Browser:
+    """Returns the way to log in that suits the process.
+
+    On a terminal that is a `LoopbackBrowser` if there is a browser too, and a `PastedAnswer` if not; without a terminal
+    nobody is there, and it is `NoBrowser`.
+    """
+    if not (sys.stdin and sys.stderr and sys.stdin.isatty() and sys.stderr.isatty()):
+        return NoBrowser()
+    has_display = any(os.environ.get(each) for each in DISPLAYS)
+    if has_display or (sys.platform == "darwin" and "SSH_CONNECTION" not in os.environ):
+        return LoopbackBrowser()
+    return PastedAnswer()
+
+
+class NoBrowser:
+    """Says at once that a person must log in, for programs that have none. A `Browser`."""
+
+    def __repr__(self) -> str:
+        return "<NoBrowser>"
+
+    @asynccontextmanager
+    async def open_redirect(self, registered: Sequence[str] = ()) -> AsyncIterator[_ProgramLogin]:
+        """Never opens anything.
+
+        Raises:
+            LoginRequired: Always.
+        """
+        raise LoginRequired(
+            "a person must log in, and nobody is there: run 'mcp-actors login' with the URL of the server on a terminal"
+            " and share its store of tokens, or give AuthorizationCode a browser"
+        )
+        yield  # an async context manager is made of a generator
+
+
+class PastedAnswer:
+    """Has a person open a URL on any machine, and paste the address that the browser ends at. A `Browser`.
+
+    Args:
+        redirect_uri: The redirect URI, at which nothing need listen; by default that of the client's registration, or
+            one of this machine.
+        terminal: The terminal to read from.
+    """
+
+    def __init__(self, redirect_uri: str | None = None, *, terminal: str = "/dev/tty") -> None:
+        self._redirect_uri = redirect_uri
+        self._terminal = terminal
+
+    def __repr__(self) -> str:
+        return f"<PastedAnswer at {self._terminal}>"
+
+    @asynccontextmanager
+    async def open_redirect(self, registered: Sequence[str] = ()) -> AsyncIterator[_PastedLogin]:
+        """Opens the terminal for the length of the block, after which it is as it was before.
+
+        Raises:
+            LoginRequired: There is no terminal.
+        """
+        known = [self._redirect_uri or "", *filter(is_loopback, registered), PASTED_REDIRECT]
+        with Terminal(self._terminal) as terminal:
+            yield _PastedLogin(next(filter(None, known)), terminal)
+
+
+class _PastedLogin:
+    """A redirect that a person carries over; a `Redirect`."""
+
+    def __init__(self, uri: str, terminal: Terminal) -> None:
+        self._uri = uri
+        self._terminal = terminal
+
+    @property
+    def uri(self) -> str:
+        """The redirect URI."""
+        return self._uri
+
+    async def log_in(self, url: str, accepts: Callable[[RedirectAnswer], bool]) -> RedirectAnswer:
+        """Writes ``url`` to the standard error output and reads the answer from the terminal; see `Redirect.log_in`.
+
+        Raises:
+            UrlRefused: The URL is not ``https``, nor ``http`` to this machine.
+            LoginFailed: The person ended the input, or the terminal is gone.
+        """
+        require_usable(url, "the authorization endpoint")
+        show_url(url)
+        say = "Then paste the address of the page at which the browser ends (it is not shown): "
+        while True:
+            sys.stderr.write(say)
+            sys.stderr.flush()
+            answer = answer_of((await self._terminal.read_line()).strip())
+            sys.stderr.write("\n")
+            if accepts(answer):
+                return answer
+            say = "That is not the answer to this login. Paste the whole address, up to its last character: "
+
+
+class ProgramRedirect:
+    """Has an embedding program, such as a web server, show the URL and hand over the answer. A `Browser`.
+
+    Args:
+        redirect_uri: The redirect URI, which the program serves.
+        open: Shows a URL to the person: a function, sync or async, which must not block.
+    """
+
+    def __init__(self, redirect_uri: str, open: OpenUrl) -> None:
+        self._uri = redirect_uri
+        self._open = open
+        self._logins: list[_ProgramLogin] = []
+
+    def __repr__(self) -> str:
+        return f"<ProgramRedirect {self._uri}: {len(self._logins)} waiting>"
+
+    @asynccontextmanager
+    async def open_redirect(self, registered: Sequence[str] = ()) -> AsyncIterator[_ProgramLogin]:
+        """Waits for an answer for the length of the block."""
+        login = _ProgramLogin(self._uri, self._open)
+        self._logins.append(login)
+        try:
+            yield login
+        finally:
+            self._logins.remove(login)
+
+    def finish(self, answer: str | Mapping[str, str] | RedirectAnswer) -> bool:
+        """Hands over what came to the redirect URI, and returns whether a login was waiting for it.
+
+        An answer for which none was waiting deserves an error page: it is a stray one, or an attack. To be called in
+        Trio's thread.
+
+        Args:
+            answer: The URL, its query, or its parameters; as pairs they may be repeated, which is then noticed.
+        """
+        if isinstance(answer, str):
+            answer = answer_of(answer)
+        elif isinstance(answer, Mapping):
+            answer = tuple(answer.items())
+        return any(each.takes(answer) for each in self._logins)
+
+
+class _ProgramLogin:
+    """A login whose answer an embedding program hands over; a `Redirect`."""
+
+    def __init__(self, uri: str, open: OpenUrl) -> None:
+        self._uri = uri
+        self._open = open
+        self._accepts: Callable[[RedirectAnswer], bool] | None = None
+        self._answer: RedirectAnswer = ()
+        self._over = trio.Event()
+
+    @property
+    def uri(self) -> str:
+        """The redirect URI."""
+        return self._uri
+
+    async def log_in(self, url: str, accepts: Callable[[RedirectAnswer], bool]) -> RedirectAnswer:
+        """Has the program show ``url``, and waits for `ProgramRedirect.finish`; see `Redirect.log_in`.
+
+        Raises:
+            UrlRefused: The URL is not ``https``, nor ``http`` to this machine.
+        """
+        require_usable(url, "the authorization endpoint")
+        self._accepts = accepts
+        try:
+            await shown_by(self._open, url)
+            await self._over.wait()
+        finally:
+            self._accepts = None
+        return self._answer
+
+    def takes(self, answer: RedirectAnswer) -> bool:
+        """Takes the answer if it is the first one that is accepted, and returns whether it was."""
+        if self._accepts is None or self._over.is_set() or not self._accepts(answer):
+            return False
+        self._answer = answer
+        self._over.set()
+        return True

@@ -1,0 +1,264 @@
+"""HTTP requests to URLs that came from the network: those of metadata, of tokens and of keys."""
+
+from __future__ import annotations
+
+import functools
+import ssl
+from collections.abc import Iterable, Sequence
+from contextlib import aclosing
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import httpcore2
+import httpx2
+import trio
+
+from mcp_actors.auth import UrlPolicy
+from mcp_actors.auth.effects import Fetch, Fetched, FetchFailed
+from mcp_actors.auth.urls import is_loopback, require_usable
+from mcp_actors.errors import UrlRefused
+from mcp_transports.auth.addresses import Address, AddressKind, kind_of, resolve
+from mcp_transports.http.client.senders import without_secrets
+
+__all__ = ["Fetcher"]
+
+# Seconds for a request, from the look-up of its host to the last byte of the answer, redirections included.
+FETCH_TIMEOUT = 10.0
+# Seconds for one of several addresses of a host to accept a connection; the last one may use all that is left.
+CONNECT_TIMEOUT = 3.0
+
+REDIRECTIONS = frozenset((301, 302, 303, 307, 308))
+USER_AGENT = "mcp-actors"
+# What a redirection to another origin takes along of a request's headers: it says nothing about who asks.
+HARMLESS = frozenset(("accept",))
+
+
+class Fetcher:
+    """Carries out `Fetch` effects, and keeps to a `UrlPolicy` (MCP 2026-07-28, Security Best Practices, SSRF).
+
+    A URL is ``https``, or ``http`` to this machine. All addresses of its host must be global, and the connection goes
+    to one that was checked: the host is not looked up again. A redirection is followed of a GET only, and checked as
+    the first URL was. An address of this machine or of a private network is allowed if the configured server has one
+    of the same kind, or the host is in ``policy.allowed_hosts``. Every request has a connection of its own, and no
+    cookies.
+
+    If the environment names a proxy for a URL, the proxy makes the connection. The addresses that this machine knows of
+    the host are checked all the same; a host that only the proxy can look up is left to the proxy.
+
+    Args:
+        policy: Which URLs may be used.
+        configured_url: The URL of the server that the program was given; it is trusted.
+        tls: The context of TLS; by default that of the system's trusted authorities.
+    """
+
+    def __init__(self, policy: UrlPolicy, configured_url: str, *, tls: ssl.SSLContext | None = None) -> None:
+        self._policy = policy
+        self._allowed = frozenset(each.lower() for each in policy.allowed_hosts)
+        self._configured_url = configured_url
+        self._configured_kind: AddressKind | None = None
+        self._tls = tls
+
+    def __repr__(self) -> str:
+        return f"<Fetcher for {urlsplit(self._configured_url).hostname}>"
+
+    async def fetch(self, fetch: Fetch) -> Fetched | FetchFailed:
+        """Carries out one request, within `FETCH_TIMEOUT` seconds. Cancelled, its connection is closed.
+
+        Whatever the network does, it is returned and not raised.
+        """
+        try:
+            url = _usable(fetch.url)
+        except UrlRefused as error:
+            return FetchFailed(str(error), refused=True)
+        try:
+            with trio.fail_after(FETCH_TIMEOUT):
+                return await self._follow(fetch, url)
+        except UrlRefused as error:
+            return FetchFailed(str(error), refused=True)
+        except trio.TooSlowError:
+            return FetchFailed(f"{without_secrets(url)} gave no whole answer within {FETCH_TIMEOUT:g} s")
+        except _NoAnswer as error:
+            return FetchFailed(str(error))
+
+    async def _follow(self, fetch: Fetch, url: httpx2.URL) -> Fetched:
+        first = url
+        headers = list(fetch.headers)
+        follows = fetch.redirects > 0 and fetch.method == "GET"
+        for _ in range(fetch.redirects + 1):
+            answer = await self._ask(fetch, url, headers)
+            location = answer.header("location")
+            if not follows or answer.status not in REDIRECTIONS or location is None:
+                return answer
+            try:
+                following = _usable(str(url.join(location).copy_with(fragment=None)))
+            except httpx2.InvalidURL:
+                raise UrlRefused(f"{without_secrets(url)} redirects to something that is no URL") from None
+            if _origin(following) != _origin(url):
+                headers = [each for each in headers if each[0].lower() in HARMLESS]
+            url = following
+        raise _NoAnswer(f"{without_secrets(first)} redirects more than {fetch.redirects} times")
+
+    async def _ask(self, fetch: Fetch, url: httpx2.URL, headers: Iterable[tuple[str, str]]) -> Fetched:
+        proxy = _proxy_for(url)
+        addresses = await self._checked(url, through_proxy=proxy is not None)
+        host = url.netloc.decode("ascii")
+        fixed = [("host", host), ("user-agent", USER_AGENT), ("accept-encoding", "identity")]
+        try:
+            async with httpcore2.AsyncConnectionPool(
+                ssl_context=self._context() if url.scheme == "https" else None,
+                proxy=proxy,
+                network_backend=_ToAddresses(addresses if proxy is None else ()),
+            ) as pool:
+                async with pool.stream(
+                    fetch.method,
+                    httpcore2.URL(
+                        scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
+                    ),
+                    headers=[*fixed, ("connection", "close"), *headers],
+                    content=fetch.body,
+                ) as response:
+                    return await _read(response, url, fetch.max_bytes)
+        except (httpcore2.ConnectError, httpcore2.ProxyError, OSError) as error:
+            raise _NoAnswer(f"{without_secrets(url)} cannot be reached: {error}") from error
+        except (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException) as error:
+            # Their texts may repeat what the peer sent.
+            raise _NoAnswer(f"{without_secrets(url)} broke off, or its answer is no HTTP") from error
+
+    async def _checked(self, url: httpx2.URL, *, through_proxy: bool) -> Sequence[Address]:
+        """Returns the addresses to connect to, all of which may be; none if the system may look the host up itself."""
+        host = url.host
+        if not self._policy.checks_addresses or host.lower() in self._allowed:
+            return ()
+        try:
+            addresses = await resolve(url.raw_host.decode("ascii"), _port(url))
+        except OSError as error:
+            if through_proxy:
+                return ()
+            raise _NoAnswer(f"the host of {without_secrets(url)} cannot be looked up: {error}") from error
+        for address in addresses:
+            kind = kind_of(address)
+            if kind != "global" and (kind in ("link-local", "special") or kind != await self._own_kind()):
+                raise UrlRefused(
+                    f"{without_secrets(url)} leads to a {kind} address, which a URL from the network must not:"
+                    f" if that is meant, add {host!r} to UrlPolicy(allowed_hosts=…)"
+                )
+        return addresses
+
+    async def _own_kind(self) -> AddressKind:
+        """Returns the kind of the configured server's address, ``global`` if there is more than one or none.
+
+        Whoever controls its name may change its addresses between two look-ups. So there is only one, and no name but
+        ``localhost`` counts as one of this machine.
+        """
+        if self._configured_kind is None:
+            if is_loopback(self._configured_url):
+                self._configured_kind = "loopback"
+            else:
+                host = urlsplit(self._configured_url).hostname or ""
+                try:
+                    kinds = {kind_of(each) for each in await resolve(host, 443)}
+                except OSError:
+                    kinds = set()
+                self._configured_kind = "private" if kinds == {"private"} else "global"
+        return self._configured_kind
+
+    def _context(self) -> ssl.SSLContext:
+        return self._tls or _trusted_authorities()
+
+
+async def _read(response: httpcore2.Response, url: httpx2.URL, max_bytes: int) -> Fetched:
+    headers = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in response.headers]
+    answer = Fetched(response.status, headers, b"")
+    if (answer.header("content-encoding") or "identity").lower() != "identity":
+        # A short compressed body may stand for one without an end.
+        raise _NoAnswer(f"{without_secrets(url)} answers with a compressed body, which was not asked for")
+    body = bytearray()
+    async with aclosing(response.aiter_stream()) as chunks:
+        async for chunk in chunks:
+            body += chunk
+            if len(body) > max_bytes:
+                raise _NoAnswer(f"{without_secrets(url)} answers with more than {max_bytes} bytes")
+    return Fetched(response.status, headers, bytes(body))
+
+
+class _NoAnswer(Exception):
+    """There is no answer; the text says why, without secrets."""
+
+
+class _ToAddresses(httpcore2.AsyncNetworkBackend):
+    """Connects to given addresses, whatever the host is called; without any, to the host.
+
+    TLS and the ``Host`` header are none of its business: both have the name of the URL.
+    """
+
+    def __init__(self, addresses: Sequence[Address]) -> None:
+        self._addresses = [str(each) for each in addresses]
+        self._trio = httpcore2.TrioBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """Opens a connection to the first address that accepts one.
+
+        Raises:
+            httpcore2.ConnectError: None does, because of the last one's error.
+            httpcore2.ConnectTimeout: The last one does not answer.
+        """
+        *others, last = self._addresses or [host]
+        for address in others:
+            try:
+                return await self._trio.connect_tcp(address, port, CONNECT_TIMEOUT)
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
+                continue
+        return await self._trio.connect_tcp(last, port)
+
+
+def _usable(url: str) -> httpx2.URL:
+    require_usable(url, "the URL")
+    try:
+        return httpx2.URL(url)
+    except httpx2.InvalidURL:
+        raise UrlRefused("a URL from the network is malformed") from None
+
+
+def _port(url: httpx2.URL) -> int:
+    return url.port or (443 if url.scheme == "https" else 80)
+
+
+def _origin(url: httpx2.URL) -> tuple[str, str, int]:
+    return url.scheme, url.host, _port(url)
+
+
+def _proxy_for(url: httpx2.URL) -> httpcore2.Proxy | None:
+    """Returns the proxy that the environment names for a URL. Servers on this machine never have one."""
+    if is_loopback(str(url)):
+        return None
+    proxies = getproxies()
+    found = proxies.get(url.scheme) or proxies.get("all")
+    if not found or proxy_bypass(url.host):
+        return None
+    try:
+        parsed = httpx2.URL(found if "://" in found else f"http://{found}")
+    except httpx2.InvalidURL:
+        raise _NoAnswer(
+            f"the environment names a proxy for {without_secrets(url)} whose URL is malformed"
+        ) from None
+    if parsed.scheme not in ("http", "https"):
+        raise _NoAnswer(
+            f"the environment names a {parsed.scheme} proxy for {without_secrets(url)}: only http and https are known"
+        )
+    return httpcore2.Proxy(
+        httpcore2.URL(scheme=parsed.raw_scheme, host=parsed.raw_host, port=parsed.port, target=b"/"),
+        auth=(parsed.username, parsed.password) if parsed.userinfo else None,
+    )
+
+
+@functools.cache
+def _trusted_authorities() -> ssl.SSLContext:
+    """Returns the context with the trusted authorities. Reading them takes many milliseconds, so it is done once."""
+    return httpx2.create_ssl_context()
