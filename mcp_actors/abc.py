@@ -51,6 +51,7 @@ __all__ = [
     "ServerHandler",
     "ServerSession",
     "ServerTransport",
+    "Waiting",
 ]
 
 # Of a JSON-RPC request, with its JSON type; null is no id in MCP.
@@ -91,6 +92,16 @@ class NoAnswer(Frame, gc=True):
     """
 
     reason: McpError | None = None
+
+
+class Waiting(Frame):
+    """A person is asked, to log in, say, before requests of ours can go on; with ``over``, that has ended somehow.
+
+    A client's channel that has to wait for people yields both, and bounds the wait. In between no clock of our calls
+    runs, nor of the handshake: neither the server nor the connection is slow. ``data`` is empty.
+    """
+
+    over: bool = False
 
 
 class FrameChannel(trio.abc.Channel[Frame]):

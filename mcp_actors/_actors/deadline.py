@@ -49,6 +49,11 @@ class Deadline:
         self._held -= 1
         self.touch()
 
+    def move(self, seconds: float) -> None:
+        """Moves both clocks, for while neither ran."""
+        self.at += seconds
+        self.ends_at += seconds
+
     @property
     def which(self) -> Literal["idle", "cap"]:
         """The name of the clock that runs out first, or has run out."""
@@ -77,6 +82,7 @@ class DeadlineClock:
         self._start_task: Callable[[TaskKind, Callable[[], Awaitable[None]]], None] | None = start_task
         self._running = False
         self._wakes_at = math.inf
+        self._stopped_at: float | None = None
         self._parked = trio.lowlevel.ParkingLot()
 
     def __repr__(self) -> str:
@@ -99,6 +105,25 @@ class DeadlineClock:
                 self._running = True
                 self._start_task(SESSION_CLOCK, self._run)
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether no time passes, from `stop` to `go_on`."""
+        return self._stopped_at is not None
+
+    def stop(self) -> None:
+        """Lets nothing expire until `go_on`: a person is asked, and nobody knows how long that takes."""
+        if self._stopped_at is None:
+            self._stopped_at = trio.current_time()
+
+    def go_on(self) -> None:
+        """Moves every deadline by as long as the clock stood still for it."""
+        if self._stopped_at is None:
+            return
+        now, stopped_at, self._stopped_at = trio.current_time(), self._stopped_at, None
+        for each in self._watched.values():
+            each.deadline.move(now - max(stopped_at, each.deadline.started))
+        self._parked.unpark_all()
+
     def end(self) -> None:
         """Nothing will expire any more."""
         self._start_task = None
@@ -108,7 +133,7 @@ class DeadlineClock:
         while self._start_task is not None:
             now = trio.current_time()
             earliest = math.inf
-            for each in self._watched.values():
+            for each in () if self.is_stopped else self._watched.values():
                 if each.deadline.at <= now:
                     each.expire()
                 else:

@@ -38,7 +38,7 @@ from mcp_actors._wire.messages import (
     JsonRpcResult,
     RequestId,
 )
-from mcp_actors.abc import Frame, NoAnswer, Outlet
+from mcp_actors.abc import Frame, NoAnswer, Outlet, Waiting
 from mcp_actors.errors import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -158,6 +158,8 @@ class Dispatcher:
             self._batch(message, outlet)  # type: ignore[arg-type]
         elif kind is NoAnswer:
             self._unanswered(message)  # type: ignore[arg-type]
+        elif kind is Waiting:
+            self.outbound.person_asked(message.over)  # type: ignore[union-attr]
         else:
             assert isinstance(message, MalformedMessage)
             self.malformed(message, outlet)

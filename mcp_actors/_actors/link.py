@@ -17,7 +17,7 @@ import trio
 from mcp_actors._actors.limits import Limits
 from mcp_actors._wire.codec import decode
 from mcp_actors._wire.messages import JsonRpcError, JsonRpcMessage
-from mcp_actors.abc import Frame, FrameChannel, HttpRequest, NoAnswer, Outlet
+from mcp_actors.abc import Frame, FrameChannel, HttpRequest, NoAnswer, Outlet, Waiting
 from mcp_actors.errors import LocalProtocolError, MalformedMessage
 
 __all__ = ["Link", "LinkStatistics", "Received"]
@@ -30,7 +30,7 @@ MESSAGES_IN_A_TURN = 16
 # Characters that are told of what came instead of a message: a line for a person.
 BEGINNING = 200
 
-Received = JsonRpcMessage | NoAnswer | MalformedMessage | list[JsonRpcMessage | MalformedMessage]
+Received = JsonRpcMessage | NoAnswer | Waiting | MalformedMessage | list[JsonRpcMessage | MalformedMessage]
 
 
 @attrs.frozen
@@ -66,6 +66,9 @@ class Pending(Protocol):
 
     @property
     def pending(self) -> Mapping[Any, object]: ...
+
+    @property
+    def waits_for_person(self) -> bool: ...
 
 
 def _no_crash(error: BaseException) -> None:
@@ -165,7 +168,7 @@ class Link:
                     raise trio.BrokenResourceError("the connection is closed") from None
                 return
             # A peer that reads slowly, but reads, is waited for.
-            if self._frames_out == written:
+            if self._has_stalled(written):
                 raise self._stalled()
 
     async def wait_until_read(self) -> bool:
@@ -192,13 +195,18 @@ class Link:
             written = self._frames_out
             with trio.move_on_after(self.limits.stall_timeout):
                 await self._progressed.park()
-            if self._held and self._frames_out == written:
+            if self._held and self._has_stalled(written):
                 raise self._stalled()
 
     @property
     def congested(self) -> bool:
         """Whether more was posted than the outbox holds."""
         return bool(self._held)
+
+    def _has_stalled(self, written: int) -> bool:
+        """Whether nothing was written since ``written`` frames were, although the peer might have read."""
+        asks = self._served is not None and self._served.outbound.waits_for_person
+        return self._frames_out == written and not asks
 
     def _stalled(self) -> trio.BrokenResourceError:
         error = trio.BrokenResourceError(f"the peer has not read for {self.limits.stall_timeout:g} s")
@@ -323,6 +331,8 @@ class Link:
         try:
             return decode(frame.data) if frame.about is None else _about(frame)
         except MalformedMessage as error:
+            if isinstance(frame, Waiting):
+                return frame
             error.beginning = _beginning(frame.data)
             return error
 

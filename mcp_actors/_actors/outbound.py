@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol, TypeGuard
@@ -57,6 +58,8 @@ class OutboundCalls:
         self._limits = limits
         self._last_id = 0
         self._lost: ConnectionLost | SessionExpired | None = None
+        self.on_wait: Callable[[bool], object] | None = None
+        """Is called with true when a person begins to be asked before requests can go on, and with false at the end."""
         self.received: tuple[str, ...] = ()
         """The beginnings of the first things that came and were no messages, for whoever waits in vain."""
 
@@ -146,20 +149,38 @@ class OutboundCalls:
 
     async def _send(self, frame: Frame, pending: OutboundCall, outlet: Outlet) -> bool:
         """Waits for room, but no longer than for the answer: then it was not sent."""
-        with trio.move_on_at(pending.deadline.at) as waiting:
-            try:
-                await outlet.send(frame)
-            except trio.BrokenResourceError as error:
-                raise self.loss(error) from error
-        if waiting.cancelled_caught:
-            pending.expire()
-        return not waiting.cancelled_caught
+        while True:
+            with trio.move_on_at(math.inf if self.clock.is_stopped else pending.deadline.at):
+                try:
+                    await outlet.send(frame)
+                except trio.BrokenResourceError as error:
+                    raise self.loss(error) from error
+                return True
+            if not self.clock.is_stopped and pending.deadline.at <= trio.current_time():
+                pending.expire()
+                return False
 
     def came_instead(self, beginning: str, session: str) -> None:
         """Remembers, and tells the log of, the first things that came and were no messages."""
         if beginning and len(self.received) < MAX_REMEMBERED:
             self.received += (beginning,)
             log.warning("the server sent what is no message", session=session, text=beginning)
+
+    @property
+    def waits_for_person(self) -> bool:
+        """Whether a person is asked before requests can go on."""
+        return self.clock.is_stopped
+
+    def person_asked(self, over: bool) -> None:
+        """Stops the clocks of all requests while a person is asked."""
+        if over is not self.clock.is_stopped:
+            return
+        if over:
+            self.clock.go_on()
+        else:
+            self.clock.stop()
+        if self.on_wait is not None:
+            self.on_wait(not over)
 
     def answered(self, answer: JsonRpcResult | JsonRpcError) -> bool:
         """Wakes whoever waits for this answer; false if nobody does."""

@@ -15,7 +15,14 @@ from mcp_actors._actors.session import Session
 from mcp_actors._client.lifecycle import NEXT_STATE, ClientEvent, ClientState
 from mcp_actors._eras.capabilities import declared_names
 from mcp_actors._eras.era import Era
-from mcp_actors.errors import ConnectFailed, ConnectionLost, LocalProtocolError, McpError, SessionExpired
+from mcp_actors.errors import (
+    AuthorizationError,
+    ConnectFailed,
+    ConnectionLost,
+    LocalProtocolError,
+    McpError,
+    SessionExpired,
+)
 from mcp_actors.types import DiscoverResult, Implementation, ServerCapabilities
 
 __all__ = ["OPENED_BEFORE", "Connectivity", "Negotiated"]
@@ -169,6 +176,8 @@ class Connectivity:
     def _why_not(self) -> McpError:
         """Makes an exception of its own for each caller: one that is raised twice mixes up two tracebacks."""
         loss = self.loss
+        if isinstance(loss, AuthorizationError):
+            return loss.renewed()
         if isinstance(loss, ConnectFailed):
             failed = ConnectFailed(str(loss))
             failed.__cause__ = loss.__cause__

@@ -130,6 +130,7 @@ class Handshake:
             probe_timeout=self._probe_timeout,
             timeout=self._timeout,
         )
+        session.outbound.on_wait = conversation.person_asked
         failure: Exception | None = None
         async with trio.open_nursery() as nursery:
             try:
@@ -138,6 +139,7 @@ class Handshake:
                 # It is raised outside of the nursery, which would make a group of it.
                 failure = error
             finally:
+                session.outbound.on_wait = None
                 nursery.cancel_scope.cancel(reason="the version was found, or will not be")
         if isinstance(failure, CallTimeout):
             failure.received = session.outbound.received

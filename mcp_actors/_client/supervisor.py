@@ -32,7 +32,14 @@ from mcp_actors._eras.legacy.eras import LATEST_LEGACY
 from mcp_actors._eras.server_negotiation import VERSIONS
 from mcp_actors._exception_groups import one_error
 from mcp_actors.abc import ClientTransport, FrameChannel
-from mcp_actors.errors import ConnectFailed, ConnectionLost, McpError, SessionExpired
+from mcp_actors.errors import (
+    AuthorizationError,
+    AuthorizationUnavailable,
+    ConnectFailed,
+    ConnectionLost,
+    McpError,
+    SessionExpired,
+)
 from mcp_actors.logging import log
 from mcp_actors.supervision import CLIENT_CONNECTION, CLIENT_SUPERVISOR, crash_in, start_and_wait
 
@@ -189,6 +196,9 @@ class Supervisor:
                     raise
                 # What else a handshake or a transport raises is no reason to give up what worked before.
                 connectivity.disconnected(_why_not_again(error))
+                if isinstance(error, AuthorizationError) and not isinstance(error, AuthorizationUnavailable):
+                    # Another attempt would ask a person again, or a server that has refused already.
+                    return
             expired = isinstance(connectivity.loss, SessionExpired)
             if not (connectivity.restarts or expired) or connectivity.is_closing:
                 return

@@ -5,8 +5,10 @@ Nothing here decides what an answer means: see `mcp_actors._eras.decisions`.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
@@ -104,6 +106,10 @@ class VersionNegotiation:
 
     def __repr__(self) -> str:
         return f"<VersionNegotiation waits for {', '.join(self._exchange.unanswered) or 'nothing'}>"
+
+    def person_asked(self, begins: bool) -> None:
+        """Stops the clocks of the negotiation while a person is asked for access, and sends nothing meanwhile."""
+        self._exchange.person_asked(begins)
 
     async def run(self, nursery: trio.Nursery, preference: Preference) -> FoundVersion:
         """Asks until a version was found. ``nursery`` owns the requests; those that are left are to be cancelled then.
@@ -209,7 +215,7 @@ class VersionNegotiation:
         """Waits for an answer, or for a clock to run out."""
         exchange = self._exchange
         probes = bool(self._with_sessions) and INITIALIZE not in exchange.last_era
-        with trio.move_on_at(min(exchange.bound, exchange.silent_at) if probes else exchange.bound):
+        with exchange.in_time(probes):
             request, outcome = await exchange.receive()
             asked = exchange.asked(request)
             if isinstance(outcome, ConnectionLost) and self._has_ended():
@@ -242,6 +248,9 @@ class _HandshakeExchange:
     def __init__(self, *, silent_at: float, bound: float) -> None:
         self.silent_at = silent_at
         self.bound = bound
+        self._asked_since: float | None = None
+        self._until = bound
+        self._scope = trio.CancelScope()
         self.last_era: dict[str, Era] = {}
         """The version in which each request was made last."""
         self.unanswered: list[str] = []
@@ -249,6 +258,26 @@ class _HandshakeExchange:
         self.refusal: McpError | None = None
         """What the server last said against ``initialize``."""
         self._put, self._received = trio.open_memory_channel[tuple[str, Outcome]](MAX_OUTCOMES)
+
+    @contextmanager
+    def in_time(self, probes: bool) -> Iterator[None]:
+        """Ends the block when the clocks say so: that of silence too, if ``probes``."""
+        self._until = min(self.bound, self.silent_at) if probes else self.bound
+        with trio.move_on_at(self._until if self._asked_since is None else math.inf) as self._scope:
+            yield
+
+    def person_asked(self, begins: bool) -> None:
+        """Stops both clocks, or lets them go on."""
+        now = trio.current_time()
+        if begins:
+            self._asked_since = now
+            self._scope.deadline = math.inf
+        elif self._asked_since is not None:
+            seconds, self._asked_since = now - self._asked_since, None
+            self.bound += seconds
+            self.silent_at += seconds
+            self._until += seconds
+            self._scope.deadline = self._until
 
     def put(self, request: str, outcome: Outcome) -> None:
         """Takes what came of a request."""

@@ -5,6 +5,8 @@ None of these texts repeats a token, a code, a secret or a text of an unverified
 
 from __future__ import annotations
 
+from typing import Self
+
 from mcp_actors.errors.connection import ConnectFailed
 
 __all__ = [
@@ -24,6 +26,13 @@ __all__ = [
 
 class AuthorizationError(ConnectFailed):
     """The server demands authorization, and access could not be had. The request was not carried out."""
+
+    def renewed(self) -> Self:
+        """Returns an exception of its own that says the same: one that is raised twice mixes up two tracebacks."""
+        copy = type(self).__new__(type(self), *self.args)
+        copy.__dict__.update(self.__dict__)
+        copy.__cause__ = self.__cause__
+        return copy
 
 
 class LoginRequired(AuthorizationError):

@@ -8,6 +8,7 @@ The first line is ``{"recording": 1}``. Every other one has ``t`` (seconds since
 ``sent``         this end sent a frame; written when it is handed over
 ``received``     this end received a frame; written when the engine gets it
 ``no_answer``    (client) the binding knows that a request gets no answer; with ``reason``
+``waiting``      (client) a person begins to be asked before requests can go on, or, with ``over``, no longer
 ``ended``        the peer ended cleanly
 ``broken``       the world broke the connection
 ``closed``       the block or the handler of this end was left
@@ -36,6 +37,7 @@ from mcp_actors.abc import (
     NoAnswer,
     ServerHandler,
     ServerTransport,
+    Waiting,
 )
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.principal import Principal
@@ -277,6 +279,8 @@ class RecordingChannel(PassingChannel):
         for frame in frames:
             if isinstance(frame, NoAnswer):
                 self._record.write(self._number, "no_answer", about=frame.about, reason=str(frame.reason))
+            elif isinstance(frame, Waiting):
+                self._record.write(self._number, "waiting", over=frame.over)
             else:
                 self._record.write(self._number, event, **_line(frame))
 
