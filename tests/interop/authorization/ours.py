@@ -9,19 +9,22 @@ from typing import Any
 
 import httpx2
 import trio
-from mcp_transports.auth.loopback import LoopbackBrowser
 
 from interop.servers import free_port
 from interop.user import LIMIT, text_of
 from mcp_actors import Client, Context, Server
 from mcp_actors.auth import AuthorizationCode, MemoryTokenStore, OAuth, ResourceServer
+from mcp_transports.auth.loopback import LoopbackBrowser
 from mcp_transports.http.server import HttpServerTransport
 from mcp_transports.websocket.server import WebSocketServerTransport
 
 from .programs import Issuer
 
-__all__ = ["Person", "SeenStore", "connected", "serving", "whoami"]
+__all__ = ["REGISTERED", "SHORT", "Person", "SeenStore", "connected", "serving", "whoami"]
 
+REGISTERED = {"client_id": "registered", "client_secret": "registered-secret"}
+SHORT = 20
+"""Seconds that a token lives: so few that our client gets the next one before each use."""
 SECRET_FIELDS = frozenset({"access_token", "refresh_token", "client_secret", "d", "id_token"})
 
 
@@ -71,7 +74,7 @@ class Person:
     def auth(self, *, settings: Mapping[str, Any] | None = None, **client: Any) -> OAuth:
         """What our client is given; ``client`` says how it is known to the authorization server."""
         grant = AuthorizationCode(browser=LoopbackBrowser(open=self.open), **client)
-        return OAuth(grant, store=self.store, **(settings or {}))
+        return OAuth(grant, **{"store": self.store, **(settings or {})})
 
 
 @asynccontextmanager

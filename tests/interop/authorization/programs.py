@@ -13,7 +13,7 @@ from interop.installation import Peers
 from interop.servers import Launch, Served, free_port
 from interop.user import LEGACY, MODERN
 
-__all__ = ["CLIENTS", "SERVERS", "Issuer", "drive", "issuing", "protected", "rotating"]
+__all__ = ["CLIENTS", "PROGRAMS", "SERVERS", "Issuer", "drive", "issuing", "protected", "rotating"]
 
 PROGRAMS = Path(__file__).parent / "peers"
 CLIENTS = {

@@ -12,13 +12,10 @@ import trio
 from interop.installation import Peers
 from interop.servers import free_port
 from mcp_actors import Client
-from mcp_actors.auth import IntrospectionVerifier, OAuth
+from mcp_actors.auth import IntrospectionVerifier, JwtVerifier, OAuth
 
-from .ours import Person, connected, serving, whoami
+from .ours import REGISTERED, SHORT, Person, connected, serving, whoami
 from .programs import Issuer, rotating
-
-# Less than the time before the end at which our client gets the next token: each use is one of the last.
-SHORT = 20
 
 
 async def revoke(issuer: Issuer, token: str) -> None:
@@ -26,9 +23,6 @@ async def revoke(issuer: Issuer, token: str) -> None:
     async with httpx2.AsyncClient(auth=("registered", "registered-secret")) as http:
         response = await http.post(f"{issuer.url}/token/revocation", data={"token": token})
     assert response.status_code == 200, response.text
-
-
-REGISTERED = {"client_id": "registered", "client_secret": "registered-secret"}
 
 
 async def test_refresh_ahead_of_the_end(issued: Callable[..., Issuer]) -> None:
@@ -86,8 +80,12 @@ async def test_key_rotation(peers: Peers, tmp_path: Path) -> None:
         return Person().auth(settings={"extra_params": {"login_hint": "persona-auto-login:alice"}})
 
     resource = f"http://127.0.0.1:{free_port()}/mcp"
+    verifier = JwtVerifier(types=["JWT"], interval=0.1)  # it says nothing more exact
     with rotating(peers, tmp_path, resource) as issuer:
-        async with serving(issuer, resource=resource) as url, connected(url, auth()) as session:
+        async with (
+            serving(issuer, resource=resource, verifier=verifier) as url,
+            connected(url, auth()) as session,
+        ):
             async with trio.open_nursery() as nursery:
                 for number in range(20):
                     nursery.start_soon(call, session, number)

@@ -12,16 +12,14 @@ from interop.installation import Peers
 from mcp_actors import AuthorizationFailed
 from mcp_actors.auth import ClientCredentials, OAuth
 
-from .ours import Person, connected, serving, whoami
+from .ours import SHORT, Person, connected, serving, whoami
 from .programs import Issuer, drive
-
-# With a lifetime that is short the refresh token, which is bound as well, is used at once.
-SHORT = 20
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 @pytest.mark.parametrize("kind", ["yes", "nonces"])
 async def test_login_and_refresh(issued: Callable[..., Issuer], kind: str, era: str) -> None:
+    """The refresh token is bound as well, and used at once where a lifetime is short."""
     issuer, person = issued(dpop=kind, lifetime=SHORT), Person()
     nonces = kind == "nonces"
     async with serving(issuer, dpop="required", dpop_nonces=nonces) as url:

@@ -1,0 +1,88 @@
+"""Many who share one login: a refresh token is good once, and the issuer ends the whole grant if it is used twice."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import trio
+from mcp_transports.auth.file_store import FileTokenStore
+
+from interop.user import LIMIT
+from mcp_actors import Client
+from mcp_actors.auth import Expected, Fetching, JwtVerifier, Principal, TokenInvalid
+
+from .ours import REGISTERED, SHORT, Person, connected, serving, whoami
+from .programs import PROGRAMS, Issuer
+
+PROCESSES, CALLS = 4, 40
+
+
+async def test_processes(issued: Callable[..., Issuer], tmp_path: Path) -> None:
+    """One has logged in. Four others go on with what it stored, and every call of theirs needs the next token."""
+    issuer, person, path = issued(lifetime=SHORT), Person(), tmp_path / "tokens.json"
+    outputs: list[str] = []
+
+    async def run(url: str) -> None:
+        command = [sys.executable, str(PROGRAMS / "sharing_client.py"), str(path), str(CALLS), url]
+        done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
+        assert done.returncode == 0, done.stderr.decode()[-3000:]
+        outputs.append(done.stdout.decode())
+
+    with trio.fail_after(LIMIT):
+        async with serving(issuer) as url:
+            auth = person.auth(settings={"store": FileTokenStore(path)}, **REGISTERED)
+            async with connected(url, auth) as session:
+                await whoami(session)
+            before = issuer.count("granted refresh_token")
+            async with trio.open_nursery() as nursery:
+                for _ in range(PROCESSES):
+                    nursery.start_soon(run, url)
+            rotations = issuer.count("granted refresh_token") - before
+    assert outputs == ["alice\n"] * PROCESSES
+    assert rotations >= CALLS  # each process alone would have needed as many
+    assert issuer.count("refused refresh_token") == 0
+    assert person.logins == 1
+
+
+class Withdrawing(JwtVerifier):
+    """Believes no token any more that it has seen up to now, once it is told."""
+
+    remembered_for = 0.0
+
+    def __init__(self) -> None:
+        super().__init__(remembered_for=0.0)
+        self._seen: set[str] = set()
+        self._withdrawn: set[str] = set()
+
+    def withdraw(self) -> None:
+        self._withdrawn |= self._seen
+
+    async def verify(self, token: str, expected: Expected, fetch: Fetching, now: float) -> Principal:
+        if token in self._withdrawn:
+            raise TokenInvalid
+        self._seen.add(token)
+        return await super().verify(token, expected, fetch, now)
+
+
+async def test_a_thousand_calls_when_the_token_ends(issuer: Issuer) -> None:
+    """All are refused at once, one of them gets the next token, and none fails."""
+    person, verifier = Person(), Withdrawing()
+    done: list[int] = []
+
+    async def call(client: Client, number: int) -> None:
+        result = await client.call_tool("whoami", {}, timeout=LIMIT)
+        assert not result.is_error
+        done.append(number)
+
+    async with serving(issuer, verifier=verifier) as url, connected(url, person.auth()) as session:
+        client_id = (await whoami(session))["client"]
+        verifier.withdraw()
+        async with trio.open_nursery() as nursery:
+            for number in range(1000):
+                nursery.start_soon(partial(call, session, number))
+    assert sorted(done) == list(range(1000))
+    assert issuer.count(f"granted refresh_token {client_id}") == 1
+    assert person.logins == 1
