@@ -41,6 +41,7 @@ from mcp_actors._client.supervisor import Supervisor
 from mcp_actors._client.targets import connectable
 from mcp_actors._eras.changes import Event, EventKind
 from mcp_actors._eras.probe import discoverable, versions_for
+from mcp_actors.auth.client.settings import ClientAuth
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.types import (
     LOGGING_LEVELS,
@@ -124,19 +125,23 @@ class Client(ServerMethods):
         prior_discover: An earlier answer of the same server, `discovered` of a client of it: the first connection is
             made without asking. If it is no longer true, the first call raises what the server says to that.
         limits: The bounds on calls in flight and messages; see `Limits`.
+        auth: Access to a server that demands authorization, at an HTTP or WebSocket URL: `~mcp_actors.auth.OAuth`, or
+            `~mcp_actors.auth.BearerToken` for a key of the server's own. While a person is asked to log in, neither
+            ``timeout`` nor ``cap`` nor ``probe_timeout`` runs, for any call of the connection: the login has a time of
+            its own. A failure raises an `AuthorizationError`, and the connection is not tried again.
 
     Raises:
         TypeError: The target or an option is of another kind; the message says what to write.
         ValueError: ``era`` is none of those above, the URL is malformed, there is no such command or file,
             ``prior_discover`` names no version that may be spoken, a root is no ``file://`` URI, or ``capabilities``
-            declares what there is no handler for.
+            declares what there is no handler for, or ``auth`` is for something else than such a URL.
         TransportNotFound: There is no binding for the URL.
 
     Entering the block performs the handshake (MCP 2026-07-28, Versioning and Discovery; MCP 2025-11-25, Lifecycle). It
-    raises `ConnectFailed`, `TransportNotFound`, `ConnectionLost`, `CallTimeout`, `Unavailable` when a server does not
-    recover from an outage, `UnsupportedVersion` when no version is common, `RpcError` and `RemoteProtocolError` when it
-    refuses or cannot be understood, and `LocalProtocolError` if the client was entered before. Outside of Trio it
-    raises `RuntimeError`.
+    raises `ConnectFailed`, which an `AuthorizationError` is too, `TransportNotFound`, `ConnectionLost`, `CallTimeout`,
+    `Unavailable` when a server does not recover from an outage, `UnsupportedVersion` when no version is common,
+    `RpcError` and `RemoteProtocolError` when it refuses or cannot be understood, and `LocalProtocolError` if the client
+    was entered before. Outside of Trio it raises `RuntimeError`.
     """
 
     def __init__(
@@ -164,12 +169,13 @@ class Client(ServerMethods):
         restart: bool = False,
         prior_discover: DiscoverResult | None = None,
         limits: Limits | None = None,
+        auth: ClientAuth | None = None,
     ) -> None:
         versions = versions_for(era)
         if prior_discover is not None:
             discoverable(versions, prior_discover)
         options = ClientOptions(
-            target=connectable(target),
+            target=connectable(target, auth),
             versions=versions,
             info=info or Implementation("mcp-actors", VERSION),
             sampling=sampling,
@@ -190,6 +196,7 @@ class Client(ServerMethods):
             restart=restart,
             prior_discover=prior_discover,
             limits=limits or Limits(),
+            auth=auth,
         )
         self._options = options
         self._connectivity = Connectivity(restart)

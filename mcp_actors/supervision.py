@@ -312,6 +312,9 @@ HTTP_MESSAGE = TaskKind("message", "HTTP channel", "nothing", "nobody: a message
 HTTP_STREAM = TaskKind("GET", "HTTP channel", "connection", "whoever called: ConnectionLost")
 HTTP_SESSION_END = TaskKind("end session", "HTTP channel", "connection", "whoever called: SessionExpired")
 LOGIN_LISTENER = TaskKind("login listener", "login", "call", "whoever logs in: LoginFailed")
+AUTHORIZATION = TaskKind(
+    "authorization", "HTTP or WebSocket channel", "nothing", "whoever waits for access: AuthorizationError"
+)
 CHILD_WATCH = TaskKind("child process", "client connection", "connection", "whoever called: ConnectionLost")
 CHILD_OUTPUT = TaskKind("child output", "child process", "nothing", "nobody", restarted=True)
 

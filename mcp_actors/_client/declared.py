@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import attrs
 
 from mcp_actors._client.options import ClientOptions
+from mcp_actors.auth.client.settings import OAuth
 from mcp_actors.types import (
     ClientCapabilities,
     ElicitationCapability,
@@ -37,6 +38,11 @@ def declared_capabilities(options: ClientOptions) -> ClientCapabilities:
             raise ValueError(
                 f"capabilities declares {name}, but there is nothing to answer with: give {name}= too"
             )
+    if isinstance(options.auth, OAuth) and options.auth.extensions:
+        # SEP-1046, SEP-990: a client says which ways of access beyond those of the specification it uses.
+        implied.extensions = {name: {} for name in options.auth.extensions}
+        if given.extensions is not None:
+            given = attrs.evolve(given, extensions={**implied.extensions, **given.extensions})
     members = {field.name: getattr(given, field.name) for field in attrs.fields(ClientCapabilities)}
     declared = attrs.evolve(implied, **{name: value for name, value in members.items() if value is not None})
     if options.sampling_tools and declared.sampling is not None and declared.sampling.tools is None:

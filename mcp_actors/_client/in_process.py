@@ -11,6 +11,7 @@ import trio
 from mcp_actors._client.options import Connectable, InProcessServer
 from mcp_actors._exception_groups import sole_cause
 from mcp_actors.abc import ClientTransport, ServerHandler, ServerTransport
+from mcp_actors.auth.client.settings import ClientAuth
 from mcp_actors.discovery import client_transport
 from mcp_actors.supervision import IN_PROCESS_SERVER, TRANSPORT, start_and_wait
 
@@ -21,14 +22,16 @@ CLOSE_TIMEOUT = 10.0
 
 
 @asynccontextmanager
-async def transport_to(target: Connectable, nursery: trio.Nursery) -> AsyncIterator[ClientTransport]:
-    """Yields the transport to ``target``; a `Server` is served in ``nursery`` for the length of the block.
+async def transport_to(
+    target: Connectable, nursery: trio.Nursery, auth: ClientAuth | None = None
+) -> AsyncIterator[ClientTransport]:
+    """Yields the transport to ``target``, with ``auth`` if that is a URL; a `Server` is served in ``nursery`` for the length of the block.
 
     The server then ends by itself and is not cancelled, so its lifespan ends in order; it has `CLOSE_TIMEOUT` seconds.
     What its lifespan raises meanwhile is raised here at the end, for it is the code of whoever leaves the block.
     """
     if isinstance(target, str):
-        yield client_transport(target)
+        yield client_transport(target) if auth is None else client_transport(target, auth=auth)
         return
     if not isinstance(target, InProcessServer):
         yield target

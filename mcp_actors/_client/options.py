@@ -13,6 +13,7 @@ from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._argument_checks import callable_or_none, instance_of, positive_number, require
 from mcp_actors.abc import ClientTransport, ServerTransport
+from mcp_actors.auth.client.settings import ClientAuth
 from mcp_actors.errors import ConnectionLost, SessionExpired
 from mcp_actors.types import (
     LOGGING_LEVELS,
@@ -126,6 +127,7 @@ class ClientOptions:
     restart: bool = False
     prior_discover: DiscoverResult | None = None
     limits: Limits
+    auth: ClientAuth | None = None
 
     def __attrs_post_init__(self) -> None:
         given = {name: getattr(self, name) for name in _CHECKS if hasattr(self, name)}

@@ -118,7 +118,7 @@ class Supervisor:
         with one_error():
             async with trio.open_nursery() as nursery:
                 try:
-                    async with transport_to(self._options.target, nursery) as transport:
+                    async with transport_to(self._options.target, nursery, self._options.auth) as transport:
                         try:
                             await self._start(nursery, transport)
                             yield nursery

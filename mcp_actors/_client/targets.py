@@ -11,19 +11,22 @@ from pathlib import Path
 
 from mcp_actors._client.options import Connectable, InProcessServer, Target
 from mcp_actors.abc import ClientTransport
+from mcp_actors.auth.client.settings import BearerToken, ClientAuth, OAuth
 from mcp_actors.discovery import client_transport
 
 __all__ = ["connectable", "shown"]
 
 
-def connectable(target: Target) -> Connectable:
+def connectable(target: Target, auth: ClientAuth | None = None) -> Connectable:
     """Returns the target as a `Server`, a URL or a transport: commands and paths become ``stdio:`` URLs.
 
     Raises:
-        TypeError: The target is nothing to connect to.
-        ValueError: A command is empty, a path is no server's, or a URL is malformed.
+        TypeError: The target is nothing to connect to, or ``auth`` is no authorization.
+        ValueError: There is ``auth``, and the target is no URL of a binding that takes it; a command is empty, a path is no server's, or a URL is malformed.
         TransportNotFound: There is no binding for the URL.
     """
+    if auth is not None:
+        return _authorizable(target, auth)
     if isinstance(target, type):
         raise TypeError(f"{target.__name__} is a class: make an object of it for the Client")
     if isinstance(target, list | tuple):
@@ -36,6 +39,25 @@ def connectable(target: Target) -> Connectable:
     if isinstance(target, InProcessServer | ClientTransport):
         return target
     raise TypeError(_why_not(target))
+
+
+def _authorizable(target: Target, auth: ClientAuth) -> str:
+    """Returns the URL of a server that ``auth`` can give access to."""
+    if not isinstance(auth, OAuth | BearerToken):
+        raise TypeError(f"auth is OAuth(...) or BearerToken(...), not {type(auth).__name__}")
+    if not isinstance(target, str):
+        raise ValueError(
+            "auth= needs the URL of a server, http://…, https://…, ws://… or wss://…: a process takes credentials from "
+            "its environment, a server in memory needs none, and a transport takes auth= itself, if it can"
+        )
+    try:
+        client_transport(target, auth=auth)
+    except TypeError as error:
+        raise ValueError(
+            f"the binding for {target.partition(':')[0]!r} takes no auth=: http:, https:, ws: and wss: do, and a process "
+            "takes credentials from its environment"
+        ) from error
+    return target
 
 
 def shown(target: Connectable) -> str:

@@ -114,6 +114,11 @@ class WorkloadIdentity:
 Grant = AuthorizationCode | ClientCredentials | EnterpriseManaged | WorkloadIdentity
 """How access is had."""
 
+_EXTENSIONS: Mapping[type, str] = {
+    ClientCredentials: "io.modelcontextprotocol/oauth-client-credentials",
+    EnterpriseManaged: "io.modelcontextprotocol/enterprise-managed-authorization",
+}
+
 
 @attrs.define(kw_only=True, eq=False)
 class OAuth:
@@ -144,6 +149,11 @@ class OAuth:
     account: str = "default"
     extra_params: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     url_policy: UrlPolicy = attrs.field(factory=UrlPolicy)
+
+    @property
+    def extensions(self) -> Sequence[str]:
+        """The extensions of the protocol that the grant is one of, which a client declares to its server."""
+        return [name for kind, name in _EXTENSIONS.items() if isinstance(self.grant, kind)]
 
 
 @attrs.frozen

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import importlib
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import NoReturn
 from urllib.parse import unquote, urlsplit
@@ -12,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 import trio
 
 from mcp_actors.abc import FrameChannel
+from mcp_actors.auth.client.settings import BearerToken, ClientAuth, OAuth
 from mcp_actors.errors import ConnectFailed
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
 from mcp_actors.supervision import TICKER, reraised, start_again
@@ -19,8 +21,11 @@ from mcp_transports._ticker import Ticker
 from mcp_transports.websocket.channel import WebSocketChannel
 from mcp_transports.websocket.keepalive import KeepAliveTimes
 from mcp_transports.websocket.opening import HandshakeFailed, OpeningRefused, ask
+from mcp_transports.websocket.refused import WebSocketRefused
 
 __all__ = ["WebSocketClientTransport", "WebSocketRefused"]
+
+Headers = Sequence[tuple[bytes, bytes]]
 
 DEFAULT_CONNECT_TIMEOUT = 10.0
 
@@ -32,19 +37,6 @@ _RESERVED = frozenset(
 )
 # Characters that are shown of a refusal's body.
 _LONGEST_TEXT = 200
-
-
-class WebSocketRefused(ConnectFailed):
-    """The server answered the upgrade request with an HTTP status of its own.
-
-    ``status`` is that status, ``headers`` came with it (lower-case names), ``text`` is the beginning of its body.
-    """
-
-    def __init__(self, message: str, *, status: int, headers: Mapping[str, str], text: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.headers = headers
-        self.text = text
 
 
 class WebSocketClientTransport:
@@ -62,12 +54,16 @@ class WebSocketClientTransport:
         max_message_bytes: the longest message either way, 16 MiB by default; a longer one ends the connection with
             the close code 1009.
         connect_timeout: seconds for all of the opening: name, connection, TLS, handshake; 10 by default.
+        auth: the authorization of the upgrade request: `~mcp_actors.auth.OAuth` or `~mcp_actors.auth.BearerToken`. A 401
+            or 403 leads to a new token, or to a person who logs in, and the request is made again, with
+            ``connect_timeout`` anew.
         ping_interval, ping_timeout, write_timeout, close_timeout: seconds, those of `KeepAliveTimes` (20, 20, 30 and
             0.5 by default).
 
     Raises:
-        ValueError: for a URL or a header that cannot be used, an ``ssl_context`` for ``ws``, and times and limits
-            that are not greater than zero.
+        ValueError: for a URL or a header that cannot be used, an ``ssl_context`` for ``ws``, times and limits that are
+            not greater than zero, and ``auth`` beside an ``authorization`` header or a user in the URL.
+        TypeError: ``auth`` is nothing of the above.
     """
 
     def __init__(
@@ -83,6 +79,7 @@ class WebSocketClientTransport:
         ping_timeout: float = KeepAliveTimes().ping_timeout,
         write_timeout: float = KeepAliveTimes().write_timeout,
         close_timeout: float = KeepAliveTimes().close_timeout,
+        auth: ClientAuth | None = None,
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or parts.fragment:
@@ -105,6 +102,12 @@ class WebSocketClientTransport:
         if parts.username is not None:
             secret = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
             self._headers.append((b"Authorization", b"Basic " + base64.b64encode(secret)))
+        self._auth = auth
+        if auth is not None:
+            if not isinstance(auth, OAuth | BearerToken):
+                raise TypeError(f"auth is OAuth(...) or BearerToken(...), not {type(auth).__name__}")
+            if any(name.lower() == b"authorization" for name, _ in self._headers):
+                raise ValueError("auth= and an authorization header or a user in the URL are two sets of credentials")
         if max_message_bytes < 1:
             raise ValueError("max_message_bytes must be at least 1")
         self._ssl_context = ssl_context
@@ -130,15 +133,13 @@ class WebSocketClientTransport:
 
         Raises:
             WebSocketRefused: the server answered the upgrade request with an HTTP status of its own.
+            AuthorizationError: there is ``auth``, and access could not be had.
             ConnectFailed: no WebSocket came about for another reason, among them ``connect_timeout``.
         """
-        try:
-            with trio.fail_after(self._connect_timeout):
-                stream, first = await self._open()
-        except trio.TooSlowError:
-            raise ConnectFailed(
-                f"{self._peer} did not open a WebSocket within {self._connect_timeout:g} s"
-            ) from None
+        if self._auth is None:
+            stream, first = await self._open_in_time(self._headers)
+        else:
+            stream, first = await self._open_with_access(self._auth)
         ticker: Ticker[WebSocketChannel] = Ticker(self._times.tick)
         with reraised() as body:
             async with trio.open_nursery() as nursery:
@@ -161,7 +162,28 @@ class WebSocketClientTransport:
                             await channel.aclose()
                 nursery.cancel_scope.cancel(reason="the connection is closed")
 
-    async def _open(self) -> tuple[trio.abc.Stream, bytes]:
+    async def _open_with_access(self, auth: ClientAuth) -> tuple[trio.abc.Stream, bytes]:
+        """As `_open_in_time`, with credentials, and again with other ones when the server refuses them."""
+        url = f"{'https' if self._secure else 'http'}://{self._host}{self._target}"
+        # Only a client with auth imports what that needs.
+        opening = importlib.import_module("mcp_transports.websocket.authorized")
+
+        async def open_with(headers: Headers) -> tuple[trio.abc.Stream, bytes]:
+            return await self._open_in_time([*self._headers, *headers])
+
+        opened: tuple[trio.abc.Stream, bytes] = await opening.open_with_access(auth, url, open_with)
+        return opened
+
+    async def _open_in_time(self, headers: Headers) -> tuple[trio.abc.Stream, bytes]:
+        try:
+            with trio.fail_after(self._connect_timeout):
+                return await self._open(headers)
+        except trio.TooSlowError:
+            raise ConnectFailed(
+                f"{self._peer} did not open a WebSocket within {self._connect_timeout:g} s"
+            ) from None
+
+    async def _open(self, headers: Headers) -> tuple[trio.abc.Stream, bytes]:
         """Returns a stream on which the opening handshake was made, and the bytes that came behind it."""
         stream = await self._connect_stream()
         try:
@@ -170,7 +192,7 @@ class WebSocketClientTransport:
                 host=self._host,
                 target=self._target,
                 subprotocols=[] if self._subprotocol is None else [self._subprotocol],
-                headers=self._headers,
+                headers=headers,
             )
             if chosen != self._subprotocol:
                 raise ConnectFailed(
@@ -215,6 +237,7 @@ class WebSocketClientTransport:
                 f"{self._peer} refused the WebSocket with HTTP {error.status}{said}{_advice(error)}",
                 status=error.status,
                 headers=error.headers,
+                challenges=error.challenges,
                 text=text,
             ) from None
         if isinstance(error, HandshakeFailed):
@@ -226,7 +249,7 @@ class WebSocketClientTransport:
 
 def _advice(refused: OpeningRefused) -> str:
     if refused.status == 401:
-        return " (give the transport the header Authorization)"
+        return " (give Client(auth=OAuth()), or a key of the server by auth=BearerToken(…))"
     if 300 <= refused.status < 400 and "location" in refused.headers:
         return (
             f" (it redirects to {refused.headers['location'][:_LONGEST_TEXT]}; use that URL if you trust it)"

@@ -34,11 +34,15 @@ class HandshakeFailed(Exception):
 class OpeningRefused(Exception):
     """The server answered with another status than 101."""
 
-    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+    def __init__(
+        self, status: int, headers: Mapping[str, str], body: bytes, challenges: Sequence[str] = ()
+    ) -> None:
         super().__init__(status)
         self.status = status
         self.headers = headers
         self.body = body
+        self.challenges = challenges
+        """The ``WWW-Authenticate`` lines, of which there may be several."""
 
 
 class _HandshakeStream(trio.abc.Stream):
@@ -202,14 +206,16 @@ async def _read_head(stream: trio.abc.Stream) -> tuple[bytes, bytes]:
     status = int(line[1])
     if status == 101:
         return head, rest
-    headers = _headers(head)
-    raise OpeningRefused(status, headers, await _read_body(stream, rest, headers))
+    fields = _fields(head)
+    headers = dict(fields)
+    challenges = [value for name, value in fields if name == "www-authenticate"]
+    raise OpeningRefused(status, headers, await _read_body(stream, rest, headers), challenges)
 
 
-def _headers(head: bytes) -> dict[str, str]:
+def _fields(head: bytes) -> list[tuple[str, str]]:
     lines = head.decode("latin-1").split("\r\n")[1:]
     pairs = (line.partition(":") for line in lines if line)
-    return {name.strip().lower(): value.strip() for name, _, value in pairs}
+    return [(name.strip().lower(), value.strip()) for name, _, value in pairs]
 
 
 async def _read_body(stream: trio.abc.Stream, body: bytes, headers: Mapping[str, str]) -> bytes:

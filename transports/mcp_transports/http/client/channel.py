@@ -17,6 +17,7 @@ from mcp_actors.supervision import (
 )
 from mcp_transports.http.client.errors import names_forgotten_session
 from mcp_transports.http.client.http import RequestBody
+from mcp_transports.http.client.messages_sent import HeldScope
 from mcp_transports.http.client.post import Post
 from mcp_transports.http.client.server_streams import (
     ENDPOINT_TIMEOUT,
@@ -142,7 +143,7 @@ class HttpChannel(FrameChannel):
         """
         assert frame.cancels is not None
         post = self._state.requests.get(frame.cancels)
-        if post is not None and (post.stateless or not post.started):
+        if post is not None and (post.stateless or not post.started or post.is_refused):
             post.cancel()
         elif not self._state.last_was_stateless:
             self._messages += 1
@@ -184,14 +185,14 @@ class HttpChannel(FrameChannel):
     async def _post_message_in_time(self, frame: Frame, after: trio.Event | None) -> bool:
         state = self._state
         message = frame.method or "an answer"
-        with trio.move_on_after(state.options.message_timeout):
+        with HeldScope(state, state.options.message_timeout) as waiter:
             if after is not None:
                 await after.wait()
             try:
                 headers = state.session.post_headers(frame)
                 requester = state.sse_endpoint or state.requester
                 body = RequestBody(frame.data, trio.Event())
-                async with requester.request("POST", headers, body) as response:
+                async with requester.request("POST", headers, body, waiter) as response:
                     if response.status == 404 and state.session.id is not None and not is_stateless(frame):
                         raise state.session_expired()
                     if not response.ok:
@@ -225,12 +226,13 @@ class HttpChannel(FrameChannel):
         Raises:
             McpError: the server does not speak HTTP+SSE either.
         """
-        with trio.move_on_after(ENDPOINT_TIMEOUT):
+        with HeldScope(self._state, ENDPOINT_TIMEOUT) as waiter:
             await start_and_wait(
                 self._nursery(),
                 HTTP_STREAM,
                 read_http_sse_stream,
                 self._state,
+                waiter,
                 about="of HTTP+SSE",
                 on_crash=self._state.end_after_crash,
             )

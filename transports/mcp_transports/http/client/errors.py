@@ -130,7 +130,7 @@ def error_for_status(
     text = " ".join(text.split())[:MAX_TEXT]
     quoted = f": {text}" if text and not text.startswith("<") else ""
     if status == 401:
-        message = f"{peer} asks for authorization (HTTP 401{quoted}); give the transport headers or a client with auth"
+        message = f"{peer} asks for authorization (HTTP 401{quoted}); give Client(auth=OAuth()), or a key of the server by auth=BearerToken(…)"
         return AccessRefused(message, status=status, www_authenticate=challenge, text=text)
     if status == 403:
         message = f"{peer} does not let us in (HTTP 403{quoted})"

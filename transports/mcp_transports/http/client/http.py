@@ -13,6 +13,7 @@ import httpx2
 from mcp_actors.errors import ConnectFailed, ConnectionLost, LocalProtocolError, McpError, RemoteProtocolError
 from mcp_transports.http.client.errors import MAX_ERROR_BYTES, AccessRefused, HttpRefused, error_for_status
 from mcp_transports.http.client.senders import (
+    AccessWaiter,
     Headers,
     RawResponse,
     RequestBody,
@@ -190,29 +191,37 @@ class HttpRequester:
 
     @asynccontextmanager
     async def request(
-        self, method: str, headers: Headers, body: RequestBody | None = None
+        self,
+        method: str,
+        headers: Headers,
+        body: RequestBody | None = None,
+        waiter: AccessWaiter | None = None,
     ) -> AsyncIterator[HttpResponse]:
         """Sends a request and yields its response, which is closed at the end of the block.
 
-        The connection is closed with it unless the body was read to its end.
+        The connection is closed with it unless the body was read to its end. ``waiter`` is told if access has to be had
+        first.
 
         Raises:
+            AuthorizationError: access could not be had.
             ConnectFailed: no connection could be made, and none was before; or the user's HTTP client failed.
             ConnectionLost: no connection could be made any more, or it broke.
             LocalProtocolError: the headers cannot be sent, or the user's HTTP client is closed.
             RemoteProtocolError: the body cannot be decoded.
         """
-        raw = await self._send(method, headers, body)
+        raw = await self._send(method, headers, body, waiter)
         try:
             yield HttpResponse(raw, self)
         finally:
             await raw.aclose()
 
-    async def _send(self, method: str, headers: Headers, body: RequestBody | None) -> RawResponse:
+    async def _send(
+        self, method: str, headers: Headers, body: RequestBody | None, waiter: AccessWaiter | None
+    ) -> RawResponse:
         if body is not None:
             headers = [*headers, (b"content-length", b"%d" % len(body.data))]
         try:
-            raw = await self._sender.send(method, headers, body)
+            raw = await self._sender.send(method, headers, body, waiter)
         except _FAILURES as error:
             raise self.to_mcp_error(error) from error
         self._was_reached = True

@@ -8,9 +8,17 @@ from contextlib import ExitStack, aclosing
 import trio
 
 from mcp_actors.abc import Frame
-from mcp_actors.errors import ConnectFailed, ConnectionLost, McpError, RemoteProtocolError, SessionExpired
+from mcp_actors.errors import (
+    AuthorizationError,
+    ConnectFailed,
+    ConnectionLost,
+    McpError,
+    RemoteProtocolError,
+    SessionExpired,
+)
 from mcp_transports.http.client.errors import AccessRefused, HttpRefused, is_outage, names_forgotten_session
 from mcp_transports.http.client.http import HttpResponse, RequestBody
+from mcp_transports.http.client.messages_sent import operation_of
 from mcp_transports.http.client.session_state import SessionState, is_stateless
 from mcp_transports.http.client.sse_reader import StreamPosition, read_events
 
@@ -42,6 +50,7 @@ class Post:
         self.stateless = is_stateless(frame)
         self.body_sent = trio.Event()
         self.started = False
+        self.is_refused = False
         self._frame = frame
         self._state = state
         self._fall_back = fall_back
@@ -66,6 +75,19 @@ class Post:
         """Closes the stream at once, and the connection with it."""
         self._is_awaited = False
         self._scope.cancel(reason="the request was given up")
+
+    @property
+    def operation(self) -> str:
+        """See `AccessWaiter.operation`."""
+        return operation_of(self._frame)
+
+    def hold(self) -> None:
+        """See `AccessWaiter.hold`."""
+        self._state.hold()
+
+    def release(self) -> None:
+        """See `AccessWaiter.release`."""
+        self._state.release()
 
     async def run(self) -> None:
         """Waits for a free slot, sends the request and puts the messages of its response into the receive queue.
@@ -115,7 +137,7 @@ class Post:
             return
         headers = state.session.post_headers(self._frame)
         body = RequestBody(self._frame.data, self.body_sent)
-        async with state.requester.request("POST", headers, body) as response:
+        async with state.requester.request("POST", headers, body, self) as response:
             self.body_sent.set()
             if self._frame.method == "initialize" and response.ok:
                 state.session.begin(response, state.peer)
@@ -138,7 +160,7 @@ class Post:
         assert state.sse_endpoint is not None
         headers = state.session.post_headers(self._frame)
         body = RequestBody(self._frame.data, self.body_sent)
-        async with state.sse_endpoint.request("POST", headers, body) as response:
+        async with state.sse_endpoint.request("POST", headers, body, self) as response:
             if not response.ok:
                 raise await response.read_error()
             # The connection can be used again only if the body is read to its end.
@@ -238,7 +260,7 @@ class Post:
             position.failures += 1
             headers = state.session.get_headers(position.last_event_id)
             try:
-                async with state.requester.request("GET", headers) as response:
+                async with state.requester.request("GET", headers, None, self) as response:
                     waiting.close()
                     if response.status == 404 and state.session.id is not None:
                         raise state.session_expired()
@@ -247,7 +269,8 @@ class Post:
                     may_try_again = response.is_temporary_failure
                     failure: McpError = await response.read_error()
             except (ConnectionLost, ConnectFailed) as error:
-                failure, may_try_again = error, not isinstance(error, AccessRefused)
+                denied = isinstance(error, AccessRefused | AuthorizationError)
+                failure, may_try_again = error, not denied
         if not may_try_again or position.failures >= state.options.resume_attempts:
             raise ConnectionLost(
                 f"the stream of {self._frame.method} broke off and could not be resumed: {failure}; "

@@ -14,6 +14,7 @@ from mcp_actors.errors import ConnectFailed, LocalProtocolError, McpError
 from mcp_transports.http.client.pool import ConnectionPool
 
 __all__ = [
+    "AccessWaiter",
     "ClientSender",
     "Headers",
     "PooledSender",
@@ -68,6 +69,23 @@ class RawResponse(Protocol):
         ...
 
 
+class AccessWaiter(Protocol):
+    """A message that a request carries, seen from a sender that may have to get access to the server first."""
+
+    is_refused: bool
+    """Set while access is being had, because the server did not take the message."""
+
+    @property
+    def operation(self) -> str:
+        """The method and the name of what the message is about, ``"tools/call:echo"``; empty if it asks for nothing."""
+
+    def hold(self) -> None:
+        """A person begins to be asked: no clock of the message may run."""
+
+    def release(self) -> None:
+        """The person is asked no more. Follows each `hold`."""
+
+
 class RequestSender(Protocol):
     """Sends requests to ``url``, each with the headers that all requests to this server have."""
 
@@ -77,8 +95,10 @@ class RequestSender(Protocol):
         """Returns a sender for another URL of the same server."""
         ...
 
-    async def send(self, method: str, headers: Headers, body: RequestBody | None) -> RawResponse:
-        """Sends a request and waits for the head of its response.
+    async def send(
+        self, method: str, headers: Headers, body: RequestBody | None, waiter: AccessWaiter | None = None
+    ) -> RawResponse:
+        """Sends a request and waits for the head of its response; ``waiter`` is told if access has to be had first.
 
         Errors of httpx2 and httpcore2 are raised as they are; `HttpRequester` translates them. Cancelled, it closes the
         connection, and the request may have been sent.
@@ -110,7 +130,9 @@ class ClientSender:
         sender.url = url
         return sender
 
-    async def send(self, method: str, headers: Headers, body: RequestBody | None) -> RawResponse:
+    async def send(
+        self, method: str, headers: Headers, body: RequestBody | None, waiter: AccessWaiter | None = None
+    ) -> RawResponse:
         """Sends a request and waits for the head of its response; see `RequestSender.send`.
 
         Raises:
@@ -183,7 +205,9 @@ class PooledSender:
         sender._set_url(url)
         return sender
 
-    async def send(self, method: str, headers: Headers, body: RequestBody | None) -> RawResponse:
+    async def send(
+        self, method: str, headers: Headers, body: RequestBody | None, waiter: AccessWaiter | None = None
+    ) -> RawResponse:
         all_headers = [*self._headers, *headers]
         if self._cookies and self._may_add_cookies:
             all_headers += self._cookie_headers(method)

@@ -8,10 +8,10 @@ import httpx2
 import trio
 
 from mcp_actors.abc import Frame
-from mcp_actors.errors import ConnectFailed, ConnectionLost, McpError, RemoteProtocolError
+from mcp_actors.errors import AuthorizationError, ConnectFailed, ConnectionLost, McpError, RemoteProtocolError
 from mcp_actors.logging import log
 from mcp_transports.http.client.http import HttpResponse
-from mcp_transports.http.client.senders import without_secrets
+from mcp_transports.http.client.senders import AccessWaiter, without_secrets
 from mcp_transports.http.client.session_state import SessionState
 from mcp_transports.http.client.sse_reader import StreamPosition, read_events
 
@@ -47,6 +47,9 @@ async def read_session_stream(state: SessionState) -> None:
                         "the server has no stream for its session", peer=state.peer, status=response.status
                     )
                     return
+        except AuthorizationError as error:
+            log.warning("the stream of the session is given up", peer=state.peer, error=str(error))
+            return
         except (ConnectionLost, ConnectFailed) as error:
             log.debug("the stream of the session broke", peer=state.peer, error=str(error))
         except McpError as error:
@@ -64,11 +67,12 @@ async def _receive_messages(state: SessionState, response: HttpResponse, positio
 
 
 async def read_http_sse_stream(
-    state: SessionState, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    state: SessionState, waiter: AccessWaiter, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
     """Opens the stream of HTTP+SSE and reads it to its end, which ends the channel.
 
-    MCP 2024-11-05, Transports, HTTP with SSE. The task has started when ``state.sse_endpoint`` is known.
+    MCP 2024-11-05, Transports, HTTP with SSE. The task has started when ``state.sse_endpoint`` is known. ``waiter`` is
+    told if access has to be had first.
 
     Raises:
         McpError: the stream could not be opened.
@@ -77,7 +81,7 @@ async def read_http_sse_stream(
     After the start it raises nothing.
     """
     try:
-        async with state.requester.request("GET", state.session.get_headers()) as response:
+        async with state.requester.request("GET", state.session.get_headers(), None, waiter) as response:
             if not response.is_event_stream:
                 raise await response.read_error()
             async with aclosing(read_events(response, StreamPosition())) as events:

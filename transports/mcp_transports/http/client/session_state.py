@@ -9,7 +9,7 @@ from typing import Protocol
 import attrs
 import trio
 
-from mcp_actors.abc import Frame, NoAnswer
+from mcp_actors.abc import Frame, NoAnswer, Waiting
 from mcp_actors.errors import (
     ConnectionLost,
     LocalProtocolError,
@@ -55,6 +55,8 @@ class RequestInFlight(Protocol):
     """Whether the request belongs to no session."""
     started: bool
     """Whether the request has left the queue for a connection."""
+    is_refused: bool
+    """Whether the server did not take it, and access is being had."""
     body_sent: trio.Event
     """Set when the server has the whole request, or will never get it."""
 
@@ -176,6 +178,7 @@ class SessionState:
         # It may change while the client finds out which revisions the server speaks, and never afterwards.
         self.last_was_stateless = False
         self._request_ended = trio.lowlevel.ParkingLot()
+        self._held = 0
 
     @property
     def peer(self) -> str:
@@ -231,6 +234,18 @@ class SessionState:
         error = ConnectionLost(f"the connection to {self.peer} failed on this side: {crash!r}")
         error.__cause__ = crash
         self.end(error)
+
+    def hold(self) -> None:
+        """A person is asked: the engine's clocks stand still until as many calls of `release`."""
+        self._held += 1
+        if self._held == 1:
+            self.receive_queue.put_at_once(Waiting(b""))
+
+    def release(self) -> None:
+        """The person is asked no more."""
+        self._held -= 1
+        if not self._held:
+            self.receive_queue.put_at_once(Waiting(b"", over=True))
 
     def fail_request(self, id: int | str, error: McpError) -> None:
         """Reports to the engine that a request gets no answer."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies
 
@@ -15,6 +16,7 @@ import httpx2
 import trio
 
 from mcp_actors.abc import FrameChannel
+from mcp_actors.auth.client.settings import BearerToken, ClientAuth, OAuth
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
 from mcp_actors.supervision import HTTP_CHANNEL, reraised, start_and_wait
 from mcp_transports.http.client.channel import HttpChannel
@@ -44,6 +46,12 @@ RESERVED = frozenset(
 )
 
 
+class Authorizing(Protocol):
+    """The access of one channel, seen from the transport: `mcp_transports.auth.authorizer.Authorizer`."""
+
+    def close(self) -> None: ...
+
+
 class HttpClientTransport:
     """Speaks MCP by HTTP: Streamable HTTP in every revision, and HTTP+SSE if the server knows nothing else.
 
@@ -69,9 +77,15 @@ class HttpClientTransport:
         message_timeout: seconds for a notification, or an answer to the server, to be accepted, 30 by default.
         resume_attempts: failures in a row after which a stream is not resumed any more, 3 by default: about seven
             seconds.
+        auth: the authorization of every request: `~mcp_actors.auth.OAuth` or `~mcp_actors.auth.BearerToken`. A 401 or
+            403 leads to a new token, or to a person who logs in, and the request is sent again. While a person is asked,
+            no clock of the connection's calls runs. Without it such a request fails with `AccessRefused`, with it by an
+            `~mcp_actors.errors.AuthorizationError`.
 
     Raises:
-        ValueError: the URL or a header cannot be used, or ``client`` was given with the URL of a Unix socket.
+        ValueError: the URL or a header cannot be used, ``client`` was given with the URL of a Unix socket, or ``auth``
+            with other credentials: an ``authorization`` header, user and password in the URL, or a client with auth.
+        TypeError: ``auth`` is nothing of the above.
     """
 
     def __init__(
@@ -86,12 +100,16 @@ class HttpClientTransport:
         connect_timeout: float = 10.0,
         message_timeout: float = 30.0,
         resume_attempts: int = 3,
+        auth: ClientAuth | None = None,
     ) -> None:
         self._url, self._socket, self._peer = _parse(url)
         if client is not None and self._socket is not None:
             raise ValueError(
                 "give your own client a transport for the Unix socket, and the URL as http://localhost/…"
             )
+        self._auth = auth
+        if auth is not None:
+            _check_auth(auth, self._url, self._socket, headers or {}, client)
         self._client = client
         self._headers = _checked(headers or {})
         self._max_message_bytes = max_message_bytes
@@ -115,16 +133,33 @@ class HttpClientTransport:
         with reraised() as body:
             async with AsyncExitStack() as stack:
                 sender = await self._sender(stack)
-                requester = HttpRequester(sender, max_message_bytes=self._max_message_bytes, peer=self._peer)
-                state = SessionState(requester, ReceiveQueue(self._max_message_bytes), self._options)
-                channel = HttpChannel(state)
                 async with trio.open_nursery() as nursery:
+                    authorizer: Authorizing | None = None
+                    if self._auth is not None:
+                        sender, authorizer = self._authorized(self._auth, sender, nursery)
+                    requester = HttpRequester(
+                        sender, max_message_bytes=self._max_message_bytes, peer=self._peer
+                    )
+                    state = SessionState(requester, ReceiveQueue(self._max_message_bytes), self._options)
+                    channel = HttpChannel(state)
                     await start_and_wait(
                         nursery, HTTP_CHANNEL, channel.run, about=self._peer, on_crash=state.end_after_crash
                     )
                     with body:
                         yield channel
                     await channel.aclose()
+                    if authorizer is not None:
+                        authorizer.close()
+
+    def _authorized(
+        self, auth: ClientAuth, sender: RequestSender, nursery: trio.Nursery
+    ) -> tuple[RequestSender, Authorizing]:
+        """Returns a sender with credentials, and who has them. Only a client with ``auth`` imports what that needs."""
+        authorizer = importlib.import_module("mcp_transports.auth.authorizer").Authorizer(
+            auth, str(self._url.copy_with(fragment=None)), nursery
+        )
+        senders = importlib.import_module("mcp_transports.http.client.authorized_sender")
+        return senders.AuthorizedSender(sender, authorizer), authorizer
 
     async def _sender(self, stack: AsyncExitStack) -> RequestSender:
         """Returns the sender of the requests, and registers with the stack how to close what it uses."""
@@ -152,6 +187,28 @@ class HttpClientTransport:
         pool = ConnectionPool(address, max_connections=max_connections, keepalive_expiry=KEEPALIVE_EXPIRY)
         stack.push_async_callback(pool.aclose)
         return PooledSender(pool, self._url, self._headers)
+
+
+def _check_auth(
+    auth: ClientAuth,
+    url: httpx2.URL,
+    unix_path: str | None,
+    headers: Mapping[str, str],
+    client: httpx2.AsyncClient | None,
+) -> None:
+    """Raises for ``auth`` that is none, and for a second set of credentials beside it."""
+    if not isinstance(auth, OAuth | BearerToken):
+        raise TypeError(f"auth is OAuth(...) or BearerToken(...), not {type(auth).__name__}")
+    if unix_path is not None and isinstance(auth, OAuth):
+        raise ValueError("a server at a Unix socket has no URL that OAuth could be about; use BearerToken")
+    others = {
+        "the header 'authorization'": any(name.lower() == "authorization" for name in headers),
+        "user and password in the URL": bool(url.userinfo),
+        "a client that has credentials": client is not None
+        and (client.auth is not None or "authorization" in client.headers),
+    }
+    if second := [name for name, is_there in others.items() if is_there]:
+        raise ValueError(f"auth= and {second[0]} would be two sets of credentials: give one of them")
 
 
 def _has_proxy(url: httpx2.URL) -> bool:
