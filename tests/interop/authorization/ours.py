@@ -13,18 +13,26 @@ import trio
 from interop.servers import free_port
 from interop.user import LIMIT, text_of
 from mcp_actors import Client, Context, Server
-from mcp_actors.auth import AuthorizationCode, MemoryTokenStore, OAuth, ResourceServer
+from mcp_actors.auth import (
+    AuthorizationCode,
+    Expected,
+    Fetching,
+    JwtVerifier,
+    MemoryTokenStore,
+    OAuth,
+    Principal,
+    ResourceServer,
+    TokenInvalid,
+)
 from mcp_transports.auth.loopback import LoopbackBrowser
 from mcp_transports.http.server import HttpServerTransport
 from mcp_transports.websocket.server import WebSocketServerTransport
 
 from .programs import Issuer
 
-__all__ = ["REGISTERED", "SHORT", "Person", "SeenStore", "connected", "serving", "whoami"]
+__all__ = ["REGISTERED", "Person", "SeenStore", "Withdrawing", "connected", "serving", "whoami"]
 
 REGISTERED = {"client_id": "registered", "client_secret": "registered-secret"}
-SHORT = 20
-"""Seconds that a token lives: so few that our client gets the next one before each use."""
 SECRET_FIELDS = frozenset({"access_token", "refresh_token", "client_secret", "d", "id_token"})
 
 
@@ -39,6 +47,12 @@ class SeenStore(MemoryTokenStore):
         if value is not None:
             self.seen.append(value)
         return await super().swap(key, expected, value)
+
+    async def age(self) -> None:
+        """Lets the time come at which a client gets the next token before it uses the one that it has."""
+        for key, record in list(self._records.items()):
+            if "renew_at" in record.value:
+                assert await self.swap(key, record.generation, {**record.value, "renew_at": 0.0})
 
     def values(self, field: str) -> list[str]:
         """Every value of a field, however deep in the records it was, in the order of keeping."""
@@ -56,6 +70,24 @@ def _found(value: Any, field: str) -> list[Any]:
         return []
     own = [value[field]] if value.get(field) is not None else []
     return own + [found for each in value.values() for found in _found(each, field)]
+
+
+class Withdrawing(JwtVerifier):
+    """Believes no token any more that it has seen up to now, once it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(remembered_for=0.0)
+        self._seen: set[str] = set()
+        self._withdrawn: set[str] = set()
+
+    def withdraw(self) -> None:
+        self._withdrawn |= self._seen
+
+    async def verify(self, token: str, expected: Expected, fetch: Fetching, now: float) -> Principal:
+        if token in self._withdrawn:
+            raise TokenInvalid
+        self._seen.add(token)
+        return await super().verify(token, expected, fetch, now)
 
 
 class Person:

@@ -12,22 +12,24 @@ from interop.installation import Peers
 from mcp_actors import AuthorizationFailed
 from mcp_actors.auth import ClientCredentials, OAuth
 
-from .ours import SHORT, Person, connected, serving, whoami
+from .ours import Person, connected, serving, whoami
 from .programs import Issuer, drive
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 @pytest.mark.parametrize("kind", ["yes", "nonces"])
 async def test_login_and_refresh(issued: Callable[..., Issuer], kind: str, era: str) -> None:
-    """The refresh token is bound as well, and used at once where a lifetime is short."""
-    issuer, person = issued(dpop=kind, lifetime=SHORT), Person()
-    nonces = kind == "nonces"
-    async with serving(issuer, dpop="required", dpop_nonces=nonces) as url:
+    """The refresh token is bound as well: only the key that was stored with it may use it."""
+    issuer, person = issued(dpop=kind), Person()
+    async with serving(issuer, dpop="required", dpop_nonces=kind == "nonces") as url:
         async with connected(url, person.auth(), era) as session:
             known = await whoami(session)
             assert (await session.call_tool("write", {})).content[0].text == "written"
+        await person.store.age()
+        async with connected(url, person.auth(), era) as session:
+            assert (await whoami(session))["client"] == known["client"]
     assert (known["subject"], person.logins) == ("alice", 2)  # the second one is for the other scope
-    assert issuer.count("granted refresh_token") > 0
+    assert issuer.count(f"granted refresh_token {known['client']}") == 1
 
 
 @pytest.mark.parametrize("kind", ["yes", "nonces"])
