@@ -30,9 +30,8 @@ from mcp_transports.websocket.server import WebSocketServerTransport
 
 from .programs import Issuer
 
-__all__ = ["REGISTERED", "Person", "SeenStore", "Withdrawing", "connected", "serving", "whoami"]
+__all__ = ["Person", "SeenStore", "Withdrawing", "connected", "serving", "whoami"]
 
-REGISTERED = {"client_id": "registered", "client_secret": "registered-secret"}
 SECRET_FIELDS = frozenset({"access_token", "refresh_token", "client_secret", "d", "id_token"})
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -13,15 +12,15 @@ from mcp_transports.auth.file_store import FileTokenStore
 from interop.user import LIMIT
 from mcp_actors import Client
 
-from .ours import REGISTERED, Person, Withdrawing, connected, serving, whoami
+from .ours import Person, Withdrawing, connected, serving, whoami
 from .programs import PROGRAMS, Issuer
 
 PROCESSES, CALLS = 4, 40
 
 
-async def test_processes(issued: Callable[..., Issuer], tmp_path: Path) -> None:
+async def test_processes(issuer: Issuer, tmp_path: Path) -> None:
     """One has logged in. Four others go on with what it stored, and each of them needs the next token every time."""
-    issuer, person, path = issued(lifetime=61), Person(), tmp_path / "tokens.json"
+    person, path = Person(), tmp_path / "tokens.json"
     outputs: list[str] = []
 
     async def run(url: str) -> None:
@@ -32,17 +31,16 @@ async def test_processes(issued: Callable[..., Issuer], tmp_path: Path) -> None:
 
     with trio.fail_after(LIMIT):
         async with serving(issuer) as url:
-            auth = person.auth(settings={"store": FileTokenStore(path)}, **REGISTERED)
+            auth = person.auth(settings={"store": FileTokenStore(path)})
             async with connected(url, auth) as session:
-                await whoami(session)
-            before = issuer.count("granted refresh_token")
+                client_id = (await whoami(session))["client"]
             async with trio.open_nursery() as nursery:
                 for _ in range(PROCESSES):
                     nursery.start_soon(run, url)
-            rotations = issuer.count("granted refresh_token") - before
+            rotations = issuer.count(f"granted refresh_token {client_id}")
     assert outputs == ["alice\n"] * PROCESSES
     assert rotations >= CALLS  # each of them alone would have needed as many
-    assert issuer.count("refused refresh_token") == 0
+    assert issuer.count(f"refused refresh_token {client_id}") == 0
     assert person.logins == 1
 
 

@@ -182,7 +182,10 @@ provider.on('registration_create.success', (ctx, client) => tell('registered', c
 provider.on('authorization.success', (ctx) => tell('authorized', ctx.oidc.params.scope));
 provider.on('authorization.error', (ctx, error) => tell('not authorized', error.error));
 provider.on('grant.success', (ctx) => tell('granted', ctx.oidc.params.grant_type, ctx.oidc.client.clientId));
-provider.on('grant.error', (ctx, error) => tell('refused', ctx.oidc.params?.grant_type, error.error));
+provider.on('grant.error', (ctx, error) => {
+    const { client, params } = ctx.oidc;
+    tell('refused', params?.grant_type, client?.clientId, error.error);
+});
 provider.on('grant.revoked', () => tell('revoked a grant'));
 provider.on('server_error', (ctx, error) => tell('broken', error.stack));
 

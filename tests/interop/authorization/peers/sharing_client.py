@@ -32,7 +32,7 @@ class Impatient(FileTokenStore):
 
 
 async def main(store: str, times: str, url: str) -> None:
-    grant = AuthorizationCode(browser=NoBrowser(), client_id="registered", client_secret="registered-secret")
+    grant = AuthorizationCode(browser=NoBrowser())
     subjects = set()
     with trio.fail_after(LIMIT):
         for _ in range(int(times)):
