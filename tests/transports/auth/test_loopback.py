@@ -21,6 +21,15 @@ from mcp_transports.auth import LoopbackBrowser
 from mcp_transports.auth.loopback import open_system_browser
 
 URL = "https://as.example/authorize?state=right"
+# Redirect URIs of a registration that do not lead here.
+OTHERS = (
+    "https://other.example/cb",
+    "http://8.8.8.8:1/cb",
+    "http://[::1",
+    "http://127.0.0.1:99999/",
+    "app:/cb",
+    "",
+)
 GOOD = "/callback?code=c%2Bd&state=right&iss=https%3A%2F%2Fas.example"
 PATIENCE = 20
 
@@ -226,7 +235,7 @@ async def test_a_registered_redirect_is_used_as_it_is() -> None:
     taken, port = taken_port()
     taken.close()
     registered = f"http://localhost:{port}/back"
-    _, who = await log_in(good, ("https://other.example/cb", "http://8.8.8.8:1/cb", registered))
+    _, who = await log_in(good, (*OTHERS, registered))
     assert who.uri == registered
 
 

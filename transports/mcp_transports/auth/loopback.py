@@ -14,7 +14,7 @@ import trio
 
 from mcp_actors.auth.effects import RedirectAnswer
 from mcp_actors.auth.urls import is_loopback, require_usable
-from mcp_actors.errors import LoginFailed
+from mcp_actors.errors import LoginFailed, UrlRefused
 from mcp_actors.logging import log
 from mcp_actors.supervision import LOGIN_LISTENER, reraised, start_and_wait
 from mcp_transports._sockets import ListenError
@@ -91,7 +91,10 @@ async def open_system_browser(url: str) -> None:
 
 def answer_of(text: str) -> RedirectAnswer:
     """Returns the parameters of a redirect URL, or of the query of one; too many of them are none."""
-    query = urlsplit(text).query if "?" in text or "://" in text else text
+    # A person may paste anything: nothing of it but the query need be well-formed.
+    beginning, mark, query = text.partition("#")[0].partition("?")
+    if not mark and "://" not in beginning:
+        query = beginning
     try:
         return parse_qsl(query, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)
     except ValueError:
@@ -167,8 +170,11 @@ class LoopbackBrowser:
 
 
 def _is_ours(uri: str) -> bool:
-    parts = urlsplit(uri)
-    return parts.scheme == "http" and is_loopback(uri) and not parts.query and not parts.fragment
+    try:
+        require_usable(uri, "a redirect URI")
+    except UrlRefused:
+        return False
+    return uri.startswith("http:") and is_loopback(uri) and "?" not in uri
 
 
 async def _bound(uri: SplitResult, port: int) -> tuple[list[HttpListener], str]:

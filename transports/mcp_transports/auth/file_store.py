@@ -1,0 +1,253 @@
+"""A store of tokens in a file, for all processes of a user."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+from time import time_ns
+from typing import Any, TypeVar
+
+import msgspec
+import trio
+
+from mcp_actors.auth import StoredRecord
+from mcp_actors.errors import TokenStoreFailed
+from mcp_actors.logging import log
+from mcp_transports.auth.file_lock import FileLock
+
+__all__ = ["FileTokenStore", "default_token_file"]
+
+T = TypeVar("T")
+
+# Bytes of the file; a record has a few KiB.
+MAX_FILE_BYTES = 16 * 1024 * 1024
+# Seconds for another process to write its change, and for one to refresh a token: its requests take 10 s at most each,
+# and several processes may wait in a row.
+WRITE_LOCK_TIMEOUT = 10.0
+KEY_LOCK_TIMEOUT = 120.0
+VERSION = 1
+FOLDER_MODE, FILE_MODE = 0o700, 0o600
+
+
+class _Record(msgspec.Struct, gc=False):
+    generation: int
+    value: dict[str, Any]
+
+
+class _Document(msgspec.Struct, gc=False):
+    version: int
+    records: dict[str, _Record]
+
+
+class _Damaged(Exception):
+    """The file is none that this class writes."""
+
+
+def default_token_file() -> Path:
+    """Returns the file of tokens of this user: ``mcp-actors/tokens.json`` in the state directory of XDG."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    # The XDG Base Directory Specification has relative paths ignored.
+    folder = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
+    return folder / "mcp-actors" / "tokens.json"
+
+
+class FileTokenStore:
+    """Keeps records in a file that any number of processes share. A `~mcp_actors.auth.TokenStore`.
+
+    Only its user may read the file: another one is refused, and so is a folder in which others could replace it. A
+    change replaces the whole file at once, so that no reader and no crash ever sees a part. A file that is damaged is
+    kept under another name, with a warning, and a new one is begun. File operations run in threads.
+
+    Args:
+        path: The file; by default `default_token_file`. Its folder is made if it is not there. Files with the same
+            beginning stand beside it, for locks. It must be on a file system that has locks.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        # A symbolic link is followed once, here: what is replaced is the file, not the link.
+        self._path = os.path.realpath(default_token_file() if path is None else os.path.expanduser(path))
+
+    def __repr__(self) -> str:
+        return f"<FileTokenStore {self._path}>"
+
+    async def load(self, key: str) -> StoredRecord | None:
+        """Returns the record of a key.
+
+        Raises:
+            TokenStoreFailed: The file cannot be read, others can read it, or a later version has written it.
+        """
+        try:
+            records = await self._in_thread(self._read)
+        except _Damaged:
+            async with self._writing():
+                records = await self._in_thread(self._read_or_begin_anew)
+        found = records.get(key)
+        return None if found is None else StoredRecord(found.value, found.generation)
+
+    async def swap(self, key: str, expected: int | None, value: Mapping[str, Any] | None) -> bool:
+        """Replaces a record if its generation is ``expected``; see `~mcp_actors.auth.TokenStore.swap`.
+
+        Cancelled, the change is made or not made, never a part of it.
+
+        Raises:
+            TokenStoreFailed: The file cannot be read or written; it is left as it is.
+        """
+        async with self._writing():
+            return await self._in_thread(partial(self._swap, key, expected, value))
+
+    @asynccontextmanager
+    async def lock(self, key: str) -> AsyncIterator[None]:
+        """Holds the key for the length of the block, against all processes; see `~mcp_actors.auth.TokenStore.lock`.
+
+        Raises:
+            TokenStoreFailed: The lock cannot be had within two minutes, or there can be no lock.
+        """
+        # A key may be longer than the name of a file.
+        name = hashlib.sha256(key.encode()).hexdigest()[:16]
+        async with self._held(f"{self._path}.{name}.lock", KEY_LOCK_TIMEOUT):
+            yield
+
+    def _writing(self) -> Any:
+        return self._held(f"{self._path}.lock", WRITE_LOCK_TIMEOUT)
+
+    @asynccontextmanager
+    async def _held(self, path: str, timeout: float) -> AsyncIterator[None]:
+        lock = FileLock(path)
+        await self._in_thread(self._make_folder)
+        try:
+            with trio.move_on_after(timeout) as waiting:
+                await lock.acquire()
+        except OSError as error:
+            raise self._failed("locked", error) from error
+        if waiting.cancelled_caught:
+            raise TokenStoreFailed(
+                f"{path} is locked by another process for more than {timeout:g} s: end it, or wait for it"
+            )
+        try:
+            yield
+        finally:
+            lock.release()
+
+    async def _in_thread(self, operation: Callable[[], T]) -> T:
+        try:
+            # Not abandoned when cancelled: a change is finished, and its result is not lost.
+            return await trio.to_thread.run_sync(operation)
+        except OSError as error:
+            raise self._failed("used", error) from error
+
+    def _failed(self, verb: str, error: OSError) -> TokenStoreFailed:
+        return TokenStoreFailed(
+            f"the file of tokens {self._path} cannot be {verb} ({error.strerror}): make it and its folder writable, or"
+            " give FileTokenStore another path"
+        )
+
+    # -- in a thread ----------------------------------------------------------------------------------------------
+
+    def _make_folder(self) -> None:
+        folder = os.path.dirname(self._path)
+        os.makedirs(folder, FOLDER_MODE, exist_ok=True)
+        found = os.stat(folder)
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX:
+            raise TokenStoreFailed(f"others may replace files in {folder}: run 'chmod go-w {folder}'")
+
+    def _read(self) -> dict[str, _Record]:
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return {}
+        with os.fdopen(descriptor, "rb") as file:
+            self._check(os.fstat(descriptor))
+            data = file.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise _Damaged
+        try:
+            version = msgspec.json.decode(data, type=dict[str, Any]).get("version")
+            if isinstance(version, int) and version > VERSION:
+                raise TokenStoreFailed(
+                    f"{self._path} was written by a later version of mcp-actors: install that, or give FileTokenStore"
+                    " another path"
+                )
+            return msgspec.json.decode(data, type=_Document).records
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise _Damaged from None
+
+    def _check(self, found: os.stat_result) -> None:
+        if not stat.S_ISREG(found.st_mode):
+            raise TokenStoreFailed(f"{self._path} is no file: give FileTokenStore another path")
+        if found.st_uid != os.geteuid():
+            raise TokenStoreFailed(f"{self._path} belongs to another user: give FileTokenStore another path")
+        if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise TokenStoreFailed(
+                f"others may read the tokens in {self._path}: run 'chmod 600 {self._path}', and log in anew if somebody"
+                " may have read them"
+            )
+
+    def _read_or_begin_anew(self) -> dict[str, _Record]:
+        """Reads the file, and puts a damaged one aside. The lock is held."""
+        try:
+            return self._read()
+        except _Damaged:
+            kept = f"{self._path}.damaged-{time_ns()}"
+            os.replace(self._path, kept)
+            log.warning("the file of tokens is damaged, and a new one is begun", path=self._path, kept=kept)
+            return {}
+
+    def _swap(self, key: str, expected: int | None, value: Mapping[str, Any] | None) -> bool:
+        records = self._read_or_begin_anew()
+        found = records.get(key)
+        if (None if found is None else found.generation) != expected:
+            return False
+        if value is not None:
+            records[key] = _Record((expected or 0) + 1, dict(value))
+        elif found is not None:
+            del records[key]
+        else:
+            return True
+        self._replace(msgspec.json.encode(_Document(VERSION, records)))
+        return True
+
+    def _replace(self, data: bytes) -> None:
+        if len(data) > MAX_FILE_BYTES:
+            raise TokenStoreFailed(
+                f"{self._path} would have more than {MAX_FILE_BYTES} bytes: log out somewhere"
+            )
+        fresh = f"{self._path}.new"
+        with _removed(fresh):
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, FILE_MODE)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(descriptor)
+            os.replace(fresh, self._path)
+        folder = os.open(os.path.dirname(self._path), os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        except OSError as error:
+            # Some file systems have no such thing; the change is made all the same.
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+                raise
+        finally:
+            os.close(folder)
+
+
+@contextmanager
+def _removed(path: str) -> Iterator[None]:
+    """Removes a file that a process left behind when it was killed, and one that could not be finished."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    try:
+        yield
+    except BaseException:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+        raise
