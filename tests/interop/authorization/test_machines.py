@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mcp_actors import TokenRefused
+from mcp_actors.errors import TokenRefused
 from mcp_actors.auth import ClientCredentials, EnterpriseManaged, OAuth, WorkloadIdentity
 
 from .identity_provider import CLIENT, IdentityProvider, Signer

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from interop.installation import Peers
-from mcp_actors import AuthorizationFailed
+from mcp_actors.errors import AuthorizationFailed
 from mcp_actors.auth import ClientCredentials, OAuth
 
 from .ours import Person, connected, serving, whoami
