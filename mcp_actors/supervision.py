@@ -311,10 +311,10 @@ HTTP_POST = TaskKind("POST", "HTTP channel", "call", "whoever called: Connection
 HTTP_MESSAGE = TaskKind("message", "HTTP channel", "nothing", "nobody: a message has no answer")
 HTTP_STREAM = TaskKind("GET", "HTTP channel", "connection", "whoever called: ConnectionLost")
 HTTP_SESSION_END = TaskKind("end session", "HTTP channel", "connection", "whoever called: SessionExpired")
-LOGIN_LISTENER = TaskKind("login listener", "login", "call", "whoever logs in: LoginFailed")
 AUTHORIZATION = TaskKind(
     "authorization", "HTTP or WebSocket channel", "nothing", "whoever waits for access: AuthorizationError"
 )
+LOGIN_LISTENER = TaskKind("login listener", "login", "call", "whoever logs in: LoginFailed")
 CHILD_WATCH = TaskKind("child process", "client connection", "connection", "whoever called: ConnectionLost")
 CHILD_OUTPUT = TaskKind("child output", "child process", "nothing", "nobody", restarted=True)
 

@@ -177,7 +177,7 @@ class Connectivity:
         """Makes an exception of its own for each caller: one that is raised twice mixes up two tracebacks."""
         loss = self.loss
         if isinstance(loss, AuthorizationError):
-            return loss.renewed()
+            return loss.as_new()
         if isinstance(loss, ConnectFailed):
             failed = ConnectFailed(str(loss))
             failed.__cause__ = loss.__cause__

@@ -25,7 +25,9 @@ CLOSE_TIMEOUT = 10.0
 async def transport_to(
     target: Connectable, nursery: trio.Nursery, auth: ClientAuth | None = None
 ) -> AsyncIterator[ClientTransport]:
-    """Yields the transport to ``target``, with ``auth`` if that is a URL; a `Server` is served in ``nursery`` for the length of the block.
+    """Yields the transport to ``target``, which is a URL if there is ``auth``.
+
+    A `Server` is served in ``nursery`` for the length of the block.
 
     The server then ends by itself and is not cancelled, so its lifespan ends in order; it has `CLOSE_TIMEOUT` seconds.
     What its lifespan raises meanwhile is raised here at the end, for it is the code of whoever leaves the block.

@@ -22,7 +22,8 @@ def connectable(target: Target, auth: ClientAuth | None = None) -> Connectable:
 
     Raises:
         TypeError: The target is nothing to connect to, or ``auth`` is no authorization.
-        ValueError: There is ``auth``, and the target is no URL of a binding that takes it; a command is empty, a path is no server's, or a URL is malformed.
+        ValueError: There is ``auth``, and the target is no URL of a binding that takes it; a command is empty, a path
+            is no server's, or a URL is malformed.
         TransportNotFound: There is no binding for the URL.
     """
     if auth is not None:
@@ -54,8 +55,8 @@ def _authorizable(target: Target, auth: ClientAuth) -> str:
         client_transport(target, auth=auth)
     except TypeError as error:
         raise ValueError(
-            f"the binding for {target.partition(':')[0]!r} takes no auth=: http:, https:, ws: and wss: do, and a process "
-            "takes credentials from its environment"
+            f"the binding for {target.partition(':')[0]!r} takes no auth=: http:, https:, ws: and wss: do, and a "
+            "process takes credentials from its environment"
         ) from error
     return target
 

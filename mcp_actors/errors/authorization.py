@@ -27,7 +27,7 @@ __all__ = [
 class AuthorizationError(ConnectFailed):
     """The server demands authorization, and access could not be had. The request was not carried out."""
 
-    def renewed(self) -> Self:
+    def as_new(self) -> Self:
         """Returns an exception of its own that says the same: one that is raised twice mixes up two tracebacks."""
         copy = type(self).__new__(type(self), *self.args)
         copy.__dict__.update(self.__dict__)

@@ -23,7 +23,7 @@ from mcp_transports.auth.bearer import BearerAccess
 from mcp_transports.auth.browsers import default_browser
 from mcp_transports.auth.effects_performed import Performer
 from mcp_transports.auth.fetcher import Fetcher
-from mcp_transports.auth.flights import Flight, Waiter
+from mcp_transports.auth.flights import Flight, FlightWaiter
 
 __all__ = ["Answered", "Authorizer", "SentRequest"]
 
@@ -35,8 +35,8 @@ RENEWAL_PAUSE = 10.0
 class AccessMachine(Protocol):
     """The client's side of authorization at one server: `Authorization` or `BearerAccess`."""
 
-    token: str | None
-
+    @property
+    def token(self) -> str | None: ...
     @property
     def refresh_due(self) -> bool: ...
     def restore(self) -> Steps[None]: ...
@@ -157,7 +157,7 @@ class Authorizer:
         """Returns the headers that give access, made for one sending of one request."""
         return self._access.machine.headers(method, url)
 
-    async def prepare(self, waiter: Waiter | None = None) -> None:
+    async def prepare(self, waiter: FlightWaiter | None = None) -> None:
         """Reads what was stored, and refreshes a token that ends soon.
 
         Raises:
@@ -168,7 +168,9 @@ class Authorizer:
         while not access.is_ready and not self._is_closed:
             flight = access.flight
             if flight is None:
-                flight = self._restored() if not access.is_restored else self._begin(RENEW, access.machine.renew())
+                flight = (
+                    self._restored() if not access.is_restored else self._begin(RENEW, access.machine.renew())
+                )
             elif access.is_restored and flight.reason != RENEW:
                 # The token may be good for a while, so that nobody need wait.
                 return
@@ -200,7 +202,7 @@ class Authorizer:
         """Whether some operation was refused for a lack of scopes and has not succeeded since."""
         return bool(self._access.stepped_up)
 
-    async def react(self, sent: SentRequest, answer: Answered, waiter: Waiter | None = None) -> bool:
+    async def react(self, sent: SentRequest, answer: Answered, waiter: FlightWaiter | None = None) -> bool:
         """Does what there is to do about a 401 or 403, and returns whether the request is to be sent again.
 
         Cancelled, it leaves what others wait for alone; what nobody else waits for is ended.
@@ -224,9 +226,14 @@ class Authorizer:
                 if self._is_closed or sent.method == "DELETE":
                     return False
                 failed = access.failed
-                if failed is not None and failed.failure is not None and failed.reason == reason and not sent.operation:
+                if (
+                    failed is not None
+                    and failed.failure is not None
+                    and failed.reason == reason
+                    and not sent.operation
+                ):
                     # What nobody asked for, such as the stream of a session, asks no person who has just refused.
-                    raise failed.failure.renewed()
+                    raise failed.failure.as_new()
                 if answer.status == 403:
                     access.stepped_up.add(sent.operation)
                 flight = self._begin(reason, access.machine.react(sent, answer))

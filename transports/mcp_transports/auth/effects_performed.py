@@ -116,6 +116,7 @@ class Performer:
                 return await self._log_in(held.redirect, url, accepts, person_asked)
             case Ask(function, arguments):
                 return await _ask(function, arguments)
+        return None
 
     async def _lock(self, key: str, held: _Held) -> None:
         stack = AsyncExitStack()

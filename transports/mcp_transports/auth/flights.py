@@ -10,10 +10,10 @@ from mcp_actors.auth.effects import Steps
 from mcp_actors.errors import AuthorizationError
 from mcp_transports.auth.effects_performed import Performer
 
-__all__ = ["Flight", "Waiter"]
+__all__ = ["Flight", "FlightWaiter"]
 
 
-class Waiter(Protocol):
+class FlightWaiter(Protocol):
     """A request that waits for access; its clocks must not run while a person is asked."""
 
     def hold(self) -> None:
@@ -34,7 +34,7 @@ class Flight:
         self.reason = reason
         self.failure: AuthorizationError | None = None
         self._result: Any = None
-        self._waiters: list[Waiter | None] = []
+        self._waiters: list[FlightWaiter | None] = []
         self._asks = False
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
@@ -63,7 +63,7 @@ class Flight:
         """Ends the run; whoever still waits begins another one."""
         self._scope.cancel(reason="nobody waits for access any more")
 
-    async def wait(self, waiter: Waiter | None) -> Any:
+    async def wait(self, waiter: FlightWaiter | None) -> Any:
         """Waits for the end and returns the result, ``None`` if the run was cancelled.
 
         Cancelled, it leaves, and the last one who leaves cancels the run.
@@ -83,7 +83,7 @@ class Flight:
             if not self._waiters and not self._ended.is_set():
                 self.cancel()
         if self.failure is not None:
-            raise self.failure.renewed()
+            raise self.failure.as_new()
         return self._result
 
     def _person_asked(self, begins: bool) -> None:

@@ -55,7 +55,9 @@ async def _open(
         token = authorizer.token
         headers = authorizer.headers("GET", url)
         try:
-            opened = await open_with([(name.encode("ascii"), value.encode("ascii")) for name, value in headers])
+            opened = await open_with(
+                [(name.encode("ascii"), value.encode("ascii")) for name, value in headers]
+            )
         except WebSocketRefused as refused:
             if refused.status not in (401, 403):
                 raise
@@ -63,7 +65,6 @@ async def _open(
                 refused.status,
                 list(refused.challenges),
                 refused.headers.get("dpop-nonce"),
-                refused.headers.get("date"),
             )
             if not await authorizer.react(SentRequest("GET", url, OPERATION, token, attempt), answer):
                 raise

@@ -54,8 +54,8 @@ class WebSocketClientTransport:
         max_message_bytes: the longest message either way, 16 MiB by default; a longer one ends the connection with
             the close code 1009.
         connect_timeout: seconds for all of the opening: name, connection, TLS, handshake; 10 by default.
-        auth: the authorization of the upgrade request: `~mcp_actors.auth.OAuth` or `~mcp_actors.auth.BearerToken`. A 401
-            or 403 leads to a new token, or to a person who logs in, and the request is made again, with
+        auth: the authorization of the upgrade request: `~mcp_actors.auth.OAuth` or `~mcp_actors.auth.BearerToken`. A
+            401 or 403 leads to a new token, or to a person who logs in, and the request is made again, with
             ``connect_timeout`` anew.
         ping_interval, ping_timeout, write_timeout, close_timeout: seconds, those of `KeepAliveTimes` (20, 20, 30 and
             0.5 by default).
@@ -86,8 +86,7 @@ class WebSocketClientTransport:
             raise ValueError(
                 "a WebSocket server's URL is ws://HOST[:PORT]/PATH or wss://…, without a fragment"
             )
-        self._secure = parts.scheme == "wss"
-        if ssl_context is not None and not self._secure:
+        if ssl_context is not None and parts.scheme != "wss":
             raise ValueError("ws takes no ssl_context; wss does")
         self._name = parts.hostname
         self._port = parts.port or _DEFAULT_PORTS[parts.scheme]
@@ -107,7 +106,9 @@ class WebSocketClientTransport:
             if not isinstance(auth, OAuth | BearerToken):
                 raise TypeError(f"auth is OAuth(...) or BearerToken(...), not {type(auth).__name__}")
             if any(name.lower() == b"authorization" for name, _ in self._headers):
-                raise ValueError("auth= and an authorization header or a user in the URL are two sets of credentials")
+                raise ValueError(
+                    "auth= and an authorization header or a user in the URL are two sets of credentials"
+                )
         if max_message_bytes < 1:
             raise ValueError("max_message_bytes must be at least 1")
         self._ssl_context = ssl_context
@@ -123,6 +124,10 @@ class WebSocketClientTransport:
 
     def __repr__(self) -> str:
         return f"<WebSocketClientTransport {self._peer}>"
+
+    @property
+    def _secure(self) -> bool:
+        return self._peer.startswith("wss:")
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[FrameChannel]:

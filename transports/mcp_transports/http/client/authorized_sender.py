@@ -64,6 +64,7 @@ class AuthorizedSender:
         """Sends a request, as often as it takes, and waits for the head of its response; see `RequestSender.send`.
 
         Raises:
+            AuthorizationFailed: The request was refused again and again.
             AuthorizationError: Access could not be had.
         """
         authorizer = self._authorizer
@@ -98,7 +99,6 @@ class AuthorizedSender:
             refusal.status,
             _all(refusal.headers, b"www-authenticate"),
             _first(refusal.headers, b"dpop-nonce"),
-            _first(refusal.headers, b"date"),
         )
         if waiter is None:
             return await self._authorizer.react(sent, answer)

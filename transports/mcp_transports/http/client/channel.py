@@ -108,7 +108,7 @@ class HttpChannel(FrameChannel):
                 state.fail_request(value.request, state.session_expired(never_run=True))
         elif value.request is not None:
             post = Post(value, state, self._fall_back_to_http_sse)
-            state.last_was_stateless = post.stateless
+            state.session.last_was_stateless = post.stateless
             state.requests[value.request] = post
             about = f"{value.method} {value.request!r}"
             start(nursery, HTTP_POST, post.run, about=about, on_crash=post.fail_after_crash)
@@ -145,7 +145,7 @@ class HttpChannel(FrameChannel):
         post = self._state.requests.get(frame.cancels)
         if post is not None and (post.stateless or not post.started or post.is_refused):
             post.cancel()
-        elif not self._state.last_was_stateless:
+        elif not self._state.session.last_was_stateless:
             self._messages += 1
             start(nursery, HTTP_MESSAGE, self._post_cancellation, frame, post, about=frame.method or "")
 

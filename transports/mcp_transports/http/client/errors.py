@@ -130,7 +130,10 @@ def error_for_status(
     text = " ".join(text.split())[:MAX_TEXT]
     quoted = f": {text}" if text and not text.startswith("<") else ""
     if status == 401:
-        message = f"{peer} asks for authorization (HTTP 401{quoted}); give Client(auth=OAuth()), or a key of the server by auth=BearerToken(…)"
+        message = (
+            f"{peer} asks for authorization (HTTP 401{quoted}); give Client(auth=OAuth()), "
+            "or auth=BearerToken(…) for a key of the server's own"
+        )
         return AccessRefused(message, status=status, www_authenticate=challenge, text=text)
     if status == 403:
         message = f"{peer} does not let us in (HTTP 403{quoted})"

@@ -67,7 +67,10 @@ async def _receive_messages(state: SessionState, response: HttpResponse, positio
 
 
 async def read_http_sse_stream(
-    state: SessionState, waiter: AccessWaiter, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    state: SessionState,
+    waiter: AccessWaiter,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Opens the stream of HTTP+SSE and reads it to its end, which ends the channel.
 

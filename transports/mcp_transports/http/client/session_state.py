@@ -10,6 +10,7 @@ import attrs
 import trio
 
 from mcp_actors.abc import Frame, NoAnswer, Waiting
+from mcp_actors.auth.client.settings import ClientAuth
 from mcp_actors.errors import (
     ConnectionLost,
     LocalProtocolError,
@@ -46,6 +47,7 @@ class HttpClientOptions:
     max_posts: int
     message_timeout: float
     resume_attempts: int
+    auth: ClientAuth | None
 
 
 class RequestInFlight(Protocol):
@@ -78,6 +80,9 @@ class HttpClientSession:
         """The id that the server gave, ``None`` without a session or after it has expired."""
         self.has_expired = False
         """Whether the server said that it no longer knows the session."""
+        # It may change while the client finds out which revisions the server speaks, and never afterwards.
+        self.last_was_stateless = False
+        """Whether the last request that was sent belongs to no session."""
         self._version: str | None = None
 
     @property
@@ -175,8 +180,6 @@ class SessionState:
         self.sse_endpoint: HttpRequester | None = None
         self.broken: McpError | None = None
         self.requests: dict[int | str, RequestInFlight] = {}
-        # It may change while the client finds out which revisions the server speaks, and never afterwards.
-        self.last_was_stateless = False
         self._request_ended = trio.lowlevel.ParkingLot()
         self._held = 0
 

@@ -78,9 +78,9 @@ class HttpClientTransport:
         resume_attempts: failures in a row after which a stream is not resumed any more, 3 by default: about seven
             seconds.
         auth: the authorization of every request: `~mcp_actors.auth.OAuth` or `~mcp_actors.auth.BearerToken`. A 401 or
-            403 leads to a new token, or to a person who logs in, and the request is sent again. While a person is asked,
-            no clock of the connection's calls runs. Without it such a request fails with `AccessRefused`, with it by an
-            `~mcp_actors.errors.AuthorizationError`.
+            403 leads to a new token, or to a person who logs in, and the request is sent again. While a person is
+            asked, no clock of the connection's calls runs. Without it such a request fails by `AccessRefused`, with it
+            by an `~mcp_actors.errors.AuthorizationError`.
 
     Raises:
         ValueError: the URL or a header cannot be used, ``client`` was given with the URL of a Unix socket, or ``auth``
@@ -107,7 +107,6 @@ class HttpClientTransport:
             raise ValueError(
                 "give your own client a transport for the Unix socket, and the URL as http://localhost/…"
             )
-        self._auth = auth
         if auth is not None:
             _check_auth(auth, self._url, self._socket, headers or {}, client)
         self._client = client
@@ -119,6 +118,7 @@ class HttpClientTransport:
             max_posts=max_posts,
             message_timeout=message_timeout,
             resume_attempts=resume_attempts,
+            auth=auth,
         )
 
     def __repr__(self) -> str:
@@ -135,8 +135,8 @@ class HttpClientTransport:
                 sender = await self._sender(stack)
                 async with trio.open_nursery() as nursery:
                     authorizer: Authorizing | None = None
-                    if self._auth is not None:
-                        sender, authorizer = self._authorized(self._auth, sender, nursery)
+                    if (auth := self._options.auth) is not None:
+                        sender, authorizer = self._authorized(auth, sender, nursery)
                     requester = HttpRequester(
                         sender, max_message_bytes=self._max_message_bytes, peer=self._peer
                     )
