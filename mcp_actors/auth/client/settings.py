@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import attrs
 
 from mcp_actors.auth.client.browser import Browser
 from mcp_actors.auth.store import MemoryTokenStore, TokenStore
 from mcp_actors.auth.url_policy import UrlPolicy
+from mcp_actors.auth.urls import require_usable
+from mcp_actors.errors import UrlRefused
 
 __all__ = [
     "AuthorizationCode",
@@ -23,6 +28,52 @@ __all__ = [
 
 # Seconds for a person to log in.
 LOGIN_TIMEOUT = 300.0
+
+# What an authorization request says already, or must never say.
+_TAKEN = frozenset(
+    [
+        "response_type",
+        "client_id",
+        "client_secret",
+        "redirect_uri",
+        "code_challenge",
+        "code_challenge_method",
+        "state",
+        "resource",
+        "scope",
+        "dpop_jkt",
+        "request",
+        "request_uri",
+        "response_mode",
+    ]
+)
+_SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # RFC 6749 section 3.3
+_TOKEN = re.compile(r"[\x21-\x7e]+")
+
+
+def _require_texts(settings: Any, *names: str) -> None:
+    """Checks that attributes are texts, or ``None`` where that is their default; no value is shown."""
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{name}= must be a text, not {type(value).__name__}")
+        if value == "":
+            raise ValueError(f"{name}= must not be empty; leave it out if there is none")
+
+
+def _require_url(url: str | None, name: str) -> None:
+    if url is not None:
+        try:
+            require_usable(url, name)
+        except UrlRefused as refused:
+            raise ValueError(str(refused)) from None
+
+
+def _require_callable(function: object, name: str) -> None:
+    if not callable(function):
+        raise TypeError(
+            f"{name}= must be a function that returns it, because one of them ends; not {type(function).__name__}"
+        )
 
 
 @attrs.frozen(kw_only=True)
@@ -39,6 +90,10 @@ class AuthorizationCode:
             authorization server supports that.
         client_name: The name that the person sees when the client is registered.
         login_timeout: Seconds for the person to log in. The clock of the call that needed it stands still meanwhile.
+
+    Raises:
+        ValueError: A value that cannot be meant so, such as a secret without a client id.
+        TypeError: A value of another type.
     """
 
     browser: Browser | None = None
@@ -48,6 +103,22 @@ class AuthorizationCode:
     client_metadata_url: str | None = None
     client_name: str = "mcp-actors"
     login_timeout: float = LOGIN_TIMEOUT
+
+    def __attrs_post_init__(self) -> None:
+        _require_texts(self, "client_id", "client_secret", "issuer", "client_metadata_url", "client_name")
+        if self.client_id is None and (self.client_secret, self.issuer) != (None, None):
+            raise ValueError("client_secret= and issuer= belong to a client_id=")
+        if not self.login_timeout > 0:
+            raise ValueError(f"login_timeout= must be more than 0 seconds, not {self.login_timeout!r}")
+        url = self.client_metadata_url
+        if url is not None:
+            _require_url(url, "client_metadata_url")
+            parts = urlsplit(url)
+            dotted = any(unquote(each) in (".", "..") for each in parts.path.split("/"))
+            if parts.scheme != "https" or parts.path in ("", "/") or dotted:
+                raise ValueError(
+                    "client_metadata_url= must be https, with a path and without dots for segments of it"
+                )
 
 
 @attrs.frozen(kw_only=True)
@@ -62,6 +133,10 @@ class ClientCredentials:
         key_id: The ``kid`` of the key, if the authorization server needs it.
         issuer: The authorization server that the client is registered at: with any other one it is an error.
         assertion_audience: The ``aud`` of the assertion, for old authorization servers; by default their issuer.
+
+    Raises:
+        ValueError: There is neither a secret nor a key, or both.
+        TypeError: A value of another type.
     """
 
     client_id: str
@@ -71,6 +146,20 @@ class ClientCredentials:
     key_id: str | None = None
     issuer: str | None = None
     assertion_audience: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        _require_texts(
+            self,
+            "client_id",
+            "client_secret",
+            "private_key",
+            "algorithm",
+            "key_id",
+            "issuer",
+            "assertion_audience",
+        )
+        if (self.client_secret is None) == (self.private_key is None):
+            raise ValueError("client credentials are a client_secret= or a private_key=, one of the two")
 
 
 @attrs.frozen(kw_only=True)
@@ -85,6 +174,10 @@ class EnterpriseManaged:
         idp_client_secret: The secret of that client, if it has one.
         client_id: The client id at the authorization server of the MCP server.
         client_secret: The secret of that client, if it has one.
+
+    Raises:
+        ValueError: ``idp_token_endpoint`` is no URL that a secret may be sent to.
+        TypeError: A value of another type.
     """
 
     id_token: Callable[[], str | Awaitable[str]] = attrs.field(repr=False)
@@ -95,6 +188,12 @@ class EnterpriseManaged:
     client_id: str
     client_secret: str | None = attrs.field(default=None, repr=False)
 
+    def __attrs_post_init__(self) -> None:
+        _require_callable(self.id_token, "id_token")
+        _require_texts(self, "idp_issuer", "idp_client_id", "idp_client_secret", "client_id", "client_secret")
+        _require_texts(self, "idp_token_endpoint")
+        _require_url(self.idp_token_endpoint, "idp_token_endpoint")
+
 
 @attrs.frozen(kw_only=True)
 class WorkloadIdentity:
@@ -104,20 +203,22 @@ class WorkloadIdentity:
         assertion: ``assertion(audience)`` returns, or is awaited for, a JWT. It is called for each token request.
         client_id: The client id, if the authorization server wants one.
         audience: The audience to ask for; by default the issuer of the authorization server.
+
+    Raises:
+        TypeError: A value of another type.
     """
 
     assertion: Callable[[str], str | Awaitable[str]] = attrs.field(repr=False)
     client_id: str | None = None
     audience: str | None = None
 
+    def __attrs_post_init__(self) -> None:
+        _require_callable(self.assertion, "assertion")
+        _require_texts(self, "client_id", "audience")
+
 
 Grant = AuthorizationCode | ClientCredentials | EnterpriseManaged | WorkloadIdentity
 """How access is had."""
-
-_EXTENSIONS: Mapping[type, str] = {
-    ClientCredentials: "io.modelcontextprotocol/oauth-client-credentials",
-    EnterpriseManaged: "io.modelcontextprotocol/enterprise-managed-authorization",
-}
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -137,6 +238,10 @@ class OAuth:
         account: Keeps the tokens of several accounts at one server apart.
         extra_params: More parameters for the authorization request, for authorization servers that need them.
         url_policy: Which URLs that came from the network may be used.
+
+    Raises:
+        ValueError: A value that cannot be meant so, here or in a grant.
+        TypeError: A value of another type.
     """
 
     grant: Grant = attrs.field(factory=AuthorizationCode, kw_only=False)
@@ -150,10 +255,40 @@ class OAuth:
     extra_params: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     url_policy: UrlPolicy = attrs.field(factory=UrlPolicy)
 
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.grant, Grant):
+            raise TypeError(
+                f"the grant must be one of those of mcp_actors.auth, not {type(self.grant).__name__}"
+            )
+        if isinstance(self.scopes, str):
+            raise TypeError(f"scopes= must be a collection of texts, such as {self.scopes.split()!r}")
+        wrong = [each for each in self.scopes if not isinstance(each, str) or not _SCOPE.fullmatch(each)]
+        if wrong:
+            raise ValueError(
+                f"scopes= has {wrong[0]!r}, which no scope is: blanks, quotes and backslashes are not in one"
+            )
+        if self.dpop not in (None, True, False):
+            raise TypeError("dpop= must be None, True or False")
+        _require_texts(self, "resource", "account")
+        if self.resource is not None and ("#" in self.resource or not _TOKEN.fullmatch(self.resource)):
+            raise ValueError(f"resource= must be a URI without a fragment, not {self.resource!r}")
+        taken = sorted(_TAKEN & set(self.extra_params))
+        if taken:
+            raise ValueError(f"extra_params= must not have {', '.join(taken)}: that is said already")
+        if not all(isinstance(each, str) for pair in self.extra_params.items() for each in pair):
+            raise TypeError("extra_params= must map texts to texts")
+
     @property
-    def extensions(self) -> Sequence[str]:
-        """The extensions of the protocol that the grant is one of, which a client declares to its server."""
-        return [name for kind, name in _EXTENSIONS.items() if isinstance(self.grant, kind)]
+    def extensions(self) -> Mapping[str, Mapping[str, Any]]:
+        """The extensions of MCP that the grant belongs to, as a client declares them in its capabilities."""
+        name = _EXTENSIONS.get(type(self.grant))
+        return {} if name is None else {name: {}}
+
+
+_EXTENSIONS: Mapping[type, str] = {
+    ClientCredentials: "io.modelcontextprotocol/oauth-client-credentials",
+    EnterpriseManaged: "io.modelcontextprotocol/enterprise-managed-authorization",
+}
 
 
 @attrs.frozen
@@ -163,9 +298,20 @@ class BearerToken:
     Args:
         token: The token, or a function, sync or async, that returns it and is called for each connection and after
             each 401.
+
+    Raises:
+        ValueError: The token is empty, or has characters that no header may have.
+        TypeError: It is neither a text nor a function.
     """
 
     token: str | Callable[[], str | Awaitable[str]] = attrs.field(repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        if isinstance(self.token, str):
+            if not _TOKEN.fullmatch(self.token):
+                raise ValueError("a token has one printable character at least, and no blanks")
+        elif not callable(self.token):
+            raise TypeError(f"a token must be a text or a function, not {type(self.token).__name__}")
 
 
 ClientAuth = OAuth | BearerToken

@@ -1,0 +1,391 @@
+"""The client's side of authorization at one server: a state machine without I/O.
+
+The state is the token that is held, if any. All waiting is done by the effects that the machines below yield.
+
+| state | event | next | rule |
+|---|---|---|---|
+| no token | a request | is sent bare | a server may leave some methods open |
+| token | a request | is sent with it; close to its end it is refreshed first | `refresh_due`, `renew` |
+| token | 401, ``use_dpop_nonce`` | the same request with a new proof | `sends_again`; never a login |
+| any | 401, and the token is another one by now | the same request with it | `sends_again`; no flow |
+| any | 401 | discovery, always anew | a server may have moved (RFC 9728 section 5.1, SEP-2352) |
+| discovered | the store has a newer token | it is taken | another process was faster |
+| discovered | a refresh token of the same issuer | refresh | before a person is bothered |
+| discovered | else | a client id, then the grant | |
+| refreshing | 200 | the request again | |
+| refreshing | refused | the tokens are dropped, the grant | unless the store has newer ones |
+| refreshing | 5xx, 429, no answer | `AuthorizationUnavailable`; tokens are kept | an outage is no reason for a login |
+| redeeming | ``invalid_client`` of a registered client | registration and login again, once | |
+| any | 401 for a token that was had just now | `AuthorizationFailed` | remembered for a minute |
+| token | 403 ``insufficient_scope`` | the grant with the union of all scopes | at most twice for an operation |
+| any | another 403, 400, 5xx | is the caller's | never a reason for authorization |
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from mcp_actors.auth.client.discovery import Discovered, discover
+from mcp_actors.auth.client.held_tokens import HeldTokens
+from mcp_actors.auth.client.machine_grants import machine_token
+from mcp_actors.auth.client.person_grant import known_client, person_token
+from mcp_actors.auth.client.records import Tokens
+from mcp_actors.auth.client.refusals import Answered, Demand, SentRequest
+from mcp_actors.auth.client.registration import RegisteredClient
+from mcp_actors.auth.client.scopes import StepUps, read_scopes, scopes_to_ask_for, union
+from mcp_actors.auth.client.settings import AuthorizationCode, ClientCredentials, OAuth
+from mcp_actors.auth.client.token_endpoint import revoke
+from mcp_actors.auth.effects import Steps
+from mcp_actors.auth.urls import origin, same_origin
+from mcp_actors.errors import AuthorizationError, AuthorizationFailed
+from mcp_actors.logging import log
+
+__all__ = ["Answered", "Authorization", "SentRequest"]
+
+T = TypeVar("T")
+
+# Seconds for which it is remembered that the server refused a token that had been issued just then.
+REMEMBERED = 60.0
+# Sendings of one request: with a nonce, a new token and its nonce, and after two step-ups.
+MAX_SENDINGS = 6
+
+_UNAUTHORIZED, _FORBIDDEN = 401, 403
+
+
+class Authorization:
+    """The client's side of authorization at one server.
+
+    `restore`, `renew`, `react`, `log_in` and `log_out` are machines: one at a time is run. All others never wait.
+
+    Args:
+        settings: The settings.
+        server_url: The URL of the server, as the user configured it.
+        protocol_version: The revision of the connection, for requests for metadata; ``None`` if it is not known yet.
+        now: Returns the seconds since the epoch.
+
+    Raises:
+        ValueError: ``server_url`` is no URL of HTTP or WebSocket.
+    """
+
+    def __init__(
+        self,
+        settings: OAuth,
+        server_url: str,
+        *,
+        protocol_version: str | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        origin(server_url)
+        self.settings = settings
+        self.server_url = server_url
+        self.protocol_version = protocol_version
+        self._now = now
+        self._held = HeldTokens(settings, server_url, now)
+        self._step_ups = StepUps()
+        # A token that the server refused although it had been issued just then, and until when that is remembered.
+        self._refused: tuple[str | None, float] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Authorization {self.server_url} {self.tokens or 'without a token'}>"
+
+    # -- for each request ------------------------------------------------------------------------------------------
+
+    @property
+    def token(self) -> str | None:
+        """The access token of the moment."""
+        return self._held.token
+
+    @property
+    def tokens(self) -> Tokens | None:
+        """The tokens of the moment, with their issuer, resource and scopes. Their ``repr`` shows no secret."""
+        return self._held.tokens
+
+    @property
+    def refresh_due(self) -> bool:
+        """Whether the token ends soon and another one can be had without a person."""
+        tokens = self._held.tokens
+        if tokens is None or tokens.renew_at is None or self._now() < tokens.renew_at:
+            return False
+        return tokens.refresh_token is not None or not isinstance(self.settings.grant, AuthorizationCode)
+
+    def headers(self, method: str, url: str) -> list[tuple[str, str]]:
+        """Returns the headers that give access, for one sending of one request; nothing for another origin.
+
+        Args:
+            method: The HTTP method.
+            url: The URL of the request.
+        """
+        tokens = self._held.tokens
+        if tokens is None or not (url == self.server_url or same_origin(url, self.server_url)):
+            return []
+        if not tokens.is_bound:
+            return [("authorization", f"Bearer {tokens.access_token}")]
+        proof = self._held.prover.proof("resource", method, url, self._now(), tokens.access_token)
+        return [("authorization", f"DPoP {tokens.access_token}"), ("dpop", proof or "")]
+
+    def note(self, url: str, nonce: str | None) -> None:
+        """Keeps the ``DPoP-Nonce`` of a response for the next request to that origin."""
+        if nonce is not None and same_origin(url, self.server_url):
+            self._held.prover.note("resource", url, nonce)
+
+    def succeeded(self, operation: str) -> None:
+        """Notes that the server has carried out an operation: it may ask for more scopes once more."""
+        self._step_ups.succeeded(operation)
+
+    def sends_again(self, sent: SentRequest, answer: Answered) -> bool:
+        """Returns whether a refused request is to be sent again without any flow, and keeps the nonce of its answer."""
+        if answer.status not in (_UNAUTHORIZED, _FORBIDDEN) or sent.attempt >= MAX_SENDINGS:
+            return False
+        self.note(sent.url, answer.nonce)
+        if self._has_changed(sent):
+            return True
+        # A token that was had for this very request is sent without the nonce of the server at first.
+        last = 1 if self._held.is_fresh(sent.token) else 0
+        return answer.nonce is not None and sent.attempt <= last and self._lacks_nonce(answer)
+
+    # -- machines --------------------------------------------------------------------------------------------------
+
+    def restore(self) -> Steps[None]:
+        """Takes the tokens that the server was used with last from the store.
+
+        Raises:
+            TokenStoreFailed: The store cannot be read.
+        """
+        yield from self._held.restore()
+
+    def renew(self) -> Steps[None]:
+        """Gets another token without a person, ahead of the end of this one. One that is refused leaves none.
+
+        Raises:
+            AuthorizationError: There is none at present; the tokens are kept.
+        """
+        yield from self._logged(self._renew())
+
+    def react(self, sent: SentRequest, answer: Answered) -> Steps[bool]:
+        """Gets the access that a response demands; true to send the request again, false if the response stands.
+
+        Args:
+            sent: The request.
+            answer: Its answer.
+
+        Raises:
+            AuthorizationError: Access could not be had.
+        """
+        return (yield from self._logged(self._react(sent, answer)))
+
+    def log_in(self) -> Steps[None]:
+        """Gets access before any request was refused, whatever is stored.
+
+        Raises:
+            AuthorizationError: Access could not be had.
+        """
+        self._step_ups, self._refused = StepUps(), None
+        yield from self._logged(self._log_in())
+
+    def log_out(self, *, forget_client: bool = False) -> Steps[None]:
+        """Forgets the tokens and their key, and revokes them where the authorization server can (RFC 7009).
+
+        A revocation that fails is written to the log.
+
+        Args:
+            forget_client: Whether the registration of the client is forgotten too.
+
+        Raises:
+            TokenStoreFailed: The store cannot be read or written.
+        """
+        self._step_ups, self._refused = StepUps(), None
+        tokens = yield from self._held.forget(forget_client=forget_client)
+        if tokens is None:
+            return
+        token = tokens.refresh_token or tokens.access_token
+        hint = "access_token" if tokens.refresh_token is None else "refresh_token"
+        try:
+            revoked = yield from revoke(tokens.server, tokens.client, token, hint, self._now())
+        except AuthorizationError:
+            revoked = False
+        log.info(
+            "tokens were forgotten", issuer=tokens.server.issuer, resource=tokens.resource, revoked=revoked
+        )
+
+    # -- how they do it --------------------------------------------------------------------------------------------
+
+    def _renew(self) -> Steps[None]:
+        held = self._held.tokens
+        if held is None:
+            return
+        if isinstance(self.settings.grant, AuthorizationCode):
+            yield from self._held.refresh(held.server, held.resource, held.client, held.access_token)
+            return
+        found = Discovered(held.resource, held.server.issuer, held.server)
+        yield from self._carry_out_grant(found, held.client, held.requested)
+
+    def _react(self, sent: SentRequest, answer: Answered) -> Steps[bool]:
+        if answer.status not in (_UNAUTHORIZED, _FORBIDDEN):
+            return False
+        demand = Demand.of(answer.challenges)
+        if answer.status == _FORBIDDEN and demand.error != "insufficient_scope":
+            return False
+        if self._has_changed(sent) and sent.attempt < MAX_SENDINGS:
+            return True
+        if answer.status == _FORBIDDEN:
+            return (yield from self._step_up(sent, demand))
+        self._require_hope(sent, demand)
+        log.info(
+            "the server demands authorization", server=self.server_url, error=demand.error, scope=demand.scope
+        )
+        found, client, stored = yield from self._discover(demand.hint)
+        if client is not None and stored is not None and (stored.is_bound or not demand.is_for_dpop):
+            if stored.access_token != sent.token and not self._held.has_ended(stored):
+                yield from self._held.adopt(stored)
+                return True
+            if stored.refresh_token is not None and isinstance(self.settings.grant, AuthorizationCode):
+                if (yield from self._held.refresh(found.server, found.resource, client, sent.token)):
+                    return True
+                # The registration may have been dropped with the tokens.
+                client = yield from known_client(self.settings, found, self._now())
+        yield from self._get_access(found, client, demand, () if stored is None else stored.requested)
+        return True
+
+    def _step_up(self, sent: SentRequest, demand: Demand) -> Steps[bool]:
+        """Gets a token with more scopes: all that were asked for so far, and those of the challenge (SEP-2350)."""
+        held, wanted = self._held.tokens, frozenset(read_scopes(demand.scope))
+        if held is None:
+            return False
+        if wanted <= frozenset(held.granted):
+            raise AuthorizationFailed(
+                f"{self.server_url} refuses {sent.operation or 'a request'} for a lack of scopes, and names none that "
+                "its token does not have already: this account is not allowed to do it"
+            )
+        if not self._step_ups.begin(sent.operation):
+            raise AuthorizationFailed(
+                f"{self.server_url} asks for more scopes again and again; now it wants {' '.join(sorted(wanted))}"
+            )
+        log.info(
+            "more scopes are asked for",
+            server=self.server_url,
+            operation=sent.operation,
+            scopes=sorted(wanted),
+        )
+        found, client, stored = yield from self._discover(demand.hint)
+        is_another = stored is not None and stored.access_token != sent.token
+        if stored is not None and is_another and wanted <= frozenset(stored.granted):
+            yield from self._held.adopt(stored)
+            return True
+        # The scopes of one authorization server mean nothing to another one.
+        before = union(held.requested, held.granted) if self._held.tokens is held else ()
+        yield from self._get_access(found, client, demand, before)
+        return True
+
+    def _log_in(self) -> Steps[None]:
+        found, client, _ = yield from self._discover(None)
+        yield from self._get_access(found, client, Demand(), ())
+
+    def _discover(self, hint: str | None) -> Steps[tuple[Discovered, RegisteredClient | None, Tokens | None]]:
+        """Finds the authorization server, the client there, and what is stored of it.
+
+        What belongs to another authorization server is left in the store and not used any more.
+        """
+        held, grant = self._held.tokens, self.settings.grant
+        known = set() if held is None else {held.server.issuer}
+        if isinstance(grant, AuthorizationCode | ClientCredentials) and grant.issuer is not None:
+            known = {grant.issuer}
+        found = yield from discover(self.settings, self.server_url, hint, known, self.protocol_version)
+        issuer, resource = found.server.issuer, found.resource
+        log.info(
+            "the authorization server was found", server=self.server_url, issuer=issuer, resource=resource
+        )
+        if held is not None and (held.server.issuer, held.resource) != (issuer, resource):
+            log.warning(
+                "the server has another authorization server now", before=held.server.issuer, issuer=issuer
+            )
+            self._held.drop()
+        client = yield from known_client(self.settings, found, self._now())
+        stored = yield from self._held.stored(issuer, resource, client)
+        return found, client, stored
+
+    def _get_access(
+        self, found: Discovered, client: RegisteredClient | None, demand: Demand, before: Sequence[str]
+    ) -> Steps[None]:
+        """Decides on scopes and key, and carries out the grant."""
+        server = found.server
+        listed = server.scopes_supported if isinstance(self.settings.grant, AuthorizationCode) else None
+        scopes = scopes_to_ask_for(
+            demand.scope, found.scopes, self.settings.scopes, before=before, authorization_server=listed
+        )
+        self._held.prover.choose(
+            server.dpop_signing_alg_values_supported,
+            demand.dpop_algorithms or found.dpop_algorithms,
+            demanded=demand.is_for_dpop or found.dpop_required,
+        )
+        yield from self._carry_out_grant(found, client, scopes)
+
+    def _carry_out_grant(
+        self, found: Discovered, client: RegisteredClient | None, scopes: tuple[str, ...]
+    ) -> Steps[None]:
+        settings, grant, prover = self.settings, self.settings.grant, self._held.prover
+        if isinstance(grant, AuthorizationCode):
+            client, answer = yield from person_token(
+                settings, grant, found, client, scopes, prover, self._now()
+            )
+        else:
+            assert client is not None, "the settings of a machine name a client"
+            answer = yield from machine_token(
+                grant, found.server, client, found.resource, scopes, prover, self._now()
+            )
+        # If the answer does not say what was granted, it is what was asked for (RFC 6749 section 5.1).
+        tokens = Tokens(
+            resource=found.resource,
+            server=found.server,
+            client=client,
+            access_token="",
+            requested=scopes,
+            granted=scopes,
+        )
+        yield from self._held.keep(tokens, answer)
+        log.info(
+            "access was granted", issuer=found.server.issuer, resource=found.resource, scopes=list(scopes)
+        )
+
+    # -- rules -----------------------------------------------------------------------------------------------------
+
+    def _has_changed(self, sent: SentRequest) -> bool:
+        """Returns whether somebody has had another token since the request was sent."""
+        token = self._held.token
+        return token is not None and token != sent.token
+
+    def _lacks_nonce(self, answer: Answered) -> bool:
+        tokens = self._held.tokens
+        return (
+            tokens is not None and tokens.is_bound and Demand.of(answer.challenges).error == "use_dpop_nonce"
+        )
+
+    def _require_hope(self, sent: SentRequest, demand: Demand) -> None:
+        """Checks that another token could help (MCP 2026-07-28, Security Best Practices: no endless authorization)."""
+        now, tokens = self._now(), self._held.tokens
+        if self._refused is not None and self._refused[0] == sent.token and now < self._refused[1]:
+            raise AuthorizationFailed(f"{self.server_url} refused a token that was issued for it just before")
+        if tokens is not None and tokens.is_bound and demand.error in _PROOF_ERRORS:
+            raise AuthorizationFailed(f"{self.server_url} {_PROOF_ERRORS[demand.error]}")
+        if sent.attempt >= MAX_SENDINGS or (sent.attempt > 0 and self._held.is_fresh(sent.token)):
+            self._refused = sent.token, now + REMEMBERED
+            raise AuthorizationFailed(
+                f"{self.server_url} refuses a token that was issued for it just now, for the resource "
+                f"{tokens.resource if tokens is not None else '(none)'}: its settings and those of its authorization "
+                "server do not agree"
+            )
+
+    def _logged(self, steps: Steps[T]) -> Steps[T]:
+        try:
+            return (yield from steps)
+        except AuthorizationError as error:
+            kind = type(error).__name__
+            log.warning("authorization failed", server=self.server_url, error=kind, reason=str(error))
+            raise
+
+
+_PROOF_ERRORS = {
+    "use_dpop_nonce": "asks for a nonce in the proof again and again, whatever the proof has",
+    "invalid_dpop_proof": "refuses the proof of possession: check the clock of this machine",
+}
