@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
 
-__all__ = ["Principal"]
+__all__ = ["STREAM_GRACE", "Principal"]
+
+# Seconds. A longer one would let withdrawn access go on, and a shorter one would not cover clocks that differ.
+STREAM_GRACE = 60.0
 
 
 def _key(principal: Principal) -> str:
@@ -17,7 +21,7 @@ def _key(principal: Principal) -> str:
     return "\n".join((principal.issuer or "", principal.client or "", principal.subject))
 
 
-def _set_of(scopes: Iterable[str]) -> frozenset[str]:
+def _frozen(scopes: Iterable[str]) -> frozenset[str]:
     return frozenset(scopes)
 
 
@@ -40,11 +44,22 @@ class Principal:
     subject: str
     issuer: str | None = None
     client: str | None = None
-    scopes: frozenset[str] = attrs.field(default=frozenset(), converter=_set_of, eq=False)
+    scopes: frozenset[str] = attrs.field(default=frozenset(), converter=_frozen, eq=False)
     claims: Mapping[str, Any] = attrs.field(factory=dict, eq=False, repr=False)
     expires_at: float | None = attrs.field(default=None, eq=False, repr=False)
     key: str = attrs.field(init=False, eq=False, repr=False, default=attrs.Factory(_key, takes_self=True))
     """A text that is the same for equal principals only."""
+
+    def seconds_left(self, now: float) -> float:
+        """Returns the seconds for which a stream of this caller may stay open.
+
+        They end `STREAM_GRACE` seconds after its access, so that a client that renews its token in time has a minute to
+        come back with that. Infinite if it is not known when the access ends.
+
+        Args:
+            now: Seconds since the epoch.
+        """
+        return math.inf if self.expires_at is None else max(self.expires_at - now, 0.0) + STREAM_GRACE
 
     def __str__(self) -> str:
         return self.subject

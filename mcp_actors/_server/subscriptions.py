@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator, Set
 from contextlib import suppress
 from typing import Any
@@ -13,6 +15,7 @@ from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._eras.changes import ACKNOWLEDGED, METHOD_OF_KIND, Event, EventKind
 from mcp_actors._eras.era import structured
 from mcp_actors._eras.modern.meta_keys import SUBSCRIPTION_ID
+from mcp_actors._server.access import principal_of
 from mcp_actors._server.context import Context
 from mcp_actors._server.handler import Continuation, Handler
 from mcp_actors.errors import ConnectionLost, SessionExpired, invalid_params
@@ -56,7 +59,9 @@ def listen_handler(bus: EventBus) -> Handler:
             ctx.server.on_listen(ctx)
             try:
                 await ctx.notify(ACKNOWLEDGED, {"notifications": ctx.era.unstructure(granted), "_meta": tag})
-                with suppress(trio.EndOfChannel, trio.ClosedResourceError):
+                principal = principal_of(ctx.call)
+                left = math.inf if principal is None else principal.seconds_left(time.time())
+                with suppress(trio.EndOfChannel, trio.ClosedResourceError), trio.move_on_after(left):
                     while True:
                         for event in await subscription.receive_many():
                             await ctx.notify(METHOD_OF_KIND[event.kind], {**_params(event), "_meta": tag})

@@ -8,7 +8,8 @@ from typing import Any
 from joserfc.jwk import Key
 
 from mcp_actors.auth.jose import JoseRejected, import_public_key
-from mcp_actors.auth.server.issuer_metadata import RETRY_AFTER, IssuerMetadata, fetch_json
+from mcp_actors.auth.metadata import json_object
+from mcp_actors.auth.server.issuer_metadata import RETRY_AFTER, IssuerMetadata, fetch_body
 from mcp_actors.auth.server.verifier import Fetching, VerifierUnavailable
 from mcp_actors.logging import log
 
@@ -33,6 +34,7 @@ class IssuerKeys:
         self._metadata = IssuerMetadata(issuer)
         self._interval = interval
         self._keys: list[Key] | None = None
+        self._body: bytes | None = None
         self._fetched_at = 0.0
         self._next_fetch_at = 0.0
         self._fetches = 0
@@ -81,10 +83,15 @@ class IssuerKeys:
 
     async def _fetched(self, fetch: Fetching, now: float) -> list[Key] | None:
         url = await self._metadata.url("jwks_uri", fetch, now)
-        document = await fetch_json(url, fetch)
+        body = await fetch_body(url, fetch)
+        if self._keys is not None and body == self._body:
+            # A thousand tasks may have waited for this one document.
+            return self._keys
+        document = json_object(body or b"")
         listed = None if document is None else document.get("keys")
         if not isinstance(listed, list):
             return None
+        self._body = body
         return [key for each in listed[:MAX_KEYS] if (key := _imported(each)) is not None]
 
 

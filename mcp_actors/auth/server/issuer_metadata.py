@@ -12,7 +12,7 @@ from mcp_actors.auth.urls import authorization_server_urls, require_usable
 from mcp_actors.errors import UrlRefused
 from mcp_actors.logging import log
 
-__all__ = ["IssuerMetadata", "fetch_json"]
+__all__ = ["IssuerMetadata", "fetch_body"]
 
 # Seconds between two attempts while the authorization server cannot be reached, and for which metadata is kept.
 RETRY_AFTER = 5.0
@@ -76,7 +76,7 @@ class IssuerMetadata:
 
     async def _fetched(self, fetch: Fetching) -> dict[str, Any] | None:
         for url in authorization_server_urls(self.issuer):
-            found = await fetch_json(url, fetch)
+            found = json_object(await fetch_body(url, fetch) or b"")
             if found is None:
                 continue
             if found.get("issuer") == self.issuer:
@@ -90,7 +90,7 @@ class IssuerMetadata:
         return None
 
 
-async def fetch_json(url: str, fetch: Fetching) -> dict[str, Any] | None:
-    """Returns the JSON object at a URL, ``None`` if there is none."""
+async def fetch_body(url: str, fetch: Fetching) -> bytes | None:
+    """Returns the document at a URL, ``None`` if there is none."""
     answer = await fetch(Fetch("GET", url, _ACCEPT, redirects=MAX_REDIRECTS))
-    return json_object(answer.body) if isinstance(answer, Fetched) and answer.status == _OK else None
+    return answer.body if isinstance(answer, Fetched) and answer.status == _OK else None

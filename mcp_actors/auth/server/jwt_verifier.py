@@ -84,9 +84,10 @@ class JwtVerifier:
     def _check_header(self, header: Any) -> None:
         # ``jku``, ``jwk`` and ``x5u`` are never read: the sender would choose the key.
         kind = header.get("typ", "JWT")
-        key_id = header.get("kid")
+        algorithm, key_id = header.get("alg"), header.get("kid")
         if (
-            header.get("alg") not in self._algorithms
+            not isinstance(algorithm, str)
+            or algorithm not in self._algorithms
             or not isinstance(kind, str)
             or kind.lower().removeprefix("application/") not in self._types
             or not (key_id is None or isinstance(key_id, str))

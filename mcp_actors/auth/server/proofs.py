@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+from collections import OrderedDict
 from typing import Any
+
+from joserfc.jwk import Key
 
 from mcp_actors.auth.client.dpop import token_hash
 from mcp_actors.auth.jose import JoseRejected, import_public_key, is_signed_by, read_claims, read_jws
@@ -19,6 +22,8 @@ __all__ = ["NonceWanted", "ProofInvalid", "Proofs"]
 WINDOW = 300.0
 # Proofs that are remembered so that none is used twice: about 10 MB.
 MAX_PROOFS = 50_000
+# Keys of clients that are remembered, so that each is read once.
+MAX_KEYS = 1000
 # Characters of the name of a proof.
 MAX_JTI = 256
 MAX_PROOF = 16 * 1024
@@ -55,6 +60,7 @@ class Proofs:
         self._limit = limit
         self._used: dict[bytes, float] = {}
         self._nonces_until = 0.0
+        self._keys: OrderedDict[str, tuple[Any, Key]] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"<Proofs {len(self._used)} remembered>"
@@ -90,16 +96,27 @@ class Proofs:
             jws = read_jws(field)
             claims = read_claims(jws)
             _check_request(claims, method, url, token, now)
-            key = import_public_key(jws.header.get("jwk"))
-            if jws.header.get("typ") != "dpop+jwt" or not _same(key.thumbprint(), thumbprint):
-                raise ProofInvalid
-            if not is_signed_by(jws, key, PROOF_ALGORITHMS_ACCEPTED):
+            key = self._key(jws.header.get("jwk"), thumbprint)
+            if jws.header.get("typ") != "dpop+jwt" or not is_signed_by(jws, key, PROOF_ALGORITHMS_ACCEPTED):
                 raise ProofInvalid
         except JoseRejected:
             raise ProofInvalid from None
         if self.wants_nonces(now) and not self.nonces.is_good(claims.get("nonce"), now):
             raise NonceWanted
         self._use(f"{thumbprint}\0{claims['htu']}\0{claims['jti']}", claims["iat"] + WINDOW, now)
+
+    def _key(self, jwk: Any, thumbprint: str) -> Key:
+        """Returns the key of a proof, which must be the one that the token is bound to."""
+        found = self._keys.get(thumbprint)
+        if found is not None and found[0] == jwk:
+            return found[1]
+        key = import_public_key(jwk)
+        if not _same(key.thumbprint(), thumbprint):
+            raise ProofInvalid
+        self._keys[thumbprint] = jwk, key
+        if len(self._keys) > MAX_KEYS:
+            self._keys.popitem(last=False)
+        return key
 
     def _use(self, name: str, expires_at: float, now: float) -> None:
         digest = hashlib.sha256(name.encode("utf-8", "backslashreplace")).digest()[:_DIGEST_BYTES]

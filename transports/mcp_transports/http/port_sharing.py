@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from mcp_transports._listen_errors import as_engine_errors
@@ -23,6 +23,7 @@ async def share_port(
     ssl_context: ssl.SSLContext | None,
     limits: HttpLimits,
     upgrades: bool = False,
+    documents: Iterable[str] = (),
 ) -> AsyncIterator[shared_port.PortShare]:
     """Listens at an address, or joins the application that does: see `mcp_transports.http.h1.shared_port`.
 
@@ -33,6 +34,8 @@ async def share_port(
     async with AsyncExitStack() as stack:
         with as_engine_errors():
             share = await stack.enter_async_context(
-                shared_port.share_port(where, app, ssl_context=ssl_context, limits=limits, upgrades=upgrades)
+                shared_port.share_port(
+                    where, app, ssl_context=ssl_context, limits=limits, upgrades=upgrades, documents=documents
+                )
             )
         yield share

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import ssl
-from collections.abc import Awaitable, Iterable
+from collections.abc import Iterable
 from functools import partial
 
 import attrs
@@ -30,13 +30,16 @@ from mcp_transports.http.h1.shared_port import PortShare
 from mcp_transports.http.port_sharing import share_port
 from mcp_transports.http.server.authentication import (
     Authenticate,
-    Authentication,
-    HookAuthentication,
     Identity,
+    IdentityLater,
+    Protection,
+    access_scope,
+    authentication_of,
 )
 from mcp_transports.http.server.error_responses import SERVER_STOPPING, Refusal, method_not_allowed
 from mcp_transports.http.server.http_exchange import HttpExchange
 from mcp_transports.http.server.origin_policy import OriginPolicy
+from mcp_transports.http.server.public_documents import answer_document
 from mcp_transports.sockets.stream import ConnectedSocket
 from mcp_transports.websocket.channel import WebSocketChannel
 from mcp_transports.websocket.keepalive import KeepAliveTimes
@@ -111,6 +114,8 @@ class WebSocketServerTransport:
         authenticate: ``authenticate(request)`` returns, or is awaited for, who the peer is: a name or a `Principal`,
             ``None`` without one, or a `Refusal`, say one with 401. It is called before the upgrade. What it raises is
             answered with 500 and logged.
+        auth: a `mcp_actors.auth.ResourceServer`, in place of ``authenticate``: the upgrade request must have an access
+            token for it. The connection ends when that expires, after the grace of `Principal.seconds_left`.
         ssl_context: for ``wss``.
         require_subprotocol: refuse clients that do not offer the subprotocol ``mcp``; off by default. It is confirmed
             to those that do; the others are served without one.
@@ -127,8 +132,10 @@ class WebSocketServerTransport:
             0.5 by default).
 
     Raises:
-        ValueError: for a URL that cannot be served, ``wss`` without an ``ssl_context`` or ``ws`` with one, and for
-            limits and times that are not greater than zero.
+        ImportError: ``auth`` needs the extra ``auth``, which is missing.
+        TypeError: ``auth`` is no `ResourceServer`.
+        ValueError: for ``auth`` with ``authenticate``, a URL that cannot be served, ``wss`` without an
+            ``ssl_context`` or ``ws`` with one, and for limits and times that are not greater than zero.
     """
 
     def __init__(
@@ -138,6 +145,7 @@ class WebSocketServerTransport:
         allowed_hosts: Iterable[str] | None = None,
         allowed_origins: Iterable[str] | None = None,
         authenticate: Authenticate | None = None,
+        auth: Protection | None = None,
         ssl_context: ssl.SSLContext | None = None,
         require_subprotocol: bool = False,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
@@ -162,9 +170,7 @@ class WebSocketServerTransport:
         self._origin_policy = OriginPolicy(
             address.host or "", allowed_hosts=allowed_hosts, allowed_origins=allowed_origins
         )
-        self._authentication: Authentication | None = (
-            HookAuthentication(authenticate) if authenticate is not None else None
-        )
+        self._authentication = authentication_of(authenticate, auth)
         self._require_subprotocol = require_subprotocol
         self._limits = HttpLimits(
             connections=max_connections,
@@ -233,7 +239,12 @@ class WebSocketServerTransport:
 
     async def _listen(self, served: _Serving, task_status: trio.TaskStatus[str]) -> None:
         async with share_port(
-            self._address, self, ssl_context=self._ssl_context, limits=self._limits, upgrades=True
+            self._address,
+            self,
+            ssl_context=self._ssl_context,
+            limits=self._limits,
+            upgrades=True,
+            documents=() if self._authentication is None else self._authentication.documents,
         ) as shared:
             served.share = shared
             task_status.started(self._url(shared.port))
@@ -255,6 +266,8 @@ class WebSocketServerTransport:
     def __call__(self, request: Request, response: Response) -> None:
         """Refuses a request, or takes its connection over: this object is an application of the HTTP server."""
         exchange = HttpExchange(request, response)
+        if answer_document(exchange, self._authentication, self._origin_policy):
+            return
         refusal = self._refusal(request)
         if refusal is not None:
             self._refuse(exchange, refusal)
@@ -262,13 +275,13 @@ class WebSocketServerTransport:
             self._admit(exchange, None)
         else:
             identity = self._authentication.identify(request)
-            if identity is None or isinstance(identity, Principal | Refusal):
-                self._admit(exchange, identity)
-            else:
+            if isinstance(identity, partial):
                 response.run(partial(self._admit_later, exchange, identity))
+            else:
+                self._admit(exchange, identity)
 
-    async def _admit_later(self, exchange: HttpExchange, waiting: Awaitable[Identity]) -> None:
-        self._admit(exchange, await waiting)
+    async def _admit_later(self, exchange: HttpExchange, identity_of: IdentityLater) -> None:
+        self._admit(exchange, await identity_of())
 
     def _admit(self, exchange: HttpExchange, identity: Identity) -> None:
         if isinstance(identity, Refusal):
@@ -345,7 +358,7 @@ class WebSocketServerTransport:
         self, handler: ServerHandler, principal: Principal | None, channel: WebSocketChannel
     ) -> None:
         self._ticker.add(channel)
-        with trio.CancelScope() as scope:
+        with access_scope(principal) as scope:
             self._scopes.add(scope)
             try:
                 await handler(channel, principal)

@@ -8,7 +8,7 @@ their path.
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 import trio
@@ -38,6 +38,7 @@ class SharedPort:
         self.broken: ListenError | None = None
         # By the path of their WebSockets; the one under None gets every other request.
         self._apps: dict[str | None, App] = {}
+        self._documents: dict[str, App] = {}
 
     def __contains__(self, path: str | None) -> bool:
         return path in self._apps
@@ -49,20 +50,27 @@ class SharedPort:
 
     def __call__(self, request: Request, response: Response) -> None:
         apps = self._apps
-        if "websocket" in request.headers.get("upgrade", "").lower() or None not in apps:
+        upgrades = "websocket" in request.headers.get("upgrade", "").lower()
+        documents = None if upgrades else self._documents.get(request.path)
+        if documents is not None:
+            app = documents
+        elif upgrades or None not in apps:
             app = apps.get(request.path) or apps.get(None) or next(iter(apps.values()))
         else:
             app = apps[None]
         app(request, response)
 
-    def join(self, path: str | None, app: App) -> None:
-        """Adds an application."""
+    def join(self, path: str | None, app: App, documents: Iterable[str]) -> None:
+        """Adds an application. A path of ``documents`` that another one has already stays with that."""
         self._apps[path] = app
+        for each in documents:
+            self._documents.setdefault(each, app)
         self._route()
 
     def leave(self, path: str | None) -> None:
         """Removes an application."""
-        del self._apps[path]
+        app = self._apps.pop(path)
+        self._documents = {each: other for each, other in self._documents.items() if other is not app}
         self._route()
 
     def _route(self) -> None:
@@ -118,6 +126,7 @@ async def share_port(
     ssl_context: ssl.SSLContext | None,
     limits: HttpLimits,
     upgrades: bool = False,
+    documents: Iterable[str] = (),
 ) -> AsyncIterator[PortShare]:
     """Listens at an address, or joins the application that listens there, for the length of the block.
 
@@ -127,6 +136,7 @@ async def share_port(
         ssl_context: The context of TLS; ``None`` for plain HTTP.
         limits: The bounds on peers. An address that is joined keeps the limits of the application that opened it.
         upgrades: Whether ``app`` gets only the requests that ask for a WebSocket at its path.
+        documents: Paths whose requests, but those that ask for a WebSocket, ``app`` gets all the same.
 
     Raises:
         ListenError: The address cannot be listened at, or is served with another ``ssl_context``.
@@ -144,7 +154,7 @@ async def share_port(
             all_shared[address] = shared
     elif shared.ssl_context is not ssl_context:
         raise ListenError(f"cannot listen on {where.url()}: it is served with another ssl_context already")
-    shared.join(path, app)
+    shared.join(path, app, documents)
     try:
         yield PortShare(shared, owner=owner)
     finally:

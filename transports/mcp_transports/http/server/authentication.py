@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import lru_cache
+import importlib
+import time
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from functools import lru_cache, partial
 from inspect import isawaitable
-from typing import Protocol
+from typing import Any, Protocol
+
+import trio
 
 from mcp_actors.errors import InsufficientScope
 from mcp_actors.principal import Principal
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.server.error_responses import Header, Refusal
 
-__all__ = ["Authenticate", "Authentication", "HookAuthentication", "Identity"]
+__all__ = [
+    "Authenticate",
+    "Authentication",
+    "HookAuthentication",
+    "Identity",
+    "IdentityLater",
+    "Protection",
+    "access_scope",
+    "authentication_of",
+]
 
 Authenticate = Callable[
     [Request], "str | Principal | Refusal | Awaitable[str | Principal | Refusal | None] | None"
@@ -21,19 +34,33 @@ Authenticate = Callable[
 # The caller, a refusal, or ``None`` for a caller that is served without being anybody.
 Identity = Principal | Refusal | None
 
+# Called and awaited for an identity. A `partial`, so that it is distinguished by its class.
+IdentityLater = partial[Coroutine[Any, Any, Identity]]
+
 # Names whose principals are remembered, so that a request of a known name makes none.
 _MOST_NAMES = 1024
+
+
+class Protection(Protocol):
+    """The settings of a protected server: a `mcp_actors.auth.ResourceServer`."""
+
+    @property
+    def resource(self) -> str:
+        """The URL of the server for its clients."""
 
 
 class Authentication(Protocol):
     """The part of a listener that knows its callers."""
 
     @property
-    def documents(self) -> Mapping[str, bytes]:
-        """JSON documents by path, which everybody may read."""
+    def documents(self) -> Collection[str]:
+        """The paths of JSON documents that everybody may read."""
 
-    def identify(self, request: Request) -> Identity | Awaitable[Identity]:
-        """Returns who sent a request, or what is awaited for that."""
+    def document(self, path: str) -> bytes | Awaitable[bytes | Refusal]:
+        """Returns the document at one of the paths, or what is awaited for it."""
+
+    def identify(self, request: Request) -> Identity | IdentityLater:
+        """Returns who sent a request, or a function that waits for that."""
 
     def response_headers(self, principal: Principal) -> Sequence[Header]:
         """Returns what the answer to a request of ``principal`` carries."""
@@ -55,17 +82,21 @@ class HookAuthentication:
         authenticate: ``authenticate`` of `HttpServerTransport`.
     """
 
-    documents: Mapping[str, bytes] = {}
+    documents: Collection[str] = ()
 
     def __init__(self, authenticate: Authenticate) -> None:
         self._authenticate = authenticate
 
-    def identify(self, request: Request) -> Identity | Awaitable[Identity]:
+    def document(self, path: str) -> bytes:
+        """Raises `KeyError`: there is none."""
+        raise KeyError(path)
+
+    def identify(self, request: Request) -> Identity | IdentityLater:
         """Calls the function. Raises what it raises, and `TypeError` if it returns something else."""
         found = self._authenticate(request)
         if isinstance(found, str):
             return _named(found)
-        return _later(found) if isawaitable(found) else _identity(found)
+        return partial(_later, found) if isawaitable(found) else _identity(found)
 
     def response_headers(self, principal: Principal) -> Sequence[Header]:
         return ()
@@ -75,6 +106,35 @@ class HookAuthentication:
     ) -> Refusal:
         error = InsufficientScope(needed)
         return Refusal(403, error.message, error.code)
+
+
+def authentication_of(authenticate: Authenticate | None, auth: Protection | None) -> Authentication | None:
+    """Returns what knows the callers of a listener, ``None`` if nobody has to be known.
+
+    Args:
+        authenticate: The function of a program that does it itself.
+        auth: The settings of a resource server.
+
+    Raises:
+        ValueError: Both are given.
+        TypeError: ``auth`` is no `ResourceServer`.
+        ImportError: The extra ``auth`` is missing, and the settings need it.
+    """
+    if authenticate is not None and auth is not None:
+        raise ValueError("give auth= or authenticate=, not both: one of them has to say who sent a request")
+    if auth is not None:
+        # A server without it imports none of it.
+        guarding: Any = importlib.import_module("mcp_transports.auth.guarding")
+        made: Authentication = guarding.TokenAuthentication(auth)
+        return made
+    return None if authenticate is None else HookAuthentication(authenticate)
+
+
+def access_scope(principal: Principal | None) -> trio.CancelScope:
+    """Returns a scope that is cancelled some time after the access of ``principal``: see `Principal.seconds_left`."""
+    if principal is None or principal.expires_at is None:
+        return trio.CancelScope()
+    return trio.CancelScope(deadline=trio.current_time() + principal.seconds_left(time.time()))
 
 
 async def _later(waiting: Awaitable[str | Principal | Refusal | None]) -> Identity:

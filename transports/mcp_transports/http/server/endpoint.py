@@ -8,7 +8,7 @@ MCP 2025-11-25, Transports, Streamable HTTP; MCP 2026-07-28, Streamable HTTP; MC
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 
 import attrs
@@ -17,7 +17,7 @@ from mcp_actors.abc import Arrival, Frame, ServerHandler
 from mcp_actors.principal import Principal
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
-from mcp_transports.http.server.authentication import Authentication, Identity
+from mcp_transports.http.server.authentication import Authentication, Identity, IdentityLater
 from mcp_transports.http.server.error_responses import (
     EVENTS_NOT_ACCEPTED,
     PATH_NOT_FOUND,
@@ -41,6 +41,7 @@ from mcp_transports.http.server.media_types import (
 )
 from mcp_transports.http.server.origin_policy import OriginPolicy, Verdict
 from mcp_transports.http.server.outlet import StatelessOutlet
+from mcp_transports.http.server.public_documents import answer_document
 from mcp_transports.http.server.session_streams import StreamSettings
 from mcp_transports.http.server.sessions import SESSION_HEADER, HttpSession, SessionTable
 from mcp_transports.http.server.status_tables import LEGACY_STATUSES, MODERN_STATUSES
@@ -145,6 +146,8 @@ class Endpoint:
     def _refuse(self, exchange: HttpExchange, verdict: Verdict, routes: dict[str, Route] | None) -> None:
         """Answers a request that is refused or has no route, and CORS preflights."""
         request = exchange.request
+        if answer_document(exchange, self._authentication, self._origin_policy):
+            return
         if verdict.refusal is not None:
             exchange.refuse(Refusal(403, verdict.refusal))
         elif routes is None:
@@ -158,7 +161,7 @@ class Endpoint:
 
     def _identify(self, exchange: HttpExchange, route: Route, authentication: Authentication) -> None:
         identity = authentication.identify(exchange.request)
-        if identity is not None and not isinstance(identity, Principal | Refusal):
+        if isinstance(identity, partial):
             exchange.run(partial(_serve_later, exchange, route, authentication, identity))
         elif (continuation := _serve(exchange, route, authentication, identity)) is not None:
             exchange.run(continuation)
@@ -305,9 +308,9 @@ class Endpoint:
 
 
 async def _serve_later(
-    exchange: HttpExchange, route: Route, authentication: Authentication, waiting: Awaitable[Identity]
+    exchange: HttpExchange, route: Route, authentication: Authentication, identity_of: IdentityLater
 ) -> None:
-    continuation = _serve(exchange, route, authentication, await waiting)
+    continuation = _serve(exchange, route, authentication, await identity_of())
     if continuation is not None:
         await continuation()
 

@@ -15,6 +15,7 @@ from mcp_actors.budget import Account, Budget, holder_of
 from mcp_actors.errors import LocalProtocolError, Overloaded
 from mcp_actors.principal import Principal
 from mcp_transports.http.h1.request import Request
+from mcp_transports.http.server.authentication import access_scope
 from mcp_transports.http.server.error_responses import (
     RETRY_LATER,
     SESSION_NOT_FOUND,
@@ -59,6 +60,7 @@ class HttpSseChannel(FrameChannel):
         self._account = account
         self._request = exchange.request
         self._closed = self._broken = False
+        self._access = trio.CancelScope()
         self._posted_end, self._receive_end = trio.open_memory_channel[Frame](_QUEUED_MESSAGES)
         # The first event of all names the URL to POST to.
         first = encode_event(messages_url.encode(), event="endpoint")
@@ -85,6 +87,16 @@ class HttpSseChannel(FrameChannel):
     def http_request(self) -> Request:
         """The GET."""
         return self._request
+
+    def while_access_lasts(self, principal: Principal | None) -> trio.CancelScope:
+        """Returns the scope of the connection, which is cancelled some time after the access has ended."""
+        self._access = access_scope(principal)
+        return self._access
+
+    def renew(self, principal: Principal) -> None:
+        """Takes note of a token of the same principal that came with a POST: its scopes and its end count from now."""
+        self._request.principal = principal
+        self._access.deadline = access_scope(principal).deadline
 
     async def send(self, value: Frame) -> None:
         """Sends one event, and waits while the client reads slowly. Cancelled while it waits, it has sent nothing.
@@ -237,7 +249,8 @@ class HttpSseChannels:
         async with channel:
             self._open[id] = channel, principal
             try:
-                await handler(channel, principal)
+                with channel.while_access_lasts(principal):
+                    await handler(channel, principal)
             finally:
                 del self._open[id]
 
@@ -246,7 +259,8 @@ class HttpSseChannels:
         channel, owner = self._open.get(_session_id(exchange.request.query), (None, None))
         if channel is not None and owner == principal:
             # The token of this POST may be newer than that of the GET, with more scopes.
-            channel.http_request.principal = principal
+            if principal is not None:
+                channel.renew(principal)
             return channel
         exchange.refuse(SESSION_NOT_FOUND)
         return None

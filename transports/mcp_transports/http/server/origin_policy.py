@@ -17,10 +17,10 @@ __all__ = ["ALLOWED_HEADERS", "ALLOWED_METHODS", "EXPOSED_HEADERS", "OriginPolic
 
 ALLOWED_METHODS = "GET, POST, DELETE"
 ALLOWED_HEADERS = (
-    "Content-Type, Accept, Authorization, Mcp-Session-Id, MCP-Protocol-Version, Mcp-Method, Mcp-Name, "
+    "Content-Type, Accept, Authorization, DPoP, Mcp-Session-Id, MCP-Protocol-Version, Mcp-Method, Mcp-Name, "
     "Last-Event-ID"
 )
-EXPOSED_HEADERS = "Mcp-Session-Id, WWW-Authenticate"
+EXPOSED_HEADERS = "Mcp-Session-Id, WWW-Authenticate, DPoP-Nonce"
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 # A browser leaves these out of Host and Origin.

@@ -243,6 +243,11 @@ class StandaloneStream(SessionStream):
         else:
             self._attach(exchange, first)
 
+    def _attach(self, exchange: HttpExchange, first: bytes) -> None:
+        super()._attach(exchange, first)
+        if self.sse is not None:
+            self.session.settings.open_responses.end_with_access(self.sse, exchange.request.principal)
+
     def _accept(self, frame: Frame) -> None:
         if self.sse is None and frame.request is not None:
             raise trio.BrokenResourceError("the client has no stream open on which it could be asked")

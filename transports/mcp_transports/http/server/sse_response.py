@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
 import trio
 
+from mcp_actors.principal import Principal
 from mcp_actors.supervision import EVENT_STREAMS, Containment
 from mcp_transports.http.server.error_responses import Header
 from mcp_transports.http.server.http_exchange import HttpExchange
@@ -20,6 +22,8 @@ __all__ = ["OpenSseResponses", "SseResponse", "Unanswered"]
 _HEADERS: tuple[Header, ...] = (("cache-control", "no-cache"), ("x-accel-buffering", "no"))
 # Responses that are written to before other tasks run: some milliseconds' worth.
 _RESPONSES_AT_ONCE = 64
+# Seconds between two looks for responses whose access has ended: little beside the grace that they have.
+_EXPIRY_INTERVAL = 5.0
 
 
 class SseResponse:
@@ -89,6 +93,11 @@ class SseResponse:
         self.response.on_gone = None
         self.response.end(last)
 
+    def end_access(self) -> None:
+        """Does the same as `end`, and calls ``on_gone``: the client may come back with another token."""
+        self.end()
+        self._on_gone(self)
+
     def abort(self) -> None:
         """Closes the connection without ending the response, so that the client knows that it is incomplete."""
         self._open_responses.discard(self)
@@ -127,6 +136,8 @@ class OpenSseResponses:
         """The requests whose responses have not begun. They enter and leave it themselves."""
         self._keepalive = keepalive
         self._responses: set[SseResponse] = set()
+        # When the responses end whose access ends, by the clock of Trio.
+        self._deadlines: dict[SseResponse, float] = {}
 
     def __repr__(self) -> str:
         return f"<OpenSseResponses: {len(self._responses)}, a comment every {self._keepalive:g} s of silence>"
@@ -141,6 +152,22 @@ class OpenSseResponses:
     def discard(self, response: SseResponse) -> None:
         """Removes a response that has ended."""
         self._responses.discard(response)
+        if self._deadlines:
+            self._deadlines.pop(response, None)
+
+    def end_with_access(self, response: SseResponse, principal: Principal | None) -> None:
+        """Has a response end some time after the access of its principal: see `Principal.seconds_left`."""
+        if principal is not None and principal.expires_at is not None:
+            self._deadlines[response] = trio.current_time() + principal.seconds_left(time.time())
+
+    async def end_expired(self) -> None:
+        """Runs until cancelled, and ends the responses whose access has ended. One on which that fails is cut off."""
+        while True:
+            await trio.sleep(_EXPIRY_INTERVAL)
+            now = trio.current_time()
+            for response in [each for each, deadline in self._deadlines.items() if deadline <= now]:
+                with Containment(EVENT_STREAMS, partial(self._break_off, response)):
+                    response.end_access()
 
     async def keep_alive(self) -> None:
         """Runs until cancelled, and ends the silence of every response that was silent for half an interval.

@@ -21,7 +21,7 @@ from mcp_transports.http.h1.listen_url import ListenUrl
 from mcp_transports.http.h1.server_state import ConnectionCounts
 from mcp_transports.http.h1.shared_port import PortShare
 from mcp_transports.http.port_sharing import share_port
-from mcp_transports.http.server.authentication import Authenticate, Authentication, HookAuthentication
+from mcp_transports.http.server.authentication import Authenticate, Protection, authentication_of
 from mcp_transports.http.server.endpoint import Endpoint, EndpointPaths
 from mcp_transports.http.server.event_store import EventStore, MemoryEventStore
 from mcp_transports.http.server.http_sse import HttpSseChannels
@@ -85,6 +85,8 @@ class HttpServerTransport:
         authenticate: ``authenticate(request)`` returns, or is awaited for, who sent a request: a name or a `Principal`
             to which sessions are bound, ``None`` without one, or a `Refusal`. It is called for every request that
             `OriginPolicy` allows, but not for CORS preflights. If it raises, the error is logged and answered with 500.
+        auth: A `mcp_actors.auth.ResourceServer`: every request must have an access token for it, and its metadata is
+            served to everybody, GET alone, below ``/.well-known/``. In place of ``authenticate``.
         ssl_context: The context of TLS, for ``https`` only.
         keepalive: Seconds of silence, at most, after which an event stream gets a comment, so that no proxy closes it.
             A POST that is unanswered for as long gets its head and a comment, if its client accepts an event stream:
@@ -106,8 +108,11 @@ class HttpServerTransport:
         sse_path: The path of HTTP+SSE; ``None`` switches it off.
 
     Raises:
-        ValueError: The URL cannot be served, paths collide, ``https`` comes without an ``ssl_context`` or the other way
-            round, ``keepalive`` is negative, or an entry of ``allowed_hosts`` or ``allowed_origins`` could never match.
+        ImportError: ``auth`` needs the extra ``auth``, which is missing.
+        TypeError: ``auth`` is no `ResourceServer`.
+        ValueError: ``auth`` and ``authenticate`` are given, the URL cannot be served, paths collide, ``https``
+            comes without an ``ssl_context`` or the other way round, ``keepalive`` is negative, or an entry of
+            ``allowed_hosts`` or ``allowed_origins`` could never match.
     """
 
     def __init__(
@@ -119,6 +124,7 @@ class HttpServerTransport:
         allowed_hosts: Iterable[str] | None = None,
         allowed_origins: Iterable[str] | None = None,
         authenticate: Authenticate | None = None,
+        auth: Protection | None = None,
         ssl_context: ssl.SSLContext | None = None,
         keepalive: float | None = DEFAULT_KEEPALIVE,
         sessions: bool = True,
@@ -149,9 +155,7 @@ class HttpServerTransport:
         self._origin_policy = OriginPolicy(
             listen_url.host or "localhost", allowed_hosts=allowed_hosts, allowed_origins=allowed_origins
         )
-        self._authentication: Authentication | None = (
-            HookAuthentication(authenticate) if authenticate is not None else None
-        )
+        self._authentication = authentication_of(authenticate, auth)
         session_limits = SessionLimits(session_idle, max_sessions, max_sessions_per_peer)
         self._session_limits = session_limits if sessions else None
         self.event_store = MemoryEventStore() if event_store == "memory" else event_store
@@ -198,11 +202,20 @@ class HttpServerTransport:
         url = self._listen_url
         endpoint = self._endpoint(handler)
         try:
-            async with share_port(url, endpoint, ssl_context=self._ssl_context, limits=self._limits) as share:
+            async with share_port(
+                url,
+                endpoint,
+                ssl_context=self._ssl_context,
+                limits=self._limits,
+                documents=() if self._authentication is None else self._authentication.documents,
+            ) as share:
                 self._served.share = share
                 with reraised() as body:
                     async with trio.open_nursery() as nursery:
                         start_again(nursery, EVENT_STREAMS, self._settings.open_responses.keep_alive)
+                        if self._authentication is not None:
+                            expiring = self._settings.open_responses.end_expired
+                            start_again(nursery, EVENT_STREAMS, expiring, about="whose access ends")
                         if self._served.sessions is not None:
                             start_again(nursery, SESSION_EXPIRY, self._served.sessions.expire)
                         start_again(nursery, STOP_STREAMS, _stop, handler.stopping, endpoint)

@@ -1,0 +1,96 @@
+"""The driver of a resource server: it asks the checks of `mcp_actors.auth` for a listener over HTTP or WebSocket."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Collection, Sequence
+from functools import partial
+from urllib.parse import urlsplit
+
+from mcp_actors.auth import AccessGuard, Denial, ResourceServer
+from mcp_actors.auth.effects import Fetch, Fetched, FetchFailed
+from mcp_actors.principal import Principal
+from mcp_transports.auth.fetcher import Fetcher
+from mcp_transports.auth.joined import JoinedFetches
+from mcp_transports.http.h1.request import Request
+from mcp_transports.http.server.authentication import Identity, IdentityLater, Protection
+from mcp_transports.http.server.error_responses import Header, Refusal
+
+__all__ = ["TokenAuthentication"]
+
+# After the check nobody needs them, and a function that passes on the headers of its request passes on no token.
+_SECRETS = ("authorization", "dpop")
+
+
+class TokenAuthentication:
+    """The callers of one listener, by their access tokens.
+
+    Args:
+        settings: A `ResourceServer`.
+
+    Raises:
+        TypeError: ``settings`` is something else.
+        ImportError: The extra ``auth`` is missing, and the settings need it.
+    """
+
+    def __init__(self, settings: Protection) -> None:
+        if not isinstance(settings, ResourceServer):
+            raise TypeError(
+                f"auth is a {type(settings).__name__}: write auth=ResourceServer(resource=…, issuer=…), which is in "
+                "mcp_actors.auth"
+            )
+        self._guard = AccessGuard(settings)
+        self._fetchers = {
+            urlsplit(issuer).netloc: Fetcher(settings.url_policy, issuer) for issuer in settings.issuer
+        }
+        self._joined = JoinedFetches(self._fetch)
+        mirror = self._guard.mirror_path
+        self.documents: Collection[str] = [*self._guard.documents, *([] if mirror is None else [mirror])]
+
+    def __repr__(self) -> str:
+        return f"<TokenAuthentication {self._guard!r}>"
+
+    def document(self, path: str) -> bytes | Awaitable[bytes | Refusal]:
+        """Returns a document, or what is awaited for it."""
+        known = self._guard.documents.get(path)
+        return self._mirror() if known is None else known
+
+    async def _mirror(self) -> bytes | Refusal:
+        found = await self._guard.mirror(self._joined)
+        return _refusal(found) if isinstance(found, Denial) else found
+
+    def identify(self, request: Request) -> Identity | IdentityLater:
+        """Returns who sent a request; without waiting if its token was verified not long ago."""
+        found = self._guard.known(request)
+        return partial(self._check, request) if found is None else _identity(request, found)
+
+    async def _check(self, request: Request) -> Identity:
+        return _identity(request, await self._guard.check(request, self._joined))
+
+    def response_headers(self, principal: Principal) -> Sequence[Header]:
+        return self._guard.response_headers(principal)
+
+    def lacking(
+        self, principal: Principal | None, needed: frozenset[str], *, repeats_granted: bool
+    ) -> Refusal:
+        assert principal is not None
+        return _refusal(self._guard.lacking(principal, needed, repeats_granted=repeats_granted))
+
+    async def _fetch(self, fetch: Fetch) -> Fetched | FetchFailed:
+        """Makes a request for one of the issuers: what leads to its network may stay in its network."""
+        fetchers = self._fetchers
+        fetcher = fetchers.get(urlsplit(fetch.url).netloc) or next(iter(fetchers.values()))
+        return await fetcher.fetch(fetch)
+
+
+def _identity(request: Request, found: Principal | Denial) -> Principal | Refusal:
+    if isinstance(found, Denial):
+        return _refusal(found)
+    for name in _SECRETS:
+        request.headers.pop(name, None)
+    return found
+
+
+def _refusal(denial: Denial) -> Refusal:
+    # The type of every answer's body is JSON, and is sent with it.
+    headers = [each for each in denial.headers if each[0].lower() != "content-type"]
+    return Refusal(denial.status, headers=headers, body=denial.body)
