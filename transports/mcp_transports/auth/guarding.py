@@ -39,6 +39,7 @@ class TokenAuthentication:
                 "mcp_actors.auth"
             )
         self._guard = AccessGuard(settings)
+        self._required = frozenset(settings.scopes)
         self._fetchers = {
             urlsplit(issuer).netloc: Fetcher(settings.url_policy, issuer) for issuer in settings.issuer
         }
@@ -73,7 +74,10 @@ class TokenAuthentication:
         self, principal: Principal | None, needed: frozenset[str], *, repeats_granted: bool
     ) -> Refusal:
         assert principal is not None
-        return _refusal(self._guard.lacking(principal, needed, repeats_granted=repeats_granted))
+        # Every operation needs the scopes of the listener too, and a challenge names all that it needs (SEP-2350).
+        return _refusal(
+            self._guard.lacking(principal, needed | self._required, repeats_granted=repeats_granted)
+        )
 
     async def _fetch(self, fetch: Fetch) -> Fetched | FetchFailed:
         """Makes a request for one of the issuers: what leads to its network may stay in its network."""
