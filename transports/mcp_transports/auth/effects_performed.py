@@ -36,7 +36,7 @@ T = TypeVar("T")
 ASK_TIMEOUT = 60.0
 # Seconds for the lock of a record. Another process holds it for a refresh, which is a few requests.
 LOCK_TIMEOUT = 60.0
-# Seconds, when a machine has ended, to give back the locks and to close the place that a login comes back to.
+# Seconds, when a machine has ended, to give back the locks.
 END_TIMEOUT = 5.0
 
 
@@ -94,8 +94,12 @@ class Performer:
             return result
         finally:
             steps.close()
-            with trio.move_on_after(END_TIMEOUT, shield=True):
-                await held.aclose()
+            try:
+                # It may have a nursery, which no scope that is younger may be round at its end. It bounds its end itself.
+                await held.close_redirect()
+            finally:
+                with trio.move_on_after(END_TIMEOUT, shield=True):
+                    await held.release_locks()
 
     async def _perform(self, effect: Effect, held: _Held, person_asked: Callable[[bool], None]) -> Any:
         match effect:
@@ -167,9 +171,8 @@ class _Held:
         self.redirect = None
         await self.redirect_stack.aclose()
 
-    async def aclose(self) -> None:
+    async def release_locks(self) -> None:
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(self.close_redirect)
             for lock in self.locks.values():
                 stack.push_async_callback(lock.aclose)
 

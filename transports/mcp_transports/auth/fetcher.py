@@ -18,7 +18,6 @@ from mcp_actors.auth.effects import Fetch, Fetched, FetchFailed
 from mcp_actors.auth.urls import is_loopback, require_usable
 from mcp_actors.errors import UrlRefused
 from mcp_transports.auth.addresses import Address, AddressKind, kind_of, resolve
-from mcp_transports.http.client.senders import without_secrets
 
 __all__ = ["Fetcher"]
 
@@ -29,6 +28,8 @@ CONNECT_TIMEOUT = 3.0
 
 REDIRECTIONS = frozenset((301, 302, 303, 307, 308))
 USER_AGENT = "mcp-actors"
+# Characters of a URL in a message.
+SHOWN = 200
 # What a redirection to another origin takes along of a request's headers: it says nothing about who asks.
 HARMLESS = frozenset(("accept",))
 
@@ -76,7 +77,7 @@ class Fetcher:
         except UrlRefused as error:
             return FetchFailed(str(error), refused=True)
         except trio.TooSlowError:
-            return FetchFailed(f"{without_secrets(url)} gave no whole answer within {FETCH_TIMEOUT:g} s")
+            return FetchFailed(f"{_shown(url)} gave no whole answer within {FETCH_TIMEOUT:g} s")
         except _NoAnswer as error:
             return FetchFailed(str(error))
 
@@ -92,11 +93,11 @@ class Fetcher:
             try:
                 following = _usable(str(url.join(location).copy_with(fragment=None)))
             except httpx2.InvalidURL:
-                raise UrlRefused(f"{without_secrets(url)} redirects to something that is no URL") from None
+                raise UrlRefused(f"{_shown(url)} redirects to something that is no URL") from None
             if _origin(following) != _origin(url):
                 headers = [each for each in headers if each[0].lower() in HARMLESS]
             url = following
-        raise _NoAnswer(f"{without_secrets(first)} redirects more than {fetch.redirects} times")
+        raise _NoAnswer(f"{_shown(first)} redirects more than {fetch.redirects} times")
 
     async def _ask(self, fetch: Fetch, url: httpx2.URL, headers: Iterable[tuple[str, str]]) -> Fetched:
         proxy = _proxy_for(url)
@@ -119,10 +120,10 @@ class Fetcher:
                 ) as response:
                     return await _read(response, url, fetch.max_bytes)
         except (httpcore2.ConnectError, httpcore2.ProxyError, OSError) as error:
-            raise _NoAnswer(f"{without_secrets(url)} cannot be reached: {error}") from error
+            raise _NoAnswer(f"{_shown(url)} cannot be reached: {error}") from error
         except (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException) as error:
             # Their texts may repeat what the peer sent.
-            raise _NoAnswer(f"{without_secrets(url)} broke off, or its answer is no HTTP") from error
+            raise _NoAnswer(f"{_shown(url)} broke off, or its answer is no HTTP") from error
 
     async def _checked(self, url: httpx2.URL, *, through_proxy: bool) -> Sequence[Address]:
         """Returns the addresses to connect to, all of which may be; none if the system may look the host up itself."""
@@ -134,12 +135,12 @@ class Fetcher:
         except OSError as error:
             if through_proxy:
                 return ()
-            raise _NoAnswer(f"the host of {without_secrets(url)} cannot be looked up: {error}") from error
+            raise _NoAnswer(f"the host of {_shown(url)} cannot be looked up: {error}") from error
         for address in addresses:
             kind = kind_of(address)
             if kind != "global" and (kind in ("link-local", "special") or kind != await self._own_kind()):
                 raise UrlRefused(
-                    f"{without_secrets(url)} leads to a {kind} address, which a URL from the network must not:"
+                    f"{_shown(url)} leads to a {kind} address, which a URL from the network must not:"
                     f" if that is meant, add {host!r} to UrlPolicy(allowed_hosts=…)"
                 )
         return addresses
@@ -171,13 +172,13 @@ async def _read(response: httpcore2.Response, url: httpx2.URL, max_bytes: int) -
     answer = Fetched(response.status, headers, b"")
     if (answer.header("content-encoding") or "identity").lower() != "identity":
         # A short compressed body may stand for one without an end.
-        raise _NoAnswer(f"{without_secrets(url)} answers with a compressed body, which was not asked for")
+        raise _NoAnswer(f"{_shown(url)} answers with a compressed body, which was not asked for")
     body = bytearray()
     async with aclosing(response.aiter_stream()) as chunks:
         async for chunk in chunks:
             body += chunk
             if len(body) > max_bytes:
-                raise _NoAnswer(f"{without_secrets(url)} answers with more than {max_bytes} bytes")
+                raise _NoAnswer(f"{_shown(url)} answers with more than {max_bytes} bytes")
     return Fetched(response.status, headers, bytes(body))
 
 
@@ -226,6 +227,11 @@ def _usable(url: str) -> httpx2.URL:
         raise UrlRefused("a URL from the network is malformed") from None
 
 
+def _shown(url: httpx2.URL) -> str:
+    """Returns a URL for messages: without its query, which may hold secrets."""
+    return str(url.copy_with(query=None))[:SHOWN]
+
+
 def _port(url: httpx2.URL) -> int:
     return url.port or (443 if url.scheme == "https" else 80)
 
@@ -245,12 +251,10 @@ def _proxy_for(url: httpx2.URL) -> httpcore2.Proxy | None:
     try:
         parsed = httpx2.URL(found if "://" in found else f"http://{found}")
     except httpx2.InvalidURL:
-        raise _NoAnswer(
-            f"the environment names a proxy for {without_secrets(url)} whose URL is malformed"
-        ) from None
+        raise _NoAnswer(f"the environment names a proxy for {_shown(url)} whose URL is malformed") from None
     if parsed.scheme not in ("http", "https"):
         raise _NoAnswer(
-            f"the environment names a {parsed.scheme} proxy for {without_secrets(url)}: only http and https are known"
+            f"the environment names a {parsed.scheme} proxy for {_shown(url)}: only http and https are known"
         )
     return httpcore2.Proxy(
         httpcore2.URL(scheme=parsed.raw_scheme, host=parsed.raw_host, port=parsed.port, target=b"/"),
