@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from mcp_actors._client.options import Connectable, InProcessServer, Target
 from mcp_actors.abc import ClientTransport
@@ -51,6 +52,8 @@ def _authorizable(target: Target, auth: ClientAuth) -> str:
             "auth= needs the URL of a server, http://…, https://…, ws://… or wss://…: a process takes credentials from "
             "its environment, a server in memory needs none, and a transport takes auth= itself, if it can"
         )
+    if "@" in urlsplit(target).netloc:
+        raise ValueError("auth= and a user in the URL would be two sets of credentials: give one of them")
     try:
         client_transport(target, auth=auth)
     except TypeError as error:

@@ -116,9 +116,6 @@ class Authorizer:
         auth: The settings.
         server_url: The URL of the server, without user, password and fragment.
         nursery: Owns the tasks in which access is had. `close` must be called before it is closed.
-
-    Raises:
-        ValueError: A bearer token has characters that no header may have.
     """
 
     def __init__(self, auth: ClientAuth, server_url: str, nursery: trio.Nursery) -> None:

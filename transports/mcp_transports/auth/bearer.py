@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from mcp_actors.auth import BearerToken
@@ -12,9 +11,6 @@ from mcp_actors.errors import AuthorizationError, AuthorizationFailed
 
 __all__ = ["BearerAccess"]
 
-# The characters of a header's value, without spaces: many servers give tokens beyond the b64token of RFC 6750.
-_TOKEN = re.compile(r"[\x21-\x7e]+")
-
 
 class BearerAccess:
     """The state of a `BearerToken` at one server, in the shape of `mcp_actors.auth.client.authorization.Authorization`.
@@ -22,9 +18,6 @@ class BearerAccess:
     Args:
         settings: The token, or the function that returns it.
         server: The server's URL, as it may be shown.
-
-    Raises:
-        ValueError: The token is empty, or has characters that no header may have.
     """
 
     refresh_due = False
@@ -34,8 +27,6 @@ class BearerAccess:
         self._settings = settings
         self._server = server
         if isinstance(settings.token, str):
-            if not _TOKEN.fullmatch(settings.token):
-                raise ValueError("a bearer token is a text of visible ASCII characters without spaces")
             self.token = settings.token
 
     def __repr__(self) -> str:
@@ -93,7 +84,7 @@ class BearerAccess:
     def _asked(self) -> Steps[None]:
         assert callable(self._settings.token)
         token = yield Ask(self._settings.token)
-        if not isinstance(token, str) or not _TOKEN.fullmatch(token):
+        if not BearerToken.may_be(token):
             raise AuthorizationError(
                 "the function of BearerToken must return a text of visible ASCII characters without spaces, "
                 f"and returned {'such a one with others' if isinstance(token, str) else type(token).__name__}"
