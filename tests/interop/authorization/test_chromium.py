@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import trio
 from browser.tab import Tab
-from mcp_transports.auth.loopback import LoopbackBrowser
 
 from mcp_actors.auth import AuthorizationCode, OAuth
+from mcp_transports.auth.loopback import LoopbackBrowser
 
 from .ours import connected, serving, whoami
 from .programs import Issuer

@@ -50,7 +50,7 @@ async def test_login(reach: Reach, server: str, era: str, client: str) -> None:
             async with connected(url, auth, era) as session:
                 assert session.version == VERSIONS[era]
                 first = await whoami(session)
-                shown = repr((session, auth, session.statistics()))
+                shown = repr((session, auth, session.tree()))
             # A second client shares what the first one was given.
             async with connected(url, auth, era) as session:
                 assert await whoami(session) == first
@@ -71,15 +71,17 @@ async def test_login_over_websocket(issuer: Issuer) -> None:
     assert person.logins == 1
 
 
+@pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("era", VERSIONS)
-async def test_step_up(issuer: Issuer, era: str) -> None:
-    """The tool needs a scope of its own: the person is asked once more, and the session goes on."""
+async def test_step_up(issuer: Issuer, era: str, client: str) -> None:
+    """The tool needs a scope of its own: the person is asked once more, and the calls go on."""
     person = Person()
-    async with serving(issuer) as url, connected(url, person.auth(), era) as session:
+    async with serving(issuer) as url, connected(url, person.auth(**CLIENTS[client]), era) as session:
         before = await whoami(session)
         result = await session.call_tool("write", {})
         assert result.content[0].text == "written"
         after = await whoami(session)
-    assert before["scopes"] == ["mcp:read"]
-    assert after == {**before, "scopes": ["mcp:read", "mcp:write"]}
+    assert (before["scopes"], after["scopes"]) == (["mcp:read"], ["mcp:read", "mcp:write"])
     assert person.logins == 2
+    # This issuer lets a client that registered itself ask for nothing beyond that, so it has to register anew.
+    assert (before["client"] == after["client"]) == (client != "registers")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mcp_actors.errors import TokenRefused
 from mcp_actors.auth import ClientCredentials, EnterpriseManaged, OAuth, WorkloadIdentity
+from mcp_actors.errors import TokenRefused
 
 from .identity_provider import CLIENT, IdentityProvider, Signer
 from .ours import SeenStore, connected, serving, whoami

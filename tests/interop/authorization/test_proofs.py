@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from interop.installation import Peers
-from mcp_actors.errors import AuthorizationFailed
 from mcp_actors.auth import ClientCredentials, OAuth
+from mcp_actors.errors import AuthorizationFailed
 
 from .ours import Person, connected, serving, whoami
 from .programs import Issuer, drive
@@ -23,8 +23,8 @@ async def test_login_and_refresh(issued: Callable[..., Issuer], kind: str, era: 
     issuer, person = issued(dpop=kind), Person()
     async with serving(issuer, dpop="required", dpop_nonces=kind == "nonces") as url:
         async with connected(url, person.auth(), era) as session:
-            known = await whoami(session)
             assert (await session.call_tool("write", {})).content[0].text == "written"
+            known = await whoami(session)
         await person.store.age()
         async with connected(url, person.auth(), era) as session:
             assert (await whoami(session))["client"] == known["client"]

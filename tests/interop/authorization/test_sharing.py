@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 
 import trio
-from mcp_transports.auth.file_store import FileTokenStore
 
 from interop.user import LIMIT
 from mcp_actors import Client
+from mcp_transports.auth.file_store import FileTokenStore
 
 from .ours import Person, Withdrawing, connected, serving, whoami
 from .programs import PROGRAMS, Issuer

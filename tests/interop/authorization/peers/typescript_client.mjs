@@ -94,22 +94,23 @@ const providers = {
 async function main() {
     const authProvider = providers[settings.grant]();
     const report = { calls: [] };
-    const connect = async () => {
-        const client = new Client(
-            { name: 'official-typescript', version: '1.0.0' },
-            { versionNegotiation: { mode } }
-        );
-        const transport = new StreamableHTTPClientTransport(new URL(address), { authProvider });
+    let client;
+    let transport;
+    // The SDK gives up when a person must log in: whoever uses it hands over the answer and tries again.
+    const withLogin = async (operation) => {
         try {
-            await client.connect(transport);
+            return await operation();
         } catch (error) {
             if (!(error instanceof UnauthorizedError) || !authProvider.answer) throw error;
             await transport.finishAuth(authProvider.answer);
-            return undefined;
+            return operation();
         }
-        return client;
     };
-    const client = (await connect()) ?? (await connect());
+    await withLogin(async () => {
+        client = new Client({ name: 'official-typescript', version: '1.0.0' }, { versionNegotiation: { mode } });
+        transport = new StreamableHTTPClientTransport(new URL(address), { authProvider });
+        await client.connect(transport);
+    });
     report.version = client.getNegotiatedProtocolVersion();
     for (const name of settings.tools) {
         if (name === 'expire') {
@@ -117,7 +118,7 @@ async function main() {
             continue;
         }
         try {
-            const result = await client.callTool({ name, arguments: {} });
+            const result = await withLogin(() => client.callTool({ name, arguments: {} }));
             report.calls.push([name, result.content[0].text]);
         } catch (error) {
             report.calls.push([name, { error: error.message }]);
