@@ -40,7 +40,7 @@ def declared_capabilities(options: ClientOptions) -> ClientCapabilities:
             )
     if isinstance(options.auth, OAuth) and options.auth.extensions:
         # SEP-1046, SEP-990: a client says which ways of access beyond those of the specification it uses.
-        implied.extensions = {name: {} for name in options.auth.extensions}
+        implied.extensions = dict(options.auth.extensions)
         if given.extensions is not None:
             given = attrs.evolve(given, extensions={**implied.extensions, **given.extensions})
     members = {field.name: getattr(given, field.name) for field in attrs.fields(ClientCapabilities)}

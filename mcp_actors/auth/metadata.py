@@ -6,6 +6,7 @@ nothing is sent to any URL in it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ __all__ = [
     "json_object",
     "read_authorization_server",
     "read_protected_resource",
+    "said",
     "shown",
 ]
 
@@ -32,6 +34,8 @@ MAX_ENTRIES = 1000
 _OK = 200
 _BAD_GATEWAY = 502
 _CUT = 200
+# Something that a random token may be, and no word of a sentence is.
+_LONG_WORD = re.compile(r"[A-Za-z0-9._~+/=-]{24,}")
 
 
 @attrs.frozen
@@ -200,6 +204,11 @@ def shown(text: object) -> str:
     if not isinstance(text, str):
         return "(none)" if text is None else f"({type(text).__name__})"
     return repr("".join(each if each.isprintable() else "?" for each in text[:_CUT]))
+
+
+def said(text: object) -> str:
+    """Returns the words of a peer, such as an error, as `shown` does; what is long enough to be a token is masked."""
+    return shown(_LONG_WORD.sub("…", text[: 2 * _CUT]) if isinstance(text, str) else text)
 
 
 def _strings(document: Mapping[str, Any], name: str) -> tuple[str, ...] | None:

@@ -87,7 +87,7 @@ class World:
 
     def secret(self, kind: str) -> str:
         self._count += 1
-        made = f"SECRET-{kind}-{self._count}"
+        made = f"SECRET-{kind}-{self._count}-and-as-long-as-real-ones"
         self.secrets.add(made)
         return made
 

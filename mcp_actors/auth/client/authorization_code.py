@@ -11,7 +11,7 @@ import attrs
 from mcp_actors.auth.client.pkce import METHOD, code_challenge, new_secret, require_pkce
 from mcp_actors.auth.client.registration import RegisteredClient
 from mcp_actors.auth.effects import RedirectAnswer
-from mcp_actors.auth.metadata import AuthorizationServer, shown
+from mcp_actors.auth.metadata import AuthorizationServer, said, shown
 from mcp_actors.errors import DiscoveryFailed, LoginFailed
 
 __all__ = ["CodeRequest"]
@@ -93,8 +93,8 @@ class CodeRequest:
         if any(names.count(each) > 1 for each in ("code", "error")):
             raise LoginFailed("the answer to the login says one thing twice: it was not used")
         if "error" in values:
-            said = [shown(values[name]) for name in ("error", "error_description") if name in values]
-            raise LoginFailed(f"{shown(self.server.issuer)} refused the login: {', '.join(said)}")
+            texts = [said(values[name]) for name in ("error", "error_description") if name in values]
+            raise LoginFailed(f"{shown(self.server.issuer)} refused the login: {', '.join(texts)}")
         code = values.get("code", "")
         if not 0 < len(code) <= MAX_CODE:
             raise LoginFailed(f"the answer of {shown(self.server.issuer)} to the login has no code")

@@ -55,6 +55,8 @@ class HeldTokens:
         self._issued_at = -math.inf
         # What the store was told of the server last.
         self._last: LastIssuer | None = None
+        # Whether the store could not be given what is held: it has older tokens then.
+        self._is_unsaved = False
 
     @property
     def token(self) -> str | None:
@@ -72,6 +74,7 @@ class HeldTokens:
     def drop(self) -> None:
         """Holds nothing any more, the key included; the store keeps what it has."""
         self.tokens = None
+        self._is_unsaved = False
         self.prover.take(None)
 
     # -- the store -------------------------------------------------------------------------------------------------
@@ -113,12 +116,15 @@ class HeldTokens:
     def stored(self, issuer: str, resource: str, client: RegisteredClient | None) -> Steps[Tokens | None]:
         """Returns the tokens that the store has for a client at a resource, and takes their key if none are held.
 
+        Those that are held and could not be stored are newer.
+
         Raises:
             TokenStoreFailed: The store cannot be read.
         """
         if client is None:
             return None
         found, _ = yield from load(self.key(issuer, resource, client.client_id), read_tokens)
+        found = self.tokens if self._is_unsaved else found
         if found is None:
             return None
         if self.tokens is None:
@@ -140,7 +146,7 @@ class HeldTokens:
             TokenStoreFailed: The store cannot be written.
         """
         self.take(tokens)
-        self._issued_at = self.now()
+        self._issued_at, self._is_unsaved = self.now(), False
         yield from self._remember(tokens)
 
     def keep(self, tokens: Tokens, answer: TokenAnswer) -> Steps[None]:
@@ -153,9 +159,9 @@ class HeldTokens:
             TokenStoreFailed: The store cannot be written.
         """
         made = self._made(tokens, answer)
-        yield from replace(
-            self.key(made.server.issuer, made.resource, made.client.client_id), made.as_record()
-        )
+        key = self.key(made.server.issuer, made.resource, made.client.client_id)
+        yield from replace(key, made.as_record())
+        self._is_unsaved = False
         yield from self._remember(made)
 
     def refresh(
@@ -181,6 +187,7 @@ class HeldTokens:
         key = self.key(server.issuer, resource, client.client_id)
         yield Lock(key)
         stored, generation = yield from load(key, read_tokens)
+        stored = self.tokens if self._is_unsaved else stored
         if stored is None or (stored.refresh_token is None and stored.access_token == rejected):
             self.tokens = None
         elif stored.refresh_token is None or (stored.access_token != rejected and not self.has_ended(stored)):
@@ -197,6 +204,7 @@ class HeldTokens:
             else:
                 if not (yield SwapRecord(key, generation, made.as_record())):
                     yield from replace(key, made.as_record())
+                self._is_unsaved = False
                 yield from self._remember(made)
                 log.info("the access token was refreshed", issuer=server.issuer, resource=resource)
         yield Unlock(key)
@@ -214,7 +222,7 @@ class HeldTokens:
         if again is not None and current != generation:
             yield from self.adopt(attrs.evolve(again, client=tokens.client))
             return
-        self.tokens = None
+        self.tokens, self._is_unsaved = None, False
         if not (yield SwapRecord(key, current, None)):
             again, _ = yield from load(key, read_tokens)
             if again is not None:
@@ -242,7 +250,7 @@ class HeldTokens:
             granted=tokens.granted if answer.scope is None else answer.scope,
             dpop_key=self.prover.stored(),
         )
-        self.tokens, self._issued_at = made, now
+        self.tokens, self._issued_at, self._is_unsaved = made, now, True
         return made
 
     def _remember(self, tokens: Tokens) -> Steps[None]:

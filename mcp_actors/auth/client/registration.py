@@ -17,7 +17,7 @@ from mcp_actors.auth.client.settings import (
     WorkloadIdentity,
 )
 from mcp_actors.auth.effects import Fetch, Fetched, FetchFailed, Steps
-from mcp_actors.auth.metadata import AuthorizationServer, json_object, shown
+from mcp_actors.auth.metadata import AuthorizationServer, json_object, said, shown
 from mcp_actors.auth.urls import is_loopback
 from mcp_actors.errors import AuthorizationUnavailable, RegistrationFailed, UrlRefused
 
@@ -202,10 +202,10 @@ def _registered(
         )
     client_id = values.get("client_id")
     if fetched.status not in _OK or not isinstance(client_id, str) or not client_id:
-        said = [shown(values[name]) for name in ("error", "error_description") if name in values]
+        texts = [said(values[name]) for name in ("error", "error_description") if name in values]
         raise RegistrationFailed(
             f"the authorization server {shown(server.issuer)} did not register a client ({fetched.status}"
-            f"{', ' if said else ''}{', '.join(said)}): register one there, and configure its client_id"
+            f"{', ' if texts else ''}{', '.join(texts)}): register one there, and configure its client_id"
         )
     secret, method, until = (
         values.get(name)

@@ -16,7 +16,7 @@ from mcp_actors.auth.client.registration import RegisteredClient
 from mcp_actors.auth.client.scopes import read_scopes
 from mcp_actors.auth.effects import Fetch, Fetched, FetchFailed, Steps
 from mcp_actors.auth.extra import signatures
-from mcp_actors.auth.metadata import AuthorizationServer, json_object, shown
+from mcp_actors.auth.metadata import AuthorizationServer, json_object, said, shown
 from mcp_actors.errors import AuthorizationFailed, AuthorizationUnavailable, TokenRefused, UrlRefused
 
 __all__ = ["TokenAnswer", "ask_for_token", "authenticate", "read_token_answer", "revoke"]
@@ -149,7 +149,7 @@ def ask_for_token(
                 fetched,
                 server.issuer,
                 kinds=(*kinds, "dpop") if proof is not None else kinds,
-                secrets=_secrets({**form, **fields}),
+                secrets=_secrets({**form, **fields, "client_secret": client.client_secret or ""}),
             )
         except TokenRefused as refused:
             if not (tries_left and is_new and proof is not None and refused.error == "use_dpop_nonce"):
@@ -180,7 +180,7 @@ def read_token_answer(
     if fetched.status != 200 or error is not None:
         code = error if isinstance(error, str) and error else INVALID_RESPONSE
         raise TokenRefused(
-            f"the authorization server {shown(issuer)} refuses a token ({fetched.status}): {shown(code)}"
+            f"the authorization server {shown(issuer)} refuses a token ({fetched.status}): {said(code)}"
             f"{_description(document, secrets)}{_ADVICE.get(code, '')}",
             code[:100],
         )
@@ -238,10 +238,10 @@ def _document(fetched: Fetched) -> dict[str, Any]:
 
 
 def _description(document: Mapping[str, Any], secrets: Sequence[str]) -> str:
-    said = document.get("error_description")
-    if not isinstance(said, str) or not said or any(secret in said for secret in secrets):
+    text = document.get("error_description")
+    if not isinstance(text, str) or not text or any(secret in text for secret in secrets):
         return ""
-    return f", {shown(said)}"
+    return f", {said(text)}"
 
 
 def _secrets(form: Mapping[str, str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from mcp_actors.auth.server.verifier import Expected, TokenInvalid
@@ -21,18 +22,18 @@ def check_audience(claims: Mapping[str, Any], expected: Expected) -> None:
     audience = claims.get("aud")
     named = [audience] if isinstance(audience, str) else audience
     if not isinstance(named, list) or not any(each in expected.audiences for each in named[:MAX_ENTRIES]):
-        raise TokenInvalid
+        raise TokenInvalid("another audience")
 
 
 def check_times(claims: Mapping[str, Any], expected: Expected, now: float) -> float | None:
     """Returns the time at which the token ends, ``None`` without one; raises `TokenInvalid` outside of its times."""
     ends = _seconds(claims, "exp")
     if ends is not None and ends + expected.leeway <= now:
-        raise TokenInvalid
+        raise TokenInvalid("expired")
     for name in ("nbf", "iat"):
         begins = _seconds(claims, name)
         if begins is not None and begins - expected.leeway > now:
-            raise TokenInvalid
+            raise TokenInvalid("not valid yet")
     return ends
 
 
@@ -41,9 +42,10 @@ def principal_of(claims: Mapping[str, Any], issuer: str, expires_at: float | Non
     subject = _name(claims, "sub")
     if subject is None:
         # A client alone is no subject: all its users would be one.
-        raise TokenInvalid
+        raise TokenInvalid("no subject")
     client = _name(claims, "client_id") or _name(claims, "azp")
-    return Principal(subject, issuer, client, _scopes(claims), claims, expires_at)
+    # Functions of the program see the claims, and the next request with the same token sees the same ones.
+    return Principal(subject, issuer, client, _scopes(claims), MappingProxyType(dict(claims)), expires_at)
 
 
 def key_thumbprint(principal: Principal) -> str | None:
@@ -57,7 +59,7 @@ def key_thumbprint(principal: Principal) -> str | None:
         return None
     thumbprint = bound.get("jkt") if isinstance(bound, Mapping) else None
     if not isinstance(thumbprint, str) or not thumbprint:
-        raise TokenInvalid
+        raise TokenInvalid("bound in an unknown way")
     return thumbprint
 
 
@@ -66,7 +68,7 @@ def _seconds(claims: Mapping[str, Any], name: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LAST_SECOND:
-        raise TokenInvalid
+        raise TokenInvalid("malformed times")
     return float(value)
 
 
@@ -76,7 +78,7 @@ def _name(claims: Mapping[str, Any], claim: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME or any(each < " " for each in value):
-        raise TokenInvalid
+        raise TokenInvalid("malformed names")
     return value
 
 

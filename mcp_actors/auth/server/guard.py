@@ -21,6 +21,7 @@ from mcp_actors.auth.server.issuer_metadata import IssuerMetadata
 from mcp_actors.auth.server.scopes import closure_of, closures
 from mcp_actors.auth.server.settings import ResourceServer
 from mcp_actors.auth.server.verifier import Fetching, TokenInvalid, VerifierUnavailable
+from mcp_actors.logging import log
 from mcp_actors.principal import Principal
 
 __all__ = ["AccessGuard", "ProtectedRequest"]
@@ -137,6 +138,7 @@ class AccessGuard:
             principal = await verifier.verify(credentials.token, self._expected, fetch, now)
             verified = self._judged(credentials, principal, now)
         except TokenInvalid as invalid:
+            self._log_refusal(invalid.reason)
             if invalid.remembered_for > 0:
                 _remember(self._refused, _digest(field), now + invalid.remembered_for)
             return self._invalid(credentials)
@@ -188,14 +190,15 @@ class AccessGuard:
         """Returns what is remembered of a token. Raises `TokenInvalid` if it must not be served in this way."""
         ends = principal.expires_at
         thumbprint = key_thumbprint(principal)
-        if (ends is not None and ends + self._settings.leeway <= now) or (
-            thumbprint is None and credentials.scheme == "DPoP"
-        ):
-            raise TokenInvalid
+        if ends is not None and ends + self._settings.leeway <= now:
+            raise TokenInvalid("expired")
+        if thumbprint is None and credentials.scheme == "DPoP":
+            raise TokenInvalid("not bound to a key")
         until = now + self._settings.verifier.remembered_for
         until = until if ends is None else min(until, ends)
         if credentials.scheme == "Bearer" and thumbprint is not None:
             # RFC 9449 section 7.2: without its proof a bound token could be anybody's.
+            self._log_refusal("bound to a key, and sent without a proof")
             bound = self._answers.invalid_bound_token
             return _Verified(self._answers.invalid_token if self._proofs is None else bound, None, until)
         principal = attrs.evolve(principal, scopes=closure_of(principal.scopes, self._implied))
@@ -220,7 +223,8 @@ class AccessGuard:
                 thumbprint=found.thumbprint,
                 now=now,
             )
-        except proofs.ProofInvalid:
+        except proofs.ProofInvalid as invalid:
+            self._log_refusal(str(invalid), "proof")
             return self._answers.invalid_proof
         except proofs.NonceWanted:
             return self._answers.use_nonce(self._proofs.nonces.current(now))
@@ -231,6 +235,10 @@ class AccessGuard:
         origin = _ORIGIN.match(self._settings.resource)
         assert origin is not None
         return origin[0] + path
+
+    def _log_refusal(self, reason: str, what: str = "access token") -> None:
+        """Writes the reason for the operator, which the caller is never told."""
+        log.debug("authorization refused", resource=self._settings.resource, what=what, reason=reason)
 
     def _invalid(self, credentials: Credentials) -> Denial:
         bound = credentials.scheme == "DPoP"

@@ -81,15 +81,15 @@ class IntrospectionVerifier:
             log.warning("an authorization server introspects in another form", issuer=issuer)
             raise VerifierUnavailable
         if claims.get("active") is not True or claims.get("iss", issuer) != issuer:
-            raise TokenInvalid(REFUSALS_REMEMBERED_FOR)
+            raise TokenInvalid("not active, or of another issuer", REFUSALS_REMEMBERED_FOR)
         try:
             check_audience(claims, expected)
             expires_at = check_times(claims, expected, now)
             if self.clients_are_subjects and "sub" not in claims:
                 claims["sub"] = claims.get("client_id")
             return principal_of(claims, issuer, expires_at)
-        except TokenInvalid:
-            raise TokenInvalid(REFUSALS_REMEMBERED_FOR) from None
+        except TokenInvalid as invalid:
+            raise TokenInvalid(invalid.reason, REFUSALS_REMEMBERED_FOR) from None
 
     def _question(self, token: str, endpoint: str, issuer: str, now: float) -> Fetch:
         """Returns the request; it is authenticated in one way, never in two (OAuth 2.1 section 2.4)."""

@@ -67,32 +67,34 @@ class JwtVerifier:
             jws = self._jose.read_jws(token)
             claims = self._jose.read_claims(jws)
         except self._jose.JoseRejected:
-            raise TokenInvalid from None
+            raise TokenInvalid("no signed JWT") from None
         self._check_header(jws.header)
         issuer = claims.get("iss")
-        if not isinstance(issuer, str) or issuer not in expected.issuers or _OF_ID_TOKENS & claims.keys():
-            raise TokenInvalid
+        if not isinstance(issuer, str) or issuer not in expected.issuers:
+            raise TokenInvalid("another issuer")
+        if _OF_ID_TOKENS & claims.keys():
+            raise TokenInvalid("an ID token")
         check_audience(claims, expected)
         expires_at = check_times(claims, expected, now)
         if expires_at is None:
-            raise TokenInvalid
+            raise TokenInvalid("no expiry")
         keys = await self._keys_of(issuer).find(jws.header.get("kid"), fetch, now)
+        if not keys:
+            raise TokenInvalid("unknown key")
         if not any(self._jose.is_signed_by(jws, key, self._algorithms) for key in keys):
-            raise TokenInvalid
+            raise TokenInvalid("bad signature")
         return principal_of(claims, issuer, expires_at)
 
     def _check_header(self, header: Any) -> None:
         # ``jku``, ``jwk`` and ``x5u`` are never read: the sender would choose the key.
         kind = header.get("typ", "JWT")
         algorithm, key_id = header.get("alg"), header.get("kid")
-        if (
-            not isinstance(algorithm, str)
-            or algorithm not in self._algorithms
-            or not isinstance(kind, str)
-            or kind.lower().removeprefix("application/") not in self._types
-            or not (key_id is None or isinstance(key_id, str))
-        ):
-            raise TokenInvalid
+        if not isinstance(algorithm, str) or algorithm not in self._algorithms:
+            raise TokenInvalid("another algorithm")
+        if not isinstance(kind, str) or kind.lower().removeprefix("application/") not in self._types:
+            raise TokenInvalid("another typ")
+        if not (key_id is None or isinstance(key_id, str)):
+            raise TokenInvalid("malformed kid")
 
     def _keys_of(self, issuer: str) -> Any:
         """Returns the keys of an issuer that is configured: there are no more of them than settings name."""

@@ -34,7 +34,7 @@ _UNRESERVED = re.compile("[A-Za-z0-9._~-]")
 
 
 class ProofInvalid(Exception):
-    """A proof is none, or none for this request. The caller is told so, and never why."""
+    """A proof is none, or none for this request. The caller is told so, and never why: the text is for our log."""
 
 
 class NonceWanted(Exception):
@@ -90,7 +90,7 @@ class Proofs:
             NonceWanted: It is, but for its nonce.
         """
         if field is None or len(field) > MAX_PROOF:
-            raise ProofInvalid
+            raise ProofInvalid("missing or too long")
         try:
             # Two headers were joined by a comma, which no proof has.
             jws = read_jws(field)
@@ -98,9 +98,9 @@ class Proofs:
             _check_request(claims, method, url, token, now)
             key = self._key(jws.header.get("jwk"), thumbprint)
             if jws.header.get("typ") != "dpop+jwt" or not is_signed_by(jws, key, PROOF_ALGORITHMS_ACCEPTED):
-                raise ProofInvalid
+                raise ProofInvalid("another typ, or a bad signature")
         except JoseRejected:
-            raise ProofInvalid from None
+            raise ProofInvalid("no signed JWT with a public key") from None
         if self.wants_nonces(now) and not self.nonces.is_good(claims.get("nonce"), now):
             raise NonceWanted
         self._use(f"{thumbprint}\0{claims['htu']}\0{claims['jti']}", claims["iat"] + WINDOW, now)
@@ -112,7 +112,7 @@ class Proofs:
             return found[1]
         key = import_public_key(jwk)
         if not _same(key.thumbprint(), thumbprint):
-            raise ProofInvalid
+            raise ProofInvalid("another key than the token's")
         self._keys[thumbprint] = jwk, key
         if len(self._keys) > MAX_KEYS:
             self._keys.popitem(last=False)
@@ -121,7 +121,7 @@ class Proofs:
     def _use(self, name: str, expires_at: float, now: float) -> None:
         digest = hashlib.sha256(name.encode("utf-8", "backslashreplace")).digest()[:_DIGEST_BYTES]
         if digest in self._used:
-            raise ProofInvalid
+            raise ProofInvalid("used before")
         if len(self._used) >= self._limit:
             self._used = {each: until for each, until in self._used.items() if until >= now}
             if len(self._used) > self._limit // 2:
@@ -134,20 +134,14 @@ class Proofs:
 
 def _check_request(claims: dict[str, Any], method: str, url: str, token: str, now: float) -> None:
     jti, iat, htu, ath = (claims.get(name) for name in ("jti", "iat", "htu", "ath"))
-    good = (
-        isinstance(jti, str)
-        and 0 < len(jti) <= MAX_JTI
-        and isinstance(iat, int | float)
-        and not isinstance(iat, bool)
-        and now - WINDOW <= iat <= now + WINDOW
-        and claims.get("htm") == method
-        and isinstance(htu, str)
-        and _is_same_target(htu, url)
-        and isinstance(ath, str)
-        and _same(ath, token_hash(token))
-    )
-    if not good:
-        raise ProofInvalid
+    if not isinstance(jti, str) or not 0 < len(jti) <= MAX_JTI:
+        raise ProofInvalid("malformed jti")
+    if isinstance(iat, bool) or not isinstance(iat, int | float) or not -WINDOW <= iat - now <= WINDOW:
+        raise ProofInvalid("another time")
+    if claims.get("htm") != method or not isinstance(htu, str) or not _is_same_target(htu, url):
+        raise ProofInvalid("another method or URL")
+    if not isinstance(ath, str) or not _same(ath, token_hash(token)):
+        raise ProofInvalid("another token")
 
 
 def _same(one: str, other: str) -> bool:

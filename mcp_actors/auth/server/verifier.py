@@ -20,11 +20,13 @@ class TokenInvalid(Exception):
     """A token must not be served. The caller is told so, and never why.
 
     Args:
+        reason: A few fixed words for the log of this server, with nothing of the token in them.
         remembered_for: Seconds for which the same token is refused without being verified again.
     """
 
-    def __init__(self, remembered_for: float = 0.0) -> None:
-        super().__init__("the access token must not be served")
+    def __init__(self, reason: str, remembered_for: float = 0.0) -> None:
+        super().__init__(reason)
+        self.reason = reason
         self.remembered_for = remembered_for
 
 
@@ -100,5 +102,5 @@ class StaticVerifier:
         """
         principal = self._principals.get(token)
         if principal is None:
-            raise TokenInvalid
+            raise TokenInvalid("unknown token")
         return principal

@@ -13,6 +13,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from joserfc.jwk import OKPKey
+from structlog.testing import capture_logs
 
 from mcp_actors.auth import Denial, JwtVerifier, Principal
 
@@ -401,3 +402,40 @@ def test_any_signed_claims_have_an_answer(claims: dict[str, Any]) -> None:
     text = token(claims)
     found = trio.run(listener.ask, bearer(text))
     assert isinstance(found, Principal) or found.status == 401
+
+
+async def test_the_log_has_the_reason_and_nothing_of_the_token() -> None:
+    reasons = set()
+    for text in BAD.values():
+        with capture_logs() as lines:
+            await Listener().ask(bearer(text))
+        (line,) = [each for each in lines if each["event"] == "authorization refused"]
+        assert set(line) == {"event", "log_level", "resource", "what", "reason"}
+        assert line["log_level"] == "debug"
+        reasons.add(line["reason"])
+    assert reasons == {
+        "another algorithm",
+        "another audience",
+        "another issuer",
+        "another typ",
+        "bad signature",
+        "bound to a key, and sent without a proof",
+        "bound in an unknown way",
+        "expired",
+        "malformed kid",
+        "malformed names",
+        "malformed times",
+        "no expiry",
+        "no signed JWT",
+        "no subject",
+        "not valid yet",
+        "unknown key",
+    }
+
+
+async def test_a_function_of_the_program_cannot_change_the_claims_of_the_next_request() -> None:
+    listener = Listener()
+    found = await listener.ask(bearer(token()))
+    assert isinstance(found, Principal)
+    with pytest.raises(TypeError):
+        found.claims["sub"] = "root"  # type: ignore[index]

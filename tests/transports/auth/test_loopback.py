@@ -14,6 +14,7 @@ import attrs
 import pytest
 import trio
 import trio.testing
+from structlog.testing import capture_logs
 
 from mcp_actors.auth.effects import RedirectAnswer
 from mcp_actors.errors import LoginFailed, UrlRefused
@@ -317,8 +318,9 @@ async def test_a_crash_of_the_listener_ends_the_login(monkeypatch: pytest.Monkey
     def boom() -> None:
         raise ValueError("injected")
 
-    with pytest.raises(LoginFailed, match="log in again"):
+    with capture_logs() as logs, pytest.raises(LoginFailed, match="log in again"):
         await log_in(person)
+    assert [each["event"] for each in logs] == ["login listener failed"]
     assert is_free(port_of(uris[0]))
 
 
@@ -347,28 +349,49 @@ async def test_urls_that_are_not_for_a_browser_are_not_opened(url: str) -> None:
 
 
 async def test_the_system_browser_gets_the_url_as_one_argument_and_no_shell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     script = tmp_path / "browser"
     record = tmp_path / "arguments"
     script.write_text(
-        f"#!{sys.executable}\nimport sys\nopen({str(record)!r}, 'w').write(repr(sys.argv[1:]))\n"
+        f"#!{sys.executable}\nimport sys\nprint('noise')\nopen({str(record)!r}, 'w').write(repr(sys.argv[1:]))\n"
     )
     script.chmod(0o700)
-    monkeypatch.setattr("webbrowser._tryorder", None)
-    monkeypatch.setattr("webbrowser._browsers", {})
     monkeypatch.setenv("BROWSER", str(script))
     url = f"https://as.example/a;touch${{IFS}}{tmp_path}/b?x=$(touch%20{tmp_path}/c)&touch=`id`|id"
     with trio.fail_after(PATIENCE):
         await open_system_browser(url)
     assert record.read_text() == repr([url])
     assert sorted(os.listdir(tmp_path)) == ["arguments", "browser"]
-    assert url in capsys.readouterr().err
+    out, err = capfd.readouterr()
+    assert (out, err.count(url), "noise" in err) == ("", 1, False)
 
 
 async def test_without_a_browser_the_url_is_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("webbrowser.open", lambda url: False)
-    await open_system_browser(URL)
-    assert URL in capsys.readouterr().err
+    monkeypatch.setattr("mcp_transports.auth.loopback.OPENER", "raise SystemExit(1)")
+    with capture_logs() as logs:
+        await open_system_browser(URL)
+        monkeypatch.setattr("sys.executable", "/nonexistent/python")
+        await open_system_browser(URL)
+    assert capsys.readouterr().err.count(URL) == 2
+    assert [each["event"] for each in logs] == ["no browser could be opened"] * 2
+    assert URL not in repr(logs)
+
+
+async def test_a_browser_that_stays_in_the_foreground_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mcp_transports.auth.loopback.OPENER", "import time; time.sleep(600)")
+    answers: list[RedirectAnswer] = []
+    with trio.fail_after(PATIENCE):
+        async with LoopbackBrowser().open_redirect() as redirect, trio.open_nursery() as nursery:
+
+            async def log_in() -> None:
+                answers.append(await redirect.log_in(URL, accepts))
+
+            nursery.start_soon(log_in)
+            while not answers:
+                await ask(redirect.uri, GOOD)
+    assert answers[0][0] == ("code", "c+d")

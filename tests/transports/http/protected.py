@@ -21,6 +21,25 @@ ISSUER = "https://as.example.org"
 METADATA = 'resource_metadata="https://mcp.example.org/.well-known/oauth-protected-resource/mcp"'
 
 
+WELL_KNOWN = "/.well-known/oauth-protected-resource"
+NO_TOKEN = f'Bearer {METADATA}, scope="mcp:use"'
+INVALID = (
+    'Bearer error="invalid_token", error_description="The access token is not valid for this server.", '
+    f'{METADATA}, scope="mcp:use"'
+)
+MALFORMED = (
+    'Bearer error="invalid_request", '
+    f'error_description="The Authorization header must have exactly one access token.", {METADATA}'
+)
+
+
+def lacking(scope: str) -> str:
+    return (
+        'Bearer error="insufficient_scope", error_description="The access token lacks a scope that this needs.", '
+        f'{METADATA}, scope="{scope}"'
+    )
+
+
 def caller(subject: str, *scopes: str, client: str = "an app", lasts: float = 3600.0) -> Principal:
     return Principal(subject, ISSUER, client, {"mcp:use", *scopes}, expires_at=time.time() + lasts)
 

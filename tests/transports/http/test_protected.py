@@ -18,10 +18,14 @@ from tests import messages
 from tests.messages import INITIALIZED, LEGACY
 from tests.transports.http.fakes import FakeListener, answer, notification, request
 from tests.transports.http.protected import (
-    METADATA,
+    INVALID,
+    MALFORMED,
+    NO_TOKEN,
     RESOURCE,
+    WELL_KNOWN,
     Tokens,
     bearer,
+    lacking,
     protected_site,
     resource_server,
 )
@@ -35,23 +39,6 @@ from tests.transports.http.site import (
     modern,
     text,
 )
-
-NO_TOKEN = f'Bearer {METADATA}, scope="mcp:use"'
-INVALID = (
-    'Bearer error="invalid_token", error_description="The access token is not valid for this server.", '
-    f'{METADATA}, scope="mcp:use"'
-)
-MALFORMED = (
-    'Bearer error="invalid_request", '
-    f'error_description="The Authorization header must have exactly one access token.", {METADATA}'
-)
-
-
-def lacking(scope: str) -> str:
-    return (
-        'Bearer error="insufficient_scope", error_description="The access token lacks a scope that this needs.", '
-        f'{METADATA}, scope="{scope}"'
-    )
 
 
 async def opened(at: Site, token: str = "ann") -> str:
@@ -259,7 +246,6 @@ async def test_no_token_reaches_a_function() -> None:
 
 # -- the metadata of the resource ------------------------------------------------------------------------------------
 
-WELL_KNOWN = "/.well-known/oauth-protected-resource"
 DOCUMENT = {
     "resource": RESOURCE,
     "authorization_servers": ["https://as.example.org"],

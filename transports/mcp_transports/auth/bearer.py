@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from mcp_actors.auth import BearerToken
@@ -10,6 +11,9 @@ from mcp_actors.auth.effects import Ask, Steps
 from mcp_actors.errors import AuthorizationError, AuthorizationFailed
 
 __all__ = ["BearerAccess"]
+
+# As `BearerToken` has it.
+_TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
 class BearerAccess:
@@ -84,7 +88,7 @@ class BearerAccess:
     def _asked(self) -> Steps[None]:
         assert callable(self._settings.token)
         token = yield Ask(self._settings.token)
-        if not BearerToken.may_be(token):
+        if not isinstance(token, str) or not _TOKEN.fullmatch(token):
             raise AuthorizationError(
                 "the function of BearerToken must return a text of visible ASCII characters without spaces, "
                 f"and returned {'such a one with others' if isinstance(token, str) else type(token).__name__}"

@@ -95,7 +95,7 @@ class Performer:
         finally:
             steps.close()
             try:
-                # It may have a nursery, which no scope that is younger may be round at its end. It bounds its end itself.
+                # It may have a nursery, at whose end no younger scope may be open. It bounds its end itself.
                 await held.close_redirect()
             finally:
                 with trio.move_on_after(END_TIMEOUT, shield=True):

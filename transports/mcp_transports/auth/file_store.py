@@ -30,7 +30,7 @@ MAX_FILE_BYTES = 16 * 1024 * 1024
 # Seconds for another process to write its change, and for one to refresh a token: its requests take 10 s at most each,
 # and several processes may wait in a row.
 WRITE_LOCK_TIMEOUT = 10.0
-KEY_LOCK_TIMEOUT = 120.0
+KEY_LOCK_TIMEOUT = 60.0
 VERSION = 1
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 
@@ -106,7 +106,7 @@ class FileTokenStore:
         """Holds the key for the length of the block, against all processes; see `~mcp_actors.auth.TokenStore.lock`.
 
         Raises:
-            TokenStoreFailed: The lock cannot be had within two minutes, or there can be no lock.
+            TokenStoreFailed: The lock cannot be had within a minute, or there can be no lock.
         """
         # A key may be longer than the name of a file.
         name = hashlib.sha256(key.encode()).hexdigest()[:16]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
 import sys
-import webbrowser
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -54,6 +54,8 @@ PAGE_HEADERS = (
     ("content-security-policy", "default-src 'none'; frame-ancestors 'none'"),
 )
 
+OPENER = "import sys, webbrowser; sys.exit(not webbrowser.open(sys.argv[1]))"
+
 OpenUrl = Callable[[str], object | Awaitable[object]]
 """Shows a URL to a person. It is called in Trio's thread: a function that may block is to be async."""
 
@@ -76,16 +78,22 @@ def show_url(url: str) -> None:
 async def open_system_browser(url: str) -> None:
     """Opens a URL in the system's browser, and writes it to the standard error output in case that fails.
 
-    It goes to the browser as one argument, never through a shell. The browser is waited for in a thread, which is
-    abandoned when this is cancelled.
+    It goes to the browser as one argument, never through a shell. A process of its own opens it, so that what browsers
+    write does not go to the program's output; cancelled, that process is ended, and the browser goes on.
     """
     show_url(url)
     try:
-        opened = await trio.to_thread.run_sync(webbrowser.open, url, abandon_on_cancel=True)
-    except (webbrowser.Error, OSError) as error:
-        log.warning("no browser could be opened", reason=type(error).__name__)
+        opened = await trio.run_process(
+            [sys.executable, "-c", OPENER, url],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )
+    except OSError as error:
+        log.warning("no browser could be opened", reason=error.strerror)
     else:
-        if not opened:
+        if opened.returncode:
             log.warning("no browser could be opened", reason="the system has none")
 
 
