@@ -6,7 +6,7 @@ import hashlib
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -164,12 +164,12 @@ class AccessGuard:
             scopes += sorted(principal.scopes - needed - {"offline_access"})[:MAX_REPEATED]
         return self._answers.insufficient_scope(scopes, bound="cnf" in principal.claims)
 
-    def response_headers(self, principal: Principal) -> list[tuple[str, str]]:
+    def response_headers(self, principal: Principal) -> Sequence[tuple[str, str]]:
         """Returns what the answer to a request of ``principal`` carries: the nonce for its next proof."""
         if self._proofs is None or "cnf" not in principal.claims:
-            return []
+            return ()
         now = self._now()
-        return [("DPoP-Nonce", self._proofs.nonces.current(now))] if self._proofs.wants_nonces(now) else []
+        return [("DPoP-Nonce", self._proofs.nonces.current(now))] if self._proofs.wants_nonces(now) else ()
 
     def _refused_already(self, field: str, now: float) -> Denial | None:
         """The answers for which no token has to be verified."""
