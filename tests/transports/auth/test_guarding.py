@@ -1,0 +1,179 @@
+"""A protected listener and its authorization server, both over real sockets: keys, floods, proofs of possession."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+import pytest
+import trio
+from joserfc.jwk import ECKey
+
+from mcp_actors.auth import JwtVerifier, ResourceServer
+from mcp_actors.auth.client.dpop import DpopKey
+from mcp_actors.auth.jose import sign
+from mcp_transports.http.h1.request import Request
+from mcp_transports.http.h1.response import Response
+from tests.transports.http.protected import RESOURCE, protected_site
+from tests.transports.http.raw import serving
+from tests.transports.http.site import Site, modern, text
+
+MESSAGE, HEADERS = modern(1, "add", a=1, b=2)
+MIRROR = "/.well-known/oauth-authorization-server"
+
+
+class Authority:
+    """An authorization server that shows its metadata and its keys, and counts who asks for them."""
+
+    def __init__(self) -> None:
+        self.key = ECKey.generate_key("P-256", {"kid": "k1", "use": "sig"})
+        self.issuer = ""
+        self.asked: Counter[str] = Counter()
+        self.down = False
+
+    def __call__(self, request: Request, response: Response) -> None:
+        self.asked[request.path] += 1
+        documents: dict[str, Any] = {
+            MIRROR: {"issuer": self.issuer, "jwks_uri": f"{self.issuer}/keys"},
+            "/keys": {"keys": [self.key.as_dict(private=False)]},
+        }
+        found = documents.get(request.path)
+        if self.down or found is None:
+            response.answer(500 if self.down else 404, b"no", content_type="text/plain")
+        else:
+            response.answer(200, json.dumps(found).encode(), content_type="application/json")
+
+    def token(self, kid: str = "k1", **claims: Any) -> str:
+        now = int(time.time())
+        whole = {"iss": self.issuer, "aud": RESOURCE, "sub": "ann", "client_id": "app", "scope": "mcp:use"}
+        header = {"alg": "ES256", "typ": "at+jwt", "kid": kid}
+        return sign(header, {**whole, "iat": now, "exp": now + 600, **claims}, self.key)
+
+
+@asynccontextmanager
+async def both(**settings: Any) -> AsyncIterator[tuple[Authority, Site]]:
+    authority = Authority()
+    async with serving(authority) as served:
+        authority.issuer = f"http://127.0.0.1:{served.port}"
+        protected = ResourceServer(
+            **{
+                "resource": RESOURCE,
+                "issuer": authority.issuer,
+                "scopes": ["mcp:use"],
+                "verifier": JwtVerifier(),
+                **settings,
+            }
+        )
+        async with protected_site(auth=protected) as at:
+            yield authority, at
+
+
+async def called(at: Site, authorization: str, **more: str) -> httpx2.Response:
+    return await at.post(MESSAGE, **HEADERS, authorization=authorization, **more)
+
+
+async def test_keys_are_fetched_once_for_everybody() -> None:
+    async with both() as (authority, at):
+        statuses = []
+
+        async def ask(number: int) -> None:
+            token = authority.token(sub=f"user{number}")
+            statuses.append((await called(at, f"Bearer {token}")).status_code)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(30):
+                nursery.start_soon(ask, number)
+        assert statuses == [200] * 30
+        assert authority.asked == {MIRROR: 1, "/keys": 1}
+
+
+async def test_a_flood_of_unknown_keys_is_one_more_fetch_at_most() -> None:
+    async with both() as (authority, at):
+        assert (await called(at, f"Bearer {authority.token()}")).status_code == 200
+        statuses = []
+
+        async def ask(number: int) -> None:
+            token = authority.token(kid=f"unknown{number}")
+            statuses.append((await called(at, f"Bearer {token}")).status_code)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(50):
+                nursery.start_soon(ask, number)
+        assert statuses == [401] * 50
+        assert authority.asked["/keys"] <= 2
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"aud": "https://mcp.example.org/mcp2"},
+        {"aud": ["https://other.example.org"]},
+        {"iss": "https://as.example.org"},
+        {"exp": 1},
+        {"nbf": 4_000_000_000},
+    ],
+)
+async def test_a_token_for_somebody_else_is_invalid(claims: dict[str, Any]) -> None:
+    async with both() as (authority, at):
+        refused = await called(at, f"Bearer {authority.token(**claims)}")
+        assert refused.status_code == 401
+        assert 'error="invalid_token"' in refused.headers["www-authenticate"]
+
+
+async def test_while_the_keys_cannot_be_had_nobody_is_told_that_a_token_is_bad() -> None:
+    async with both(mirror_metadata=True) as (authority, at):
+        authority.down = True
+        mirror = at.url.removesuffix("/mcp") + MIRROR
+        for response in (await called(at, f"Bearer {authority.token()}"), await at.http.get(mirror)):
+            assert response.status_code == 503
+            assert int(response.headers["retry-after"]) >= 1
+            assert "www-authenticate" not in response.headers
+
+
+async def test_the_metadata_of_the_issuer_is_shown_too() -> None:
+    async with both(mirror_metadata=True) as (authority, at):
+        found = await at.http.get(at.url.removesuffix("/mcp") + MIRROR)
+        assert found.status_code == 200
+        assert found.json()["issuer"] == authority.issuer
+        assert found.headers["access-control-allow-origin"] == "*"
+        assert (await at.http.post(at.url.removesuffix("/mcp") + MIRROR)).status_code == 405
+
+
+async def test_proofs_are_for_the_public_url_and_for_one_request() -> None:
+    async with both(dpop="required", dpop_nonces=True) as (authority, at):
+        key, other = DpopKey.generate(), DpopKey.generate()
+        token = authority.token(cnf={"jkt": key.thumbprint})
+
+        async def ask(proof: str, scheme: str = "DPoP") -> httpx2.Response:
+            message, headers = modern(1, "sees")
+            headers |= {"authorization": f"{scheme} {token}", "dpop": proof}
+            return await at.post(message, **headers)
+
+        def proof(nonce: str | None = None, url: str = RESOURCE, by: DpopKey = key) -> str:
+            return by.proof("POST", url, now=time.time(), nonce=nonce, token=token)
+
+        wanted = await ask(proof())
+        assert wanted.status_code == 401
+        assert 'error="use_dpop_nonce"' in wanted.headers["www-authenticate"]
+        nonce = wanted.headers["dpop-nonce"]
+        good = proof(nonce)
+        served = await ask(good)
+        assert served.status_code == 200
+        seen = json.loads(text(served.json()))
+        assert {"authorization", "dpop"} & set(seen["headers"]) == set()
+        for bad, error in (
+            (good, "invalid_dpop_proof"),
+            (proof(nonce, url=at.url), "invalid_dpop_proof"),
+            (proof(nonce, by=other), "invalid_dpop_proof"),
+        ):
+            refused = await ask(bad)
+            assert refused.status_code == 401
+            assert f'error="{error}"' in refused.headers["www-authenticate"]
+        as_bearer = await ask(proof(nonce), scheme="Bearer")
+        assert as_bearer.status_code == 401
+        assert as_bearer.headers["www-authenticate"].startswith('DPoP error="invalid_token"')
