@@ -22,6 +22,7 @@ from mcp_actors._client.listener import Listener
 from mcp_actors._client.nesting import BlockNursery
 from mcp_actors._client.notifications import Notifications
 from mcp_actors._client.options import (
+    Access,
     ChangeHandler,
     ClientOptions,
     ElicitationHandler,
@@ -41,7 +42,6 @@ from mcp_actors._client.supervisor import Supervisor
 from mcp_actors._client.targets import connectable
 from mcp_actors._eras.changes import Event, EventKind
 from mcp_actors._eras.probe import discoverable, versions_for
-from mcp_actors.auth.client.settings import ClientAuth
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.types import (
     LOGGING_LEVELS,
@@ -169,7 +169,7 @@ class Client(ServerMethods):
         restart: bool = False,
         prior_discover: DiscoverResult | None = None,
         limits: Limits | None = None,
-        auth: ClientAuth | None = None,
+        auth: Access | None = None,
     ) -> None:
         versions = versions_for(era)
         if prior_discover is not None:

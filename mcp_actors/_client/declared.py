@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import attrs
 
 from mcp_actors._client.options import ClientOptions
-from mcp_actors.auth.client.settings import OAuth
 from mcp_actors.types import (
     ClientCapabilities,
     ElicitationCapability,
@@ -38,7 +37,7 @@ def declared_capabilities(options: ClientOptions) -> ClientCapabilities:
             raise ValueError(
                 f"capabilities declares {name}, but there is nothing to answer with: give {name}= too"
             )
-    if isinstance(options.auth, OAuth) and options.auth.extensions:
+    if options.auth is not None and options.auth.extensions:
         # SEP-1046, SEP-990: a client says which ways of access beyond those of the specification it uses.
         implied.extensions = dict(options.auth.extensions)
         if given.extensions is not None:

@@ -8,10 +8,9 @@ from typing import Any
 
 import trio
 
-from mcp_actors._client.options import Connectable, InProcessServer
+from mcp_actors._client.options import Access, Connectable, InProcessServer
 from mcp_actors._exception_groups import sole_cause
 from mcp_actors.abc import ClientTransport, ServerHandler, ServerTransport
-from mcp_actors.auth.client.settings import ClientAuth
 from mcp_actors.discovery import client_transport
 from mcp_actors.supervision import IN_PROCESS_SERVER, TRANSPORT, start_and_wait
 
@@ -23,7 +22,7 @@ CLOSE_TIMEOUT = 10.0
 
 @asynccontextmanager
 async def transport_to(
-    target: Connectable, nursery: trio.Nursery, auth: ClientAuth | None = None
+    target: Connectable, nursery: trio.Nursery, auth: Access | None = None
 ) -> AsyncIterator[ClientTransport]:
     """Yields the transport to ``target``, which is a URL if there is ``auth``.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,7 +13,6 @@ from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._argument_checks import callable_or_none, instance_of, positive_number, require
 from mcp_actors.abc import ClientTransport, ServerTransport
-from mcp_actors.auth.client.settings import ClientAuth
 from mcp_actors.errors import ConnectionLost, SessionExpired
 from mcp_actors.types import (
     LOGGING_LEVELS,
@@ -30,6 +29,7 @@ from mcp_actors.types import (
 )
 
 __all__ = [
+    "Access",
     "ChangeHandler",
     "ClientOptions",
     "Connectable",
@@ -69,6 +69,15 @@ class InProcessServer(Protocol):
     async def serve(
         self, *targets: str | ServerTransport, task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED
     ) -> None: ...
+
+
+@runtime_checkable
+class Access(Protocol):
+    """The authorization that a client may be given; a program that has none need not import `mcp_actors.auth`."""
+
+    @property
+    def extensions(self) -> Mapping[str, Any]:
+        """The extensions of the protocol that it belongs to, which the client declares."""
 
 
 Connectable = InProcessServer | str | ClientTransport
@@ -127,7 +136,7 @@ class ClientOptions:
     restart: bool = False
     prior_discover: DiscoverResult | None = None
     limits: Limits
-    auth: ClientAuth | None = None
+    auth: Access | None = None
 
     def __attrs_post_init__(self) -> None:
         given = {name: getattr(self, name) for name in _CHECKS if hasattr(self, name)}

@@ -10,15 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from mcp_actors._client.options import Connectable, InProcessServer, Target
+from mcp_actors._client.options import Access, Connectable, InProcessServer, Target
 from mcp_actors.abc import ClientTransport
-from mcp_actors.auth.client.settings import BearerToken, ClientAuth, OAuth
 from mcp_actors.discovery import client_transport
 
 __all__ = ["connectable", "shown"]
 
 
-def connectable(target: Target, auth: ClientAuth | None = None) -> Connectable:
+def connectable(target: Target, auth: Access | None = None) -> Connectable:
     """Returns the target as a `Server`, a URL or a transport: commands and paths become ``stdio:`` URLs.
 
     Raises:
@@ -43,9 +42,9 @@ def connectable(target: Target, auth: ClientAuth | None = None) -> Connectable:
     raise TypeError(_why_not(target))
 
 
-def _authorizable(target: Target, auth: ClientAuth) -> str:
+def _authorizable(target: Target, auth: Access) -> str:
     """Returns the URL of a server that ``auth`` can give access to."""
-    if not isinstance(auth, OAuth | BearerToken):
+    if not isinstance(auth, Access):
         raise TypeError(f"auth is OAuth(...) or BearerToken(...), not {type(auth).__name__}")
     if not isinstance(target, str):
         raise ValueError(

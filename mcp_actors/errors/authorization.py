@@ -5,8 +5,6 @@ None of these texts repeats a token, a code, a secret or a text of an unverified
 
 from __future__ import annotations
 
-from typing import Self
-
 from mcp_actors.errors.connection import ConnectFailed
 
 __all__ = [
@@ -27,7 +25,7 @@ __all__ = [
 class AuthorizationError(ConnectFailed):
     """The server demands authorization, and access could not be had. The request was not carried out."""
 
-    def as_new(self) -> Self:
+    def as_new(self) -> AuthorizationError:
         """Returns an exception of its own that says the same: one that is raised twice mixes up two tracebacks."""
         copy = type(self).__new__(type(self), *self.args)
         copy.__dict__.update(self.__dict__)

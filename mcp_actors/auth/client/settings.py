@@ -311,6 +311,11 @@ class BearerToken:
         """Returns whether a value may be a token: many servers give others than RFC 6750 section 2.1 has."""
         return isinstance(token, str) and token != "" and all("!" <= c <= "~" for c in token)
 
+    @property
+    def extensions(self) -> Mapping[str, Mapping[str, Any]]:
+        """No extensions of MCP: a client declares nothing for this."""
+        return {}
+
 
 ClientAuth = OAuth | BearerToken
 """What a client may be given as ``auth``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -22,6 +23,7 @@ from mcp_actors.errors import (
     CallTimeout,
     LoginFailed,
 )
+from mcp_transports.auth.file_store import FileTokenStore
 from mcp_transports.http.client import HttpClientTransport
 from tests.transports.http.scripted import URL, Script
 
@@ -289,3 +291,25 @@ async def test_a_channel_that_closes_leaves_the_others_to_begin_anew(
         await trio.testing.wait_all_tasks_blocked()
         nursery.start_soon(opened, 100.0)
     assert (person.logins, person.open, server.calls) == (2, 0, 1)
+
+
+async def test_two_stores_of_one_file_refresh_once(tmp_path: Path, issuer: Issuer) -> None:
+    """What two processes do: each has settings of its own, and only the file is common."""
+    issuer.seconds = 0.0
+    server, person = Protected(issuer), Person(0.0)
+    path = tmp_path / "tokens"
+    with trio.fail_after(30):
+        async with AsyncExitStack() as stack:
+            clients = []
+            for _ in range(2):
+                auth = OAuth(AuthorizationCode(browser=person), store=FileTokenStore(path))
+                clients.append(await stack.enter_async_context(client_of(server, auth)))
+            assert person.logins == 1
+            for _ in range(3):
+                issuer.revoke_all()
+                async with trio.open_nursery() as nursery:
+                    for client in clients * 10:
+                        nursery.start_soon(client.call_tool, "echo")
+    assert server.calls == 60
+    assert person.logins == 1
+    assert issuer.grants == {"authorization_code": 1, "refresh_token": 3}
