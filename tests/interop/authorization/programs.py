@@ -39,6 +39,7 @@ oauth:
   dynamic_registration: {{enabled: true}}
   clients: [{{client_id: resource-server, client_secret: resource-server-secret}}]
 login: {{mode: persona, auto_login: true}}
+jwt: {{keys_dir: "{keys}"}}
 """
 NANOIDP_USERS = "{config_version: 1, users: {alice: {password: alice, email: alice@example.org}}}"
 
