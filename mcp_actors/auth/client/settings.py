@@ -307,15 +307,11 @@ class BearerToken:
     token: str | Callable[[], str | Awaitable[str]] = attrs.field(repr=False)
 
     def __attrs_post_init__(self) -> None:
-        if not isinstance(self.token, str) and not callable(self.token):
+        if isinstance(self.token, str):
+            if not _TOKEN.fullmatch(self.token):
+                raise ValueError("a token has one printable character at least, and no blanks")
+        elif not callable(self.token):
             raise TypeError(f"a token must be a text or a function, not {type(self.token).__name__}")
-        if not callable(self.token) and not self.may_be(self.token):
-            raise ValueError("a bearer token is a text of visible ASCII characters without spaces")
-
-    @staticmethod
-    def may_be(token: object) -> bool:
-        """Returns whether a value may be a token: many servers give others than RFC 6750 section 2.1 has."""
-        return isinstance(token, str) and token != "" and all("!" <= c <= "~" for c in token)
 
     @property
     def extensions(self) -> Mapping[str, Mapping[str, Any]]:
