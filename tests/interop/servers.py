@@ -19,7 +19,7 @@ from pathlib import Path
 
 from .installation import Peers
 
-__all__ = ["DRIVERS", "PATHS", "SERVERS", "Endpoint", "Launch", "Served", "reachable"]
+__all__ = ["DRIVERS", "PATHS", "SERVERS", "Endpoint", "Launch", "Served", "free_port", "reachable"]
 
 DRIVERS = Path(__file__).parent / "peers"
 PATHS = {"http": "/mcp", "sse": "/sse", "ws": "/ws"}
@@ -116,7 +116,7 @@ def _ours(peers: Peers, binding: str) -> Launch:
 
 def _one_port(peers: Peers, binding: str) -> Launch:
     """Ours, with HTTP and WebSocket on the same port."""
-    port = _free_port()
+    port = free_port()
     return _listening(f"http://127.0.0.1:{port}/mcp", f"ws://127.0.0.1:{port}/ws")
 
 
@@ -144,7 +144,7 @@ def _everything(peers: Peers, binding: str) -> Launch:
     script = peers.package("@modelcontextprotocol/server-everything") / "dist" / "index.js"
     mode = {"http": "streamableHttp"}.get(binding, binding)
     # It says which port it was told to take, not which one it took.
-    environment = {"PORT": str(_free_port())}
+    environment = {"PORT": str(free_port())}
     return Launch([str(peers.node), str(script), mode], r" on port (\d+)$", environment)
 
 
@@ -157,7 +157,7 @@ SERVERS: dict[str, Callable[[Peers, str], Launch]] = {
 }
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port: int = taken.getsockname()[1]
     return port

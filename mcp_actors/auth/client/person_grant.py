@@ -76,7 +76,7 @@ def person_token(
         tries_left -= 1
         redirect_uri: str = yield OpenRedirect(() if client is None else client.redirect_uris)
         was_stored = client is not None and client.is_dynamic
-        if client is None or (client.is_dynamic and redirect_uri not in client.redirect_uris):
+        if client is None or not client.may_ask(redirect_uri, scopes):
             was_stored = False
             bound = prover.thumbprint is not None and prover.wanted is True
             client = yield from register(grant, found.server, redirect_uri, scopes, bound=bound)

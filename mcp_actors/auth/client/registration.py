@@ -39,6 +39,8 @@ class RegisteredClient:
     is_dynamic: bool = False
     """Whether it was registered by this program, so that another one can be in its place."""
     redirect_uris: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
+    """The scopes that it was registered with, beyond which it may not ask (RFC 7591 section 2); without any, it may."""
     secret_expires_at: float = 0
     key: ClientCredentials | None = attrs.field(default=None, repr=False)
     """The settings with the private key that it authenticates with."""
@@ -48,7 +50,8 @@ class RegisteredClient:
         values = attrs.asdict(self, filter=attrs.filters.exclude("key"), recurse=False)
         # The secret of a configured client is in the settings, and may have changed there by the next run.
         secret = self.client_secret if self.is_dynamic else None
-        return {**values, "client_secret": secret, "redirect_uris": list(self.redirect_uris)}
+        lists = {"redirect_uris": list(self.redirect_uris), "scopes": list(self.scopes)}
+        return {**values, "client_secret": secret, **lists}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> RegisteredClient | None:
@@ -59,6 +62,12 @@ class RegisteredClient:
             return None
         return cls(**{name: getattr(found, name) for name in _ClientRecord.__struct_fields__})
 
+    def may_ask(self, redirect_uri: str, scopes: Sequence[str]) -> bool:
+        """Returns whether a login may have these parameters, as far as the registration is known."""
+        if not self.is_dynamic:
+            return True
+        return redirect_uri in self.redirect_uris and (not self.scopes or set(scopes) <= set(self.scopes))
+
 
 class _ClientRecord(msgspec.Struct):
     client_id: str
@@ -67,6 +76,7 @@ class _ClientRecord(msgspec.Struct):
     is_dynamic: bool
     redirect_uris: tuple[str, ...]
     secret_expires_at: float
+    scopes: tuple[str, ...] = ()
 
 
 def configured_client(grant: Grant, server: AuthorizationServer, named: str) -> RegisteredClient | None:
@@ -151,7 +161,7 @@ def register(
             raise error(f"the client could not be registered at {shown(server.issuer)}: {fetched.reason}")
         document = json_object(fetched.body) or {}
         if not kinds or fetched.status in _OK or document.get("error") not in _ADJUSTABLE:
-            return _registered(fetched, document, server, redirect_uri)
+            return _registered(fetched, document, server, redirect_uri, scopes)
 
 
 def _wanted(
@@ -179,7 +189,11 @@ def _wanted(
 
 
 def _registered(
-    fetched: Fetched, values: dict[str, Any], server: AuthorizationServer, redirect_uri: str
+    fetched: Fetched,
+    values: dict[str, Any],
+    server: AuthorizationServer,
+    redirect_uri: str,
+    scopes: Sequence[str],
 ) -> RegisteredClient:
     if fetched.status >= 500 or fetched.status == 429:
         raise AuthorizationUnavailable(
@@ -203,5 +217,6 @@ def _registered(
         method=method if isinstance(method, str) else None,
         is_dynamic=True,
         redirect_uris=(redirect_uri,),
+        scopes=tuple(scopes),
         secret_expires_at=until if isinstance(until, int | float) and not isinstance(until, bool) else 0,
     )

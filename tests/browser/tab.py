@@ -1,0 +1,110 @@
+"""A tab of a real browser that a test works in as a person would: it opens a page, writes into fields and clicks."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import trio
+from trio_websocket import WebSocketConnection, open_websocket_url
+
+from .chromium import HOMES, OPTIONS
+
+__all__ = ["Tab"]
+
+ANNOUNCED = re.compile(rb"DevTools listening on (ws://\S+)")
+
+
+class Tab:
+    """A tab, over the browser's own protocol for developers (Chrome DevTools Protocol)."""
+
+    def __init__(self, connection: WebSocketConnection) -> None:
+        self._connection = connection
+        self._session: dict[str, str] = {}
+        self._sent = 0
+        self._events: list[str] = []
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, browser: str) -> AsyncIterator[Tab]:
+        """Starts a browser with one tab; nothing of it is left at the end of the ``async with``."""
+        with TemporaryDirectory(prefix="tab-", ignore_cleanup_errors=True) as home:
+            options = ["--remote-debugging-port=0", f"--user-data-dir={home}/profile"]
+            process = await trio.lowlevel.open_process(
+                [browser, *OPTIONS, *options, "about:blank"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env={**os.environ, **dict.fromkeys(HOMES, home)},
+                start_new_session=True,
+            )
+            try:
+                async with open_websocket_url(await _announced(process)) as connection:
+                    tab = cls(connection)
+                    await tab._attach()
+                    yield tab
+            finally:
+                with suppress(ProcessLookupError):  # it ended by itself
+                    os.killpg(process.pid, signal.SIGKILL)
+                with trio.CancelScope(shield=True):
+                    await process.wait()
+
+    async def visit(self, url: str) -> None:
+        """Opens a page, and waits until it is loaded, wherever it redirected to."""
+        await self._call("Page.navigate", url=url)
+        await self._loaded()
+
+    async def click(self, selector: str) -> None:
+        """Clicks at what leads to another page, and waits until that one is loaded."""
+        await self.evaluate(f"document.querySelector({json.dumps(selector)}).click()")
+        await self._loaded()
+
+    async def write(self, selector: str, text: str) -> None:
+        await self.evaluate(f"document.querySelector({json.dumps(selector)}).value = {json.dumps(text)}")
+
+    async def evaluate(self, script: str) -> Any:
+        answer = await self._call("Runtime.evaluate", expression=script)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    async def _attach(self) -> None:
+        targets = (await self._call("Target.getTargets"))["targetInfos"]
+        (page,) = [target["targetId"] for target in targets if target["type"] == "page"]
+        attached = await self._call("Target.attachToTarget", targetId=page, flatten=True)
+        self._session = {"sessionId": attached["sessionId"]}
+        await self._call("Page.enable")
+
+    async def _call(self, method: str, **params: object) -> dict[str, Any]:
+        self._sent += 1
+        message = {"id": self._sent, "method": method, "params": params, **self._session}
+        await self._connection.send_message(json.dumps(message))
+        while True:
+            received = json.loads(await self._connection.get_message())
+            if received.get("id") == self._sent:
+                assert "error" not in received, received["error"]
+                return dict(received["result"])
+            self._events.append(received["method"])
+
+    async def _loaded(self) -> None:
+        while "Page.loadEventFired" not in self._events:
+            self._events.append(json.loads(await self._connection.get_message())["method"])
+        self._events.clear()
+
+
+async def _announced(process: trio.Process) -> str:
+    """Where the browser can be told what to do."""
+    assert process.stderr is not None
+    written = b""
+    async for chunk in process.stderr:
+        written += chunk
+        found = ANNOUNCED.search(written)
+        if found and written[found.end() :]:  # the line has come whole
+            return found[1].decode()
+    raise AssertionError(f"the browser ended: {written[-3000:]!r}")
