@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -17,8 +18,7 @@ STREAM_GRACE = 60.0
 def _key(principal: Principal) -> str:
     if principal.issuer is None and principal.client is None:
         return principal.subject
-    # A line feed is in none of the parts: an issuer is a URL, and the others come from a validated token.
-    return "\n".join((principal.issuer or "", principal.client or "", principal.subject))
+    return json.dumps([principal.issuer, principal.client, principal.subject], ensure_ascii=False)
 
 
 def _frozen(scopes: Iterable[str]) -> frozenset[str]:

@@ -12,11 +12,11 @@ import json
 import sys
 
 import trio
-from mcp_transports.auth.file_store import FileTokenStore
 
 from mcp_actors import Client
 from mcp_actors.auth import AuthorizationCode, OAuth, StoredRecord
 from mcp_transports.auth.browsers import NoBrowser
+from mcp_transports.auth.file_store import FileTokenStore
 
 LIMIT = 50.0  # seconds for the whole run
 
