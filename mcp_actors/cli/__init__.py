@@ -1,10 +1,13 @@
 """The command line ``mcp-actors``.
 
 This file knows the commands by name and imports the one that is run, so that ``serve`` does not import the parts that
-draw. Each command has a file: `serve`, `listing`, `call`, `read`, `prompt`, `demo`. They use `target` (TARGET ->
-Server), `client_session` (URL -> Client, Ctrl-C), `arguments` (``key=text``), `output` (results -> text or JSON),
-`elicitation` (questions on a terminal), `progress` (the bar), `failures` (exceptions -> one line and an exit code), and
-``demo_*`` (the load of the demo and its table).
+draw. Each command has a file: `serve`, `listing`, `call`, `read`, `prompt`, `login`, `logout`, `whoami`, `demo`.
+
+They use `target` (TARGET -> Server), `client_session` (URL -> Client, Ctrl-C) with `connection_options` and `headers`,
+`arguments` (``key=text``), `output` (results -> text or JSON), `elicitation` (questions on a terminal), `progress` (the
+bar), `failures` (exceptions -> one line and an exit code), `stored_login`, `login_session` and `login_text` (what a
+login leaves, how it is made, and in words), `interruptible` (Ctrl-C without a client), and ``demo_*`` (the load of the
+demo and its table).
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ Exit codes
   0     done
   1     it failed while running: no connection, an error answer, a tool that reported an error, a timeout
   2     wrong usage: bad option, unknown target, malformed argument
+  3     the server asks for authorization, and a person has to log in: mcp-actors login URL
   130   ended by Ctrl-C; a call in flight was cancelled at the server too
 Colours appear on terminals only; NO_COLOR=1 turns them off.
 """
@@ -38,6 +42,12 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "call": ("mcp_actors.cli.call", "Call a tool, with a live progress bar; Ctrl-C cancels the call."),
     "read": ("mcp_actors.cli.read", "Read a resource; text and bytes go to stdout as they are."),
     "prompt": ("mcp_actors.cli.prompt", "Get a prompt with its arguments filled in."),
+    "login": (
+        "mcp_actors.cli.login",
+        "Log in to a server that asks for authorization: a browser opens, once.",
+    ),
+    "logout": ("mcp_actors.cli.logout", "Forget the login at a server."),
+    "whoami": ("mcp_actors.cli.whoami", "Show the login that is stored for a server."),
     "demo": ("mcp_actors.cli.demo", "Hundreds of sessions on this machine: calls, progress, cancellation."),
 }
 

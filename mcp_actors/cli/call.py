@@ -9,7 +9,8 @@ import click
 
 from mcp_actors import Client, types
 from mcp_actors.cli.arguments import fitted, may_need_schema, tool_arguments
-from mcp_actors.cli.client_session import ConnectionOptions, client_options, run_with_client
+from mcp_actors.cli.client_session import run_with_client
+from mcp_actors.cli.connection_options import ConnectionOptions, client_options
 from mcp_actors.cli.elicitation import TerminalElicitation
 from mcp_actors.cli.failures import EXIT_FAILED, CommandFailure, reported, traceback_option
 from mcp_actors.cli.output import blocks_text, echo_json, echo_text, plain

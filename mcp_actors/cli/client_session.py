@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import functools
+import importlib
 import math
 import os
 import shlex
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
+from urllib.parse import parse_qs, urlsplit
 
 import attrs
-import click
 import trio
 
 from mcp_actors import Client
 from mcp_actors.abc import ClientTransport
-from mcp_actors.cli.failures import EXIT_INTERRUPTED, CommandFailure, WrongUsage
+from mcp_actors.cli.connection_options import ConnectionOptions
+from mcp_actors.cli.failures import EXIT_INTERRUPTED, CommandFailure, LoginNeeded, WrongUsage, asks_for_login
+from mcp_actors.cli.headers import takes_headers
 from mcp_actors.cli.output import safe
 from mcp_actors.cli.progress import CallView
 from mcp_actors.client import OutboundCallStatistics
 from mcp_actors.discovery import client_transport
-from mcp_actors.errors import McpError
+from mcp_actors.errors import ConnectFailed, LoginRequired, McpError
 
-__all__ = ["ConnectionOptions", "Interrupted", "client_options", "run_with_client"]
+__all__ = ["Interrupted", "run_with_client"]
 
 _T = TypeVar("_T")
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 # Seconds after which a person is told what is being waited for.
 PATIENCE = 2.0
@@ -42,61 +43,6 @@ class Interrupted(CommandFailure):
 
     def __init__(self, connected: bool) -> None:
         super().__init__("cancelled; the server was told" if connected else "interrupted while connecting")
-
-
-@attrs.frozen
-class ConnectionOptions:
-    """The server that a command talks to and how long it waits: the words that `client_options` adds to it."""
-
-    url: str
-    era: str
-    timeout: float
-    cap: float
-
-
-def client_options(function: _F) -> Callable[..., Any]:
-    """Adds ``URL``, ``--era``, ``--timeout`` and ``--cap`` to a command, which gets them as ``connection``."""
-
-    @functools.wraps(function)
-    def with_connection(url: str, era: str, timeout: float, cap: float, **words: Any) -> Any:
-        return function(connection=ConnectionOptions(url, era, timeout, cap), **words)
-
-    command: Callable[..., Any] = with_connection
-    for option in (
-        click.option(
-            "--cap",
-            type=float,
-            default=300.0,
-            show_default=True,
-            help="Seconds for a call in all, progress or not.",
-        ),
-        click.option(
-            "--timeout",
-            type=float,
-            default=30.0,
-            show_default=True,
-            help="Seconds without answer or progress.",
-        ),
-        click.option(
-            "--era",
-            default="auto",
-            show_default=True,
-            metavar="ERA",
-            help="auto, legacy, modern, or a revision to insist on.",
-        ),
-        click.argument("url", callback=_checked_url),
-    ):
-        command = option(command)
-    return command
-
-
-def _checked_url(_ctx: click.Context, _parameter: click.Parameter, url: str) -> str:
-    if url == "stdio:":
-        raise click.UsageError("stdio: needs the command that starts the server: 'stdio:python server.py'")
-    if ":" not in url:
-        meant = f"'stdio:python {url}'" if url.endswith(".py") else "'stdio:COMMAND ARG...'"
-        raise click.UsageError(f"{url!r} is no URL: write {meant} as one word, or scheme://...")
-    return url
 
 
 def run_with_client(
@@ -119,6 +65,25 @@ def run_with_client(
         McpError: What connecting or ``work`` raised.
     """
     return trio.run(_run_with_client, connection, work, view, options)
+
+
+def _what_to_do(failure: Exception, connection: ConnectionOptions) -> CommandFailure | None:
+    """Returns a failure in words for the command line; ``None`` if its own are as good."""
+    if type(failure) is ConnectFailed and isinstance(failure.__cause__, ValueError):
+        # Some bindings look at their options when they are used, such as at headers that they set themselves.
+        return WrongUsage(str(failure.__cause__))
+    if not asks_for_login(failure):
+        return None
+    if connection.headers:
+        return CommandFailure(
+            "the server asks for authorization: it does not accept the headers that were given"
+        )
+    words = ["mcp-actors", "login", connection.url]
+    if isinstance(failure, LoginRequired) and failure.url is not None:
+        # If the server asks for more scopes now, a login for the same as before would not be enough.
+        for scope in parse_qs(urlsplit(failure.url).query).get("scope", ()):
+            words += ["--scope", scope]
+    return LoginNeeded(f"the server asks for authorization; run: {shlex.join(words)}")
 
 
 @attrs.define(eq=False)
@@ -149,7 +114,8 @@ async def _run_with_client(
             interrupt = _Interrupt(nursery.cancel_scope)
             nursery.start_soon(interrupt.watch, signals)
             try:
-                unconnected = _client(connection, view, options)
+                target = await _target(connection, view)
+                unconnected = _client(target, connection, options)
                 nursery.start_soon(_say_what_is_waited_for, unconnected, view, connection)
                 async with unconnected as client:
                     interrupt.connected = True
@@ -166,13 +132,16 @@ async def _run_with_client(
     if interrupt.happened:
         raise Interrupted(interrupt.connected)
     assert failure is not None
+    advice = _what_to_do(failure, connection)
+    if advice is not None:
+        raise advice from failure
     raise failure
 
 
-def _client(connection: ConnectionOptions, view: CallView, options: dict[str, Any]) -> Client:
+def _client(target: str | ClientTransport, connection: ConnectionOptions, options: dict[str, Any]) -> Client:
     try:
         return Client(
-            _target(connection.url, view),
+            target,
             era=connection.era,
             timeout=connection.timeout,
             cap=connection.cap,
@@ -183,17 +152,29 @@ def _client(connection: ConnectionOptions, view: CallView, options: dict[str, An
         raise WrongUsage(str(error)) from error
 
 
-def _target(url: str, view: CallView) -> str | ClientTransport:
-    """A child's stderr goes to the view; what else a URL stands for needs nothing of it."""
+async def _target(connection: ConnectionOptions, view: CallView) -> str | ClientTransport:
+    """A child's stderr goes to the view, and requests to a URL have the headers or the login of a person."""
+    url, headers = connection.url, connection.headers
     scheme, _, rest = url.partition(":")
     view.server = safe(url)
-    if scheme.lower() != "stdio":
+    options: dict[str, Any] = {"headers": headers} if headers else {}
+    if scheme.lower() == "stdio":
+        options = {"stderr": view.server_line}
+    elif takes_headers(url) and "authorization" not in map(str.lower, headers):
+        # Only such a URL needs this module, and what it imports.
+        auth = await importlib.import_module("mcp_actors.cli.stored_login").stored_auth(url)
+        options |= {} if auth is None else {"auth": auth}
+    if not options:
         return url
-    transport = client_transport(url, stderr=view.server_line)
-    program, *words = shlex.split(rest)
-    # Of an interpreter, the script says more than its own name does.
-    script = [os.path.basename(words[0])] if words and not words[0].startswith("-") else []
-    view.server = safe(" ".join([os.path.basename(program), *script]))
+    try:
+        transport = client_transport(url, **options)
+    except (ValueError, TypeError, McpError) as error:
+        raise WrongUsage(str(error)) from error
+    if scheme.lower() == "stdio":
+        program, *words = shlex.split(rest)
+        # Of an interpreter, the script says more than its own name does.
+        script = [os.path.basename(words[0])] if words and not words[0].startswith("-") else []
+        view.server = safe(" ".join([os.path.basename(program), *script]))
     return transport
 
 

@@ -13,14 +13,17 @@ from typing import IO, Any, TypeVar
 import click
 
 from mcp_actors.cli.output import safe
-from mcp_actors.errors import CallTimeout, ConnectionLost, McpError, RpcError
+from mcp_actors.errors import CallTimeout, ConnectFailed, ConnectionLost, LoginRequired, McpError, RpcError
 
 __all__ = [
     "EXIT_FAILED",
     "EXIT_INTERRUPTED",
+    "EXIT_LOGIN",
     "EXIT_USAGE",
     "CommandFailure",
+    "LoginNeeded",
     "WrongUsage",
+    "asks_for_login",
     "reported",
     "sentence",
     "traceback_option",
@@ -28,6 +31,7 @@ __all__ = [
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2  # click's own for bad options
+EXIT_LOGIN = 3
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -65,6 +69,19 @@ class WrongUsage(CommandFailure):
     exit_code = EXIT_USAGE
 
 
+class LoginNeeded(CommandFailure):
+    """A `CommandFailure` that a login would have avoided: exit code 3."""
+
+    exit_code = EXIT_LOGIN
+
+
+def asks_for_login(error: Exception) -> bool:
+    """Returns whether a server asks for authorization, and no login is there, or none that suffices."""
+    # The refusals of the bindings are classes of their own, which a command for another binding does not import.
+    refused = isinstance(error, ConnectFailed) and getattr(error, "status", None) == 401
+    return refused or isinstance(error, LoginRequired)
+
+
 def traceback_option(function: _F) -> _F:
     """Adds ``--traceback`` to a command."""
     return click.option(
@@ -84,7 +101,8 @@ def reported(show_traceback: bool) -> Iterator[None]:
     except Exception as error:
         if show_traceback:
             traceback.print_exc()
-        raise CommandFailure(sentence(error)) from error
+        kind = LoginNeeded if isinstance(error, LoginRequired) else CommandFailure
+        raise kind(sentence(error)) from error
 
 
 def sentence(error: Exception) -> str:

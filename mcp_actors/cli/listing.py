@@ -12,8 +12,9 @@ import attrs
 import click
 
 from mcp_actors import Client, types
-from mcp_actors.cli.client_session import ConnectionOptions, client_options, run_with_client
-from mcp_actors.cli.failures import CommandFailure, reported, sentence, traceback_option
+from mcp_actors.cli.client_session import run_with_client
+from mcp_actors.cli.connection_options import ConnectionOptions, client_options
+from mcp_actors.cli.failures import CommandFailure, asks_for_login, reported, sentence, traceback_option
 from mcp_actors.cli.output import echo_json, plain, safe
 from mcp_actors.cli.progress import CallView
 from mcp_actors.cli.schema_text import argument_lines, signature
@@ -69,6 +70,8 @@ async def _ask_everything(client: Client) -> _Found:
                 async for item in items():
                     found.append(item)  # noqa: PERF401 - what came before a failure is shown
             except McpError as error:
+                if asks_for_login(error):
+                    raise
                 failures[what] = sentence(error)
         return found
 

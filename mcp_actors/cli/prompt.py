@@ -6,7 +6,8 @@ import click
 
 from mcp_actors import Client, types
 from mcp_actors.cli.arguments import text_arguments
-from mcp_actors.cli.client_session import ConnectionOptions, client_options, run_with_client
+from mcp_actors.cli.client_session import run_with_client
+from mcp_actors.cli.connection_options import ConnectionOptions, client_options
 from mcp_actors.cli.failures import reported, traceback_option
 from mcp_actors.cli.output import block_text, echo_json, echo_text
 from mcp_actors.cli.progress import CallView

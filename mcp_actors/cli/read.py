@@ -8,7 +8,8 @@ import sys
 import click
 
 from mcp_actors import Client, types
-from mcp_actors.cli.client_session import ConnectionOptions, client_options, run_with_client
+from mcp_actors.cli.client_session import run_with_client
+from mcp_actors.cli.connection_options import ConnectionOptions, client_options
 from mcp_actors.cli.failures import WrongUsage, reported, traceback_option
 from mcp_actors.cli.output import echo_json, echo_text
 from mcp_actors.cli.progress import CallView

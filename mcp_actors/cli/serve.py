@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shlex
 import sys
 from collections.abc import Mapping, Sequence, Sized
@@ -10,7 +11,7 @@ import click
 
 from mcp_actors import Server
 from mcp_actors.abc import ServerTransport
-from mcp_actors.cli.failures import reported, traceback_option
+from mcp_actors.cli.failures import WrongUsage, reported, traceback_option
 from mcp_actors.cli.target import load_server
 from mcp_actors.discovery import server_transport
 
@@ -38,6 +39,19 @@ _WITH_HOST = ("http:", "https:", "http+unix:", "ws:", "wss:")
     multiple=True,
     help="For HTTP and WebSocket: a web site whose pages may use it, such as https://app.example.org.",
 )
+@click.option(
+    "--issuer",
+    metavar="URL",
+    multiple=True,
+    help="For HTTP and WebSocket: demand access tokens, of this authorization server; may be repeated.",
+)
+@click.option("--resource", metavar="URL", help="With --issuer: the URL that clients know the server by.")
+@click.option(
+    "--scope",
+    metavar="SCOPE",
+    multiple=True,
+    help="With --issuer: scopes that every request needs; blanks between several, may be repeated.",
+)
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @traceback_option
 def command(
@@ -45,6 +59,9 @@ def command(
     listen: tuple[str, ...],
     allow_host: tuple[str, ...],
     allow_origin: tuple[str, ...],
+    issuer: tuple[str, ...],
+    resource: str | None,
+    scope: tuple[str, ...],
     args: tuple[str, ...],
     show_traceback: bool,
 ) -> None:
@@ -62,10 +79,13 @@ def command(
     mcp-actors serve mcp_actors.examples.sqlite -- shop.db
     mcp-actors serve weather.py:server --listen http://127.0.0.1:8000/mcp
     mcp-actors serve weather.py --listen http://0.0.0.0:8000/mcp --allow-host example.org
+    mcp-actors serve weather.py --listen http://127.0.0.1:8000/mcp --resource http://127.0.0.1:8000/mcp \\
+        --issuer https://login.example.org
 
     Ends on SIGINT and SIGTERM, and when every address has ended by itself (stdio: at end of input). Exit code 0 for
     these, 1 if the target cannot be imported or an address cannot be served, 2 if there is no such target.
     """
+    _require_protectable(listen, issuer, resource, scope)
     with reported(show_traceback):
         server = load_server(target, args)
         if not listen or listen == (_STDIO,):
@@ -75,8 +95,10 @@ def command(
         else:
             hint = f"{_offer(server)}; Ctrl-C stops" if sys.stderr.isatty() else ""
             named = {"allowed_hosts": allow_host, "allowed_origins": allow_origin}
-            allowed = {name: each for name, each in named.items() if each}
-            transports = [_transport(url, allowed) for url in listen]
+            options: dict[str, object] = {name: each for name, each in named.items() if each}
+            if resource is not None:
+                options["auth"] = _protection(resource, issuer, scope)
+            transports = [_transport(url, options) for url in listen]
             server.run(*transports, task_status=_Announcement(listen, hint))
 
 
@@ -98,9 +120,33 @@ def _stdio_hint(server: Server, target: str, args: Sequence[str]) -> str:
     )
 
 
-def _transport(url: str, allowed: Mapping[str, Sequence[str]]) -> ServerTransport:
+def _require_protectable(
+    listen: Sequence[str], issuer: Sequence[str], resource: str | None, scope: Sequence[str]
+) -> None:
+    """Raises `click.UsageError` if the words that demand access tokens do not fit together, or not the addresses."""
+    if not issuer and (resource is not None or scope):
+        raise click.UsageError("--resource and --scope need --issuer: the authorization server of the tokens")
+    if issuer and resource is None:
+        raise click.UsageError("--issuer needs --resource: the URL that clients know the server by")
+    # An address that asks for no tokens would be a way round those that do.
+    open_to_all = [url for url in listen or (_STDIO,) if not url.lower().startswith(_WITH_HOST)]
+    if issuer and open_to_all:
+        raise click.UsageError(f"--issuer is for HTTP and WebSocket: {open_to_all[0]} takes no access tokens")
+
+
+def _protection(resource: str, issuer: Sequence[str], scope: Sequence[str]) -> object:
+    """Returns what demands access tokens; only such a server imports it."""
+    scopes = [word for each in scope for word in each.split()]
+    settings = importlib.import_module("mcp_actors.auth").ResourceServer
+    try:
+        return settings(resource=resource, issuer=list(issuer), scopes=scopes)
+    except (ValueError, TypeError, ImportError) as error:
+        raise WrongUsage(str(error)) from error
+
+
+def _transport(url: str, options: Mapping[str, object]) -> ServerTransport:
     checks = url.lower().startswith(_WITH_HOST)
-    return server_transport(url, **(allowed if checks else {}))
+    return server_transport(url, **(options if checks else {}))
 
 
 class _Announcement:

@@ -171,6 +171,8 @@ def test_a_traceback_where_it_is_asked_for(mcp: Mcp) -> None:
 def test_help_names_commands_and_exit_codes(mcp: Mcp) -> None:
     result = mcp("--help")
     assert result.returncode == 0
-    for word in ("serve", "list", "call", "read", "prompt", "demo", "Exit codes", "130", "NO_COLOR"):
+    for word in ("serve", "list", "call", "read", "prompt", "login", "logout", "whoami", "demo"):
+        assert f"\n  {word} " in result.stdout
+    for word in ("Exit codes", "130", "NO_COLOR"):
         assert word in result.stdout
     assert mcp("--version").stdout.startswith("mcp-actors")

@@ -34,6 +34,11 @@ TESTED_BY = {
         "cli/test_troubles.py::test_what_is_waited_for_is_said_on_a_terminal",
     ],
     "a clock runs out": ["cli/test_clients.py::test_the_idle_clock"],
+    "the server asks for authorization, and nobody has logged in, or not for enough": [
+        "cli/test_login.py::test_nothing_stored_says_what_to_run",
+        "cli/test_login.py::test_a_login_that_ended_asks_for_another_one",
+        "transports/http/test_client_answers.py::test_who_is_not_let_in_learns_the_challenge",
+    ],
     "Ctrl-C": ["cli/test_terminal.py::test_ctrl_c_cancels_the_call"],
     "one of the lists cannot be had": ["cli/test_troubles.py::test_list_shows_what_can_be_listed"],
     "the server has no such tool": [

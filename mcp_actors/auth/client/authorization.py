@@ -239,7 +239,8 @@ class Authorization:
         if client is not None and stored is not None and (stored.is_bound or not demand.is_for_dpop):
             if stored.access_token != sent.token and not self._held.has_ended(stored):
                 yield from self._held.adopt(stored)
-                return True
+                if self._held.token is not None:
+                    return True
             if stored.refresh_token is not None and isinstance(self.settings.grant, AuthorizationCode):
                 if (yield from self._held.refresh(found.server, found.resource, client, sent.token)):
                     return True
@@ -272,7 +273,8 @@ class Authorization:
         is_another = stored is not None and stored.access_token != sent.token
         if stored is not None and is_another and wanted <= frozenset(stored.granted):
             yield from self._held.adopt(stored)
-            return True
+            if self._held.token is not None:
+                return True
         # The scopes of one authorization server mean nothing to another one.
         before = union(held.requested, held.granted) if self._held.tokens is held else ()
         yield from self._get_access(found, client, demand, before)

@@ -220,6 +220,11 @@ class WorkloadIdentity:
 Grant = AuthorizationCode | ClientCredentials | EnterpriseManaged | WorkloadIdentity
 """How access is had."""
 
+_EXTENSIONS: Mapping[type, str] = {
+    ClientCredentials: "io.modelcontextprotocol/oauth-client-credentials",
+    EnterpriseManaged: "io.modelcontextprotocol/enterprise-managed-authorization",
+}
+
 
 @attrs.define(kw_only=True, eq=False)
 class OAuth:

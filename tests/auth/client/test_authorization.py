@@ -812,6 +812,15 @@ def test_a_plain_token_is_refused_where_a_bound_one_is_demanded() -> None:
     assert not any(server.tokens)
 
 
+def test_a_plain_token_of_the_store_is_not_used_where_a_bound_one_is_demanded() -> None:
+    world, _, server, caller = scene(dpop_signing_alg_values_supported=["ES256"])
+    plain = again(world, server, OAuth(dpop=False))
+    assert plain.call() == 200
+    assert again(world, server, OAuth(dpop=True)).call() == 200
+    assert len(world.logins) == len(server.proofs) + 1 == 2
+    assert caller.machine.token is None
+
+
 def test_a_nonce_for_ever_leads_to_no_login() -> None:
     world, _, server, caller = scene(dpop_signing_alg_values_supported=["ES256"])
     server.scheme = "DPoP"

@@ -129,7 +129,7 @@ def test_nothing_secret_is_shown(story: Told, kind: str) -> None:
                 "".join(traceback.format_exception(error)),
             ]
     shown += [repr(each) for each in logs]
-    ours = [each for each in gc.get_objects() if type(each).__module__.startswith("mcp_actors.auth")]
+    ours = [each for each in gc.get_objects() if str(type(each).__module__).startswith("mcp_actors.auth")]
     shown += [repr(each) for each in ours]
     for record in world.store._records.values():
         key = record.value.get("dpop_key")

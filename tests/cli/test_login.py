@@ -1,0 +1,329 @@
+"""``mcp-actors login``, ``logout`` and ``whoami``, and the commands that use what a login has stored."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import HTTPRedirectHandler, build_opener
+
+import pytest
+
+from .authorization_server import Issued, protected_server
+from .conftest import Ran
+from .test_terminal import CTRL_C, Terminal, terminal
+
+__all__ = ["terminal"]
+
+Mcp = Callable[..., Ran]
+Terminals = Callable[..., Terminal]
+
+# A browser: it follows the redirections of the login to this machine.
+BROWSER = """
+import sys, urllib.request
+urllib.request.urlopen(sys.argv[1], timeout=30).read()
+"""
+
+
+@pytest.fixture
+def issued() -> Iterator[Issued]:
+    with protected_server() as servers:
+        yield servers
+
+
+@pytest.fixture(autouse=True)
+def home(environment: dict[str, str], tmp_path: Path) -> Path:
+    """A home of its own for each test, and a browser that logs in without a person."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    browser = tmp_path / "browser.py"
+    browser.write_text(BROWSER)
+    for name in [each for each in environment if each.startswith("XDG_")]:
+        del environment[name]
+    environment["HOME"] = str(folder)
+    environment["BROWSER"] = f"{shlex.join([sys.executable, str(browser)])} %s"
+    return folder
+
+
+def logged_in(terminal: Terminals, issued: Issued, *words: str) -> Terminal:
+    session = terminal("login", issued.resource, *words)
+    assert session.wait() == 0, session.text
+    return session
+
+
+def redirected(url: str) -> str:
+    """Returns where a browser is sent by a login page."""
+
+    class Stays(HTTPRedirectHandler):
+        def redirect_request(self, *_words: object) -> None:
+            return None
+
+    with pytest.raises(HTTPError) as refused:
+        build_opener(Stays).open(url, timeout=30)
+    with refused.value as answer:
+        return str(answer.headers["Location"])
+
+
+def test_a_login_serves_every_command(mcp: Mcp, terminal: Terminals, issued: Issued) -> None:
+    session = logged_in(terminal, issued)
+    assert f"logged in to {issued.resource}" in session.text
+    waiting = "waiting until you have logged in, Ctrl-C stops"
+    assert f"a browser opens for the login at {issued.origin}; {waiting}\n" in session.text
+    listed = mcp("list", issued.resource, "--era", "legacy")
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert "  hello()" in listed.stdout.splitlines()
+    called = mcp("call", issued.resource, "hello", "--era", "legacy")
+    assert (called.returncode, called.stdout, called.stderr) == (0, "hello\n", "")
+    assert len(issued.authorizations) == 1
+    assert issued.grants == ["authorization_code"]
+
+
+def test_nothing_stored_says_what_to_run(mcp: Mcp, terminal: Terminals, issued: Issued) -> None:
+    says = f"mcp-actors: the server asks for authorization; run: mcp-actors login {issued.resource}\n"
+    for words in (["list"], ["call", "hello"], ["read", "a://b"], ["prompt", "p"]):
+        command, *rest = words
+        result = mcp(command, issued.resource, *rest, "--era", "legacy")
+        assert (result.returncode, result.stdout, result.stderr) == (3, "", says)
+    session = terminal("list", issued.resource, "--era", "legacy")
+    assert session.wait() == 3
+    assert " ".join(session.text.split()) == says.strip()
+    assert issued.authorizations == []
+
+
+def test_an_expired_token_is_renewed_without_a_login(mcp: Mcp, terminal: Terminals, issued: Issued) -> None:
+    issued.expires_in = 1
+    logged_in(terminal, issued)
+    issued.expires_in = 3600
+    result = mcp("call", issued.resource, "hello", "--era", "legacy")
+    assert (result.returncode, result.stdout) == (0, "hello\n"), result.stderr
+    assert issued.grants == ["authorization_code", "refresh_token"]
+    assert len(issued.authorizations) == 1
+
+
+def test_a_login_that_ended_asks_for_another_one(mcp: Mcp, terminal: Terminals, issued: Issued) -> None:
+    logged_in(terminal, issued)
+    issued.access_tokens.clear()
+    issued.refuses_refresh = True
+    result = mcp("call", issued.resource, "hello", "--era", "legacy")
+    assert result.returncode == 3
+    assert result.stderr.splitlines()[-1].startswith(
+        f"mcp-actors: the server asks for authorization; run: mcp-actors login {issued.resource}"
+    )
+    assert not any(secret in result.stderr for secret in issued.secrets)
+    assert len(issued.authorizations) == 1
+
+
+def test_a_lack_of_scopes_says_which_login_has_them(mcp: Mcp, terminal: Terminals, issued: Issued) -> None:
+    logged_in(terminal, issued)
+    issued.needed_scope = "mcp:write"
+    result = mcp("call", issued.resource, "hello", "--era", "legacy")
+    assert result.returncode == 3
+    _, found, command = result.stderr.splitlines()[-1].partition("; run: ")
+    assert found, result.stderr
+    program, login, url, *words = shlex.split(command)
+    assert (program, login, url, words) == (
+        "mcp-actors",
+        "login",
+        issued.resource,
+        ["--scope", "mcp:read mcp:write"],
+    )
+    logged_in(terminal, issued, *words)
+    result = mcp("call", issued.resource, "hello", "--era", "legacy")
+    assert (result.returncode, result.stdout) == (0, "hello\n"), result.stderr
+
+
+def test_whoami_tells_everything_but_the_tokens(mcp: Mcp, terminal: Terminals, issued: Issued) -> None:
+    nobody = mcp("whoami", issued.resource)
+    assert nobody.returncode == 3
+    assert f"run: mcp-actors login {issued.resource}" in nobody.stderr
+    logged_in(terminal, issued)
+    result = mcp("whoami", issued.resource)
+    assert (result.returncode, result.stderr) == (0, "")
+    for line in (
+        f"  issuer:    {issued.issuer}",
+        f"  resource:  {issued.resource}",
+        "  client:    client-1",
+        "  subject:   ada (as the token says)",
+        "  scopes:    mcp:read",
+        "  renewal:   by itself, without a login",
+    ):
+        assert line in result.stdout.splitlines()
+    assert re.search(
+        r"^  expires:   in 59 minutes \(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\)$", result.stdout, re.M
+    )
+    assert not any(secret in result.stdout for secret in issued.secrets)
+
+
+def test_logout_forgets_and_revokes(mcp: Mcp, terminal: Terminals, issued: Issued, home: Path) -> None:
+    logged_in(terminal, issued)
+    tokens = {*issued.access_tokens, *issued.refresh_tokens}
+    result = mcp("logout", issued.resource)
+    assert (result.returncode, result.stdout) == (0, f"logged out of {issued.resource}\n"), result.stderr
+    assert issued.refresh_tokens <= set(issued.revoked) <= tokens
+    kept = b"".join(path.read_bytes() for path in home.rglob("*") if path.is_file())
+    assert not any(token.encode() in kept for token in tokens)
+    assert mcp("whoami", issued.resource).returncode == 3
+    assert mcp("list", issued.resource, "--era", "legacy").returncode == 3
+    again = mcp("logout", issued.resource)
+    assert (again.returncode, again.stdout) == (0, f"there was no login at {issued.resource}\n")
+
+
+def test_logout_forgets_without_the_authorization_server(mcp: Mcp, terminal: Terminals, home: Path) -> None:
+    with protected_server() as gone:
+        logged_in(terminal, gone)
+    result = mcp("logout", gone.resource)
+    assert result.returncode == 0, result.stderr
+    kept = b"".join(path.read_bytes() for path in home.rglob("*") if path.is_file())
+    assert not any(secret.encode() in kept for secret in gone.secrets)
+
+
+def test_the_answer_is_pasted_without_a_browser(mcp: Mcp, terminal: Terminals, issued: Issued) -> None:
+    session = terminal("login", issued.resource, "--no-browser")
+    session.until(lambda: re.search(r"\S+/authorize\?\S+\s", session.text) is not None)
+    found = re.search(r"(http\S+/authorize\?\S+)", session.text)
+    assert found is not None
+    session.type(f"{redirected(found[1])}\n".encode())
+    assert session.wait() == 0, session.text
+    assert mcp("call", issued.resource, "hello", "--era", "legacy").stdout == "hello\n"
+
+
+def test_the_words_of_a_client_are_remembered(
+    mcp: Mcp, terminal: Terminals, issued: Issued, environment: dict[str, str]
+) -> None:
+    issued.client_secret = "the-secret-of-the-client"
+    issued.expires_in = 1
+    words = [
+        "--client-id",
+        "registered-client",
+        "--client-secret-env",
+        "HELD",
+        "--scope",
+        "mcp:read mcp:write",
+    ]
+    session = terminal("login", issued.resource, *words, "--scope", "mcp:admin", HELD=issued.client_secret)
+    assert session.wait() == 0, session.text
+    (asked,) = issued.authorizations
+    assert asked["client_id"] == "registered-client"
+    assert {"mcp:read", "mcp:write", "mcp:admin"} <= set(asked["scope"].split())
+    result = mcp("call", issued.resource, "hello", "--era", "legacy")
+    assert (result.returncode, result.stdout) == (0, "hello\n"), result.stderr
+    assert issued.grants == ["authorization_code", "refresh_token"]
+    again = logged_in(terminal, issued)
+    assert issued.authorizations[-1]["client_id"] == "registered-client"
+    assert not any(secret in session.text + again.text for secret in issued.secrets)
+
+
+def test_a_registered_client_is_never_shown_to_another_authorization_server(
+    mcp: Mcp, terminal: Terminals, issued: Issued
+) -> None:
+    issued.client_secret = "the-secret-of-the-client"
+    words = ["--client-id", "registered-client", "--client-secret-env", "HELD"]
+    session = terminal("login", issued.resource, *words, HELD=issued.client_secret)
+    assert session.wait() == 0, session.text
+    first = issued.issuer
+    issued.name = "another"
+    issued.access_tokens.clear()
+    result = mcp("call", issued.resource, "hello", "--era", "legacy")
+    assert result.returncode == 1
+    assert first in result.stderr
+    assert issued.issuer in result.stderr
+    assert issued.grants == ["authorization_code"]
+
+
+def test_a_store_that_others_can_read_is_not_used(
+    mcp: Mcp, terminal: Terminals, issued: Issued, home: Path
+) -> None:
+    logged_in(terminal, issued)
+    (file,) = home.rglob("tokens.json")
+    file.chmod(0o644)
+    result = mcp("call", issued.resource, "hello", "--era", "legacy")
+    assert result.returncode == 1
+    assert f"chmod 600 {file}" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_what_is_stored_is_for_its_owner_only(terminal: Terminals, issued: Issued, home: Path) -> None:
+    session = logged_in(terminal, issued)
+    files = [path for path in home.rglob("*") if path.is_file()]
+    assert any(b"refresh" in path.read_bytes() for path in files)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+    assert not any(secret in session.text for secret in issued.secrets)
+
+
+def test_a_login_that_is_refused_stores_nothing(mcp: Mcp, terminal: Terminals, issued: Issued) -> None:
+    issued.denies = True
+    session = terminal("login", issued.resource)
+    assert session.wait() == 1
+    assert "access_denied" in session.text
+    assert "Traceback" not in session.text
+    assert mcp("whoami", issued.resource).returncode == 3
+
+
+def test_ctrl_c_leaves_nothing_half_done(mcp: Mcp, terminal: Terminals, issued: Issued) -> None:
+    session = terminal("login", issued.resource, BROWSER="true %s")
+    session.until(lambda: "waiting until you have logged in" in session.text)
+    session.type(CTRL_C)
+    assert session.wait() == 130
+    assert "interrupted; no login was stored" in session.text
+    assert "Traceback" not in session.text
+    assert mcp("whoami", issued.resource).returncode == 3
+
+
+def test_a_failed_login_keeps_the_one_before(mcp: Mcp, terminal: Terminals, issued: Issued) -> None:
+    logged_in(terminal, issued)
+    issued.denies = True
+    assert terminal("login", issued.resource, "--client-id", "another").wait() == 1
+    result = mcp("call", issued.resource, "hello", "--era", "legacy")
+    assert (result.returncode, result.stdout) == (0, "hello\n"), result.stderr
+
+
+def test_headers_of_a_person_go_before_a_login(mcp: Mcp, terminal: Terminals, issued: Issued) -> None:
+    logged_in(terminal, issued)
+    result = mcp("list", issued.resource, "--era", "legacy", "--header", "Authorization: Bearer mine")
+    assert result.returncode == 1
+    assert "it does not accept the headers that were given" in result.stderr
+    assert issued.grants == ["authorization_code"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["login", "stdio:true"], "there are logins at http, https, ws and wss URLs only"),
+        (["whoami", "localhost:8000"], "there are logins at http, https, ws and wss URLs only"),
+        (["logout", "http://[::1"], "there are logins at http, https, ws and wss URLs only"),
+        (["login", "https://me:hidden@example.org/mcp"], "needs no login"),
+        (
+            ["login", "https://example.org", "--client-secret-env", "hidden"],
+            "is for the client of --client-id",
+        ),
+        (["login", "https://example.org", "--scope", 'a"b'], "which no scope is"),
+        (
+            ["login", "https://example.org", "--client-metadata-url", "http://c.example/c"],
+            "client_metadata_url",
+        ),
+        (
+            ["login", "https://example.org", "--client-id", "c", "--client-secret-env", "hidden"],
+            "that --client-secret-env names is not set",
+        ),
+        (
+            [
+                "login",
+                "https://example.org",
+                "--client-id",
+                "c",
+                "--client-metadata-url",
+                "https://c.example",
+            ],
+            "exclude each other",
+        ),
+    ],
+)
+def test_wrong_words_of_a_login(mcp: Mcp, words: list[str], says: str) -> None:
+    result = mcp(*words)
+    assert result.returncode == 2
+    assert says in " ".join(result.stderr.split())
+    assert "hidden" not in result.stderr
