@@ -136,7 +136,7 @@ def _check_request(claims: dict[str, Any], method: str, url: str, token: str, no
     jti, iat, htu, ath = (claims.get(name) for name in ("jti", "iat", "htu", "ath"))
     if not isinstance(jti, str) or not 0 < len(jti) <= MAX_JTI:
         raise ProofInvalid("malformed jti")
-    if isinstance(iat, bool) or not isinstance(iat, int | float) or not -WINDOW <= iat - now <= WINDOW:
+    if isinstance(iat, bool) or not isinstance(iat, int | float) or not now - WINDOW <= iat <= now + WINDOW:
         raise ProofInvalid("another time")
     if claims.get("htm") != method or not isinstance(htu, str) or not _is_same_target(htu, url):
         raise ProofInvalid("another method or URL")

@@ -102,6 +102,11 @@ def with_another_payload() -> str:
     return f"{head}.{unsigned(GOOD_CLAIMS, {}).split('.')[1]}.{tag}"
 
 
+def with_claims(encoded: bytes) -> str:
+    head, _, tag = token().split(".")
+    return f"{head}.{base64.urlsafe_b64encode(encoded).decode().rstrip('=')}.{tag}"
+
+
 BAD = {
     "alg none": unsigned(GOOD_CLAIMS, {"alg": "none", "typ": "at+jwt"}),
     "alg none, no signature": unsigned(GOOD_CLAIMS, {"alg": "none", "typ": "at+jwt"}, b""),
@@ -147,6 +152,10 @@ BAD = {
     "exp is a text": token({"exp": str(START + 60)}),
     "exp is true": token({"exp": True}),
     "exp is huge": unsigned(GOOD_CLAIMS | {"exp": 10**400}, {"alg": "ES256", "typ": "at+jwt"}),
+    "exp has more digits than Python reads": with_claims(b'{"exp":' + b"9" * 5000 + b"}"),
+    "exp has no end": with_claims(
+        json.dumps(GOOD_CLAIMS).encode().replace(b'"exp": 18', b'"exp": ' + b"9" * 400)
+    ),
     "exp of ages": token({"exp": 1e300}),
     "nbf ahead": token({"nbf": START + 31}),
     "nbf is a text": token({"nbf": "soon"}),
@@ -163,14 +172,9 @@ BAD = {
     "a proof": token(header={"typ": "dpop+jwt"}),
     "garbage": "abc",
     "garbage in three parts": "a.b.c",
-    "deep header": unsigned({}, {"alg": "ES256"}).replace(".", "W1tb." * 1, 1),
-    "deep claims": ".".join(
-        [
-            token().split(".")[0],
-            base64.urlsafe_b64encode(b"[" * 9000).decode().rstrip("="),
-            token().split(".")[2],
-        ]
-    ),
+    "deep header": f"{base64.urlsafe_b64encode(b'[' * 3000).decode()}.e30.AAAA",
+    "deep claims": with_claims(b"[" * 9000),
+    "deep members": with_claims(b'{"a":' * 2000),
     "header too long": token(header={"x": "y" * 4000}),
 }
 

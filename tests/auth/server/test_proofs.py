@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import secrets
 import sys
@@ -121,6 +122,8 @@ BAD: dict[str, Callable[[], str | None]] = {
     "iat is a text": lambda: made({"iat": str(START)}),
     "iat is true": lambda: made({"iat": True}),
     "iat is huge": lambda: made({"iat": 10**18}),
+    "iat has no end": lambda: unsigned_with_iat(b"1" + b"0" * 400),
+    "iat has more digits than Python reads": lambda: unsigned_with_iat(b"9" * 5000),
     "htm missing": lambda: made({"htm": None}),
     "htm of another method": lambda: made({"htm": "GET"}),
     "htm in lower case": lambda: made({"htm": "post"}),
@@ -142,6 +145,13 @@ BAD: dict[str, Callable[[], str | None]] = {
     "ath is a number": lambda: made({"ath": 1}),
     "ath not ASCII": lambda: made({"ath": "é"}),
 }
+
+
+def unsigned_with_iat(digits: bytes) -> str:
+    """Returns a proof with a number that no JSON writer of ours writes. Its claims are read before its signature."""
+    head, _, tag = made().split(".")
+    claims = b'{"jti":"j","htm":"POST","htu":"https://h.example/mcp","iat":' + digits + b"}"
+    return f"{head}.{base64.urlsafe_b64encode(claims).decode().rstrip('=')}.{tag}"
 
 
 def public_of(key: DpopKey) -> Values:
