@@ -69,7 +69,7 @@ class Tokens:
         if self.down:
             raise VerifierUnavailable(retry_after=7)
         if token not in self.principals:
-            raise TokenInvalid
+            raise TokenInvalid("unknown")
         return self.principals[token]
 
 
