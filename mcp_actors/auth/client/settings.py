@@ -290,12 +290,6 @@ class OAuth:
         return {} if name is None else {name: {}}
 
 
-_EXTENSIONS: Mapping[type, str] = {
-    ClientCredentials: "io.modelcontextprotocol/oauth-client-credentials",
-    EnterpriseManaged: "io.modelcontextprotocol/enterprise-managed-authorization",
-}
-
-
 @attrs.frozen
 class BearerToken:
     """A token that the program has already, such as a key of the server's own making.
