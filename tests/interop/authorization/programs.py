@@ -84,9 +84,8 @@ def rotating(peers: Peers, directory: Path, resource: str) -> Iterator[Issuer]:
     """A nanoidp, which changes its key when it is told to."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    (directory / "settings.yaml").write_text(
-        NANOIDP_SETTINGS.format(port=port, issuer=url, resource=resource)
-    )
+    settings = NANOIDP_SETTINGS.format(port=port, issuer=url, resource=resource, keys=directory / "keys")
+    (directory / "settings.yaml").write_text(settings)
     (directory / "users.yaml").write_text(NANOIDP_USERS)
     program = peers.nanoidp.parent / "nanoidp"
     command = [str(program), "--config", str(directory), "--port", str(port), "--profile", "oauth21"]
