@@ -276,6 +276,8 @@ PROGRAMMING = {
     "KeyboardInterrupt",
     "ExceptionGroup",
     "None",
+    "True",
+    "False",
 }
 PROTOCOL = {"Literal", "TypedDict", "NamedTuple", "Annotated", "Host", "Origin"}
 
