@@ -88,6 +88,7 @@ STATE, ISS, CODE = ("state", "the state"), ("iss", ISSUER), ("code", "the code")
         [STATE, STATE],
         [STATE, ("state", "x")],
         [("state", "ß")],
+        [("state", "\udc80")],
     ],
 )
 def test_an_answer_with_another_state_belongs_to_nobody(states: list[tuple[str, str]]) -> None:
