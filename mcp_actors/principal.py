@@ -16,7 +16,8 @@ STREAM_GRACE = 60.0
 
 
 def _key(principal: Principal) -> str:
-    if principal.issuer is None and principal.client is None:
+    # A name that begins as the text of three parts does could be made to look like one.
+    if principal.issuer is None and principal.client is None and not principal.subject.startswith("["):
         return principal.subject
     return json.dumps([principal.issuer, principal.client, principal.subject], ensure_ascii=False)
 

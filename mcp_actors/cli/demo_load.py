@@ -56,7 +56,7 @@ async def _memory() -> AsyncIterator[Callable[[], Target]]:
 
 @asynccontextmanager
 async def _stdio() -> AsyncIterator[Callable[[], Target]]:
-    command = shlex.join([sys.executable, "-m", "mcp_actors", "serve", demo_server.__name__])
+    command = shlex.join([sys.executable, "-P", "-m", "mcp_actors", "serve", demo_server.__name__])
     yield lambda: f"stdio:{command}"
 
 

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from mcp_actors.cli.output import safe
-
 __all__ = ["LoginStatus", "expiry_in_words", "login_lines", "subject_of"]
 
 # Characters of a part of a token that is looked at, and of a subject that is shown.
 LONGEST_CLAIMS = 64 * 1024
 LONGEST_SUBJECT = 200
+# Characters that are shown of a fact.
+LONGEST_FACT = 2000
 
 _UNITS = ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "second"))
 
@@ -36,7 +36,13 @@ class LoginStatus:
 
 def login_lines(status: LoginStatus, url: str) -> list[str]:
     """Returns what a person is told about a login."""
-    return [f"  {f'{name}:':<10} {safe(text)}" for name, text in _facts(status, url)]
+    return [f"  {f'{name}:':<10} {_on_one_line(text)}" for name, text in _facts(status, url)]
+
+
+def _on_one_line(text: str) -> str:
+    """Spells out all that is not printable: a line feed in a name would make up another fact."""
+    shown = text[:LONGEST_FACT]
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in shown)
 
 
 def _facts(status: LoginStatus, url: str) -> Iterator[tuple[str, str]]:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import os
 import random
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -37,6 +40,17 @@ def test_the_demo_makes_calls_over_every_binding_in_both_eras(mcp: Callable[...,
     assert words is not None
     assert words[1] == words[2] != "0"
     assert " 0 errors" in result.stdout
+
+
+def test_a_module_in_the_current_folder_is_not_run(environment: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "trio.py").write_text("open('taken over', 'w')\nraise SystemExit\n")
+    # As the installed command, which has its own folder and not the current one among those of modules.
+    words = [sys.executable, "-P", "-m", "mcp_actors", "demo", "--sessions", "24", "--seconds", "1"]
+    result = subprocess.run(
+        words, capture_output=True, text=True, timeout=LIMIT, cwd=tmp_path, env=environment, check=False
+    )
+    assert " 0 errors" in result.stdout
+    assert os.listdir(tmp_path) == ["trio.py"]
 
 
 def test_ctrl_c_ends_it_early_with_the_summary(started: Started) -> None:

@@ -62,6 +62,19 @@ def test_the_subject_of_a_jwt_is_shown_without_what_a_terminal_obeys() -> None:
     assert "  subject:   ada\\x1b[31m (as the token says)" in lines
 
 
+def test_no_name_makes_up_another_fact_or_turns_a_line_round() -> None:
+    forged = attrs.evolve(
+        STATUS,
+        client_id="c\n  issuer:    https://bank.example\r\x9b2J\u202e\t",
+        token=jwt({"sub": "ada\n  scopes:    none"}),
+        scopes=["s" * 250] * 200,
+    )
+    lines = login_lines(forged, "https://mcp.example.org")
+    assert "  client:    c\\n  issuer:    https://bank.example\\r\\x9b2J\\u202e\\t" in lines
+    assert all(line.isprintable() and len(line) < 2100 for line in lines)
+    assert len(lines) == 7
+
+
 @pytest.mark.parametrize(
     "token",
     [

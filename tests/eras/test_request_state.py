@@ -67,6 +67,14 @@ def test_nobody_and_the_empty_name_are_not_the_same_principal() -> None:
     assert refusal(anonymous, principal=Principal("")) == "requestState was not issued for this request"
 
 
+def test_no_name_is_made_to_look_like_a_principal_of_an_issuer() -> None:
+    of_issuer = Principal("alice", "https://as.test", "an app")
+    state = SEALER.seal(PAYLOAD, **{**CALL, "principal": of_issuer})
+    namesake = Principal(of_issuer.key)
+    assert namesake.key != of_issuer.key
+    assert refusal(state, principal=namesake) == "requestState was not issued for this request"
+
+
 def test_another_key_does_not_open_it() -> None:
     assert "not issued" in refusal(STATE, StateSealer(b"another key, also long enough"))
 

@@ -38,6 +38,7 @@ from mcp_actors.auth.client.scopes import StepUps, read_scopes, scopes_to_ask_fo
 from mcp_actors.auth.client.settings import AuthorizationCode, ClientCredentials, OAuth
 from mcp_actors.auth.client.token_endpoint import revoke
 from mcp_actors.auth.effects import Steps
+from mcp_actors.auth.metadata import said, shown
 from mcp_actors.auth.urls import origin, same_origin
 from mcp_actors.errors import AuthorizationError, AuthorizationFailed
 from mcp_actors.logging import log
@@ -233,7 +234,10 @@ class Authorization:
             return (yield from self._step_up(sent, demand))
         self._require_hope(sent, demand)
         log.info(
-            "the server demands authorization", server=self.server_url, error=demand.error, scope=demand.scope
+            "the server demands authorization",
+            server=self.server_url,
+            error=said(demand.error),
+            scope=shown(demand.scope),
         )
         found, client, stored = yield from self._discover(demand.hint)
         if client is not None and stored is not None and (stored.is_bound or not demand.is_for_dpop):
@@ -261,13 +265,13 @@ class Authorization:
             )
         if not self._step_ups.begin(sent.operation):
             raise AuthorizationFailed(
-                f"{self.server_url} asks for more scopes again and again; now it wants {' '.join(sorted(wanted))}"
+                f"{self.server_url} asks for more scopes again and again; now it wants {shown(demand.scope)}"
             )
         log.info(
             "more scopes are asked for",
             server=self.server_url,
             operation=sent.operation,
-            scopes=sorted(wanted),
+            scopes=shown(demand.scope),
         )
         found, client, stored = yield from self._discover(demand.hint)
         is_another = stored is not None and stored.access_token != sent.token
@@ -347,7 +351,10 @@ class Authorization:
         )
         yield from self._held.keep(tokens, answer)
         log.info(
-            "access was granted", issuer=found.server.issuer, resource=found.resource, scopes=list(scopes)
+            "access was granted",
+            issuer=found.server.issuer,
+            resource=found.resource,
+            scopes=shown(" ".join(scopes)),
         )
 
     # -- rules -----------------------------------------------------------------------------------------------------

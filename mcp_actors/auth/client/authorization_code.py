@@ -67,7 +67,11 @@ class CodeRequest:
     def accepts(self, answer: RedirectAnswer) -> bool:
         """Returns whether an answer belongs to this attempt: it has its ``state``, and has it once."""
         states = [value for name, value in answer if name == "state"]
-        return len(states) == 1 and hmac.compare_digest(states[0].encode(), self.state.encode())
+        return len(states) == 1 and hmac.compare_digest(
+            # A program may hand over what is no text of UTF-8.
+            states[0].encode("utf-8", "backslashreplace"),
+            self.state.encode(),
+        )
 
     def code_of(self, answer: RedirectAnswer) -> str:
         """Returns the code of an answer, checked in the order of RFC 9207 section 2.4.

@@ -33,6 +33,8 @@ __all__ = ["HeldTokens"]
 
 # Seconds before its end at which a token is refreshed, if it lives twice as long at least.
 RENEWAL = 30.0
+# Seconds from a token to the next renewal at least: one may have ended when it comes.
+SHORTEST_RENEWAL = 1.0
 # Seconds for which a token counts as had just now.
 FRESH = 60.0
 
@@ -245,7 +247,7 @@ class HeldTokens:
             access_token=answer.access_token,
             is_bound=is_bound,
             expires_at=None if lifetime is None else now + lifetime,
-            renew_at=None if lifetime is None else now + lifetime - min(RENEWAL, lifetime / 2),
+            renew_at=None if lifetime is None else now + _renewal_after(lifetime),
             refresh_token=answer.refresh_token or tokens.refresh_token,
             granted=tokens.granted if answer.scope is None else answer.scope,
             dpop_key=self.prover.stored(),
@@ -276,6 +278,10 @@ class HeldTokens:
             if forget_client:
                 yield from delete(registration_key(self.settings, tokens.server.issuer))
         return tokens
+
+
+def _renewal_after(lifetime: float) -> float:
+    return max(lifetime - min(RENEWAL, lifetime / 2), SHORTEST_RENEWAL)
 
 
 def _last_of(tokens: Tokens) -> LastIssuer:

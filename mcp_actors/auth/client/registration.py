@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,6 +26,9 @@ __all__ = ["RegisteredClient", "configured_client", "document_client", "register
 
 _OK = (200, 201)
 _METHODS = ("none", "client_secret_basic", "client_secret_post")
+# RFC 6749 appendix A.1 and A.2: what is shown to a person on one line, and put into URLs and headers.
+_CLIENT_ID = re.compile(r"[\x20-\x7e]{1,1024}")
+_CLIENT_SECRET = re.compile(r"[\x20-\x7e]{1,4096}")
 _ADJUSTABLE = ("invalid_redirect_uri", "invalid_client_metadata")
 
 
@@ -201,7 +205,8 @@ def _registered(
             "again later"
         )
     client_id = values.get("client_id")
-    if fetched.status not in _OK or not isinstance(client_id, str) or not client_id:
+    is_usable = isinstance(client_id, str) and _CLIENT_ID.fullmatch(client_id) is not None
+    if fetched.status not in _OK or not is_usable:
         texts = [said(values[name]) for name in ("error", "error_description") if name in values]
         raise RegistrationFailed(
             f"the authorization server {shown(server.issuer)} did not register a client ({fetched.status}"
@@ -212,9 +217,9 @@ def _registered(
         for name in ("client_secret", "token_endpoint_auth_method", "client_secret_expires_at")
     )
     return RegisteredClient(
-        client_id=client_id,
-        client_secret=secret if isinstance(secret, str) else None,
-        method=method if isinstance(method, str) else None,
+        client_id=str(client_id),
+        client_secret=secret if isinstance(secret, str) and _CLIENT_SECRET.fullmatch(secret) else None,
+        method=method if method in _METHODS else None,
         is_dynamic=True,
         redirect_uris=(redirect_uri,),
         scopes=tuple(scopes),

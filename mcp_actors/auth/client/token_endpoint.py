@@ -31,6 +31,7 @@ INVALID_RESPONSE = "invalid_response"
 
 _FORM = "application/x-www-form-urlencoded"
 _TOKEN = re.compile(r"[\x21-\x7e]+")
+_CODE = re.compile(r"[\x20\x21\x23-\x5b\x5d-\x7e]{1,100}")
 _SHORTEST_SECRET = 6
 _SECRETS = (
     "code",
@@ -165,7 +166,7 @@ def read_token_answer(
         fetched: The response.
         issuer: Who answered, for the errors.
         kinds: The types of tokens that it may have; without a proof none can be bound to a key.
-        secrets: What the request said; a description that repeats any of it is not shown.
+        secrets: What the request said; a code or a description that repeats any of it is not shown.
 
     Raises:
         TokenRefused: It is an error or no token.
@@ -178,11 +179,14 @@ def read_token_answer(
     document = _document(fetched)
     error = document.get("error")
     if fetched.status != 200 or error is not None:
-        code = error if isinstance(error, str) and error else INVALID_RESPONSE
+        code = (
+            error if isinstance(error, str) and error and not _repeats(error, secrets) else INVALID_RESPONSE
+        )
         raise TokenRefused(
             f"the authorization server {shown(issuer)} refuses a token ({fetched.status}): {said(code)}"
             f"{_description(document, secrets)}{_ADVICE.get(code, '')}",
-            code[:100],
+            # It may end up in a log: what no code of RFC 6749 section 5.2 looks like is none.
+            code if _CODE.fullmatch(code) else INVALID_RESPONSE,
         )
     token, kind = document.get("access_token"), document.get("token_type")
     kind = kind.lower() if isinstance(kind, str) else ""
@@ -239,9 +243,13 @@ def _document(fetched: Fetched) -> dict[str, Any]:
 
 def _description(document: Mapping[str, Any], secrets: Sequence[str]) -> str:
     text = document.get("error_description")
-    if not isinstance(text, str) or not text or any(secret in text for secret in secrets):
+    if not isinstance(text, str) or not text or _repeats(text, secrets):
         return ""
     return f", {said(text)}"
+
+
+def _repeats(text: str, secrets: Sequence[str]) -> bool:
+    return any(secret in text for secret in secrets)
 
 
 def _secrets(form: Mapping[str, str]) -> list[str]:

@@ -29,6 +29,11 @@ class Credentials:
     scheme: Scheme
     token: str = attrs.field(repr=False)
 
+    @property
+    def field(self) -> str:
+        """The header in the one spelling that a token has: the case of a scheme and the spaces behind it are free."""
+        return f"{self.scheme} {self.token}"
+
 
 def read_credentials(field: str | None) -> Credentials | None:
     """Returns the credentials of a request, ``None`` without any and for the schemes of others.

@@ -117,7 +117,7 @@ class AccessGuard:
         now = self._now()
         found = self._verified.get(_digest(field))
         if found is None or found.until <= now:
-            return self._refused_already(field, now)
+            return self._known_otherwise(request, field, now)
         return found.outcome if found.thumbprint is None else self._proven(request, field, found, now)
 
     async def check(self, request: ProtectedRequest, fetch: Fetching) -> Principal | Denial:
@@ -140,12 +140,12 @@ class AccessGuard:
         except TokenInvalid as invalid:
             self._log_refusal(invalid.reason)
             if invalid.remembered_for > 0:
-                _remember(self._refused, _digest(field), now + invalid.remembered_for)
+                _remember(self._refused, _digest(credentials.field), now + invalid.remembered_for)
             return self._invalid(credentials)
         except VerifierUnavailable as unavailable:
             return self._answers.unavailable(unavailable.retry_after)
         if verified.until > now:
-            _remember(self._verified, _digest(field), verified)
+            _remember(self._verified, _digest(credentials.field), verified)
         if verified.thumbprint is None:
             return verified.outcome
         return self._proven(request, field, verified, self._now())
@@ -171,8 +171,13 @@ class AccessGuard:
         now = self._now()
         return [("DPoP-Nonce", self._proofs.nonces.current(now))] if self._proofs.wants_nonces(now) else ()
 
-    def _refused_already(self, field: str, now: float) -> Denial | None:
-        """The answers for which no token has to be verified."""
+    def _known_otherwise(
+        self, request: ProtectedRequest, field: str, now: float
+    ) -> Principal | Denial | None:
+        """The answers for which no token has to be verified, one that is known by another spelling included.
+
+        Each token is remembered once: else every spelling of it would be one more to verify, and to have room for.
+        """
         try:
             credentials = read_credentials(field)
         except MalformedCredentials:
@@ -182,9 +187,13 @@ class AccessGuard:
             return self._answers.no_credentials
         if credentials.scheme == "Bearer" and dpop == "required":
             return self._answers.invalid_bound_token
-        if self._refused.get(_digest(field), now) > now:
+        digest = _digest(credentials.field)
+        if self._refused.get(digest, now) > now:
             return self._invalid(credentials)
-        return None
+        found = self._verified.get(digest)
+        if found is None or found.until <= now:
+            return None
+        return found.outcome if found.thumbprint is None else self._proven(request, field, found, now)
 
     def _judged(self, credentials: Credentials, principal: Principal, now: float) -> _Verified:
         """Returns what is remembered of a token. Raises `TokenInvalid` if it must not be served in this way."""

@@ -88,6 +88,7 @@ STATE, ISS, CODE = ("state", "the state"), ("iss", ISSUER), ("code", "the code")
         [STATE, STATE],
         [STATE, ("state", "x")],
         [("state", "ß")],
+        [("state", "\udc80")],
     ],
 )
 def test_an_answer_with_another_state_belongs_to_nobody(states: list[tuple[str, str]]) -> None:
@@ -268,6 +269,8 @@ def test_tokens_are_read(fetched: Fetched, found: TokenAnswer) -> None:
         ),
         (form(error="bad_verification_code"), "bad_verification_code"),
         (answer({"error": 7}, 400), "invalid_response"),
+        (answer({"error": "x\x9b2J\nfake line"}, 400), "invalid_response"),
+        (answer({"error": "x" * 101}, 400), "invalid_response"),
         (answer({}, 400), "invalid_response"),
         (answer({"access_token": "a", "token_type": "Bearer"}, 302), "invalid_response"),
         (answer({"access_token": "a", "token_type": "Bearer"}, 201), "invalid_response"),
@@ -309,6 +312,9 @@ def test_a_description_is_shown_unless_it_repeats_a_secret() -> None:
     with pytest.raises(TokenRefused) as refused:
         read_token_answer(fetched, ISSUER, secrets=["SECRET-1"])
     assert "SECRET" not in str(refused.value)
+    with pytest.raises(TokenRefused) as refused:
+        read_token_answer(answer({"error": "SECRET-1"}, 400), ISSUER, secrets=["SECRET-1"])
+    assert "SECRET" not in f"{refused.value} {refused.value.error}"
 
 
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.text())

@@ -18,7 +18,7 @@ from mcp_actors.auth.effects import Fetch, Fetched, FetchFailed
 from mcp_actors.auth.jose import is_signed_by, read_claims, read_jws
 from mcp_actors.errors import UrlRefused
 
-from .authority import INTROSPECTION, ISSUER, METADATA, RESOURCE, START, Listener, bearer
+from .authority import INTROSPECTION, ISSUER, METADATA, RESOURCE, START, Listener, Request, bearer
 
 ACTIVE = {
     "active": True,
@@ -138,6 +138,15 @@ async def test_a_refusal_is_believed_for_five_seconds() -> None:
     say(protected, ACTIVE)
     protected.clock.time += 5
     assert await protected.status(bearer("opaque")) == 200
+
+
+@pytest.mark.parametrize("answer", [ACTIVE, {"active": False}])
+async def test_a_token_is_asked_about_once_however_its_header_is_spelt(answer: Any) -> None:
+    protected = listener(answer)
+    first = await protected.status(bearer("opaque"))
+    spellings = ["bearer opaque", "BEARER opaque", "Bearer" + " " * 50 + "opaque", "bEaReR  opaque \t"]
+    assert {await protected.status(Request(authorization=each)) for each in spellings} == {first}
+    assert protected.authority.count(INTROSPECTION) == 1
 
 
 async def test_an_answer_is_never_believed_beyond_the_end_of_the_token() -> None:

@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from mcp_actors import Client
 from mcp_actors.auth import AuthorizationCode, BearerToken, ClientCredentials, OAuth
 from mcp_actors.auth.client.authorization import Authorization
+from mcp_actors.auth.client.settings import Grant
 from mcp_actors.errors import (
     AuthorizationError,
     AuthorizationFailed,
@@ -109,6 +110,20 @@ async def test_a_token_is_refreshed_before_it_ends(issuer: Issuer, autojump_cloc
         assert server.refusals == refused
     assert person.logins == 1
     assert issuer.grants["refresh_token"] in (3, 4, 5)
+
+
+@pytest.mark.usefixtures("virtual_dates")
+@pytest.mark.parametrize("grant", [AuthorizationCode(browser=Person()), MACHINE])
+async def test_tokens_that_have_ended_when_they_come_are_not_asked_for_without_end(
+    grant: Grant, issuer: Issuer, autojump_clock: trio.abc.Clock
+) -> None:
+    server = Protected(issuer)
+    issuer.lifetime, issuer.seconds = 0, 0.01
+    async with client_of(server, OAuth(grant)) as client:
+        with trio.fail_after(1):
+            await client.call_tool("echo")
+    assert issuer.grants.total() <= 2
+    assert server.calls == 1
 
 
 @pytest.mark.usefixtures("virtual_dates")

@@ -272,6 +272,9 @@ async def test_credentials_are_not_taken_to_another_origin(network: Network) -> 
         "file:///etc/passwd",
         "https://user@other.example/",
         "https://[::1",
+        # The library for URLs and that of Python each have errors of their own.
+        "http:////[xn--a",
+        "https://as.example:99999999/",
     ],
 )
 async def test_a_redirection_is_checked_as_the_first_url_is(network: Network, target: str) -> None:

@@ -125,6 +125,26 @@ async def test_a_folder_in_which_others_may_replace_it_is_refused(path: Path) ->
     assert await store.swap("key", 1, {})
 
 
+async def test_a_folder_of_another_user_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await filled(path)
+    before = content(path)
+    true_owner = os.stat
+
+    def of_another(name: Any, **more: Any) -> os.stat_result:
+        found = true_owner(name, **more)
+        values = list(found)
+        values[stat.ST_UID] = os.geteuid() + 1 if name == str(path.parent) else found.st_uid
+        return os.stat_result(values)
+
+    monkeypatch.setattr(os, "stat", of_another)
+    with pytest.raises(TokenStoreFailed, match="another user"):
+        await store.swap("key", 1, {})
+    with pytest.raises(TokenStoreFailed, match="another user"):
+        async with store.lock("key"):
+            raise AssertionError("it was locked")
+    assert content(path) == before
+
+
 async def test_what_is_no_file_is_refused(path: Path) -> None:
     os.makedirs(path)
     await fails(FileTokenStore(path), "directory")

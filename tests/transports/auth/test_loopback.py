@@ -367,6 +367,18 @@ async def test_the_system_browser_gets_the_url_as_one_argument_and_no_shell(
     assert (out, err.count(url), "noise" in err) == ("", 1, False)
 
 
+async def test_a_module_in_the_current_folder_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A folder of somebody else, such as a repository that was cloned just now.
+    (tmp_path / "webbrowser.py").write_text("open('taken over', 'w')\ndef open(url):\n    return True\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BROWSER", "/bin/true")
+    with trio.fail_after(PATIENCE):
+        await open_system_browser(URL)
+    assert os.listdir(tmp_path) == ["webbrowser.py"]
+
+
 async def test_without_a_browser_the_url_is_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -92,7 +92,7 @@ class Fetcher:
                 return answer
             try:
                 following = _usable(str(url.join(location).copy_with(fragment=None)))
-            except httpx2.InvalidURL:
+            except (httpx2.InvalidURL, ValueError):
                 raise UrlRefused(f"{_shown(url)} redirects to something that is no URL") from None
             if _origin(following) != _origin(url):
                 headers = [each for each in headers if each[0].lower() in HARMLESS]

@@ -33,6 +33,8 @@ WRITE_LOCK_TIMEOUT = 10.0
 KEY_LOCK_TIMEOUT = 60.0
 VERSION = 1
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
+# The user who may replace any file anyway.
+ROOT = 0
 
 
 class _Record(msgspec.Struct, gc=False):
@@ -155,6 +157,10 @@ class FileTokenStore:
         found = os.stat(folder)
         if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX:
             raise TokenStoreFailed(f"others may replace files in {folder}: run 'chmod go-w {folder}'")
+        if found.st_uid not in (os.geteuid(), ROOT):
+            raise TokenStoreFailed(
+                f"{folder} belongs to another user, who may replace files in it: give FileTokenStore another path"
+            )
 
     def _read(self) -> dict[str, _Record]:
         try:

@@ -84,7 +84,8 @@ async def open_system_browser(url: str) -> None:
     show_url(url)
     try:
         opened = await trio.run_process(
-            [sys.executable, "-c", OPENER, url],
+            # Isolated: a module in the folder in which the program was started is not taken for one of Python's.
+            [sys.executable, "-I", "-c", OPENER, url],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
