@@ -177,7 +177,7 @@ class Authorization:
         Raises:
             AuthorizationError: Access could not be had.
         """
-        self._step_ups, self._refused = StepUps(), None
+        self._begin_anew()
         yield from self._logged(self._log_in())
 
     def log_out(self, *, forget_client: bool = False) -> Steps[None]:
@@ -191,7 +191,7 @@ class Authorization:
         Raises:
             TokenStoreFailed: The store cannot be read or written.
         """
-        self._step_ups, self._refused = StepUps(), None
+        self._begin_anew()
         tokens = yield from self._held.forget(forget_client=forget_client)
         if tokens is None:
             return
@@ -284,6 +284,10 @@ class Authorization:
     def _log_in(self) -> Steps[None]:
         found, client, _ = yield from self._granting.discover(None)
         yield from self._granting.get_access(found, client, Demand(), ())
+
+    def _begin_anew(self) -> None:
+        self._step_ups, self._refused = StepUps(), None
+        self._granting.assertions.forget()
 
     # -- rules -----------------------------------------------------------------------------------------------------
 

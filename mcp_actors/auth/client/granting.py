@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 from mcp_actors.auth.client.discovery import Discovered, discover
 from mcp_actors.auth.client.held_tokens import HeldTokens
-from mcp_actors.auth.client.machine_grants import machine_token
+from mcp_actors.auth.client.identity_assertions import IdentityAssertions
+from mcp_actors.auth.client.machine_grants import MachineToken
 from mcp_actors.auth.client.person_grant import known_client, person_token
 from mcp_actors.auth.client.records import Tokens
 from mcp_actors.auth.client.refusals import Demand
@@ -41,6 +42,7 @@ class Granting:
         self.settings = settings
         self.server_url = server_url
         self.protocol_version = protocol_version
+        self.assertions = IdentityAssertions()
         self._held = held
         self._now = now
 
@@ -89,13 +91,20 @@ class Granting:
         settings, grant, prover = self.settings, self.settings.grant, self._held.prover
         if isinstance(grant, AuthorizationCode):
             client, answer = yield from person_token(
-                settings, grant, found, client, scopes, prover, self._now()
+                settings, grant, found, client, scopes, prover, self._now
             )
         else:
             assert client is not None, "the settings of a machine name a client"
-            answer = yield from machine_token(
-                grant, found.server, client, found.resource, scopes, prover, self._now()
+            wanted = MachineToken(
+                server=found.server,
+                client=client,
+                resource=found.resource,
+                scopes=scopes,
+                prover=prover,
+                extra=settings.extra_params,
+                now=self._now,
             )
+            answer = yield from wanted.get(grant, self.assertions)
         # If the answer does not say what was granted, it is what was asked for (RFC 6749 section 5.1).
         tokens = Tokens(
             resource=found.resource,

@@ -205,10 +205,10 @@ class HeldTokens:
             yield from self.adopt(attrs.evolve(stored, client=client))
         else:
             self.prover.take(stored.dpop_key)
-            form = refresh_form(stored.refresh_token, resource)
+            form = {**self.settings.extra_params, **refresh_form(stored.refresh_token, resource)}
             kept = attrs.evolve(stored, server=server, client=client)
             try:
-                answer = yield from ask_for_token(server, client, form, self.prover, self.now())
+                answer = yield from ask_for_token(server, client, form, self.prover, self.now)
                 made = self._made(kept, answer)
             except TokenRefused as refused:
                 yield from self._refused(key, generation, kept, refused)

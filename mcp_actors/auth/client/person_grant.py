@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mcp_actors.auth.client.authorization_code import CodeRequest
 from mcp_actors.auth.client.discovery import Discovered
 from mcp_actors.auth.client.proofs import Prover
@@ -65,7 +67,7 @@ def person_token(
     client: RegisteredClient | None,
     scopes: tuple[str, ...],
     prover: Prover,
-    now: float,
+    now: Callable[[], float],
 ) -> Steps[tuple[RegisteredClient, TokenAnswer]]:
     """Lets a person log in, and returns the client that they did it for and the answer of the token endpoint.
 
@@ -78,7 +80,7 @@ def person_token(
         client: The client, if one is known.
         scopes: The scopes to ask for.
         prover: The key, if tokens are bound to one.
-        now: Seconds since the epoch.
+        now: Returns the seconds since the epoch.
 
     Raises:
         AuthorizationError: There is no client, no login, or no token for it.
@@ -113,7 +115,7 @@ def person_token(
             if was_stored:
                 yield from forget_registration(settings, found.server.issuer, client)
             raise
-        form = request.form(request.code_of(answer))
+        form = {**settings.extra_params, **request.form(request.code_of(answer))}
         try:
             return client, (yield from ask_for_token(found.server, client, form, prover, now))
         except TokenRefused as refused:

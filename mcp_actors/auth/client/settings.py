@@ -29,7 +29,7 @@ __all__ = [
 # Seconds for a person to log in.
 LOGIN_TIMEOUT = 300.0
 
-# What an authorization request says already, or must never say.
+# What an authorization request or a token request says already, or must never say.
 _TAKEN = frozenset(
     [
         "response_type",
@@ -45,6 +45,13 @@ _TAKEN = frozenset(
         "request",
         "request_uri",
         "response_mode",
+        "grant_type",
+        "code",
+        "code_verifier",
+        "refresh_token",
+        "assertion",
+        "client_assertion",
+        "client_assertion_type",
     ]
 )
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # RFC 6749 section 3.3
@@ -241,7 +248,8 @@ class OAuth:
             metadata has, where the two differ and are known to be the same.
         choose_issuer: Chooses among several authorization servers; by default the one that is known, or the first.
         account: Keeps the tokens of several accounts at one server apart.
-        extra_params: More parameters for the authorization request, for authorization servers that need them.
+        extra_params: More parameters for authorization requests and token requests, such as an ``audience``, for
+            authorization servers that need them. The identity provider of an enterprise does not get them.
         url_policy: Which URLs that came from the network may be used.
 
     Raises:
