@@ -157,7 +157,7 @@ class Authorization:
         Raises:
             AuthorizationError: There is none at present; the tokens are kept.
         """
-        yield from self._logged(self._renew())
+        yield from self._renew()
 
     def react(self, sent: SentRequest, answer: Answered) -> Steps[bool]:
         """Gets the access that a response demands; true to send the request again, false if the response stands.
@@ -229,7 +229,12 @@ class Authorization:
         if answer.status == _FORBIDDEN:
             return (yield from self._step_up(sent, demand))
         log.info(
-            "the server demands authorization", server=self.server_url, error=demand.error, scope=demand.scope
+            "the server demands authorization",
+            server=self.server_url,
+            operation=sent.operation,
+            had_token=sent.token is not None,
+            error=demand.error,
+            scope=demand.scope,
         )
         found, client, stored = yield from self._granting.discover(demand.hint)
         if stored is not None and (stored.is_bound or not demand.is_for_dpop):
@@ -268,8 +273,10 @@ class Authorization:
             "more scopes are asked for",
             server=self.server_url,
             operation=sent.operation,
+            before=list(held.granted),
             scopes=sorted(wanted),
         )
+        self.settings.counts.step_ups += 1
         found, client, stored = yield from self._granting.discover(demand.hint)
         is_another = stored is not None and stored.access_token != sent.token
         if stored is not None and is_another and wanted <= frozenset(stored.granted):
@@ -333,8 +340,9 @@ class Authorization:
         try:
             return (yield from steps)
         except AuthorizationError as error:
+            self.settings.counts.failures += 1
             kind = type(error).__name__
-            log.warning("authorization failed", server=self.server_url, error=kind, reason=str(error))
+            log.info("authorization failed", server=self.server_url, error=kind, reason=str(error))
             raise
 
 

@@ -115,6 +115,14 @@ class Granting:
             granted=scopes,
         )
         yield from self._held.keep(tokens, answer)
+        settings.counts.granted += 1
+        now_held = self._held.tokens or tokens
         log.info(
-            "access was granted", issuer=found.server.issuer, resource=found.resource, scopes=list(scopes)
+            "access was granted",
+            server=self.server_url,
+            issuer=found.server.issuer,
+            resource=found.resource,
+            grant=type(grant).__name__,
+            scopes=list(scopes),
+            granted=list(now_held.granted),
         )

@@ -217,7 +217,13 @@ class HeldTokens:
                     yield from replace(key, made.as_record())
                 self._is_unsaved = False
                 yield from self._remember(made)
-                log.info("the access token was refreshed", issuer=server.issuer, resource=resource)
+                self.settings.counts.refreshed += 1
+                log.info(
+                    "the access token was refreshed",
+                    server=self.server_url,
+                    issuer=server.issuer,
+                    resource=resource,
+                )
         yield Unlock(key)
         return self.token is not None and self.token != rejected
 
@@ -228,11 +234,16 @@ class HeldTokens:
         is_client_unknown = refused.error in CLIENT_ERRORS
         if is_client_unknown and not tokens.client.is_dynamic:
             raise refused
-        log.warning("a refresh token was refused", server=self.server_url, error=refused.error)
         again, current = yield from load(key, read_tokens)
         if again is not None and current != generation:
             yield from self.adopt(attrs.evolve(again, client=tokens.client))
             return
+        log.warning(
+            "a refresh token was refused, and a new login is needed",
+            server=self.server_url,
+            issuer=tokens.server.issuer,
+            error=refused.error,
+        )
         self.tokens, self._is_unsaved = None, False
         if not (yield SwapRecord(key, current, None)):
             again, _ = yield from load(key, read_tokens)

@@ -17,6 +17,7 @@ from mcp_actors.errors import UrlRefused
 
 __all__ = [
     "AuthorizationCode",
+    "AuthorizationCounts",
     "BearerToken",
     "ClientAuth",
     "ClientCredentials",
@@ -233,6 +234,19 @@ _EXTENSIONS: Mapping[type, str] = {
 }
 
 
+@attrs.define
+class AuthorizationCounts:
+    """The events of authorization so far: why a program logged in again, in numbers. The log has the reasons."""
+
+    granted: int = 0
+    """Logins, and tokens that a machine got by its grant."""
+    refreshed: int = 0
+    step_ups: int = 0
+    """Demands for more scopes that led to a new grant, or tried to."""
+    failures: int = 0
+    """Times that access could not be had; a refresh ahead of the end of a token is not one of them."""
+
+
 @attrs.define(kw_only=True, eq=False)
 class OAuth:
     """Authorization by OAuth 2.1. One object may be shared by any number of clients, for any number of servers.
@@ -267,6 +281,8 @@ class OAuth:
     account: str = "default"
     extra_params: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     url_policy: UrlPolicy = attrs.field(factory=UrlPolicy)
+    counts: AuthorizationCounts = attrs.field(factory=AuthorizationCounts, init=False, repr=False)
+    """Is counted up; `statistics` returns a copy."""
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.grant, Grant):
@@ -290,6 +306,10 @@ class OAuth:
             raise ValueError(f"extra_params= must not have {', '.join(taken)}: that is said already")
         if not all(isinstance(each, str) for pair in self.extra_params.items() for each in pair):
             raise TypeError("extra_params= must map texts to texts")
+
+    def statistics(self) -> AuthorizationCounts:
+        """Returns what has happened so far, at all servers that this object is used for."""
+        return attrs.evolve(self.counts)
 
     @property
     def extensions(self) -> Mapping[str, Mapping[str, Any]]:

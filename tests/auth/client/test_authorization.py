@@ -130,7 +130,7 @@ def test_a_refused_refresh_token_is_dropped_and_leads_to_one_login(error: str) -
     with capture_logs() as logs:
         assert caller.call() == 200
     assert len(world.logins) == 2
-    assert [each["error"] for each in logs if each["event"] == "a refresh token was refused"] == [error]
+    assert [each["error"] for each in logs if each["log_level"] == "warning"] == [error]
     assert caller.call() == 200
     assert len(world.logins) == 2
 
@@ -348,6 +348,47 @@ def test_a_step_up_is_a_login_although_there_is_a_refresh_token() -> None:
     # A later login asks for all of it again.
     assert caller.call() == 200
     assert world.authorization_requests()[-1]["scope"] == "r w"
+
+
+def test_the_log_and_the_counts_say_why_somebody_logged_in_again() -> None:
+    settings = OAuth()
+    with capture_logs() as logs:
+        world, auth, server, caller = scene(settings)
+        auth.gives_refresh = True
+        server.scope, server.needed = "a", {"tools/call:x": "x"}
+        assert caller.call() == caller.call("tools/call:x") == 200
+        auth.tokens.clear()
+        assert caller.call() == 200
+        auth.tokens.clear()
+        auth.refresh_tokens.clear()
+        assert caller.call() == 200
+    found = settings.statistics()
+    assert (found.granted, found.refreshed, found.step_ups, found.failures) == (3, 1, 1, 0)
+    assert all(each.get("server", SERVER) == SERVER for each in logs)
+    events = [each for each in logs if each["event"] != "the authorization server was found"]
+    assert [(each["event"], each["log_level"]) for each in events] == [
+        ("the server demands authorization", "info"),
+        ("access was granted", "info"),
+        ("more scopes are asked for", "info"),
+        ("access was granted", "info"),
+        ("the server demands authorization", "info"),
+        ("the access token was refreshed", "info"),
+        ("the server demands authorization", "info"),
+        ("a refresh token was refused, and a new login is needed", "warning"),
+        ("access was granted", "info"),
+    ]
+    first, granted, more, wider, ended, _, _, refused, _ = events
+    assert (first["had_token"], first["scope"], ended["error"]) == (False, "a", "invalid_token")
+    assert (granted["issuer"], granted["grant"], granted["granted"]) == (ISSUER, "AuthorizationCode", ["a"])
+    assert (more["operation"], more["before"], more["scopes"]) == ("tools/call:x", ["a"], ["x"])
+    assert (wider["granted"], refused["error"]) == (["a", "x"], "invalid_grant")
+    before = settings.statistics()
+    auth.tokens.clear()
+    auth.refresh_tokens.clear()
+    world.person = lambda effect: [("state", "x"), ("error", "access_denied")]
+    with pytest.raises(LoginFailed):
+        caller.call()
+    assert settings.statistics().failures == before.failures + 1
 
 
 def test_a_step_up_of_another_process_is_taken() -> None:
