@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from mcp_actors.auth.client.settings import (
     AuthorizationCode,
+    AuthorizationCounts,
     BearerToken,
     ClientAuth,
     ClientCredentials,
@@ -35,6 +36,7 @@ from mcp_actors.principal import Principal
 __all__ = [
     "AccessGuard",
     "AuthorizationCode",
+    "AuthorizationCounts",
     "BearerToken",
     "ClientAuth",
     "ClientCredentials",

@@ -13,7 +13,10 @@ __all__ = ["MemoryTokenStore", "StoredRecord", "TokenStore"]
 
 @attrs.frozen
 class StoredRecord:
-    """A record: JSON values, and a number that grows each time it is replaced. Its ``repr`` shows no values."""
+    """A record: JSON values, and a number that grows with each change. Its ``repr`` shows no values.
+
+    No two states of a store have records with the same key and number, not even if one was deleted between them.
+    """
 
     value: Mapping[str, Any] = attrs.field(repr=False)
     generation: int
@@ -37,7 +40,8 @@ class TokenStore(Protocol):
     def lock(self, key: str) -> AbstractAsyncContextManager[None]:
         """Holds the key for the length of an ``async with`` block, against all who share the store.
 
-        It is held round the refresh of a token, never round a call or a login. A process that dies frees it.
+        It is held round the refresh of a token, never round a call or a login. A process that dies frees it. The
+        store bounds the wait for it: nobody else does.
         """
 
 
@@ -46,6 +50,7 @@ class MemoryTokenStore:
 
     def __init__(self) -> None:
         self._records: dict[str, StoredRecord] = {}
+        self._changes = 0
 
     def __repr__(self) -> str:
         return f"<MemoryTokenStore {len(self._records)} records>"
@@ -62,7 +67,8 @@ class MemoryTokenStore:
         if value is None:
             self._records.pop(key, None)
         else:
-            self._records[key] = StoredRecord(dict(value), (expected or 0) + 1)
+            self._changes += 1
+            self._records[key] = StoredRecord(dict(value), self._changes)
         return True
 
     @asynccontextmanager

@@ -404,10 +404,14 @@ class Caller:
         machine, url = self.machine, self.server.url
         if machine.refresh_due:
             self.world.run(machine.renew())
-        for attempt in range(20):
+        sent: SentRequest | None = None
+        for _ in range(20):
             headers = dict(machine.headers("POST", url))
             self.world.secrets.update(headers.values())
-            sent = SentRequest("POST", url, operation, machine.token, attempt)
+            if sent is None:
+                sent = SentRequest("POST", url, operation, machine.token)
+            else:
+                sent.sent_again(machine.token)
             found = self.server.request(headers, operation)
             machine.note(url, found.nonce)
             if found.status < 300:

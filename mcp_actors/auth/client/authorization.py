@@ -16,7 +16,7 @@ The state is the token that is held, if any. All waiting is done by the effects 
 | refreshing | refused | the tokens are dropped, the grant | unless the store has newer ones |
 | refreshing | 5xx, 429, no answer | `AuthorizationUnavailable`; tokens are kept | an outage is no reason for a login |
 | redeeming | ``invalid_client`` of a registered client | registration and login again, once | |
-| any | 401 for a token that was had just now | `AuthorizationFailed` | remembered for a minute |
+| any | 401 again, for a token that was issued since | `AuthorizationFailed` | remembered for a minute |
 | token | 403 ``insufficient_scope`` | the grant with the union of all scopes | at most twice for an operation |
 | any | another 403, 400, 5xx | is the caller's | never a reason for authorization |
 """
@@ -24,18 +24,17 @@ The state is the token that is held, if any. All waiting is done by the effects 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeVar
 
-from mcp_actors.auth.client.discovery import Discovered, discover
+from mcp_actors.auth.client.discovery import Discovered
+from mcp_actors.auth.client.granting import Granting
 from mcp_actors.auth.client.held_tokens import HeldTokens
-from mcp_actors.auth.client.machine_grants import machine_token
-from mcp_actors.auth.client.person_grant import known_client, person_token
+from mcp_actors.auth.client.person_grant import known_client
 from mcp_actors.auth.client.records import Tokens
-from mcp_actors.auth.client.refusals import Answered, Demand, SentRequest
-from mcp_actors.auth.client.registration import RegisteredClient
-from mcp_actors.auth.client.scopes import StepUps, read_scopes, scopes_to_ask_for, union
-from mcp_actors.auth.client.settings import AuthorizationCode, ClientCredentials, OAuth
+from mcp_actors.auth.client.refusals import MAX_TOKENS, Answered, Demand, SentRequest
+from mcp_actors.auth.client.scopes import StepUps, read_scopes, union
+from mcp_actors.auth.client.settings import AuthorizationCode, OAuth
 from mcp_actors.auth.client.token_endpoint import revoke
 from mcp_actors.auth.effects import Steps
 from mcp_actors.auth.metadata import said, shown
@@ -49,8 +48,6 @@ T = TypeVar("T")
 
 # Seconds for which it is remembered that the server refused a token that had been issued just then.
 REMEMBERED = 60.0
-# Sendings of one request: with a nonce, a new token and its nonce, and after two step-ups.
-MAX_SENDINGS = 6
 
 _UNAUTHORIZED, _FORBIDDEN = 401, 403
 
@@ -81,9 +78,9 @@ class Authorization:
         origin(server_url)
         self.settings = settings
         self.server_url = server_url
-        self.protocol_version = protocol_version
         self._now = now
         self._held = HeldTokens(settings, server_url, now)
+        self._granting = Granting(settings, server_url, protocol_version, self._held, now)
         self._step_ups = StepUps()
         # A token that the server refused although it had been issued just then, and until when that is remembered.
         self._refused: tuple[str | None, float] | None = None
@@ -137,14 +134,13 @@ class Authorization:
 
     def sends_again(self, sent: SentRequest, answer: Answered) -> bool:
         """Returns whether a refused request is to be sent again without any flow, and keeps the nonce of its answer."""
-        if answer.status not in (_UNAUTHORIZED, _FORBIDDEN) or sent.attempt >= MAX_SENDINGS:
+        if answer.status not in (_UNAUTHORIZED, _FORBIDDEN) or sent.is_given_up:
             return False
         self.note(sent.url, answer.nonce)
         if self._has_changed(sent):
             return True
-        # A token that was had for this very request is sent without the nonce of the server at first.
-        last = 1 if self._held.is_fresh(sent.token) else 0
-        return answer.nonce is not None and sent.attempt <= last and self._lacks_nonce(answer)
+        # Once for each token: the nonce of before a login is no good after it (RFC 9449 section 9).
+        return answer.nonce is not None and not sent.is_repeated and self._lacks_nonce(answer)
 
     # -- machines --------------------------------------------------------------------------------------------------
 
@@ -162,7 +158,7 @@ class Authorization:
         Raises:
             AuthorizationError: There is none at present; the tokens are kept.
         """
-        yield from self._logged(self._renew())
+        yield from self._renew()
 
     def react(self, sent: SentRequest, answer: Answered) -> Steps[bool]:
         """Gets the access that a response demands; true to send the request again, false if the response stands.
@@ -182,7 +178,7 @@ class Authorization:
         Raises:
             AuthorizationError: Access could not be had.
         """
-        self._step_ups, self._refused = StepUps(), None
+        self._begin_anew()
         yield from self._logged(self._log_in())
 
     def log_out(self, *, forget_client: bool = False) -> Steps[None]:
@@ -196,7 +192,7 @@ class Authorization:
         Raises:
             TokenStoreFailed: The store cannot be read or written.
         """
-        self._step_ups, self._refused = StepUps(), None
+        self._begin_anew()
         tokens = yield from self._held.forget(forget_client=forget_client)
         if tokens is None:
             return
@@ -220,7 +216,7 @@ class Authorization:
             yield from self._held.refresh(held.server, held.resource, held.client, held.access_token)
             return
         found = Discovered(held.resource, held.server.issuer, held.server)
-        yield from self._carry_out_grant(found, held.client, held.requested)
+        yield from self._granting.carry_out(found, held.client, held.requested)
 
     def _react(self, sent: SentRequest, answer: Answered) -> Steps[bool]:
         if answer.status not in (_UNAUTHORIZED, _FORBIDDEN):
@@ -228,29 +224,36 @@ class Authorization:
         demand = Demand.of(answer.challenges)
         if answer.status == _FORBIDDEN and demand.error != "insufficient_scope":
             return False
-        if self._has_changed(sent) and sent.attempt < MAX_SENDINGS:
+        self._require_hope(sent, demand, answer.status)
+        if self._has_changed(sent):
             return True
         if answer.status == _FORBIDDEN:
             return (yield from self._step_up(sent, demand))
-        self._require_hope(sent, demand)
         log.info(
             "the server demands authorization",
             server=self.server_url,
+            operation=sent.operation,
+            had_token=sent.token is not None,
             error=said(demand.error),
             scope=shown(demand.scope),
         )
-        found, client, stored = yield from self._discover(demand.hint)
-        if client is not None and stored is not None and (stored.is_bound or not demand.is_for_dpop):
+        found, client, stored = yield from self._granting.discover(demand.hint)
+        if stored is not None and (stored.is_bound or not demand.is_for_dpop):
             if stored.access_token != sent.token and not self._held.has_ended(stored):
                 yield from self._held.adopt(stored)
                 if self._held.token is not None:
                     return True
             if stored.refresh_token is not None and isinstance(self.settings.grant, AuthorizationCode):
-                if (yield from self._held.refresh(found.server, found.resource, client, sent.token)):
+                if (yield from self._held.refresh(found.server, found.resource, stored.client, sent.token)):
                     return True
                 # The registration may have been dropped with the tokens.
                 client = yield from known_client(self.settings, found, self._now())
-        yield from self._get_access(found, client, demand, () if stored is None else stored.requested)
+        yield from self._granting.get_access(
+            found, client, demand, () if stored is None else stored.requested
+        )
+        if self.token == sent.token:
+            # To send the same once more would change nothing.
+            self._give_up(sent.token)
         return True
 
     def _step_up(self, sent: SentRequest, demand: Demand) -> Steps[bool]:
@@ -271,9 +274,11 @@ class Authorization:
             "more scopes are asked for",
             server=self.server_url,
             operation=sent.operation,
+            before=shown(" ".join(held.granted)),
             scopes=shown(demand.scope),
         )
-        found, client, stored = yield from self._discover(demand.hint)
+        self.settings.counts.step_ups += 1
+        found, client, stored = yield from self._granting.discover(demand.hint)
         is_another = stored is not None and stored.access_token != sent.token
         if stored is not None and is_another and wanted <= frozenset(stored.granted):
             yield from self._held.adopt(stored)
@@ -281,81 +286,16 @@ class Authorization:
                 return True
         # The scopes of one authorization server mean nothing to another one.
         before = union(held.requested, held.granted) if self._held.tokens is held else ()
-        yield from self._get_access(found, client, demand, before)
+        yield from self._granting.get_access(found, client, demand, before)
         return True
 
     def _log_in(self) -> Steps[None]:
-        found, client, _ = yield from self._discover(None)
-        yield from self._get_access(found, client, Demand(), ())
+        found, client, _ = yield from self._granting.discover(None)
+        yield from self._granting.get_access(found, client, Demand(), ())
 
-    def _discover(self, hint: str | None) -> Steps[tuple[Discovered, RegisteredClient | None, Tokens | None]]:
-        """Finds the authorization server, the client there, and what is stored of it.
-
-        What belongs to another authorization server is left in the store and not used any more.
-        """
-        held, grant = self._held.tokens, self.settings.grant
-        known = set() if held is None else {held.server.issuer}
-        if isinstance(grant, AuthorizationCode | ClientCredentials) and grant.issuer is not None:
-            known = {grant.issuer}
-        found = yield from discover(self.settings, self.server_url, hint, known, self.protocol_version)
-        issuer, resource = found.server.issuer, found.resource
-        log.info(
-            "the authorization server was found", server=self.server_url, issuer=issuer, resource=resource
-        )
-        if held is not None and (held.server.issuer, held.resource) != (issuer, resource):
-            log.warning(
-                "the server has another authorization server now", before=held.server.issuer, issuer=issuer
-            )
-            self._held.drop()
-        client = yield from known_client(self.settings, found, self._now())
-        stored = yield from self._held.stored(issuer, resource, client)
-        return found, client, stored
-
-    def _get_access(
-        self, found: Discovered, client: RegisteredClient | None, demand: Demand, before: Sequence[str]
-    ) -> Steps[None]:
-        """Decides on scopes and key, and carries out the grant."""
-        server = found.server
-        listed = server.scopes_supported if isinstance(self.settings.grant, AuthorizationCode) else None
-        scopes = scopes_to_ask_for(
-            demand.scope, found.scopes, self.settings.scopes, before=before, authorization_server=listed
-        )
-        self._held.prover.choose(
-            server.dpop_signing_alg_values_supported,
-            demand.dpop_algorithms or found.dpop_algorithms,
-            demanded=demand.is_for_dpop or found.dpop_required,
-        )
-        yield from self._carry_out_grant(found, client, scopes)
-
-    def _carry_out_grant(
-        self, found: Discovered, client: RegisteredClient | None, scopes: tuple[str, ...]
-    ) -> Steps[None]:
-        settings, grant, prover = self.settings, self.settings.grant, self._held.prover
-        if isinstance(grant, AuthorizationCode):
-            client, answer = yield from person_token(
-                settings, grant, found, client, scopes, prover, self._now()
-            )
-        else:
-            assert client is not None, "the settings of a machine name a client"
-            answer = yield from machine_token(
-                grant, found.server, client, found.resource, scopes, prover, self._now()
-            )
-        # If the answer does not say what was granted, it is what was asked for (RFC 6749 section 5.1).
-        tokens = Tokens(
-            resource=found.resource,
-            server=found.server,
-            client=client,
-            access_token="",
-            requested=scopes,
-            granted=scopes,
-        )
-        yield from self._held.keep(tokens, answer)
-        log.info(
-            "access was granted",
-            issuer=found.server.issuer,
-            resource=found.resource,
-            scopes=shown(" ".join(scopes)),
-        )
+    def _begin_anew(self) -> None:
+        self._step_ups, self._refused = StepUps(), None
+        self._granting.assertions.forget()
 
     # -- rules -----------------------------------------------------------------------------------------------------
 
@@ -370,27 +310,40 @@ class Authorization:
             tokens is not None and tokens.is_bound and Demand.of(answer.challenges).error == "use_dpop_nonce"
         )
 
-    def _require_hope(self, sent: SentRequest, demand: Demand) -> None:
+    def _require_hope(self, sent: SentRequest, demand: Demand, status: int) -> None:
         """Checks that another token could help (MCP 2026-07-28, Security Best Practices: no endless authorization)."""
         now, tokens = self._now(), self._held.tokens
+        if sent.is_given_up:
+            raise AuthorizationFailed(
+                f"{self.server_url} refused the same request with {MAX_TOKENS} tokens, each time for another reason; "
+                "ask its operator"
+            )
+        if status == _FORBIDDEN or self._has_changed(sent):
+            return
         if self._refused is not None and self._refused[0] == sent.token and now < self._refused[1]:
             raise AuthorizationFailed(f"{self.server_url} refused a token that was issued for it just before")
         if tokens is not None and tokens.is_bound and demand.error in _PROOF_ERRORS:
             raise AuthorizationFailed(f"{self.server_url} {_PROOF_ERRORS[demand.error]}")
-        if sent.attempt >= MAX_SENDINGS or (sent.attempt > 0 and self._held.is_fresh(sent.token)):
-            self._refused = sent.token, now + REMEMBERED
-            raise AuthorizationFailed(
-                f"{self.server_url} refuses a token that was issued for it just now, for the resource "
-                f"{tokens.resource if tokens is not None else '(none)'}: its settings and those of its authorization "
-                "server do not agree"
-            )
+        if sent.former_tokens and self._held.was_issued(sent.token):
+            self._give_up(sent.token)
+
+    def _give_up(self, token: str | None) -> None:
+        """Remembers that the server refuses what its authorization server issues."""
+        self._refused = token, self._now() + REMEMBERED
+        tokens = self._held.tokens
+        raise AuthorizationFailed(
+            f"{self.server_url} refuses a token that was issued for it just now, for the resource "
+            f"{tokens.resource if tokens is not None else '(none)'}: its settings and those of its authorization "
+            "server do not agree"
+        )
 
     def _logged(self, steps: Steps[T]) -> Steps[T]:
         try:
             return (yield from steps)
         except AuthorizationError as error:
+            self.settings.counts.failures += 1
             kind = type(error).__name__
-            log.warning("authorization failed", server=self.server_url, error=kind, reason=str(error))
+            log.info("authorization failed", server=self.server_url, error=kind, reason=str(error))
             raise
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import attrs
 
 from mcp_actors.auth.client.authorization_code import refresh_form
-from mcp_actors.auth.client.person_grant import CLIENT_ERRORS, registration_key
+from mcp_actors.auth.client.person_grant import CLIENT_ERRORS, forget_registration, registration_key
 from mcp_actors.auth.client.proofs import Prover
 from mcp_actors.auth.client.records import (
     LastIssuer,
@@ -35,8 +34,6 @@ __all__ = ["HeldTokens"]
 RENEWAL = 30.0
 # Seconds from a token to the next renewal at least: one may have ended when it comes.
 SHORTEST_RENEWAL = 1.0
-# Seconds for which a token counts as had just now.
-FRESH = 60.0
 
 
 class HeldTokens:
@@ -54,7 +51,8 @@ class HeldTokens:
         self.now = now
         self.tokens: Tokens | None = None
         self.prover = Prover(settings.dpop)
-        self._issued_at = -math.inf
+        # Whether the token of the moment was issued to this program, and not found in the store.
+        self._is_issued = False
         # What the store was told of the server last.
         self._last: LastIssuer | None = None
         # Whether the store could not be given what is held: it has older tokens then.
@@ -65,9 +63,9 @@ class HeldTokens:
         """The access token of the moment."""
         return None if self.tokens is None else self.tokens.access_token
 
-    def is_fresh(self, token: str | None) -> bool:
-        """Returns whether a token is that of the moment, and was had just now."""
-        return token is not None and token == self.token and self.now() - self._issued_at < FRESH
+    def was_issued(self, token: str | None) -> bool:
+        """Returns whether a token is that of the moment, and was issued to this program."""
+        return self._is_issued and token is not None and token == self.token
 
     def has_ended(self, tokens: Tokens) -> bool:
         """Returns whether an access token is known to be of no use any more."""
@@ -118,20 +116,32 @@ class HeldTokens:
     def stored(self, issuer: str, resource: str, client: RegisteredClient | None) -> Steps[Tokens | None]:
         """Returns the tokens that the store has for a client at a resource, and takes their key if none are held.
 
-        Those that are held and could not be stored are newer.
+        Those that are held and could not be stored are newer. Another program may have registered a client since, and
+        have no tokens for it: those that are held are for the former one, and as good as before.
 
         Raises:
             TokenStoreFailed: The store cannot be read.
         """
-        if client is None:
-            return None
-        found, _ = yield from load(self.key(issuer, resource, client.client_id), read_tokens)
-        found = self.tokens if self._is_unsaved else found
-        if found is None:
-            return None
-        if self.tokens is None:
-            self.prover.take(found.dpop_key)
-        return attrs.evolve(found, client=client)
+        clients = [] if client is None else [client]
+        if (
+            self.tokens is not None
+            and self.tokens.client.is_dynamic
+            and (client is None or client.is_dynamic)
+        ):
+            clients.append(self.tokens.client)
+        for each in clients:
+            found, _ = yield from load(self.key(issuer, resource, each.client_id), read_tokens)
+            if (
+                self._is_unsaved
+                and self.tokens is not None
+                and self.tokens.client.client_id == each.client_id
+            ):
+                found = self.tokens
+            if found is not None:
+                if self.tokens is None:
+                    self.prover.take(found.dpop_key)
+                return attrs.evolve(found, client=each)
+        return None
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
@@ -140,6 +150,7 @@ class HeldTokens:
         self.prover.take(tokens.dpop_key)
         is_usable = self.prover.thumbprint is not None if tokens.is_bound else self.settings.dpop is not True
         self.tokens = tokens if is_usable else None
+        self._is_issued = False
 
     def adopt(self, tokens: Tokens) -> Steps[None]:
         """Holds tokens that the store had.
@@ -148,7 +159,7 @@ class HeldTokens:
             TokenStoreFailed: The store cannot be written.
         """
         self.take(tokens)
-        self._issued_at, self._is_unsaved = self.now(), False
+        self._is_unsaved = False
         yield from self._remember(tokens)
 
     def keep(self, tokens: Tokens, answer: TokenAnswer) -> Steps[None]:
@@ -196,10 +207,10 @@ class HeldTokens:
             yield from self.adopt(attrs.evolve(stored, client=client))
         else:
             self.prover.take(stored.dpop_key)
-            form = refresh_form(stored.refresh_token, resource)
+            form = {**self.settings.extra_params, **refresh_form(stored.refresh_token, resource)}
             kept = attrs.evolve(stored, server=server, client=client)
             try:
-                answer = yield from ask_for_token(server, client, form, self.prover, self.now())
+                answer = yield from ask_for_token(server, client, form, self.prover, self.now)
                 made = self._made(kept, answer)
             except TokenRefused as refused:
                 yield from self._refused(key, generation, kept, refused)
@@ -208,7 +219,13 @@ class HeldTokens:
                     yield from replace(key, made.as_record())
                 self._is_unsaved = False
                 yield from self._remember(made)
-                log.info("the access token was refreshed", issuer=server.issuer, resource=resource)
+                self.settings.counts.refreshed += 1
+                log.info(
+                    "the access token was refreshed",
+                    server=self.server_url,
+                    issuer=server.issuer,
+                    resource=resource,
+                )
         yield Unlock(key)
         return self.token is not None and self.token != rejected
 
@@ -219,11 +236,16 @@ class HeldTokens:
         is_client_unknown = refused.error in CLIENT_ERRORS
         if is_client_unknown and not tokens.client.is_dynamic:
             raise refused
-        log.warning("a refresh token was refused", server=self.server_url, error=refused.error)
         again, current = yield from load(key, read_tokens)
         if again is not None and current != generation:
             yield from self.adopt(attrs.evolve(again, client=tokens.client))
             return
+        log.warning(
+            "a refresh token was refused, and a new login is needed",
+            server=self.server_url,
+            issuer=tokens.server.issuer,
+            error=refused.error,
+        )
         self.tokens, self._is_unsaved = None, False
         if not (yield SwapRecord(key, current, None)):
             again, _ = yield from load(key, read_tokens)
@@ -231,7 +253,7 @@ class HeldTokens:
                 yield from self.adopt(attrs.evolve(again, client=tokens.client))
                 return
         if is_client_unknown:
-            yield from delete(registration_key(self.settings, tokens.server.issuer))
+            yield from forget_registration(self.settings, tokens.server.issuer, tokens.client)
 
     def _made(self, tokens: Tokens, answer: TokenAnswer) -> Tokens:
         """Holds the tokens of an answer and returns them."""
@@ -252,7 +274,7 @@ class HeldTokens:
             granted=tokens.granted if answer.scope is None else answer.scope,
             dpop_key=self.prover.stored(),
         )
-        self.tokens, self._issued_at, self._is_unsaved = made, now, True
+        self.tokens, self._is_issued, self._is_unsaved = made, True, True
         return made
 
     def _remember(self, tokens: Tokens) -> Steps[None]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mcp_actors.auth.client.authorization_code import CodeRequest
 from mcp_actors.auth.client.discovery import Discovered
 from mcp_actors.auth.client.proofs import Prover
-from mcp_actors.auth.client.records import delete, key_of, load, replace
+from mcp_actors.auth.client.records import key_of, load, replace
 from mcp_actors.auth.client.registration import (
     RegisteredClient,
     configured_client,
@@ -14,11 +16,11 @@ from mcp_actors.auth.client.registration import (
 )
 from mcp_actors.auth.client.settings import AuthorizationCode, OAuth
 from mcp_actors.auth.client.token_endpoint import TokenAnswer, ask_for_token
-from mcp_actors.auth.effects import LogIn, OpenRedirect, RedirectAnswer, Steps
+from mcp_actors.auth.effects import LogIn, OpenRedirect, RedirectAnswer, Steps, SwapRecord
 from mcp_actors.errors import LoginFailed, TokenRefused
 from mcp_actors.logging import log
 
-__all__ = ["CLIENT_ERRORS", "known_client", "person_token", "registration_key"]
+__all__ = ["CLIENT_ERRORS", "forget_registration", "known_client", "person_token", "registration_key"]
 
 # What a token endpoint says of a client that it has forgotten.
 CLIENT_ERRORS = ("invalid_client", "unauthorized_client")
@@ -27,6 +29,18 @@ CLIENT_ERRORS = ("invalid_client", "unauthorized_client")
 def registration_key(settings: OAuth, issuer: str) -> str:
     """Returns the key of the client that was registered at an issuer."""
     return key_of("client", issuer, settings.account)
+
+
+def forget_registration(settings: OAuth, issuer: str, client: RegisteredClient) -> Steps[None]:
+    """Deletes the registration of a client, unless another one has taken its place.
+
+    Raises:
+        TokenStoreFailed: The store cannot be read or written.
+    """
+    key = registration_key(settings, issuer)
+    stored, generation = yield from load(key, RegisteredClient.from_record)
+    if stored is not None and stored.client_id == client.client_id:
+        yield SwapRecord(key, generation, None)
 
 
 def known_client(settings: OAuth, found: Discovered, now: float) -> Steps[RegisteredClient | None]:
@@ -53,7 +67,7 @@ def person_token(
     client: RegisteredClient | None,
     scopes: tuple[str, ...],
     prover: Prover,
-    now: float,
+    now: Callable[[], float],
 ) -> Steps[tuple[RegisteredClient, TokenAnswer]]:
     """Lets a person log in, and returns the client that they did it for and the answer of the token endpoint.
 
@@ -66,7 +80,7 @@ def person_token(
         client: The client, if one is known.
         scopes: The scopes to ask for.
         prover: The key, if tokens are bound to one.
-        now: Seconds since the epoch.
+        now: Returns the seconds since the epoch.
 
     Raises:
         AuthorizationError: There is no client, no login, or no token for it.
@@ -79,7 +93,12 @@ def person_token(
         if client is None or not client.may_ask(redirect_uri, scopes):
             was_stored = False
             bound = prover.thumbprint is not None and prover.wanted is True
-            client = yield from register(grant, found.server, redirect_uri, scopes, bound=bound)
+            former, _ = yield from load(
+                registration_key(settings, found.server.issuer), RegisteredClient.from_record
+            )
+            client = yield from register(
+                grant, found.server, redirect_uri, scopes, bound=bound, former=former
+            )
             yield from replace(registration_key(settings, found.server.issuer), client.as_record())
         request = CodeRequest(
             server=found.server,
@@ -94,9 +113,9 @@ def person_token(
         except LoginFailed:
             # An authorization server that has forgotten a client says so to the person, and sends nothing back.
             if was_stored:
-                yield from delete(registration_key(settings, found.server.issuer))
+                yield from forget_registration(settings, found.server.issuer, client)
             raise
-        form = request.form(request.code_of(answer))
+        form = {**settings.extra_params, **request.form(request.code_of(answer))}
         try:
             return client, (yield from ask_for_token(found.server, client, form, prover, now))
         except TokenRefused as refused:
@@ -106,5 +125,5 @@ def person_token(
                 "the client is registered anew: the authorization server has forgotten it",
                 error=refused.error,
             )
-            yield from delete(registration_key(settings, found.server.issuer))
+            yield from forget_registration(settings, found.server.issuer, client)
             client = document_client(grant, found.server)

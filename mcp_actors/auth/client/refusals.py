@@ -11,23 +11,41 @@ from mcp_actors.auth.challenges import first_parameter, parse_challenges
 __all__ = ["Answered", "Demand", "SentRequest"]
 
 
-@attrs.frozen
+# Tokens that one request is sent with: an old one, a new one, and those of two step-ups and of others meanwhile.
+MAX_TOKENS = 6
+
+
+@attrs.define
 class SentRequest:
-    """A request that was sent.
+    """A request that was refused, and all its sendings so far.
 
     Args:
         method: Its HTTP method.
         url: Its URL.
         operation: The operation that it carries, such as ``"tools/call:name"``, or nothing.
-        token: The access token that it carried, if any.
-        attempt: How often it was sent before.
+        token: The access token that it carried last, if any.
     """
 
     method: str
     url: str
     operation: str = ""
     token: str | None = attrs.field(default=None, repr=False)
-    attempt: int = 0
+    former_tokens: int = attrs.field(default=0, init=False)
+    """How many times it was sent with another token before, or without any."""
+    is_repeated: bool = attrs.field(default=False, init=False)
+    """Whether it was sent twice with the last token, as it is for a nonce."""
+
+    def sent_again(self, token: str | None) -> None:
+        """Takes note of one more sending, with a token."""
+        self.is_repeated = token == self.token
+        if not self.is_repeated:
+            self.former_tokens += 1
+            self.token = token
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it was sent with so many tokens that no other one can be of use."""
+        return self.former_tokens >= MAX_TOKENS - 1
 
 
 @attrs.frozen

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import attrs
 import msgspec
 
+from mcp_actors.auth.client.scopes import union
 from mcp_actors.auth.client.settings import (
     AuthorizationCode,
     ClientCredentials,
@@ -23,6 +24,9 @@ from mcp_actors.auth.urls import is_loopback
 from mcp_actors.errors import AuthorizationUnavailable, RegistrationFailed, UrlRefused
 
 __all__ = ["RegisteredClient", "configured_client", "document_client", "register"]
+
+# Redirect URIs of one registration.
+MAX_REDIRECT_URIS = 8
 
 _OK = (200, 201)
 _METHODS = ("none", "client_secret_basic", "client_secret_post")
@@ -129,6 +133,7 @@ def register(
     scopes: Sequence[str],
     *,
     bound: bool,
+    former: RegisteredClient | None = None,
 ) -> Steps[RegisteredClient]:
     """Registers a client (RFC 7591).
 
@@ -138,6 +143,8 @@ def register(
         redirect_uri: Where the login comes back to.
         scopes: The scopes that will be asked for.
         bound: Whether its tokens are to be bound to a key.
+        former: The registration that is replaced. Programs with other redirect URIs may share the store: the new one
+            is for them too if it can be, so that they do not register anew in turns.
 
     Raises:
         RegistrationFailed: The authorization server does not register clients, or not this one.
@@ -150,10 +157,15 @@ def register(
             "and configure its client_id, or a client_metadata_url if it supports that"
         )
     is_web = urlsplit(redirect_uri).scheme == "https" and not is_loopback(redirect_uri)
-    kinds = ["web", "native"] if is_web else ["native", "web"]
+    kinds = ("web", "native") if is_web else ("native", "web")
+    uris: tuple[str, ...] = (redirect_uri,)
+    tries = [(kind, uris, tuple(scopes)) for kind in kinds]
+    if former is not None:
+        uris = tuple(dict.fromkeys([redirect_uri, *former.redirect_uris]))[:MAX_REDIRECT_URIS]
+        tries.insert(0, (kinds[0], uris, union(scopes, former.scopes)))
     while True:
-        kind = kinds.pop(0)
-        wanted = _wanted(grant, server, redirect_uri, scopes, kind, bound)
+        kind, uris, asked = tries.pop(0)
+        wanted = _wanted(grant, server, uris, asked, kind, bound)
         fetched: Fetched | FetchFailed = yield Fetch(
             "POST",
             server.registration_endpoint,
@@ -164,14 +176,14 @@ def register(
             error = UrlRefused if fetched.refused else AuthorizationUnavailable
             raise error(f"the client could not be registered at {shown(server.issuer)}: {fetched.reason}")
         document = json_object(fetched.body) or {}
-        if not kinds or fetched.status in _OK or document.get("error") not in _ADJUSTABLE:
-            return _registered(fetched, document, server, redirect_uri, scopes)
+        if not tries or fetched.status in _OK or document.get("error") not in _ADJUSTABLE:
+            return _registered(fetched, document, server, uris, asked)
 
 
 def _wanted(
     grant: AuthorizationCode,
     server: AuthorizationServer,
-    redirect_uri: str,
+    redirect_uris: Sequence[str],
     scopes: Sequence[str],
     kind: str,
     bound: bool,
@@ -179,7 +191,7 @@ def _wanted(
     listed = server.token_endpoint_auth_methods_supported or ("none",)
     wanted: dict[str, Any] = {
         "client_name": grant.client_name,
-        "redirect_uris": [redirect_uri],
+        "redirect_uris": list(redirect_uris),
         "grant_types": ["authorization_code", "refresh_token"],
         "response_types": ["code"],
         "token_endpoint_auth_method": next((each for each in _METHODS if each in listed), "none"),
@@ -196,8 +208,8 @@ def _registered(
     fetched: Fetched,
     values: dict[str, Any],
     server: AuthorizationServer,
-    redirect_uri: str,
-    scopes: Sequence[str],
+    redirect_uris: tuple[str, ...],
+    scopes: tuple[str, ...],
 ) -> RegisteredClient:
     if fetched.status >= 500 or fetched.status == 429:
         raise AuthorizationUnavailable(
@@ -221,7 +233,7 @@ def _registered(
         client_secret=secret if isinstance(secret, str) and _CLIENT_SECRET.fullmatch(secret) else None,
         method=method if method in _METHODS else None,
         is_dynamic=True,
-        redirect_uris=(redirect_uri,),
-        scopes=tuple(scopes),
+        redirect_uris=redirect_uris,
+        scopes=scopes,
         secret_expires_at=until if isinstance(until, int | float) and not isinstance(until, bool) else 0,
     )

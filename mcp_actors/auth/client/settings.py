@@ -17,6 +17,7 @@ from mcp_actors.errors import UrlRefused
 
 __all__ = [
     "AuthorizationCode",
+    "AuthorizationCounts",
     "BearerToken",
     "ClientAuth",
     "ClientCredentials",
@@ -29,7 +30,7 @@ __all__ = [
 # Seconds for a person to log in.
 LOGIN_TIMEOUT = 300.0
 
-# What an authorization request says already, or must never say.
+# What an authorization request or a token request says already, or must never say.
 _TAKEN = frozenset(
     [
         "response_type",
@@ -45,6 +46,13 @@ _TAKEN = frozenset(
         "request",
         "request_uri",
         "response_mode",
+        "grant_type",
+        "code",
+        "code_verifier",
+        "refresh_token",
+        "assertion",
+        "client_assertion",
+        "client_assertion_type",
     ]
 )
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # RFC 6749 section 3.3
@@ -226,6 +234,19 @@ _EXTENSIONS: Mapping[type, str] = {
 }
 
 
+@attrs.define
+class AuthorizationCounts:
+    """The events of authorization so far: why a program logged in again, in numbers. The log has the reasons."""
+
+    granted: int = 0
+    """Logins, and tokens that a machine got by its grant."""
+    refreshed: int = 0
+    step_ups: int = 0
+    """Demands for more scopes that led to a new grant, or tried to."""
+    failures: int = 0
+    """Times that access could not be had; a refresh ahead of the end of a token is not one of them."""
+
+
 @attrs.define(kw_only=True, eq=False)
 class OAuth:
     """Authorization by OAuth 2.1. One object may be shared by any number of clients, for any number of servers.
@@ -241,7 +262,8 @@ class OAuth:
             metadata has, where the two differ and are known to be the same.
         choose_issuer: Chooses among several authorization servers; by default the one that is known, or the first.
         account: Keeps the tokens of several accounts at one server apart.
-        extra_params: More parameters for the authorization request, for authorization servers that need them.
+        extra_params: More parameters for authorization requests and token requests, such as an ``audience``, for
+            authorization servers that need them. The identity provider of an enterprise does not get them.
         url_policy: Which URLs that came from the network may be used.
 
     Raises:
@@ -259,6 +281,8 @@ class OAuth:
     account: str = "default"
     extra_params: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     url_policy: UrlPolicy = attrs.field(factory=UrlPolicy)
+    counts: AuthorizationCounts = attrs.field(factory=AuthorizationCounts, init=False, repr=False)
+    """Is counted up; `statistics` returns a copy."""
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.grant, Grant):
@@ -282,6 +306,10 @@ class OAuth:
             raise ValueError(f"extra_params= must not have {', '.join(taken)}: that is said already")
         if not all(isinstance(each, str) for pair in self.extra_params.items() for each in pair):
             raise TypeError("extra_params= must map texts to texts")
+
+    def statistics(self) -> AuthorizationCounts:
+        """Returns what has happened so far, at all servers that this object is used for."""
+        return attrs.evolve(self.counts)
 
     @property
     def extensions(self) -> Mapping[str, Mapping[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, quote_plus, urlencode
 
@@ -108,7 +108,7 @@ def ask_for_token(
     client: RegisteredClient,
     form: Mapping[str, str],
     prover: Prover,
-    now: float,
+    now: Callable[[], float],
     *,
     kinds: Collection[str] = ("bearer",),
 ) -> Steps[TokenAnswer]:
@@ -121,7 +121,7 @@ def ask_for_token(
         client: The client that authenticates.
         form: The grant and its parameters.
         prover: The key, if tokens are bound to one, and the nonces.
-        now: Seconds since the epoch.
+        now: Returns the seconds since the epoch.
         kinds: The types of tokens, beside ``dpop`` if the request has a proof, that the answer may have.
 
     Raises:
@@ -134,9 +134,9 @@ def ask_for_token(
     tries_left = 2
     while True:
         tries_left -= 1
-        headers, fields = authenticate(client, server, now)
+        headers, fields = authenticate(client, server, now())
         headers += [("content-type", _FORM), ("accept", "application/json")]
-        proof = prover.proof("token", "POST", url, now)
+        proof = prover.proof("token", "POST", url, now())
         if proof is not None:
             headers.append(("dpop", proof))
         body = urlencode({**form, **fields}).encode()

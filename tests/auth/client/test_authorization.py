@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from mcp_actors.auth import AuthorizationCode, ClientCredentials, EnterpriseManaged, OAuth
 from mcp_actors.auth.client.authorization import Answered, Authorization, SentRequest
-from mcp_actors.auth.effects import Effect, Fetch, Fetched, FetchFailed, Lock, SwapRecord
+from mcp_actors.auth.effects import Effect, Fetch, Fetched, FetchFailed, Lock, LogIn, SwapRecord
 from mcp_actors.errors import (
     AuthorizationError,
     AuthorizationFailed,
@@ -130,7 +130,7 @@ def test_a_refused_refresh_token_is_dropped_and_leads_to_one_login(error: str) -
     with capture_logs() as logs:
         assert caller.call() == 200
     assert len(world.logins) == 2
-    assert [each["error"] for each in logs if each["event"] == "a refresh token was refused"] == [error]
+    assert [each["error"] for each in logs if each["log_level"] == "warning"] == [error]
     assert caller.call() == 200
     assert len(world.logins) == 2
 
@@ -283,6 +283,34 @@ def test_a_401_for_ever_is_final_and_remembered() -> None:
     assert caller.call() == 200
 
 
+def test_an_authorization_server_that_issues_the_refused_token_again() -> None:
+    grant = ClientCredentials(client_id="machine", client_secret="configured-secret")
+    world, auth, server, caller = scene(OAuth(grant))
+    auth.next = [answer({"access_token": "the-same-one", "token_type": "Bearer"}) for _ in range(9)]
+    for _ in range(3):
+        with pytest.raises(AuthorizationFailed):
+            caller.call()
+    assert len(world.posts(TOKEN)) == 1
+    world.now += 61
+    with pytest.raises(AuthorizationFailed):
+        caller.call()
+    assert len(world.posts(TOKEN)) == 2
+    assert server.tokens == [None, *["the-same-one"] * 4]
+
+
+def test_a_token_of_the_store_that_is_refused_too_is_refreshed() -> None:
+    world, auth, server, caller = scene()
+    auth.gives_refresh, auth.expires_in = True, None
+    assert caller.call() == 200
+    other = again(world, server)
+    auth.tokens.clear()
+    assert other.call() == 200
+    auth.tokens.clear()
+    assert caller.call() == 200
+    assert len(world.logins) == 1
+    assert len(server.tokens) == 2 + 2 + 3
+
+
 @pytest.mark.parametrize(
     "scopes", [["a", "b"], [f"s{number}" for number in range(50)]], ids=["alternating", "endless"]
 )
@@ -322,6 +350,47 @@ def test_a_step_up_is_a_login_although_there_is_a_refresh_token() -> None:
     assert world.authorization_requests()[-1]["scope"] == "r w"
 
 
+def test_the_log_and_the_counts_say_why_somebody_logged_in_again() -> None:
+    settings = OAuth()
+    with capture_logs() as logs:
+        world, auth, server, caller = scene(settings)
+        auth.gives_refresh = True
+        server.scope, server.needed = "a", {"tools/call:x": "x"}
+        assert caller.call() == caller.call("tools/call:x") == 200
+        auth.tokens.clear()
+        assert caller.call() == 200
+        auth.tokens.clear()
+        auth.refresh_tokens.clear()
+        assert caller.call() == 200
+    found = settings.statistics()
+    assert (found.granted, found.refreshed, found.step_ups, found.failures) == (3, 1, 1, 0)
+    assert all(each.get("server", SERVER) == SERVER for each in logs)
+    events = [each for each in logs if each["event"] != "the authorization server was found"]
+    assert [(each["event"], each["log_level"]) for each in events] == [
+        ("the server demands authorization", "info"),
+        ("access was granted", "info"),
+        ("more scopes are asked for", "info"),
+        ("access was granted", "info"),
+        ("the server demands authorization", "info"),
+        ("the access token was refreshed", "info"),
+        ("the server demands authorization", "info"),
+        ("a refresh token was refused, and a new login is needed", "warning"),
+        ("access was granted", "info"),
+    ]
+    first, granted, more, wider, ended, _, _, refused, _ = events
+    assert (first["had_token"], first["scope"], ended["error"]) == (False, "'a'", "'invalid_token'")
+    assert (granted["issuer"], granted["grant"], granted["granted"]) == (ISSUER, "AuthorizationCode", "'a'")
+    assert (more["operation"], more["before"], more["scopes"]) == ("tools/call:x", "'a'", "'x'")
+    assert (wider["granted"], refused["error"]) == ("'a x'", "invalid_grant")
+    before = settings.statistics()
+    auth.tokens.clear()
+    auth.refresh_tokens.clear()
+    world.person = lambda effect: [("state", "x"), ("error", "access_denied")]
+    with pytest.raises(LoginFailed):
+        caller.call()
+    assert settings.statistics().failures == before.failures + 1
+
+
 def test_a_step_up_of_another_process_is_taken() -> None:
     world, _, server, caller = scene()
     server.scope, server.needed["tools/call:w"] = "r", "w"
@@ -335,9 +404,9 @@ def test_a_step_up_of_another_process_is_taken() -> None:
 def test_a_token_of_somebody_else_in_this_process_needs_no_flow() -> None:
     _, _, server, caller = scene()
     assert caller.call() == 200
-    sent = SentRequest("POST", SERVER, "tools/list", "an old token", 0)
+    sent = SentRequest("POST", SERVER, "tools/list", "an old token")
     assert caller.machine.sends_again(sent, Answered(401, server.challenge()))
-    mine = SentRequest("POST", SERVER, "tools/list", caller.machine.token, 0)
+    mine = SentRequest("POST", SERVER, "tools/list", caller.machine.token)
     assert not caller.machine.sends_again(mine, Answered(401, server.challenge()))
 
 
@@ -562,7 +631,57 @@ def test_another_redirect_uri_is_registered() -> None:
     auth.tokens.clear()
     world.redirects = ["http://127.0.0.1:9/callback"]
     assert caller.call() == 200
-    assert [each["redirect_uris"] for each in auth.clients.values()] == [[REDIRECT], world.redirects]
+    registered = [each["redirect_uris"] for each in auth.clients.values()]
+    assert registered == [[REDIRECT], [*world.redirects, REDIRECT]]
+
+
+def test_programs_with_other_redirect_uris_and_scopes_end_up_with_one_registration() -> None:
+    world, auth, server, _ = scene()
+    places = {"a": "http://127.0.0.1:9/callback", "b": "https://b.example/callback"}
+    for _ in range(3):
+        for scope, uri in places.items():
+            auth.tokens.clear()
+            world.redirects = [uri]
+            assert again(world, server, OAuth(scopes=[scope])).call() == 200
+    assert len(auth.clients) == 2
+    assert list(auth.clients.values())[-1]["redirect_uris"] == [places["b"], places["a"]]
+    assert len(world.logins) == 6
+
+
+def test_where_the_redirect_uris_of_others_are_refused_the_own_one_is_registered() -> None:
+    world, auth, server, _ = scene()
+    register: Callable[[dict[str, Any]], Fetched] = auth.register
+    auth.register = lambda document: (  # type: ignore[method-assign]
+        register(document)
+        if len(document["redirect_uris"]) == 1
+        else answer({"error": "invalid_redirect_uri"}, 400)
+    )
+    for uri in ("http://127.0.0.1:9/callback", "https://b.example/callback"):
+        auth.tokens.clear()
+        world.redirects = [uri]
+        assert again(world, server).call() == 200
+    assert [len(each["redirect_uris"]) for each in auth.clients.values()] == [1, 1]
+
+
+def test_the_login_of_another_program_costs_nobody_their_refresh_token() -> None:
+    world, auth, server, first = scene()
+    auth.gives_refresh = True
+    assert first.call() == 200
+    person = world.person
+
+    def nobody(effect: Any) -> Any:
+        raise LoginFailed("nobody logged in within 300 s")
+
+    world.person, world.redirects = nobody, ["http://127.0.0.1:9/callback"]
+    with pytest.raises(LoginFailed):
+        world.run(again(world, server).machine.log_in())
+    assert len(auth.clients) == 2
+    world.person = person
+    auth.tokens.clear()
+    assert first.call() == again(world, server).call() == 200
+    assert len(world.logins) == 2
+    assert first.machine.tokens is not None
+    assert first.machine.tokens.client.client_id == next(iter(auth.clients))
 
 
 def test_the_application_type_is_adjusted_once() -> None:
@@ -833,6 +952,45 @@ def test_a_nonce_for_ever_leads_to_no_login() -> None:
         caller.call()
     assert len(server.tokens) == before + 2
     assert len(world.logins) == 1
+
+
+def test_a_nonce_that_ends_while_a_person_logs_in_is_replaced_once() -> None:
+    world, _, server, caller = scene(dpop_signing_alg_values_supported=["ES256"])
+    server.scheme, server.nonce = "DPoP", "first"
+    assert caller.call() == 200
+    server.needed = {"tools/call:x": "x"}
+
+    def rotate(effect: Effect) -> None:
+        if isinstance(effect, LogIn):
+            server.nonce = "third"
+
+    server.nonce, world.before = "second", rotate
+    sent = len(server.tokens)
+    assert caller.call("tools/call:x") == 200
+    # With the first nonce, the second one, and after the login with the second one and the third one.
+    assert len(server.tokens) - sent == 4
+    assert len(world.logins) == 2
+
+
+def test_a_token_that_is_refused_after_its_nonce_is_refreshed_once() -> None:
+    world, auth, server, caller = scene(dpop_signing_alg_values_supported=["ES256"])
+    auth.gives_refresh = True
+    server.scheme, server.nonce = "DPoP", "first"
+    assert caller.call() == 200
+    token = caller.machine.token
+    nonce_asked = iter([Answered(401, ['DPoP error="use_dpop_nonce"'], "second")])
+    server.refuses = lambda operation: (
+        next(nonce_asked, Answered(401, server.challenge(error="invalid_token")))
+        if server.tokens[-1] == token
+        else None
+    )
+    assert caller.call() == 200
+    assert len(world.logins) == 1
+    server.refuses = lambda operation: Answered(401, server.challenge(error="invalid_token"))
+    sent = len(server.tokens)
+    with pytest.raises(AuthorizationFailed, match="issued for it just now"):
+        caller.call()
+    assert (len(server.tokens) - sent, len(world.logins)) == (2, 1)
 
 
 def test_a_proof_that_is_refused_says_to_check_the_clock() -> None:

@@ -62,6 +62,8 @@ MANAGED: dict[str, Any] = {
         (OAuth, {"account": ""}, ValueError),
         (OAuth, {"extra_params": {"state": "x"}}, ValueError),
         (OAuth, {"extra_params": {"redirect_uri": "x"}}, ValueError),
+        (OAuth, {"extra_params": {"grant_type": "x"}}, ValueError),
+        (OAuth, {"extra_params": {"code_verifier": "x"}}, ValueError),
         (OAuth, {"extra_params": {"a": 7}}, TypeError),
         (BearerToken, {"token": ""}, ValueError),
         (BearerToken, {"token": "SECRET and more"}, ValueError),

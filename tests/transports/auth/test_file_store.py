@@ -174,10 +174,11 @@ DAMAGED = [
     b"null",
     b"{}",
     b'{"version": 1}',
-    b'{"version": 1, "records": {"key": {"generation": 1}}}',
-    b'{"version": 1, "records": {"key": {"generation": "1", "value": {}}}}',
-    b'{"version": 1, "records": {"key": {"generation": 1, "value": []}}}',
-    b'{"version": "x", "records": {}}',
+    b'{"version": 1, "records": {}}',
+    b'{"version": 1, "changes": 1, "records": {"key": {"generation": 1}}}',
+    b'{"version": 1, "changes": 1, "records": {"key": {"generation": "1", "value": {}}}}',
+    b'{"version": 1, "changes": 1, "records": {"key": {"generation": 1, "value": []}}}',
+    b'{"version": "x", "changes": 1, "records": {}}',
     b"\xff\xfe",
     b"[" * 100_000,
     b'{"version":1,"x":' + b"[" * 100_000,
@@ -193,7 +194,9 @@ async def test_a_damaged_file_is_kept_and_a_new_one_is_begun(path: Path, data: b
         if operation == "load":
             assert await store.load("key") is None
         assert await store.swap("key", None, TOKEN)
-    assert await store.load("key") == StoredRecord(TOKEN, 1)
+    found = await store.load("key")
+    assert found is not None
+    assert found.value == TOKEN
     (kept,) = path.parent.glob("*.damaged-*")
     assert kept.read_bytes() == data
     assert mode_of(kept) == 0o600
@@ -335,6 +338,26 @@ def test_any_order_of_swaps_of_several_stores_ends_as_in_memory(
 
     with tempfile.TemporaryDirectory() as folder:
         trio.run(run, folder)
+
+
+@pytest.mark.parametrize("kind", ["memory", "file", "damaged file"])
+async def test_who_has_read_a_record_before_it_was_deleted_replaces_no_later_one(
+    path: Path, kind: str
+) -> None:
+    stores = [MemoryTokenStore()] * 2 if kind == "memory" else [FileTokenStore(path) for _ in range(2)]
+    slow, other = stores
+    assert await slow.swap("key", None, {"of": "slow"})
+    read = await slow.load("key")
+    assert read is not None
+    if kind == "damaged file":
+        damage(path, b"rubbish")
+    else:
+        assert await other.swap("key", read.generation, None)
+    assert await other.swap("key", None, {"of": "other"})
+    assert not await slow.swap("key", read.generation, {"of": "slow, again"})
+    found = await slow.load("key")
+    assert found is not None
+    assert found.value == {"of": "other"}
 
 
 async def test_of_many_swaps_at_once_each_generation_is_won_by_one(path: Path) -> None:

@@ -57,7 +57,8 @@ class BearerAccess:
 
     def sends_again(self, sent: SentRequest, answer: Answered) -> bool:
         """Whether the token has changed meanwhile."""
-        return answer.status == 401 and self.token is not None and sent.token != self.token
+        has_changed = self.token is not None and sent.token != self.token
+        return answer.status == 401 and has_changed and not sent.is_given_up
 
     def react(self, sent: SentRequest, answer: Answered) -> Steps[bool]:
         """Asks the program for another token, once for a request.
@@ -67,7 +68,7 @@ class BearerAccess:
         """
         if answer.status != 401:
             return False
-        if callable(self._settings.token) and sent.attempt == 0:
+        if callable(self._settings.token) and sent.former_tokens == 0:
             yield from self._asked()
             if self.token != sent.token:
                 return True

@@ -26,7 +26,7 @@ from mcp_actors.auth.effects import (
     Unlock,
 )
 from mcp_actors.auth.store import TokenStore
-from mcp_actors.errors import AuthorizationError, LoginFailed, LoginRequired, TokenStoreFailed
+from mcp_actors.errors import AuthorizationError, LoginFailed, LoginRequired
 
 __all__ = ["Fetching", "Performer"]
 
@@ -34,8 +34,6 @@ T = TypeVar("T")
 
 # Seconds for a function of the program, such as that for an ID token.
 ASK_TIMEOUT = 60.0
-# Seconds for the lock of a record. Another process holds it for a refresh, which is a few requests.
-LOCK_TIMEOUT = 60.0
 # Seconds, when a machine has ended, to give back the locks.
 END_TIMEOUT = 5.0
 
@@ -110,7 +108,9 @@ class Performer:
             case SwapRecord(key, expected, value):
                 return await self._store.swap(key, expected, value)
             case Lock(key):
-                await self._lock(key, held)
+                stack = AsyncExitStack()
+                await stack.enter_async_context(self._store.lock(key))
+                held.locks[key] = stack
             case Unlock(key):
                 await held.locks.pop(key).aclose()
             case OpenRedirect(registered):
@@ -121,16 +121,6 @@ class Performer:
             case Ask(function, arguments):
                 return await _ask(function, arguments)
         return None
-
-    async def _lock(self, key: str, held: _Held) -> None:
-        stack = AsyncExitStack()
-        with trio.move_on_after(LOCK_TIMEOUT):
-            await stack.enter_async_context(self._store.lock(key))
-            held.locks[key] = stack
-            return
-        raise TokenStoreFailed(
-            f"the store of tokens was locked by another process for {LOCK_TIMEOUT:g} s; is one of them stopped?"
-        )
 
     async def _open_redirect(self, registered: Any, held: _Held) -> str:
         await held.close_redirect()

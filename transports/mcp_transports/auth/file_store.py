@@ -45,6 +45,8 @@ class _Record(msgspec.Struct, gc=False):
 class _Document(msgspec.Struct, gc=False):
     version: int
     records: dict[str, _Record]
+    changes: int
+    """The generation of the last change."""
 
 
 class _Damaged(Exception):
@@ -85,11 +87,11 @@ class FileTokenStore:
             TokenStoreFailed: The file cannot be read, others can read it, or a later version has written it.
         """
         try:
-            records = await self._in_thread(self._read)
+            document = await self._in_thread(self._read)
         except _Damaged:
             async with self._writing():
-                records = await self._in_thread(self._read_or_begin_anew)
-        found = records.get(key)
+                document = await self._in_thread(self._read_or_begin_anew)
+        found = document.records.get(key)
         return None if found is None else StoredRecord(found.value, found.generation)
 
     async def swap(self, key: str, expected: int | None, value: Mapping[str, Any] | None) -> bool:
@@ -162,11 +164,11 @@ class FileTokenStore:
                 f"{folder} belongs to another user, who may replace files in it: give FileTokenStore another path"
             )
 
-    def _read(self) -> dict[str, _Record]:
+    def _read(self) -> _Document:
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
-            return {}
+            return _Document(VERSION, {}, 0)
         with os.fdopen(descriptor, "rb") as file:
             self._check(os.fstat(descriptor))
             data = file.read(MAX_FILE_BYTES + 1)
@@ -179,7 +181,7 @@ class FileTokenStore:
                     f"{self._path} was written by a later version of mcp-actors: install that, or give FileTokenStore"
                     " another path"
                 )
-            return msgspec.json.decode(data, type=_Document).records
+            return msgspec.json.decode(data, type=_Document)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise _Damaged from None
 
@@ -194,7 +196,7 @@ class FileTokenStore:
                 " may have read them"
             )
 
-    def _read_or_begin_anew(self) -> dict[str, _Record]:
+    def _read_or_begin_anew(self) -> _Document:
         """Reads the file, and puts a damaged one aside. The lock is held."""
         try:
             return self._read()
@@ -202,20 +204,23 @@ class FileTokenStore:
             kept = f"{self._path}.damaged-{time_ns()}"
             os.replace(self._path, kept)
             log.warning("the file of tokens is damaged, and a new one is begun", path=self._path, kept=kept)
-            return {}
+            # Greater than any generation of the file that is put aside.
+            return _Document(VERSION, {}, time_ns() // 1000)
 
     def _swap(self, key: str, expected: int | None, value: Mapping[str, Any] | None) -> bool:
-        records = self._read_or_begin_anew()
+        document = self._read_or_begin_anew()
+        records = document.records
         found = records.get(key)
         if (None if found is None else found.generation) != expected:
             return False
         if value is not None:
-            records[key] = _Record((expected or 0) + 1, dict(value))
+            document.changes += 1
+            records[key] = _Record(document.changes, dict(value))
         elif found is not None:
             del records[key]
         else:
             return True
-        self._replace(msgspec.json.encode(_Document(VERSION, records)))
+        self._replace(msgspec.json.encode(document))
         return True
 
     def _replace(self, data: bytes) -> None:

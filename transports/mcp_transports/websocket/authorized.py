@@ -8,7 +8,6 @@ from typing import TypeVar
 import trio
 
 from mcp_actors.auth import ClientAuth
-from mcp_actors.errors import AuthorizationFailed
 from mcp_actors.supervision import reraised
 from mcp_transports.auth.authorizer import Answered, Authorizer, SentRequest
 from mcp_transports.websocket.refused import WebSocketRefused
@@ -17,8 +16,6 @@ __all__ = ["open_with_access"]
 
 T = TypeVar("T")
 
-# How often one upgrade is asked for: with a nonce, with a new token, and with more scopes, each more than once.
-MAX_SENDS = 8
 # What scopes are counted for: when a connection is opened, no call is known yet.
 OPERATION = "open"
 
@@ -49,7 +46,9 @@ async def open_with_access(
 async def _open(
     authorizer: Authorizer, url: str, open_with: Callable[[Sequence[tuple[bytes, bytes]]], Awaitable[T]]
 ) -> T:
-    for attempt in range(MAX_SENDS):
+    sent: SentRequest | None = None
+    # The authorizer bounds this: it sends a request again with a few tokens only.
+    while True:
         if not authorizer.is_ready:
             await authorizer.prepare()
         token = authorizer.token
@@ -66,11 +65,12 @@ async def _open(
                 list(refused.challenges),
                 refused.headers.get("dpop-nonce"),
             )
-            if not await authorizer.react(SentRequest("GET", url, OPERATION, token, attempt), answer):
+            if sent is None:
+                sent = SentRequest("GET", url, OPERATION, token)
+            else:
+                sent.sent_again(token)
+            if not await authorizer.react(sent, answer):
                 raise
         else:
             authorizer.accepted(url, None, OPERATION)
             return opened
-    raise AuthorizationFailed(
-        f"{url} refused the same request {MAX_SENDS} times, each time for another reason; ask its operator"
-    )

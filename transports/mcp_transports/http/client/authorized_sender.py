@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import trio
 
-from mcp_actors.errors import AuthorizationFailed, LocalProtocolError
+from mcp_actors.errors import LocalProtocolError
 from mcp_transports.auth.authorizer import Answered, Authorizer, SentRequest
 from mcp_transports.http.client.senders import (
     AccessWaiter,
@@ -23,8 +23,6 @@ from mcp_transports.http.client.senders import (
 
 __all__ = ["AuthorizedSender"]
 
-# How often one request is sent: with a nonce, with a new token, and with more scopes, each more than once.
-MAX_SENDS = 8
 # Bytes of a refusal that are kept while access is had, and seconds for them. The connection is free meanwhile.
 MAX_REFUSAL_BYTES = 64 * 1024
 REFUSAL_TIMEOUT = 5.0
@@ -64,11 +62,12 @@ class AuthorizedSender:
         """Sends a request, as often as it takes, and waits for the head of its response; see `RequestSender.send`.
 
         Raises:
-            AuthorizationFailed: The request was refused again and again.
-            AuthorizationError: Access could not be had.
+            AuthorizationError: Access could not be had, or was of no use.
         """
         authorizer = self._authorizer
-        for attempt in range(MAX_SENDS):
+        sent: SentRequest | None = None
+        # The authorizer bounds this: it sends a request again with a few tokens only.
+        while True:
             if not authorizer.is_ready:
                 await authorizer.prepare(waiter)
             token = authorizer.token
@@ -80,13 +79,13 @@ class AuthorizedSender:
                     self._accepted(response, waiter)
                 return response
             refusal = await _Refusal.of(response)
-            operation = "" if waiter is None else waiter.operation
-            sent = SentRequest(method, self._target, operation, token, attempt)
+            if sent is None:
+                operation = "" if waiter is None else waiter.operation
+                sent = SentRequest(method, self._target, operation, token)
+            else:
+                sent.sent_again(token)
             if not await self._has_access(sent, refusal, waiter):
                 return refusal
-        raise AuthorizationFailed(
-            f"{self._target} refused the same request {MAX_SENDS} times, each time for another reason; ask its operator"
-        )
 
     def _accepted(self, response: RawResponse, waiter: AccessWaiter | None) -> None:
         stepping = self._authorizer.is_stepping_up and waiter is not None and response.status < 400
