@@ -327,7 +327,10 @@ def _serve(
         exchange.refuse(identity)
         return None
     if identity is not None:
-        exchange.request.principal = identity
+        request = exchange.request
+        request.principal = identity
+        # It has the token too, and no other protocol is spoken here.
+        request.head = b""
         if headers := authentication.response_headers(identity):
             exchange.headers = (*exchange.headers, *headers)
     return route(exchange, identity)
