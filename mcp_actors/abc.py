@@ -69,7 +69,7 @@ class Frame(msgspec.Struct, gc=False):
     - ``method`` is the method of a request or notification, and ``request`` the id of a request;
     - ``cancels`` is the id of the request of ours that a ``notifications/cancelled`` takes back;
     - ``refusal`` is the error code of an answer to what could not be served as it stands, for bindings that tell that
-      by a status of their own too.
+      by a status of their own too, and ``scopes`` are those that its caller needs, for bindings with challenges.
 
     On a frame that a client's channel yields, ``about`` is the request of ours that it answers, where the binding
     knows: an error without an id finds its way by it.
@@ -83,6 +83,7 @@ class Frame(msgspec.Struct, gc=False):
     request: RequestId | None = None
     cancels: RequestId | None = None
     refusal: int | None = None
+    scopes: frozenset[str] | None = None
 
 
 class NoAnswer(Frame, gc=True):

@@ -59,8 +59,8 @@ def transport(text: str) -> Transport:
     return TRANSPORTS.get(scheme) or Transport(scheme, f"{scheme}://127.0.0.1:{{port}}")
 
 
-def raw_field(here: Transport, era: Era, server: ServerProcess) -> StreamField | HttpField:
-    """Returns the field that drives ``server`` with raw bytes."""
+def raw_field(here: Transport, era: Era, server: ServerProcess, token: str = "") -> StreamField | HttpField:
+    """Returns the field that drives ``server`` with raw bytes; over HTTP with an access token, if there is one."""
     parts = urlsplit(server.url)
     host = f"127.0.0.1:{server.port}"
     if here.drive == "pipe":
@@ -81,7 +81,7 @@ def raw_field(here: Transport, era: Era, server: ServerProcess) -> StreamField |
         connection.setblocking(False)
         return connection
 
-    return HttpField(era, open_http, host, parts.path or "/")
+    return HttpField(era, open_http, host, parts.path or "/", token)
 
 
 def _connect(server: ServerProcess) -> socket.socket:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from benchmarks.suite.model import METRICS, Key
-from benchmarks.suite.peers import FLOOR, OURS
+from benchmarks.suite.peers import FLOOR, OURS, PROTECTED
 from benchmarks.suite.plan import Case, Size
 from benchmarks.suite.scenarios.table import SCENARIOS
 
@@ -29,6 +29,8 @@ IDLE_SESSIONS = 2_000
 FEW_SESSIONS, MANY_SESSIONS = 10, 10_000
 # "Unchanged" and "flat": what is left to the chance of a shared machine.
 UNCHANGED = 1.2
+# A token that was verified before costs a look into a table, and its bytes.
+VERIFIED = 1.25
 LIVE_CALLS = 200
 
 
@@ -98,6 +100,13 @@ def _of_servers() -> Iterator[Goal]:
         yield _goal(what, "per_second", _calls("ws", era, 64), floor_inline=0.7)
 
 
+def _of_protection() -> Iterator[Goal]:
+    for era in ("legacy", "modern"):
+        alone = _calls("http", era, 32)
+        what = f"processor time a request, a verified JWT beside none, HTTP, {era}"
+        yield Goal(what, "cpu_us", alone._replace(peer=PROTECTED), (Against(ITSELF, alone, VERIFIED),))
+
+
 def _of_clients() -> Iterator[Goal]:
     for era in ("legacy", "modern"):
         # In the modern era a client does what it does by itself, which in memory need not be what is on a wire.
@@ -130,7 +139,7 @@ def _of_sessions() -> Iterator[Goal]:
         yield Goal(what, "cpu_us", many, (Against(ITSELF, few, UNCHANGED),))
 
 
-GOALS = (*_of_servers(), *_of_clients(), *_of_sessions())
+GOALS = (*_of_servers(), *_of_protection(), *_of_clients(), *_of_sessions())
 
 # Which parameter of a scenario brings a member of a place.
 PARAMETERS = {"in_flight": "windows", "sessions": "sessions", "live_calls": "live"}

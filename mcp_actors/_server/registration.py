@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, TypeVar, Unpack, overload
 
@@ -139,7 +139,7 @@ class Registration:
 
         return add
 
-    def method(self, name: str) -> Callable[[F], F]:
+    def method(self, name: str, *, scopes: Collection[str] = ()) -> Callable[[F], F]:
         """Decorator: the function answers a method that is not part of the protocol, in every revision.
 
         It is ``async def f(params: dict[str, Any], ctx: Context) -> dict[str, Any]``. It raises
@@ -148,21 +148,23 @@ class Registration:
 
         Args:
             name: The method, as clients send it.
+            scopes: A list of those that a caller needs, all of them, as `add_tool` has them.
 
         Raises:
-            TypeError: The name is none, or the function is not of this form.
+            TypeError: The name or a scope is none, or the function is not of this form.
             LocalProtocolError: The method is answered already, by the protocol or by another function.
         """
 
         def add(function: F) -> F:
             with LineNamed():
                 check_async(function, "params, ctx")
-                self._features.add_method(name, function)
+                self._features.add_method(name, function, scopes)
             return function
 
         with LineNamed():
             if not isinstance(name, str):
                 raise TypeError('a method has a name: write @server.method("my/method")')
+            check_options({"scopes": scopes}, PromptOptions)
         return add
 
     def notification(self, name: str, *, inline: bool = False) -> Callable[[F], F]:

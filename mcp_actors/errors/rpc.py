@@ -153,17 +153,32 @@ class Overloaded(RpcError):
 
 
 class InsufficientScope(RpcError):
-    """The caller's access token lacks a scope that the operation needs. Nothing was run.
+    """The caller's access token lacks a scope that the operation needs.
 
-    ``data["scopes"]`` lists all scopes of the operation. The code is outside the range that JSON-RPC 2.0, section 5.1
-    reserves, because MCP forbids new codes inside it. Over HTTP the same refusal is a 403 with a challenge (MCP
-    2026-07-28, Authorization, Runtime Insufficient Scope Errors), wherever a status can still be sent.
+    ``data["scopes"]`` lists all scopes of the operation. The engine raises it for ``scopes=`` of a tool, and then
+    nothing was run. A handler raises it where the scopes depend on the arguments. The code is outside the range that
+    JSON-RPC 2.0, section 5.1 reserves, because MCP forbids new codes inside it. Over HTTP the same refusal is a 403
+    with a challenge (MCP 2026-07-28, Authorization, Runtime Insufficient Scope Errors), wherever a status can still be
+    sent: a handler that has reported progress before has its stream already.
+
+    Args:
+        scopes: All scopes of the operation, those that the caller has included.
+
+    Raises:
+        TypeError: They are one text.
     """
 
     CODE: ClassVar[int] = 403
 
+    needed: frozenset[str] = frozenset()
+    """The scopes, where the error is raised. Of one that came from a server they are in ``data`` alone: a handler that
+    lets it out must not make its own callers ask for the scopes of another server."""
+
     def __init__(self, scopes: Iterable[str]) -> None:
-        needed = sorted(scopes)
+        if isinstance(scopes, str):
+            raise TypeError(f"scopes is the text {scopes!r}: give a set or a list of scopes")
+        self.needed = frozenset(scopes)
+        needed = sorted(self.needed)
         super().__init__(
             self.CODE,
             f"the access token lacks a scope; needed are: {' '.join(needed)}",

@@ -66,6 +66,8 @@ MISTAKES: list[tuple[str, Register, str]] = [
     ("resource without a scheme", lambda s: s.resource("config"), r'"data://config"'),
     ("method without a name", lambda s: s.method(of_one), r'write @server.method\("my/method"\)'),  # type: ignore[type-var]
     ("method that is not async", lambda s: s.method("x/y")(plain), r"write async def f\(params, ctx\)"),
+    ("method with a text of scopes", lambda s: s.method("x/y", scopes="a b"), "write a list of scopes"),
+    ("method with a wrong scope", lambda s: s.method("x/y", scopes=["a b"]), "write a list of scopes"),
     ("method of one parameter", lambda s: s.method("x/y")(of_one), "does not take two arguments"),
     ("middleware that is not async", lambda s: s.middleware(plain), r"async def f\(ctx, call_next\)"),  # type: ignore[arg-type]
     ("generator", lambda s: s.tool(values), "collect them in a list"),

@@ -72,6 +72,11 @@ def test_round_trips_answered_in_the_reader(transport: str) -> None:
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_round_trips_with_an_access_token(era: Era) -> None:
+    assert all(metrics["per_second"] > 0 for metrics in toy("roundtrip", "http", "ours_protected", era))
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
 @pytest.mark.parametrize("transport", ["stdio", "http", "memory", "tcp"])
 def test_clients_are_measured(transport: str, era: Era) -> None:
     assert all(

@@ -46,14 +46,17 @@ class _HttpLane:
 class HttpField(Field):
     """Lanes over Streamable HTTP.
 
-    ``opener`` opens a connection to the server; ``host`` and ``path`` are those of its requests.
+    ``opener`` opens a connection to the server; ``host``, ``path`` and the access token are those of its requests.
     """
 
-    def __init__(self, era: Era, opener: Callable[[], socket.socket], host: str, path: str) -> None:
+    def __init__(
+        self, era: Era, opener: Callable[[], socket.socket], host: str, path: str, token: str = ""
+    ) -> None:
         super().__init__(era)
         self._opener = opener
         self._host = host
         self._path = path
+        self._token = token
         self._poll = select.epoll()
         self._lanes: dict[int, _HttpLane] = {}
         self._open: dict[int, _KeepAliveConnection] = {}
@@ -96,6 +99,8 @@ class HttpField(Field):
 
     def _head(self, lane: _HttpLane, verb: str, headers: dict[str, str], *, length: bool) -> bytes:
         lines = {"host": self._host, "accept": "application/json, text/event-stream"} | headers
+        if self._token:
+            lines["authorization"] = f"Bearer {self._token}"
         if lane.session:
             lines["mcp-session-id"] = lane.session
         if length:

@@ -125,7 +125,7 @@ class AccessGuard:
 
         Args:
             request: The request.
-            fetch: Makes HTTP requests; equal ``GET`` requests at one time are one. Cancelled, nothing is remembered.
+            fetch: Makes HTTP requests; equal ones at one time are one. Cancelled, nothing is remembered.
         """
         found = self.known(request)
         if found is not None:

@@ -21,7 +21,13 @@ __all__ = ["IntrospectionVerifier"]
 
 # Seconds for which an answer is believed that a token is not active.
 REFUSALS_REMEMBERED_FOR = 5.0
+# Seconds for which an authorization server that cannot answer is asked nothing, whatever tokens arrive. They begin with
+# the question, which may take 10 of them.
+PAUSE = 15.0
 _OK = 200
+# With these it says that it cannot answer anything. Any other one may be about the token, and a caller that finds a
+# token which leads to it must not stop the questions about those of others.
+_OUT_OF_ORDER = (429, 502, 503, 504)
 _ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
 
@@ -55,6 +61,7 @@ class IntrospectionVerifier:
     clients_are_subjects: bool = False
     remembered_for: float = 30.0
     _metadata: dict[str, IssuerMetadata] = attrs.field(factory=dict, init=False, repr=False)
+    _paused_until: dict[str, float] = attrs.field(factory=dict, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         if self.endpoint is not None:
@@ -68,12 +75,17 @@ class IntrospectionVerifier:
             VerifierUnavailable: The authorization server does not say.
         """
         issuer = expected.issuers[0]
+        paused_for = self._paused_until.get(issuer, now) - now
+        if paused_for > 0:
+            raise VerifierUnavailable(paused_for)
         metadata = self._metadata.setdefault(issuer, IssuerMetadata(issuer))
         endpoint = self.endpoint or await metadata.url("introspection_endpoint", fetch, now)
         answer = await fetch(self._question(token, endpoint, issuer, now))
         if not isinstance(answer, Fetched) or answer.status != _OK:
             metadata.forget()
             status = answer.status if isinstance(answer, Fetched) else None
+            if status is None or status in _OUT_OF_ORDER:
+                self._paused_until[issuer] = now + PAUSE
             log.warning("an authorization server does not introspect", issuer=issuer, status=status)
             raise VerifierUnavailable
         claims = json_object(answer.body)

@@ -13,7 +13,7 @@ from mcp_actors.principal import Principal
 __all__ = ["Expected", "Fetching", "StaticVerifier", "TokenInvalid", "Verifier", "VerifierUnavailable"]
 
 Fetching = Callable[[Fetch], Awaitable[Fetched | FetchFailed]]
-"""A function that makes an HTTP request. Equal ``GET`` requests at one time are one."""
+"""A function that makes an HTTP request. Equal requests at one time are one."""
 
 
 class TokenInvalid(Exception):

@@ -112,6 +112,34 @@ async def test_without_an_answer_it_is_503_and_no_challenge(answer: Any) -> None
     assert {"WWW-Authenticate", "Retry-After"} & {name for name, _ in found.headers} == {"Retry-After"}
 
 
+@pytest.mark.parametrize("out_of_order", [FetchFailed("there is no connection"), Fetched(503, (), b"")])
+async def test_an_endpoint_that_is_out_of_order_is_left_alone_for_a_while(out_of_order: Any) -> None:
+    protected = listener()
+    assert await protected.status(bearer("known")) == 200
+    say(protected, out_of_order)
+    for number in range(50):
+        found = await protected.ask(bearer(f"unknown{number}"))
+        assert isinstance(found, Denial)
+        assert (found.status, "Retry-After" in dict(found.headers)) == (503, True)
+    assert protected.authority.count(INTROSPECTION) == 2
+    # Who is remembered is served meanwhile.
+    assert await protected.status(bearer("known")) == 200
+    say(protected, ACTIVE)
+    protected.clock.time += 14.9
+    assert await protected.status(bearer("unknown1")) == 503
+    protected.clock.time += 0.2
+    assert await protected.status(bearer("unknown1")) == 200
+    assert protected.authority.count(INTROSPECTION) == 3
+
+
+@pytest.mark.parametrize("status", [400, 401, 500])
+async def test_an_answer_that_may_be_about_one_token_stops_no_other_question(status: int) -> None:
+    protected = listener(Fetched(status, (), b"{}"))
+    assert await protected.status(bearer("strange")) == 503
+    say(protected, ACTIVE)
+    assert await protected.status(bearer("opaque")) == 200
+
+
 async def test_without_metadata_it_is_503_too() -> None:
     protected = listener()
     protected.authority.metadata = {"issuer": ISSUER}

@@ -51,6 +51,28 @@ async def test_many_who_want_the_same_document_fetch_it_once(
     assert await joined(KEYS) == Fetched(200, [], b"2")
 
 
+async def test_questions_about_one_token_are_one(autojump_clock: trio.testing.MockClock) -> None:
+    network = Network()
+    joined = JoinedFetches(network.fetch)
+    answers: dict[bytes, set[bytes]] = {b"token=a": set(), b"token=b": set()}
+
+    async def ask(body: bytes) -> None:
+        answer = await joined(Fetch("POST", KEYS.url, KEYS.headers, body))
+        assert isinstance(answer, Fetched)
+        answers[body].add(answer.body)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(1_000):
+            nursery.start_soon(ask, b"token=a")
+        nursery.start_soon(ask, b"token=b")
+        await trio.testing.wait_all_tasks_blocked()
+        assert sorted(each.body or b"" for each in network.asked) == sorted(answers)
+        network.go.set()
+    # Everybody who asked about a token has the answer of its question.
+    assert [len(each) for each in answers.values()] == [1, 1]
+    assert repr(joined) == "<JoinedFetches 0 in flight>"
+
+
 async def test_if_the_one_that_fetches_is_cancelled_another_goes_on(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -85,7 +107,8 @@ async def test_if_the_one_that_fetches_is_cancelled_another_goes_on(
     [
         Fetch("GET", "https://as.example.org/other", KEYS.headers),
         Fetch("GET", KEYS.url, [("accept", "text/plain")]),
-        Fetch("POST", KEYS.url, KEYS.headers, b"token=a"),
+        Fetch("POST", KEYS.url, KEYS.headers),
+        Fetch("GET", KEYS.url, KEYS.headers, b"token=a"),
     ],
 )
 async def test_what_differs_is_not_joined(other: Fetch, autojump_clock: trio.testing.MockClock) -> None:

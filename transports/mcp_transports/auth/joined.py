@@ -1,4 +1,4 @@
-"""Requests of many tasks for the same document: one of them fetches it, and the others wait for its answer."""
+"""Equal requests of many tasks: one of them makes the request, and the others wait for its answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE = 20.0
 _BUSY = FetchFailed("the authorization server has too many requests of ours to answer at once")
 
 Answer = Fetched | FetchFailed
-_Key = tuple[str, tuple[tuple[str, str], ...]]
+_Key = tuple[str, str, tuple[tuple[str, str], ...], bytes | None]
 
 
 @attrs.define(eq=False)
@@ -31,7 +31,10 @@ class _Flight:
 
 
 class JoinedFetches:
-    """Carries out `Fetch` effects: equal ``GET`` requests at one time are one, and only some are made at a time.
+    """Carries out the `Fetch` effects of a resource server: equal ones at one time are one, and only some are made at a
+    time.
+
+    This holds for ``POST`` too, because a resource server asks by it, about a token, and changes nothing.
 
     Args:
         fetch: Makes one request.
@@ -51,14 +54,11 @@ class JoinedFetches:
         Cancelled, it leaves a request that others wait for to one of them, who makes it anew.
         """
         with trio.move_on_after(PATIENCE):
-            if fetch.method == "GET" and fetch.body is None:
-                return await self._joined(fetch)
-            async with self._places:
-                return await self._fetch(fetch)
+            return await self._joined(fetch)
         return _BUSY
 
     async def _joined(self, fetch: Fetch) -> Answer:
-        key = (fetch.url, tuple(fetch.headers))
+        key = (fetch.method, fetch.url, tuple(fetch.headers), fetch.body)
         while (flight := self._flights.get(key)) is not None:
             await flight.done.wait()
             if flight.answer is not None:

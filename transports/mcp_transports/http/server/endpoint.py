@@ -120,14 +120,13 @@ class Endpoint:
         policy = self._origin_policy
         # Looked up here first, because nearly all requests of a listener have the same two values.
         verdict = policy.remembered.get((host, origin)) or policy.check(host, origin)
-        exchange = HttpExchange(request, response, verdict.headers)
+        exchange = HttpExchange(request, response, verdict.headers, self._authentication)
         routes = self._routes.get(request.path)
         route = routes.get(request.method) if routes is not None else None
         if verdict.refusal is not None or route is None:
             self._refuse(exchange, verdict, routes)
         elif self._authentication is not None:
-            with exchange.containment("authenticate"):
-                self._identify(exchange, route, self._authentication)
+            self._identify(exchange, route, self._authentication)
         elif (continuation := route(exchange, None)) is not None:
             exchange.run(continuation)
 
@@ -160,11 +159,16 @@ class Endpoint:
             exchange.refuse(method_not_allowed(*routes))
 
     def _identify(self, exchange: HttpExchange, route: Route, authentication: Authentication) -> None:
-        identity = authentication.identify(exchange.request)
-        if isinstance(identity, partial):
-            exchange.run(partial(_serve_later, exchange, route, authentication, identity))
-        elif (continuation := _serve(exchange, route, authentication, identity)) is not None:
-            exchange.run(continuation)
+        try:
+            identity = authentication.identify(exchange.request)
+            if isinstance(identity, partial):
+                exchange.run(partial(_serve_later, exchange, route, authentication, identity))
+            elif (continuation := _serve(exchange, route, authentication, identity)) is not None:
+                exchange.run(continuation)
+        except BaseException:
+            # It is made here, and not round the block, because requests that go well outnumber the others.
+            with exchange.containment("authenticate"):
+                raise
 
     # -- Streamable HTTP -------------------------------------------------------------------------------------------
 
@@ -323,7 +327,10 @@ def _serve(
         exchange.refuse(identity)
         return None
     if identity is not None:
-        exchange.request.principal = identity
+        request = exchange.request
+        request.principal = identity
+        # It has the token too, and no other protocol is spoken here.
+        request.head = b""
         if headers := authentication.response_headers(identity):
             exchange.headers = (*exchange.headers, *headers)
     return route(exchange, identity)

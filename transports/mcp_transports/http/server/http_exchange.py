@@ -8,22 +8,26 @@ from functools import partial
 import msgspec
 import trio
 
+from mcp_actors.abc import Frame
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.logging import log
 from mcp_actors.supervision import HTTP_RESPONSE, Containment
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
-from mcp_transports.http.server.error_responses import INTERNAL_ERROR, Header, Refusal
+from mcp_transports.http.server.authentication import Authentication
+from mcp_transports.http.server.error_responses import INTERNAL_ERROR, RETRY_LATER, Header, Refusal
 from mcp_transports.http.server.media_types import JSON
 
 __all__ = ["Continuation", "HttpExchange"]
+
+_NO_ROOM = 503
 
 # Serves the rest of a request that has to wait for something. It runs in a task of the request's connection.
 Continuation = Callable[[], Awaitable[None]]
 
 
 class HttpExchange(msgspec.Struct, eq=False):
-    """A request, its response, and the headers that every answer to it carries (CORS).
+    """A request, its response, the headers that every answer to it carries (CORS), and what knows the callers.
 
     A struct, because one is made for every request: making it runs no Python code.
     """
@@ -31,6 +35,7 @@ class HttpExchange(msgspec.Struct, eq=False):
     request: Request
     response: Response
     headers: Sequence[Header] = ()
+    authentication: Authentication | None = None
 
     def __repr__(self) -> str:
         return f"<HttpExchange {self.request.method} {self.request.path}>"
@@ -48,6 +53,19 @@ class HttpExchange(msgspec.Struct, eq=False):
     def refuse(self, refusal: Refusal) -> None:
         """Sends ``refusal`` as the answer. Raises the errors of `answer`."""
         self.answer(refusal.status, refusal.body, refusal.headers)
+
+    def refusal_headers(self, status: int, frame: Frame, *, repeats_granted: bool) -> Sequence[Header]:
+        """Returns the headers of an answer that the engine has marked as a refusal (`Frame.refusal`).
+
+        For ``repeats_granted`` see `Authentication.lacking`.
+        """
+        if status == _NO_ROOM:
+            return (*self.headers, *RETRY_LATER)
+        if frame.scopes and self.authentication is not None:
+            principal = self.request.principal
+            refusal = self.authentication.lacking(principal, frame.scopes, repeats_granted=repeats_granted)
+            return (*self.headers, *refusal.headers)
+        return self.headers
 
     def fail(self) -> None:
         """Ends the exchange after a failure on this side: with 500, or by cutting off a stream that is open.

@@ -11,11 +11,10 @@ from mcp_actors.abc import Arrival, Frame, ServerHandler
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.principal import Principal
 from mcp_transports.http.h1.request import Request
-from mcp_transports.http.server.error_responses import RETRY_LATER
 from mcp_transports.http.server.http_exchange import HttpExchange
 from mcp_transports.http.server.media_types import JSON
 from mcp_transports.http.server.sse_response import OpenSseResponses, SseResponse
-from mcp_transports.http.server.status_tables import StatusTable
+from mcp_transports.http.server.status_tables import LEGACY_STATUSES, StatusTable
 from mcp_transports.http.sse import COMMENT, encode_event
 
 __all__ = ["ResponseOutlet", "StatelessOutlet"]
@@ -149,13 +148,12 @@ class StatelessOutlet(ResponseOutlet):
             self._forget()
             exchange = self._exchange
             status = self._statuses[frame.refusal]
+            headers = exchange.headers
+            if frame.refusal is not None:
+                repeats = self._statuses is LEGACY_STATUSES
+                headers = exchange.refusal_headers(status, frame, repeats_granted=repeats)
             # This is `HttpExchange.answer` without a call in between, because nearly every answer is sent here.
-            exchange.response.answer(
-                status,
-                frame.data,
-                content_type=JSON,
-                headers=exchange.headers if status != 503 else (*exchange.headers, *RETRY_LATER),
-            )
+            exchange.response.answer(status, frame.data, content_type=JSON, headers=headers)
         elif frame.request is not None:
             raise trio.BrokenResourceError("a client cannot be asked without a session")
         elif self._streams:

@@ -331,7 +331,10 @@ class CallStream(SessionStream):
         if exchange is not None:
             if frame.last:
                 self._take_exchange()
-                exchange.answer(LEGACY_STATUSES[frame.refusal], frame.data)
+                status = LEGACY_STATUSES[frame.refusal]
+                if frame.refusal is not None:
+                    exchange.headers = exchange.refusal_headers(status, frame, repeats_granted=True)
+                exchange.answer(status, frame.data)
             else:
                 self._open(exchange, frame.data)
         elif frame.last:
