@@ -46,6 +46,17 @@ def test_a_stdio_server_imports_only_what_it_uses() -> None:
     assert (loaded - by_structlog) & NOT_FOR_STDIO == set()
 
 
+def test_a_client_with_credentials_imports_no_server_and_nothing_for_signatures() -> None:
+    program = (
+        "import mcp_transports.http.client.authorized_sender, mcp_transports.auth\n"
+        "import json, sys; print(json.dumps(sorted(sys.modules)))"
+    )
+    loaded = set(in_a_fresh_interpreter(program))
+    assert "mcp_transports.auth.authorizer" in loaded
+    unused = {"joserfc", "httptools", "mcp_transports.http.h1", "mcp_transports.auth.loopback_listener"}
+    assert loaded & unused == set()
+
+
 LOGGING_STATE = """
 import json, logging, warnings, structlog
 def state():
