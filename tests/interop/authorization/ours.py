@@ -84,7 +84,7 @@ class Withdrawing(JwtVerifier):
 
     async def verify(self, token: str, expected: Expected, fetch: Fetching, now: float) -> Principal:
         if token in self._withdrawn:
-            raise TokenInvalid
+            raise TokenInvalid("it was withdrawn")
         self._seen.add(token)
         return await super().verify(token, expected, fetch, now)
 
