@@ -33,7 +33,7 @@ __all__ = ["HeldTokens"]
 # Seconds before its end at which a token is refreshed, if it lives twice as long at least.
 RENEWAL = 30.0
 # Seconds from a token to the next renewal at least: one may have ended when it comes.
-SHORTEST_RENEWAL = 1.0
+SHORTEST_RENEWAL = 0.5
 
 
 class HeldTokens:
