@@ -383,7 +383,8 @@ class Authorization:
             return (yield from steps)
         except AuthorizationError as error:
             kind = type(error).__name__
-            log.warning("authorization failed", server=self.server_url, error=kind, reason=str(error))
+            # The exception tells whoever asked; a warning would tell the same person twice.
+            log.info("authorization failed", server=self.server_url, error=kind, reason=str(error))
             raise
 
 
