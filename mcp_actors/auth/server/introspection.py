@@ -74,7 +74,11 @@ class IntrospectionVerifier:
         if not isinstance(answer, Fetched) or answer.status != _OK:
             metadata.forget()
             status = answer.status if isinstance(answer, Fetched) else None
-            log.warning("an authorization server does not introspect", issuer=issuer, status=status)
+            log.warning(
+                "an authorization server does not introspect: check the client id and its secret",
+                issuer=issuer,
+                status=status,
+            )
             raise VerifierUnavailable
         claims = json_object(answer.body)
         if claims is None:
