@@ -100,7 +100,10 @@ def load_texts(root: Path = ROOT) -> list[Module]:
 
 # -- rules ------------------------------------------------------------------------------------------------------------
 
-DEAD_REFERENCE = re.compile(r"\b(protocol|design|redesign|findings|users|measured|authorization)(\.md| §)")
+# A page of the documentation has one of these names too; it is named with its folder.
+DEAD_REFERENCE = re.compile(
+    r"\b(protocol|design|redesign|findings|users|measured|(?<!docs/)authorization)(\.md| §)"
+)
 SECTION_MARK = re.compile(r"§ ?[\d.]+")
 # What a section mark belongs to, if it stands shortly before: a document that a reader can find.
 SOURCE = re.compile(r"(RFC \d+|SEP-\d+|JSON-RPC 2\.0|MCP \d{4}-\d\d-\d\d|JSON Schema|20\d\d-\d\d)\D{0,3}$")

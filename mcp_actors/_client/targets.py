@@ -44,8 +44,9 @@ def connectable(target: Target, auth: Access | None = None) -> Connectable:
 
 def _authorizable(target: Target, auth: Access) -> str:
     """Returns the URL of a server that ``auth`` can give access to."""
-    if not isinstance(auth, Access):
-        raise TypeError(f"auth is OAuth(...) or BearerToken(...), not {type(auth).__name__}")
+    if isinstance(auth, type) or not isinstance(auth, Access):
+        given = f"the class {auth.__name__}" if isinstance(auth, type) else type(auth).__name__
+        raise TypeError(f"auth is OAuth(...) or BearerToken(...), not {given}")
     if not isinstance(target, str):
         raise ValueError(
             "auth= needs the URL of a server, http://…, https://…, ws://… or wss://…: a process takes credentials from "

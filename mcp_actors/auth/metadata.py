@@ -114,8 +114,8 @@ def read_protected_resource(
         covers(named, server_url) if resource is None else named == resource
     ):
         raise MetadataMismatch(
-            f"the metadata of {server_url} speaks for the resource {shown(named)}, so it is not used. If that "
-            "is right, pass resource= with exactly this text"
+            f"the metadata of {server_url} speaks for the resource {shown(named)}, so it is not used. Use "
+            "that URL if it is the server that you mean, or pass resource= with exactly this text if both are one"
         )
     issuers = _strings(document, "authorization_servers")
     if not issuers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import attrs
 
@@ -22,6 +22,7 @@ class StoredRecord:
     generation: int
 
 
+@runtime_checkable
 class TokenStore(Protocol):
     """Keeps records by key. The keys name the issuer and the resource, and the values hold secrets.
 

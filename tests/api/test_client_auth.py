@@ -73,6 +73,8 @@ def test_a_file_does_not_take_it_either(tmp_path: Path) -> None:
 
 
 def test_what_is_no_authorization_is_refused() -> None:
+    with pytest.raises(TypeError, match="not the class OAuth"):
+        Client("http://127.0.0.1:1/mcp", auth=OAuth)
     with pytest.raises(TypeError, match="auth is OAuth"):
         Client("http://h/mcp", auth="secret")  # type: ignore[arg-type]
 

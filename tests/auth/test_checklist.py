@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent.parent
-PAGE = (TESTS.parent / "docs" / "authorization.md").read_text()
+PAGE = (TESTS.parent / "docs/authorization.md").read_text()
 ATTACKS = [row for row in PAGE.partition("## Attacks")[2].splitlines() if row.startswith("| ")][1:]
 NAMED = re.compile(r"`([\w/]+\.py)::(\w+)`")
 

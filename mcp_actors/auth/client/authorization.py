@@ -343,6 +343,7 @@ class Authorization:
         except AuthorizationError as error:
             self.settings.counts.failures += 1
             kind = type(error).__name__
+            # The exception tells whoever asked; a warning would tell the same person twice.
             log.info("authorization failed", server=self.server_url, error=kind, reason=str(error))
             raise
 

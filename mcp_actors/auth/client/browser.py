@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from mcp_actors.auth.effects import RedirectAnswer
 
@@ -29,6 +29,7 @@ class Redirect(Protocol):
         """
 
 
+@runtime_checkable
 class Browser(Protocol):
     """Shows a person the login of an authorization server."""
 

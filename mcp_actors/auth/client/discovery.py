@@ -114,9 +114,7 @@ def _without_resource_metadata(
     fetched: Fetched | FetchFailed = yield Fetch("GET", url, headers, redirects=REDIRECTS)
     if isinstance(fetched, FetchFailed):
         error = UrlRefused if fetched.refused else AuthorizationUnavailable
-        raise error(
-            f"{server_url} demands authorization, and has no metadata that could be read: {fetched.reason}"
-        )
+        raise error(f"no metadata for the authorization of {server_url} could be read: {fetched.reason}")
     expected = settings.trusted_issuers.get(base)
     server = read_authorization_server(fetched, base, expected=expected)
     return Discovered(resource, base, server or guessed_authorization_server(base))
@@ -154,6 +152,6 @@ def _authorization_server(
             return found
     if failures:
         raise AuthorizationUnavailable(
-            f"the authorization server {shown(named)} cannot be reached: {failures[0]}"
+            f"the authorization server {shown(named)} does not answer: {failures[0]}"
         )
     return None

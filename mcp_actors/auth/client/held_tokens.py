@@ -279,9 +279,14 @@ class HeldTokens:
 
     def _remember(self, tokens: Tokens) -> Steps[None]:
         last = _last_of(tokens)
-        if last != self._last:
-            yield from replace(self.server_key, last.as_record())
-            self._last = last
+        before = self._last
+        if last == before:
+            return
+        yield from replace(self.server_key, last.as_record())
+        self._last = last
+        if before is not None and (before.issuer, before.resource) == (last.issuer, last.resource):
+            # A client that is registered anew would leave the tokens of the old one behind, and no logout finds them.
+            yield from delete(self.key(before.issuer, before.resource, before.client_id))
 
     def forget(self, *, forget_client: bool) -> Steps[Tokens | None]:
         """Drops the tokens, their key and their records, and returns what was held.

@@ -67,7 +67,9 @@ class Prover:
             AuthorizationFailed: Proofs are demanded, and there is no algorithm for them or they are switched off.
         """
         needed = demanded or self.wanted is True
-        if self.wanted is False or not (needed or supported):
+        # A server that says nothing of proofs may know plain tokens alone, whatever its authorization server can do.
+        offered = supported and challenged
+        if self.wanted is False or not (needed or offered):
             if demanded:
                 raise AuthorizationFailed(
                     "the server demands DPoP, which these settings switch off: remove dpop=False"

@@ -118,6 +118,10 @@ class AuthorizationCode:
             raise ValueError("client_secret= and issuer= belong to a client_id=")
         if not self.login_timeout > 0:
             raise ValueError(f"login_timeout= must be more than 0 seconds, not {self.login_timeout!r}")
+        if self.browser is not None and not isinstance(self.browser, Browser):
+            raise TypeError(
+                f"browser= must be a way to log in, such as PastedAnswer(), not {type(self.browser).__name__}"
+            )
         url = self.client_metadata_url
         if url is not None:
             _require_url(url, "client_metadata_url")
@@ -255,8 +259,9 @@ class OAuth:
         grant: How access is had; by default a person logs in.
         store: Where tokens are kept; by default in this process.
         scopes: Scopes to ask for beyond those that the server names.
-        dpop: Whether tokens are bound to a key (RFC 9449; needs the extra ``auth``): ``None`` where the authorization
-            server or the server says that it can, ``True`` always, so that a plain token is refused, ``False`` never.
+        dpop: Whether tokens are bound to a key (RFC 9449; needs the extra ``auth``): ``None`` where the server asks for
+            it, or its metadata and the authorization server's say that both can; ``True`` always, so that a plain token
+            is refused; ``False`` never. A server that says nothing may know plain tokens alone.
         resource: The resource that the server's metadata may name although its URL does not begin so, such as a URN.
         trusted_issuers: Maps an issuer as a server's metadata has it to the one that the authorization server's own
             metadata has, where the two differ and are known to be the same.
@@ -287,7 +292,12 @@ class OAuth:
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.grant, Grant):
             raise TypeError(
-                f"the grant must be one of those of mcp_actors.auth, not {type(self.grant).__name__}"
+                f"the grant must be one of those of mcp_actors.auth, not {type(self.grant).__name__}; everything else"
+                " is given by name, such as store="
+            )
+        if not isinstance(self.store, TokenStore):
+            raise TypeError(
+                f"store= must be a store, such as FileTokenStore(path), not {type(self.store).__name__}"
             )
         if isinstance(self.scopes, str):
             raise TypeError(f"scopes= must be a collection of texts, such as {self.scopes.split()!r}")

@@ -84,9 +84,15 @@ class IntrospectionVerifier:
         if not isinstance(answer, Fetched) or answer.status != _OK:
             metadata.forget()
             status = answer.status if isinstance(answer, Fetched) else None
-            if status is None or status in _OUT_OF_ORDER:
+            is_out_of_order = status is None or status in _OUT_OF_ORDER
+            if is_out_of_order:
                 self._paused_until[issuer] = now + PAUSE
-            log.warning("an authorization server does not introspect", issuer=issuer, status=status)
+            log.warning(
+                "an authorization server does not introspect",
+                issuer=issuer,
+                status=status,
+                check="whether it can be reached" if is_out_of_order else "the client id and its secret",
+            )
             raise VerifierUnavailable
         claims = json_object(answer.body)
         if claims is None:

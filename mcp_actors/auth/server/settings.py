@@ -30,8 +30,18 @@ def _checked_resource(settings: ResourceServer, _: object, resource: str) -> Non
 
 
 def _checked_issuers(settings: ResourceServer, _: object, issuers: tuple[str, ...]) -> None:
-    if not issuers or not all(each.startswith(("https://", "http://")) for each in issuers):
-        raise ValueError(f"issuer is {issuers!r}: give the URL that the authorization server calls itself")
+    if not issuers:
+        raise ValueError("issuer is empty: give the URL that the authorization server calls itself")
+    wrong = [each for each in issuers if not each.startswith(("https://", "http://"))]
+    if wrong:
+        raise ValueError(
+            f"issuer is {wrong[0]!r}: give the URL that the authorization server calls itself, with https://"
+        )
+
+
+def _checked_dpop(settings: ResourceServer, _: object, dpop: str) -> None:
+    if dpop not in ("no", "allowed", "required"):
+        raise ValueError(f"dpop is {dpop!r}: give 'no', 'allowed' or 'required'")
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -57,7 +67,8 @@ class ResourceServer:
         url_policy: Which URLs in the metadata of the issuer may be used.
 
     Raises:
-        ValueError: ``resource`` or ``issuer`` are no such URLs, or a scope has characters that no scope has.
+        ValueError: ``resource`` or ``issuer`` are no such URLs, ``dpop`` is none of the three, or a scope has
+            characters that no scope has.
         TypeError: ``scopes`` is one text.
         ImportError: The extra ``auth`` is missing, and the verifier needs it.
     """
@@ -68,9 +79,7 @@ class ResourceServer:
     verifier: Verifier = attrs.field(factory=JwtVerifier)
     implies: Mapping[str, Collection[str]] = attrs.field(factory=dict)
     audiences: tuple[str, ...] = attrs.field(default=(), converter=_issuers)
-    dpop: Literal["no", "allowed", "required"] = attrs.field(
-        default="no", validator=attrs.validators.in_(("no", "allowed", "required"))
-    )
+    dpop: Literal["no", "allowed", "required"] = attrs.field(default="no", validator=_checked_dpop)
     dpop_nonces: bool = False
     name: str | None = None
     mirror_metadata: bool = False

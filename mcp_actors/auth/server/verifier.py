@@ -84,12 +84,20 @@ class StaticVerifier:
 
     Args:
         principals: The principal of each token.
+
+    Raises:
+        TypeError: One of them is no `Principal`.
     """
 
     remembered_for = 0.0
 
     def __init__(self, principals: Mapping[str, Principal]) -> None:
         self._principals = dict(principals)
+        for each in self._principals.values():
+            if not isinstance(each, Principal):
+                raise TypeError(
+                    f"a token stands for a Principal, such as Principal('ann', scopes=[…]), not {type(each).__name__}"
+                )
 
     def __repr__(self) -> str:
         return f"<StaticVerifier {len(self._principals)} tokens>"

@@ -621,6 +621,19 @@ def test_a_login_that_times_out_forgets_the_registration_it_used() -> None:
     assert len(auth.clients) == 2
 
 
+def test_a_client_that_is_registered_anew_leaves_no_tokens_behind() -> None:
+    world, auth, server, caller = scene()
+    auth.gives_refresh = True
+    assert caller.call() == 200
+    auth.tokens.clear()
+    auth.refresh_tokens.clear()
+    world.redirects = ["http://127.0.0.1:9/callback"]
+    assert caller.call() == 200
+    assert len(auth.clients) == 2
+    world.run(again(world, server).machine.log_out(forget_client=True))
+    assert not world.store._records
+
+
 def test_another_redirect_uri_is_registered() -> None:
     world, auth, _, caller = scene()
     assert caller.call() == 200
@@ -866,9 +879,12 @@ def test_a_failed_login_stores_nothing_and_the_next_call_works() -> None:
 
 # -- proofs of possession ----------------------------------------------------------------------------------------------
 
+ALGORITHMS = "dpop_signing_alg_values_supported"
+
 
 def test_a_key_is_kept_with_the_tokens_and_dropped_at_logout() -> None:
     world, auth, server, caller = scene(dpop_signing_alg_values_supported=["ES256"])
+    server.document[ALGORITHMS] = ["ES256"]
     auth.gives_refresh = True
     assert caller.call() == 200
     key = world.authorization_requests()[0]["dpop_jkt"]
@@ -883,6 +899,7 @@ def test_a_key_is_kept_with_the_tokens_and_dropped_at_logout() -> None:
 
 def test_no_key_goes_to_another_authorization_server() -> None:
     world, _, server, caller = scene(dpop_signing_alg_values_supported=["ES256"])
+    server.document[ALGORITHMS] = ["ES256"]
     assert caller.call() == 200
     second = AuthServer(world, "https://as2.example", dpop_signing_alg_values_supported=["ES256"])
     server.auth, server.document["authorization_servers"] = second, [second.issuer]
@@ -892,22 +909,29 @@ def test_no_key_goes_to_another_authorization_server() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dpop", "supported", "scheme", "is_bound"),
+    ("dpop", "supported", "listed", "scheme", "is_bound"),
     [
-        (None, ["ES256"], "Bearer", True),
-        (None, ["none", "HS256"], "Bearer", False),
-        (None, None, "Bearer", False),
-        (None, None, "DPoP", True),
-        (False, ["ES256"], "Bearer", False),
-        (True, None, "Bearer", True),
-        (None, ["ES384", "Ed25519"], "Bearer", True),
+        (None, ["ES256"], ["ES256"], "Bearer", True),
+        (None, ["ES256"], None, "Bearer", False),
+        (None, ["ES256"], None, "DPoP", True),
+        (None, ["none", "HS256"], ["ES256"], "Bearer", False),
+        (None, ["ES256"], ["ES384"], "Bearer", False),
+        (None, None, ["ES256"], "Bearer", False),
+        (None, None, None, "Bearer", False),
+        (None, None, None, "DPoP", True),
+        (False, ["ES256"], ["ES256"], "Bearer", False),
+        (True, None, None, "Bearer", True),
+        (None, ["ES384", "Ed25519"], ["ES384"], "Bearer", True),
     ],
 )
 def test_tokens_are_bound_where_both_sides_can(
-    dpop: bool | None, supported: Any, scheme: str, is_bound: bool
+    dpop: bool | None, supported: Any, listed: Any, scheme: str, is_bound: bool
 ) -> None:
+    """A server that says nothing of proofs may know plain tokens alone, whatever its authorization server can do."""
     world, _, server, caller = scene(OAuth(dpop=dpop), dpop_signing_alg_values_supported=supported)
     server.scheme = scheme
+    if listed is not None:
+        server.document[ALGORITHMS] = listed
     assert caller.call() == 200
     assert ("dpop_jkt" in world.authorization_requests()[0]) is is_bound
     assert bool(server.proofs) is is_bound
@@ -1004,7 +1028,8 @@ def test_a_proof_that_is_refused_says_to_check_the_clock() -> None:
 
 
 def test_an_authorization_server_that_asks_for_a_nonce_for_ever() -> None:
-    world, auth, _, caller = scene(dpop_signing_alg_values_supported=["ES256"])
+    world, auth, server, caller = scene(dpop_signing_alg_values_supported=["ES256"])
+    server.document[ALGORITHMS] = ["ES256"]
     auth.next = [answer({"error": "use_dpop_nonce"}, 400, dpop_nonce=f"n{number}") for number in range(9)]
     with pytest.raises(TokenRefused):
         caller.call()

@@ -12,6 +12,7 @@ from mcp_actors.auth import (
     ClientCredentials,
     EnterpriseManaged,
     OAuth,
+    UrlPolicy,
     WorkloadIdentity,
 )
 
@@ -53,6 +54,9 @@ MANAGED: dict[str, Any] = {
         (WorkloadIdentity, {"assertion": "SECRET"}, TypeError),
         (OAuth, {"grant": "SECRET"}, TypeError),
         (OAuth, {"grant": BearerToken("SECRET")}, TypeError),
+        (OAuth, {"store": "SECRET"}, TypeError),
+        (AuthorizationCode, {"browser": "SECRET"}, TypeError),
+        (UrlPolicy, {"allowed_hosts": "idp.example"}, TypeError),
         (OAuth, {"scopes": "a b"}, TypeError),
         (OAuth, {"scopes": ["a b"]}, ValueError),
         (OAuth, {"scopes": [7]}, ValueError),

@@ -107,12 +107,17 @@ class _PastedLogin:
         """
         require_usable(url, "the authorization endpoint")
         show_url(url)
-        say = "Then paste the address of the page at which the browser ends (it is not shown): "
+        sys.stderr.write(
+            "After the login the browser shows a page that cannot be loaded. That is as it should be.\n"
+        )
+        say = "Paste the whole address of that page here, and press Enter (what you paste is not shown): "
         while True:
             sys.stderr.write(say)
             sys.stderr.flush()
-            answer = answer_of((await self._terminal.read_line()).strip())
-            sys.stderr.write("\n")
+            try:
+                answer = answer_of((await self._terminal.read_line()).strip())
+            finally:
+                sys.stderr.write("\n")
             if accepts(answer):
                 return answer
             say = "That is not the answer to this login. Paste the whole address, up to its last character: "

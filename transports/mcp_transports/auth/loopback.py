@@ -55,7 +55,7 @@ async def open_system_browser(url: str) -> None:
         log.warning("no browser could be opened", reason=error.strerror)
     else:
         if opened.returncode:
-            log.warning("no browser could be opened", reason="the system has none")
+            log.warning("no browser could be opened", reason="none of the system's browsers could be started")
 
 
 def answer_of(text: str) -> RedirectAnswer:
