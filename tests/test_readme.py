@@ -11,6 +11,7 @@ import os
 import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -89,7 +90,7 @@ def test_the_programs_are_there() -> None:
     shown = {"weather.py", "ask.py", "web.py", "embedding.py", "hub.py", "watch.py"}
     # These are run with a real authorization server: tests/interop/authorization/test_readme_programs.py.
     protected = {"notes.py", "login.py", "machine.py"}
-    assert set(programs()) == shown | protected
+    assert set(programs()) == shown | protected | {"test_notes.py"}
 
 
 @pytest.mark.parametrize("name", ["ask.py", "web.py", "embedding.py", "hub.py"])
@@ -97,6 +98,15 @@ def test_the_program_prints_what_stands_below_it(
     name: str, folder: Path, environment: dict[str, str]
 ) -> None:
     assert run(["python", name], folder, environment) == output_after(name)
+
+
+def test_the_test_of_a_protected_server_passes(folder: Path, environment: dict[str, str]) -> None:
+    program = folder / "test_notes.py"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    program.write_text(program.read_text().replace(":8123/", f":{port}/"))
+    command = ["python", "-m", "pytest", "-p", "no:cacheprovider", "test_notes.py"]
+    assert "1 passed" in run([*command, "-o", "trio_mode=true"], folder, environment)
 
 
 def test_the_programs_are_typed(folder: Path, environment: dict[str, str]) -> None:

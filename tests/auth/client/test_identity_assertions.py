@@ -40,7 +40,8 @@ def enterprise(
         idp_client_id="idp-client",
         client_id="c",
     )
-    world, auth, _, caller = scene(OAuth(grant, dpop=dpop), **metadata)
+    world, auth, server, caller = scene(OAuth(grant, dpop=dpop), **metadata)
+    server.document |= metadata  # proofs are made where both sides take them
 
     def idp(fetch: Fetch) -> Fetched:
         proof = dict(fetch.headers).get("dpop")
@@ -146,7 +147,8 @@ def test_what_the_program_adds_goes_to_the_token_endpoint_too(grant: Any) -> Non
 
 
 def test_the_proof_for_a_code_is_made_when_the_person_has_come_back() -> None:
-    world, _, _, caller = scene(**PROOFS)
+    world, _, server, caller = scene(**PROOFS)
+    server.document |= PROOFS
 
     def wait(effect: Effect) -> None:
         if isinstance(effect, LogIn):
