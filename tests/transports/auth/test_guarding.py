@@ -35,11 +35,13 @@ class Authority:
         self.issuer = ""
         self.asked: Counter[str] = Counter()
         self.down = False
+        self.keys_at = ""
+        """Where the keys are, if not here."""
 
     def __call__(self, request: Request, response: Response) -> None:
         self.asked[request.path] += 1
         documents: dict[str, Any] = {
-            MIRROR: {"issuer": self.issuer, "jwks_uri": f"{self.issuer}/keys"},
+            MIRROR: {"issuer": self.issuer, "jwks_uri": self.keys_at or f"{self.issuer}/keys"},
             "/keys": {"keys": [self.key.as_dict(private=False)]},
         }
         found = documents.get(request.path)
@@ -75,6 +77,17 @@ async def both(**settings: Any) -> AsyncIterator[tuple[Authority, Site]]:
 
 async def called(at: Site, authorization: str, **more: str) -> httpx2.Response:
     return await at.post(MESSAGE, **HEADERS, authorization=authorization, **more)
+
+
+@pytest.mark.parametrize(("others", "status"), [([], 200), (["https://login.example.com"], 503)])
+async def test_keys_of_several_issuers_are_in_the_network_of_none(others: list[str], status: int) -> None:
+    async with both() as (authority, _), serving(authority) as elsewhere:
+        authority.keys_at = f"http://127.0.0.1:{elsewhere.port}/keys"
+        settings = ResourceServer(
+            resource=RESOURCE, issuer=[authority.issuer, *others], scopes=["mcp:use"], verifier=JwtVerifier()
+        )
+        async with protected_site(auth=settings) as at:
+            assert (await called(at, f"Bearer {authority.token()}")).status_code == status
 
 
 async def test_keys_are_fetched_once_for_everybody() -> None:

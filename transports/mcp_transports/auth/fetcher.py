@@ -48,11 +48,14 @@ class Fetcher:
 
     Args:
         policy: Which URLs may be used.
-        configured_url: The URL of the server that the program was given; it is trusted.
+        configured_url: The URL of the server that the program was given; it is trusted. ``None`` for URLs
+            that belong to none: all their addresses must be global.
         tls: The context of TLS; by default that of the system's trusted authorities.
     """
 
-    def __init__(self, policy: UrlPolicy, configured_url: str, *, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, policy: UrlPolicy, configured_url: str | None, *, tls: ssl.SSLContext | None = None
+    ) -> None:
         self._policy = policy
         self._allowed = frozenset(each.lower() for each in policy.allowed_hosts)
         self._configured_url = configured_url
@@ -60,7 +63,7 @@ class Fetcher:
         self._tls = tls
 
     def __repr__(self) -> str:
-        return f"<Fetcher for {urlsplit(self._configured_url).hostname}>"
+        return f"<Fetcher for {urlsplit(self._configured_url or '').hostname}>"
 
     async def fetch(self, fetch: Fetch) -> Fetched | FetchFailed:
         """Carries out one request, within `FETCH_TIMEOUT` seconds. Cancelled, its connection is closed.
@@ -152,7 +155,9 @@ class Fetcher:
         ``localhost`` counts as one of this machine.
         """
         if self._configured_kind is None:
-            if is_loopback(self._configured_url):
+            if self._configured_url is None:
+                self._configured_kind = "global"
+            elif is_loopback(self._configured_url):
                 self._configured_kind = "loopback"
             else:
                 host = urlsplit(self._configured_url).hostname or ""

@@ -43,6 +43,9 @@ class TokenAuthentication:
         self._fetchers = {
             urlsplit(issuer).netloc: Fetcher(settings.url_policy, issuer) for issuer in settings.issuer
         }
+        # A host of none of several issuers is in the network of none.
+        only = settings.issuer[0] if len(settings.issuer) == 1 else None
+        self._others = Fetcher(settings.url_policy, only)
         self._joined = JoinedFetches(self._fetch)
         mirror = self._guard.mirror_path
         self.documents: Collection[str] = [*self._guard.documents, *([] if mirror is None else [mirror])]
@@ -81,9 +84,7 @@ class TokenAuthentication:
 
     async def _fetch(self, fetch: Fetch) -> Fetched | FetchFailed:
         """Makes a request for one of the issuers: what leads to its network may stay in its network."""
-        fetchers = self._fetchers
-        fetcher = fetchers.get(urlsplit(fetch.url).netloc) or next(iter(fetchers.values()))
-        return await fetcher.fetch(fetch)
+        return await self._fetchers.get(urlsplit(fetch.url).netloc, self._others).fetch(fetch)
 
 
 def _identity(request: Request, found: Principal | Denial) -> Principal | Refusal:
