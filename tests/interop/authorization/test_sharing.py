@@ -15,7 +15,7 @@ from mcp_transports.auth.file_store import FileTokenStore
 from .ours import Person, Withdrawing, connected, serving, whoami
 from .programs import PROGRAMS, Issuer
 
-PROCESSES, CALLS = 4, 40
+PROCESSES, CALLS = 4, 125
 
 
 async def test_processes(issuer: Issuer, tmp_path: Path) -> None:
