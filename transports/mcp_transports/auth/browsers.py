@@ -7,12 +7,11 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-import trio
-
 from mcp_actors.auth.client.browser import Browser
 from mcp_actors.auth.effects import RedirectAnswer
 from mcp_actors.auth.urls import is_loopback, require_usable
 from mcp_actors.errors import LoginRequired
+from mcp_transports.auth.awaited_answer import AwaitedAnswer
 from mcp_transports.auth.loopback import LoopbackBrowser, OpenUrl, answer_of, show_url, shown_by
 from mcp_transports.auth.terminal import Terminal
 
@@ -171,9 +170,8 @@ class _ProgramLogin:
     def __init__(self, uri: str, open: OpenUrl) -> None:
         self._uri = uri
         self._open = open
-        self._accepts: Callable[[RedirectAnswer], bool] | None = None
-        self._answer: RedirectAnswer = ()
-        self._over = trio.Event()
+        self._awaited = AwaitedAnswer()
+        self.takes = self._awaited.takes
 
     @property
     def uri(self) -> str:
@@ -187,18 +185,11 @@ class _ProgramLogin:
             UrlRefused: The URL is not ``https``, nor ``http`` to this machine.
         """
         require_usable(url, "the authorization endpoint")
-        self._accepts = accepts
+        awaited = self._awaited
+        awaited.accepts = accepts
         try:
             await shown_by(self._open, url)
-            await self._over.wait()
+            await awaited.over.wait()
         finally:
-            self._accepts = None
-        return self._answer
-
-    def takes(self, answer: RedirectAnswer) -> bool:
-        """Takes the answer if it is the first one that is accepted, and returns whether it was."""
-        if self._accepts is None or self._over.is_set() or not self._accepts(answer):
-            return False
-        self._answer = answer
-        self._over.set()
-        return True
+            awaited.accepts = None
+        return awaited.value or ()

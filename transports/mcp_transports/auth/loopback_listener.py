@@ -14,6 +14,7 @@ from mcp_actors.auth.urls import require_usable
 from mcp_actors.errors import LoginFailed
 from mcp_actors.supervision import LOGIN_LISTENER, reraised, start_and_wait
 from mcp_transports._sockets import ListenError
+from mcp_transports.auth.awaited_answer import AwaitedAnswer
 from mcp_transports.auth.loopback import OpenUrl, answer_of, shown_by
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.request import Request
@@ -132,9 +133,7 @@ class _LoopbackLogin:
         self._uri = uri
         self._parts = urlsplit(uri)
         self._open = open
-        self._accepts: Callable[[RedirectAnswer], bool] | None = None
-        self._answer: RedirectAnswer | None = None
-        self._over = trio.Event()
+        self._awaited = AwaitedAnswer()
         self._opening = trio.CancelScope()
 
     def __repr__(self) -> str:
@@ -153,24 +152,25 @@ class _LoopbackLogin:
             LoginFailed: Nothing listens any more.
         """
         require_usable(url, "the authorization endpoint")
-        self._accepts = accepts
+        awaited = self._awaited
+        awaited.accepts = accepts
         try:
             with self._opening:
                 self._opening.deadline = trio.current_time() + OPEN_TIMEOUT
                 await shown_by(self._open, url)
-            await self._over.wait()
+            await awaited.over.wait()
         finally:
-            self._accepts = None
-        if self._answer is None:
+            awaited.accepts = None
+        if awaited.value is None:
             raise LoginFailed("the port to which the login was to come back broke: log in again")
-        return self._answer
+        return awaited.value
 
     def break_off(self, crash: BaseException) -> None:
         """Ends the wait for an answer: nothing listens any more."""
         self._end()
 
     def _end(self) -> None:
-        self._over.set()
+        self._awaited.over.set()
         self._opening.cancel()
 
     def answer(self, request: Request, response: Response) -> None:
@@ -188,11 +188,10 @@ class _LoopbackLogin:
             _show(response, 200, ARRIVED)
 
     def _takes(self, answer: RedirectAnswer) -> bool:
-        if self._accepts is None or self._over.is_set() or not self._accepts(answer):
-            return False
-        self._answer = answer
-        self._end()
-        return True
+        taken = self._awaited.takes(answer)
+        if taken:
+            self._end()
+        return taken
 
 
 def _show(response: Response, status: int, page: bytes, *more: tuple[str, str]) -> None:
