@@ -28,6 +28,8 @@ __all__ = ["AccessGuard", "ProtectedRequest"]
 
 # Tokens that are remembered as verified, and as refused.
 MAX_TOKENS = 10_000
+# Characters of the claims of verified tokens: how many a token has is up to the authorization server and its users.
+MAX_CLAIM_CHARACTERS = 16 * 1024 * 1024
 # Scopes that a challenge repeats beside those of the operation.
 MAX_REPEATED = 50
 
@@ -50,6 +52,10 @@ class ProtectedRequest(Protocol):
         """Names in lower case; repeated headers are joined by ``", "``."""
 
 
+def _weight(outcome: Principal | Denial) -> int:
+    return len(str(outcome.claims)) if isinstance(outcome, Principal) else 0
+
+
 @attrs.frozen
 class _Verified:
     """A token that was verified: the answer, and the key whose proof it needs before that."""
@@ -57,6 +63,11 @@ class _Verified:
     outcome: Principal | Denial
     thumbprint: str | None
     until: float
+
+    weight: int = attrs.field(
+        init=False, default=attrs.Factory(lambda verified: _weight(verified.outcome), takes_self=True)
+    )
+    """The characters of the claims."""
 
 
 class AccessGuard:
@@ -80,6 +91,8 @@ class AccessGuard:
         self._implied = closures(settings.implies)
         self._required = frozenset(settings.scopes)
         self._verified: OrderedDict[bytes, _Verified] = OrderedDict()
+        # The weight of all of them.
+        self._weight = 0
         self._refused: OrderedDict[bytes, float] = OrderedDict()
         self._mirrored = IssuerMetadata(settings.issuer[0])
         self._proofs: Any = None
@@ -145,10 +158,20 @@ class AccessGuard:
         except VerifierUnavailable as unavailable:
             return self._answers.unavailable(unavailable.retry_after)
         if verified.until > now:
-            _remember(self._verified, _digest(credentials.field), verified)
+            self._remember_verified(_digest(credentials.field), verified)
         if verified.thumbprint is None:
             return verified.outcome
         return self._proven(request, field, verified, self._now())
+
+    def _remember_verified(self, digest: bytes, verified: _Verified) -> None:
+        """Keeps a verified token, and forgets the oldest ones beyond the limits of number and weight."""
+        table = self._verified
+        if (former := table.pop(digest, None)) is not None:
+            self._weight -= former.weight
+        table[digest] = verified
+        self._weight += verified.weight
+        while len(table) > MAX_TOKENS or self._weight > MAX_CLAIM_CHARACTERS:
+            self._weight -= table.popitem(last=False)[1].weight
 
     def lacking(self, principal: Principal, needed: frozenset[str], *, repeats_granted: bool) -> Denial:
         """Returns the answer to a caller without all scopes of an operation (SEP-2350).
@@ -258,7 +281,7 @@ def _digest(field: str) -> bytes:
     return hashlib.sha256(field.encode("utf-8", "backslashreplace")).digest()
 
 
-def _remember(table: OrderedDict[bytes, Any], digest: bytes, value: Any) -> None:
+def _remember(table: OrderedDict[bytes, float], digest: bytes, value: float) -> None:
     """Keeps a value, and forgets the oldest one beyond the limit."""
     table.pop(digest, None)
     if len(table) >= MAX_TOKENS:

@@ -369,6 +369,16 @@ async def test_what_is_remembered_is_bounded_and_holds_no_token(monkeypatch: pyt
     assert not any(request.headers["authorization"].split(".")[2] in state for request in requests)
 
 
+async def test_what_is_remembered_is_bounded_by_its_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcp_actors.auth.server.guard.MAX_CLAIM_CHARACTERS", 10_000)
+    listener = Listener()
+    requests = [bearer(token({"jti": str(number), "photo": "x" * 4_000})) for number in range(4)]
+    for request in [*requests, requests[-1]]:
+        assert await listener.status(request) == 200
+    kept = [listener.guard.known(request) is not None for request in requests]
+    assert kept == [False, False, True, True]
+
+
 @given(st.text(max_size=200) | st.binary(max_size=200).map(lambda raw: raw.decode("latin-1")))
 def test_any_authorization_field_has_an_answer(field: str) -> None:
     listener = Listener()
