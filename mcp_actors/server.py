@@ -33,9 +33,10 @@ from mcp_actors._server.runtime import ServerRuntime, ServerStatistics
 from mcp_actors._server.scope import ServerScope
 from mcp_actors._server.settings import check_settings
 from mcp_actors._server.terminal_hint import write_terminal_hint
-from mcp_actors.abc import ServerTransport
+from mcp_actors.abc import ServerTransport, SharedState
 from mcp_actors.context import Context
 from mcp_actors.discovery import server_transport
+from mcp_actors.shared import MemoryShared
 from mcp_actors.supervision import SIGNALS, start_again
 from mcp_actors.types import CacheScope, Icon, Implementation, LoggingLevel
 
@@ -96,6 +97,8 @@ class Server(Registration):
         mask_errors: Whether clients are sent a reference in place of the text of an exception that a function raises;
             the log has both. By default only clients that the transport has authenticated are, as they belong to
             others than whoever runs the server. A `ToolError` is always sent as it is.
+        shared: The place of what outlives a session: tasks, events for clients that come back, and what makes several
+            processes one server. By default it is a `~mcp_actors.shared.MemoryShared`, and ends with the process.
 
     Raises:
         TypeError: An argument is of another kind, or ``lifespan`` makes no async context manager.
@@ -125,6 +128,7 @@ class Server(Registration):
         extensions: Mapping[str, Any] | None = None,
         experimental: Mapping[str, Any] | None = None,
         mask_errors: bool | None = None,
+        shared: SharedState | None = None,
     ) -> None:
         with LineNamed():
             check_settings(
@@ -161,7 +165,9 @@ class Server(Registration):
         self._lifespan = lifespan
         self._mask_errors = mask_errors
         stamp = stamp_of(self.info, ttl_ms, cache_scope)
-        self._runtime = ServerRuntime(name, self.limits, self.versions, self._features, bus, stamp)
+        self._runtime = ServerRuntime(
+            name, self.limits, self.versions, self._features, bus, stamp, shared or MemoryShared()
+        )
         self._features.handlers.update(
             {
                 **lifecycle_handlers(self.info, instructions, self.versions),

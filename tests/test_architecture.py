@@ -33,6 +33,7 @@ FLOORS = {
     "mcp_actors.types": 2,
     "mcp_actors._eras": 3,
     "mcp_actors.abc": 4,
+    "mcp_actors.shared": 5,
     "mcp_actors.framing": 4,
     "mcp_actors._gc": 4,
     "mcp_actors._argument_checks": 4,

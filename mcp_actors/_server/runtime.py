@@ -24,7 +24,7 @@ from mcp_actors._server.scope import ServerScope
 from mcp_actors._server.sessions import SessionRegistry
 from mcp_actors._server.subscriptions import SessionSubscriber
 from mcp_actors._server.transport_handler import ServerConfig, TransportHandler
-from mcp_actors.abc import ServerTransport
+from mcp_actors.abc import OpenState, ServerTransport, SharedState
 from mcp_actors.errors import MethodNotFound, ResourceNotFound
 from mcp_actors.supervision import DRAIN, TRANSPORT, start_again
 
@@ -68,6 +68,7 @@ class ServerRuntime:
         features: Features,
         bus: EventBus,
         stamp: Mapping[str, Any],
+        shared: SharedState,
     ) -> None:
         self.name = name
         self.limits = limits
@@ -78,7 +79,7 @@ class ServerRuntime:
         )
         self.budgets = Budgets(limits)
         self._config = ServerConfig(
-            name, limits, tuple(versions), features, bus, stamp, self.limiter, self.budgets
+            name, limits, tuple(versions), features, bus, stamp, self.limiter, self.budgets, shared
         )
         self._transports: list[ServerTransport] = []
         self._sessions = SessionRegistry(bus)
@@ -119,8 +120,8 @@ class ServerRuntime:
         try:
             # Round the lifespan too: its nursery, if it has one, wraps what a transport raises.
             with one_error():
-                async with lifespan() as scope:
-                    await self._supervise(transports, scope, task_status)
+                async with self._config.shared.open(self.name) as state, lifespan() as scope:
+                    await self._supervise(transports, scope, state, task_status)
         finally:
             self._serving -= 1
 
@@ -128,11 +129,12 @@ class ServerRuntime:
         self,
         transports: Sequence[ServerTransport],
         scope: ServerScope,
+        state: OpenState,
         task_status: trio.TaskStatus[tuple[Any, ...]],
     ) -> None:
         async with trio.open_nursery() as supervisor:
             start_again(supervisor, DRAIN, self._drain, supervisor.cancel_scope)
-            handler = TransportHandler(self._config, scope, self._sessions, supervisor, self._stopping)
+            handler = TransportHandler(self._config, scope, state, self._sessions, supervisor, self._stopping)
             self._handlers.append(handler)
             self._transports += transports
             try:

@@ -34,7 +34,7 @@ from mcp_actors._server.scope import ServerScope
 from mcp_actors._server.sessions import AnySession, SessionRegistry
 from mcp_actors._wire.codec import decode
 from mcp_actors._wire.messages import JsonRpcNotification, JsonRpcRequest
-from mcp_actors.abc import Arrival, Frame, FrameChannel, Outlet
+from mcp_actors.abc import Arrival, Frame, FrameChannel, OpenState, Outlet, SharedState
 from mcp_actors.budget import Account, holder_of
 from mcp_actors.errors import MalformedMessage, RpcError
 from mcp_actors.principal import Principal
@@ -60,6 +60,7 @@ class ServerConfig:
     stamp: Mapping[str, Any]
     limiter: ConcurrencyLimiter
     budgets: Budgets
+    shared: SharedState
 
 
 @attrs.frozen
@@ -84,11 +85,13 @@ class TransportHandler:
         self,
         config: ServerConfig,
         scope: ServerScope,
+        shared: OpenState,
         sessions: SessionRegistry,
         nursery: trio.Nursery,
         stopping: trio.Event,
     ) -> None:
         self.stopping = stopping
+        self.shared = shared
         self._config = config
         self._sessions = sessions
         self._nursery = nursery

@@ -15,7 +15,8 @@
     │   ├── HeaderMismatch        -32020
     │   ├── ResourceNotFound      -32002 or -32602, as the revision has it
     │   ├── Overloaded            429, a limit on concurrent requests is reached
-    │   └── InsufficientScope     403, the caller's access token lacks a scope
+    │   ├── InsufficientScope     403, the caller's access token lacks a scope
+    │   └── SharedStateUnavailable  503, what several processes share cannot be reached
     ├── ToolError                 raised by a tool; the model gets its text, marked ``isError``
     ├── InputRequired             the server asks for input, and automatic answers are switched off
     ├── CallTimeout               a call ran out of its idle or its total time
@@ -94,6 +95,7 @@ from mcp_actors.errors.rpc import (
     Overloaded,
     ResourceNotFound,
     RpcError,
+    SharedStateUnavailable,
     UnsupportedVersion,
     invalid_params,
 )
@@ -132,6 +134,7 @@ __all__ = [
     "ResourceNotFound",
     "RpcError",
     "SessionExpired",
+    "SharedStateUnavailable",
     "SubscriptionLost",
     "TokenRefused",
     "TokenStoreFailed",

@@ -16,9 +16,14 @@ __all__ = [
     "Overloaded",
     "ResourceNotFound",
     "RpcError",
+    "SharedStateUnavailable",
     "UnsupportedVersion",
     "invalid_params",
 ]
+
+
+SharedRole = Literal["sessions", "events", "bus", "tasks", "replays"]
+"""A part of the state that several processes share; see `mcp_actors.abc`."""
 
 
 class RpcError(McpError):
@@ -186,6 +191,32 @@ class InsufficientScope(RpcError):
         )
 
 
+class SharedStateUnavailable(RpcError):
+    """The state that several processes share cannot be reached, so that this request cannot be served now.
+
+    ``data["role"]`` says what of it the request needed: its session, events, tasks, bus or replays. Requests that need
+    nothing of it go on, and it comes back by itself: send the request again later. The code is outside the range that
+    JSON-RPC 2.0, section 5.1 reserves, because MCP forbids new codes inside it.
+
+    Args:
+        role: What was needed.
+        cause: The reason, for the log of this side; the peer is not told.
+    """
+
+    CODE: ClassVar[int] = 503
+
+    cause: str = ""
+    """The reason, where the error is raised; empty on the other side."""
+
+    def __init__(self, role: SharedRole, cause: str = "") -> None:
+        self.cause = cause
+        super().__init__(
+            self.CODE,
+            f"the shared state of this server cannot be reached, and this needs its {role}; retry later",
+            {"reason": "shared_state_unavailable", "role": role},
+        )
+
+
 _RPC_CLASS_BY_CODE: dict[int, type[RpcError]] = {
     each.CODE: each
     for each in (
@@ -196,6 +227,7 @@ _RPC_CLASS_BY_CODE: dict[int, type[RpcError]] = {
         ResourceNotFound,
         Overloaded,
         InsufficientScope,
+        SharedStateUnavailable,
     )
 }
 

@@ -111,7 +111,7 @@ BINDINGS = (
     Binding("http", _http()),
     Binding("http, JSON only", _http(json_replies=True)),
     Binding("http without sessions", _http(sessions=False), sessions=False),
-    Binding("http without stored events", _http(event_store=None)),
+    Binding("http without stored events", _http(event_log=None)),
     Binding("http over a Unix socket", _at("http+unix://{quoted}%2Fsocket/mcp")),
     Binding("https", _https),
     Binding("http+sse", _http(path="/sse"), versions=EVERY[:-1]),

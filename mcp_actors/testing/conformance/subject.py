@@ -22,6 +22,7 @@ from mcp_actors.abc import (
 )
 from mcp_actors.errors import ConnectFailed, LocalProtocolError
 from mcp_actors.principal import Principal
+from mcp_actors.shared import MemoryState
 from mcp_actors.testing.conformance.report import RuleBroken
 from mcp_actors.testing.conformance.rules import ACCEPTING, BLOCK
 
@@ -44,6 +45,7 @@ class ChannelHandler:
         self._handle = handle
         self.stopping = trio.Event()
         self.has_sessions = True
+        self.shared = MemoryState()
 
     async def __call__(self, channel: FrameChannel, principal: Principal | None = None) -> None:
         """Runs a connection."""

@@ -10,14 +10,14 @@ import attrs
 import trio
 import trio.testing
 
-from mcp_actors.abc import Frame, FrameChannel, Outlet
+from mcp_actors.abc import EventLog, Frame, FrameChannel, Outlet
 from mcp_actors.budget import Budget
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.principal import Principal
+from mcp_actors.shared import MemoryEventLog, MemoryState
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.server.authentication import Authenticate, HookAuthentication
 from mcp_transports.http.server.endpoint import Endpoint, EndpointPaths
-from mcp_transports.http.server.event_store import EventStore, MemoryEventStore
 from mcp_transports.http.server.http_sse import HttpSseChannels
 from mcp_transports.http.server.origin_policy import OriginPolicy
 from mcp_transports.http.server.session_streams import StreamSettings
@@ -218,6 +218,7 @@ class FakeHandler:
 
     def __init__(self) -> None:
         self.stopping = trio.Event()
+        self.shared = MemoryState()
         self.legacy = True
         self.scopes: frozenset[str] = frozenset()
         self.sessions: list[FakeSession] = []
@@ -288,7 +289,7 @@ class FakeListener:
         nursery: trio.Nursery | None = None,
         *,
         sessions: bool = True,
-        store: EventStore | Literal["memory"] | None = "memory",
+        store: EventLog | Literal["memory"] | None = "memory",
         json_replies: bool = False,
         idle: float = 100.0,
         max_sessions: int = 10,
@@ -306,7 +307,7 @@ class FakeListener:
         # Where the requests seem to come from.
         self.peer = "peer"
         self.open_streams = OpenSseResponses(keepalive)
-        self.store = MemoryEventStore() if store == "memory" else store
+        self.store = MemoryEventLog() if store == "memory" else store
         settings = StreamSettings(self.open_streams, longest, self.store, json_replies, 700)
         self.table = SessionTable(settings, SessionLimits(idle, max_sessions, max_sessions_per_peer))
         self.http_sse = HttpSseChannels(self.open_streams, "/messages", longest, Budget(posted))

@@ -11,9 +11,9 @@ import trio
 import trio.testing
 
 from mcp_actors import Context
-from mcp_actors.abc import Outlet
+from mcp_actors.abc import Outlet, Replay
+from mcp_actors.shared import MemoryEventLog
 from mcp_transports.http.h1.request import Request
-from mcp_transports.http.server import MemoryEventStore, Replay
 from tests.transports.http.fakes import FakeListener, FakeSession, answer, notification, request, resume
 from tests.transports.http.raw import eventually
 from tests.transports.http.site import BATCHING, Site, call, message_of, modern, site, text
@@ -29,7 +29,7 @@ class Rude(BaseException):
 ERRORS = [RuntimeError("disk full"), SystemExit(3), Rude(), BaseExceptionGroup("two", [Rude(), ValueError()])]
 
 
-class FailingStore(MemoryEventStore):
+class FailingStore(MemoryEventLog):
     """A store of a user's that fails in one method for some sessions; ``fails`` says which."""
 
     def __init__(self, method: str, error: BaseException) -> None:
@@ -70,7 +70,7 @@ def post(outlet: Outlet, frame: Any) -> bool:
     return True
 
 
-# -- an event store that raises ---------------------------------------------------------------------------------------
+# -- an event log that raises ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
@@ -111,7 +111,7 @@ async def test_an_event_that_cannot_be_kept_ends_its_session_alone(error: BaseEx
 
 @pytest.mark.parametrize("id", [None, 7, "two\nlines", b"bytes"])
 async def test_an_event_id_that_is_none_ends_its_session_alone(id: Any) -> None:
-    class Mistaken(MemoryEventStore):
+    class Mistaken(MemoryEventLog):
         def append(self, session: str, stream: str, data: bytes) -> str:
             return id  # type: ignore[no-any-return]
 
@@ -323,7 +323,7 @@ async def answers(at: Site) -> bool:
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 async def test_a_server_outlives_a_store_that_raises(error: BaseException) -> None:
     store = FailingStore("append", error)
-    async with site(event_store=store) as at:
+    async with site(event_log=store) as at:
         bystander = await at.open()
         async with at.stream("POST", call(1, "wait"), bystander) as events:
             await message_of(events)

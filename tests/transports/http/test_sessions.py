@@ -67,7 +67,7 @@ async def test_delete_ends_a_session_and_everything_that_waits_for_it() -> None:
     # A handler that is still unwinding makes the store remember nothing.
     late.post(notification())
     late.settle()
-    assert repr(listener.store) == "<MemoryEventStore: 0 events of 0 sessions, 0 bytes>"
+    assert repr(listener.store) == "<MemoryEventLog: 0 events of 0 sessions, 0 bytes>"
 
 
 async def test_a_session_in_which_something_broke_is_over() -> None:

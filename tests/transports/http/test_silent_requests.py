@@ -10,8 +10,8 @@ import trio
 import trio.testing
 
 from mcp_actors.abc import Frame, Outlet
+from mcp_actors.shared import MemoryEventLog
 from mcp_transports.http.server import HttpServerTransport
-from mcp_transports.http.server.event_store import MemoryEventStore
 from tests.transports.http.fakes import (
     BOTH,
     FakeListener,
@@ -211,7 +211,7 @@ async def test_a_client_that_leaves_a_silent_request_is_forgotten(
 async def test_a_stream_that_cannot_begin_ends_its_session_alone(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
-    class Broken(MemoryEventStore):
+    class Broken(MemoryEventLog):
         def append(self, session: str, stream: str, data: bytes) -> str:
             raise OSError("the disk is full")
 

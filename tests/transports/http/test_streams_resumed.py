@@ -11,7 +11,8 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_transports.http.server.event_store import MemoryEventStore, Replay
+from mcp_actors.abc import Replay
+from mcp_actors.shared import MemoryEventLog
 from tests.transports.http.fakes import FakeListener, answer, notification, numbers, question, request, resume
 
 
@@ -117,7 +118,7 @@ async def test_what_nobody_can_come_back_for_is_not_kept() -> None:
     outlet.close_stream()
     outlet.post(answer(1))
     engine.outlet.post(notification("1"))
-    assert isinstance(listener.store, MemoryEventStore)
+    assert isinstance(listener.store, MemoryEventLog)
     assert listener.store.statistics().events == 0
     assert listener.table.statistics().calls == 0
     assert not response.ended
@@ -157,7 +158,7 @@ async def test_events_of_another_session_are_unknown(nursery: trio.Nursery) -> N
 
 
 async def test_a_gap_is_not_replayed_over(nursery: trio.Nursery) -> None:
-    listener = FakeListener(nursery, store=MemoryEventStore(max_events=3))
+    listener = FakeListener(nursery, store=MemoryEventLog(max_events=3))
     session, engine = listener.open()
     response = listener.post(request(1), session)
     for number in range(6):
@@ -168,7 +169,7 @@ async def test_a_gap_is_not_replayed_over(nursery: trio.Nursery) -> None:
     assert numbers(kept) == [5]
 
 
-class SlowStore(MemoryEventStore):
+class SlowStore(MemoryEventLog):
     """Answers late, so that more happens meanwhile."""
 
     def __init__(self) -> None:

@@ -5,16 +5,12 @@ from __future__ import annotations
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.server.error_responses import Refusal
-from mcp_transports.http.server.event_store import EventStore, MemoryEventStore, Replay
 from mcp_transports.http.server.transport import HttpServerStatistics, HttpServerTransport
 
 __all__ = [
-    "EventStore",
     "HttpLimits",
     "HttpServerStatistics",
     "HttpServerTransport",
-    "MemoryEventStore",
     "Refusal",
-    "Replay",
     "Request",
 ]

@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 import attrs
 import trio
 
-from mcp_actors.abc import Frame, ServerSession
+from mcp_actors.abc import EventLog, Frame, ServerSession
 from mcp_actors.supervision import EVENT_STREAMS, Containment
 from mcp_transports.http.server.error_responses import (
     INTERNAL_ERROR,
@@ -23,7 +23,6 @@ from mcp_transports.http.server.error_responses import (
     STREAM_ALREADY_OPEN,
     Refusal,
 )
-from mcp_transports.http.server.event_store import EventStore
 from mcp_transports.http.server.http_exchange import HttpExchange
 from mcp_transports.http.server.outlet import ResponseOutlet
 from mcp_transports.http.server.sse_response import OpenSseResponses, SseResponse
@@ -40,7 +39,7 @@ __all__ = [
     "StreamSettings",
 ]
 
-# The standalone stream of a session has this name in the event store; those of calls have numbers.
+# The standalone stream of a session has this name in the event log; those of calls have numbers.
 _STANDALONE = "get"
 
 
@@ -64,7 +63,7 @@ class StreamSettings:
     """The registry of the responses that carry events now."""
     longest: int
     """Bytes of the longest message that is sent."""
-    store: EventStore | None
+    store: EventLog | None
     """Keeps events for clients that resume a stream; without a store no stream can be resumed."""
     json_replies: bool
     """Whether a POST is always answered with JSON."""
@@ -93,7 +92,7 @@ class StreamOwner(Protocol):
 class SessionStream(ResponseOutlet):
     """One stream of a session.
 
-    ``name`` is its name in the event store, once the client has an event id of it, and ``last_id`` the last such id.
+    ``name`` is its name in the event log, once the client has an event id of it, and ``last_id`` the last such id.
     """
 
     __slots__ = ("last_id", "name", "session")
@@ -186,12 +185,12 @@ class SessionStream(ResponseOutlet):
         try:
             id = store.append(self.session.id, self.name, data)
             if not isinstance(id, str):
-                raise TypeError(f"EventStore.append returned {id!r}, which is no event id")
+                raise TypeError(f"EventLog.append returned {id!r}, which is no event id")
             event = encode_event(data, id=id)
         except BaseException:
             with self.session.ends_if_raised("keep an event"):
                 raise
-            raise trio.BrokenResourceError("the session ended, because its event store failed") from None
+            raise trio.BrokenResourceError("the session ended, because its event log failed") from None
         self.last_id = id
         return event
 
@@ -358,7 +357,7 @@ class CallStream(SessionStream):
         self.session.streams.discard(self)
         store = self.session.settings.store
         if self.name is not None and store is not None:
-            with self.session.goes_on_if_raised("tell the event store of the end of a stream"):
+            with self.session.goes_on_if_raised("tell the event log of the end of a stream"):
                 store.end(self.session.id, self.name)
         self._end_response()
         self.session.touch()

@@ -177,7 +177,7 @@ class HttpSession:
             if stream.last_id == cursor if stream is not None else not replay.events:
                 break
             if not replay.events:
-                log.error("the event store has lost events of a stream", session=self.id[:6])
+                log.error("the event log has lost events of a stream", session=self.id[:6])
                 exchange.refuse(EVENT_NOT_FOUND)
                 return
         # There is no checkpoint from here on, so no message comes between those that were missed and the next ones.
@@ -204,7 +204,7 @@ class HttpSession:
             stream.close(ending)
         self.streams.clear()
         if self.settings.store is not None:
-            with self.goes_on_if_raised("have the event store forget a session"):
+            with self.goes_on_if_raised("have the event log forget a session"):
                 self.settings.store.forget(self.id)
 
     def ends_if_raised(self, doing: str) -> Containment:

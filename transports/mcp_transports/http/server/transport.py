@@ -9,7 +9,7 @@ from typing import Literal
 import attrs
 import trio
 
-from mcp_actors.abc import ServerHandler
+from mcp_actors.abc import EventLog, ServerHandler
 from mcp_actors.budget import Budget, BudgetStatistics
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
@@ -23,7 +23,6 @@ from mcp_transports.http.h1.shared_port import PortShare
 from mcp_transports.http.port_sharing import share_port
 from mcp_transports.http.server.authentication import Authenticate, Protection, authentication_of
 from mcp_transports.http.server.endpoint import Endpoint, EndpointPaths
-from mcp_transports.http.server.event_store import EventStore, MemoryEventStore
 from mcp_transports.http.server.http_sse import HttpSseChannels
 from mcp_transports.http.server.origin_policy import OriginPolicy
 from mcp_transports.http.server.session_streams import StreamSettings
@@ -102,8 +101,8 @@ class HttpServerTransport:
             ``max_sessions`` for both.
         json_replies: Whether POSTs of legacy clients are answered with JSON only. All other messages go to the stream
             of the session's GET then.
-        event_store: Keeps events for legacy clients that lost a stream: ``"memory"`` for a `MemoryEventStore` with its
-            defaults, ``None`` for no store.
+        event_log: Keeps events for legacy clients that lost a stream: ``"shared"`` for that of the server's shared
+            state, by default a `~mcp_actors.shared.MemoryEventLog`; ``None`` for none.
         retry: Milliseconds after which a client resumes a stream that was closed on purpose (SEP-1699).
         sse_path: The path of HTTP+SSE; ``None`` switches it off.
 
@@ -132,7 +131,7 @@ class HttpServerTransport:
         max_sessions: int = DEFAULT_MAX_SESSIONS,
         max_sessions_per_peer: int | None = None,
         json_replies: bool = False,
-        event_store: EventStore | Literal["memory"] | None = "memory",
+        event_log: EventLog | Literal["shared"] | None = "shared",
         retry: int = DEFAULT_RETRY,
         sse_path: str | None = DEFAULT_SSE_PATH,
     ) -> None:
@@ -158,10 +157,9 @@ class HttpServerTransport:
         self._authentication = authentication_of(authenticate, auth)
         session_limits = SessionLimits(session_idle, max_sessions, max_sessions_per_peer)
         self._session_limits = session_limits if sessions else None
-        self.event_store = MemoryEventStore() if event_store == "memory" else event_store
-        """The store of events, if there is one. A `MemoryEventStore` has statistics."""
+        self._event_log = event_log
         self._settings = StreamSettings(
-            OpenSseResponses(keepalive or 0.0), max_message_bytes, self.event_store, json_replies, retry
+            OpenSseResponses(keepalive or 0.0), max_message_bytes, None, json_replies, retry
         )
         self._served = _ServedParts()
         self._serving = False
@@ -228,7 +226,8 @@ class HttpServerTransport:
             endpoint.close()
 
     def _endpoint(self, handler: ServerHandler) -> Endpoint:
-        settings, paths = self._settings, self._paths
+        log_of_events = handler.shared.events if self._event_log == "shared" else self._event_log
+        settings, paths = attrs.evolve(self._settings, store=log_of_events), self._paths
         self._served = served = _ServedParts()
         if self._session_limits is not None:
             served.sessions = SessionTable(settings, self._session_limits)

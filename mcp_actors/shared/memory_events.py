@@ -4,7 +4,7 @@ MCP 2025-11-25, Transports, Resumability and Redelivery. A client that lost an e
 id of the last event it saw, and gets the rest of that stream exactly: no event of another stream or session, and none
 at all if a part of the rest is gone, because the client could not know of the gap.
 
-`EventStore` is the contract that an endpoint needs; `MemoryEventStore` is the default store.
+`mcp_actors.abc.EventLog` is the contract; `MemoryEventLog` is the default.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from __future__ import annotations
 import secrets
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
 
 import attrs
 import trio
+
+from mcp_actors.abc.shared import Replay
 
 __all__ = [
     "DEFAULT_MAX_AGE",
@@ -23,10 +24,8 @@ __all__ = [
     "DEFAULT_MAX_EVENTS",
     "DEFAULT_MAX_TOTAL_BYTES",
     "EVENT_OVERHEAD",
-    "EventStore",
-    "EventStoreStatistics",
-    "MemoryEventStore",
-    "Replay",
+    "EventLogStatistics",
+    "MemoryEventLog",
 ]
 
 # Events of one session. A call that reports progress a hundred times a second fills this in almost three minutes, which
@@ -45,70 +44,9 @@ EVENT_OVERHEAD = 320
 _MAX_DIGITS = 18
 
 
-class Replay(NamedTuple):
-    """The rest of a stream after an event."""
-
-    stream: str
-    """The stream's name."""
-    events: list[tuple[str, bytes]]
-    """Id and data of every later event, in order; may be empty."""
-
-
-class EventStore(Protocol):
-    """The contract between an endpoint and a store of events.
-
-    The endpoint names sessions and streams. A stream's name is unique in its session and consists of letters, digits
-    and ``_``, so that an id can be made of it.
-
-    Only `after` may wait. The other methods are called while a message is sent, in the order of the messages and
-    without a checkpoint, so a store in a database returns the id at once and writes the event later. Events that were
-    appended while `after` waited may be missing from its result: the endpoint asks again, with the last id it got,
-    until that id is the one that `append` returned last.
-
-    An error of a method is logged and never ends more than one session. After a failure of `append` its session ends,
-    because its client could not know what it missed; after one of `after` the request is answered with 500; a
-    failure of `end` or `forget` has no consequence.
-    """
-
-    def append(self, session: str, stream: str, data: bytes) -> str:
-        """Keeps an event and returns its id.
-
-        Args:
-            session: The session that the stream belongs to.
-            stream: The stream that the event belongs to.
-            data: The event's data, perhaps empty: an event that gives the client an id to resume from before
-                anything has happened (SEP-1699).
-
-        Returns:
-            An id that is unique in the session, over all its streams. It is visible ASCII, so that it can stand in an
-            event and in a header, and has no meaning for a client.
-        """
-
-    async def after(self, session: str, event_id: str) -> Replay | None:
-        """Returns all that followed an event in its stream, or ``None`` if that is not known exactly.
-
-        Args:
-            session: The session of the client that asks.
-            event_id: The value of the header ``Last-Event-ID``, unchecked.
-
-        Returns:
-            ``None`` alike for an id that was never given out, is malformed, belongs to another session, or is so old
-            that events after it are gone.
-        """
-
-    def end(self, session: str, stream: str) -> None:
-        """Notes that no more events are appended to a stream. Its events may still be asked for.
-
-        An unknown stream is ignored.
-        """
-
-    def forget(self, session: str) -> None:
-        """Frees all events of a session that has ended. An unknown session is ignored."""
-
-
 @attrs.frozen
-class EventStoreStatistics:
-    """A snapshot of the content of a `MemoryEventStore`."""
+class EventLogStatistics:
+    """A snapshot of the content of a `MemoryEventLog`."""
 
     sessions: int
     """Sessions that hold an event or an open stream."""
@@ -165,8 +103,8 @@ class _StoredEvent:
         return len(self.data) + EVENT_OVERHEAD
 
 
-class MemoryEventStore:
-    """An `EventStore` in the memory of this process, bounded in every direction. The oldest events are dropped first.
+class MemoryEventLog:
+    """An `EventLog` in the memory of this process, bounded in every direction. The oldest events are dropped first.
 
     A session costs nothing before its first event, and nothing again when its events are dropped and its streams have
     ended. An open stream without events costs an entry, by which it can still be resumed after hours of silence.
@@ -197,7 +135,7 @@ class MemoryEventStore:
         clock: Callable[[], float] = trio.current_time,
     ) -> None:
         if min(max_events, max_bytes, max_total_bytes, max_age) < 0:
-            raise ValueError("a bound of an event store cannot be negative")
+            raise ValueError("a bound of an event log cannot be negative")
         self._max_events = max_events
         self._max_bytes = max_bytes
         self._max_total_bytes = max_total_bytes
@@ -210,13 +148,20 @@ class MemoryEventStore:
         self._bytes = 0
 
     def __repr__(self) -> str:
-        return f"<MemoryEventStore: {len(self._order)} events of {len(self._sessions)} sessions, {self._bytes} bytes>"
+        return f"<MemoryEventLog: {len(self._order)} events of {len(self._sessions)} sessions, {self._bytes} bytes>"
 
-    def statistics(self) -> EventStoreStatistics:
+    def statistics(self) -> EventLogStatistics:
         """Returns a snapshot of the content."""
-        return EventStoreStatistics(len(self._sessions), len(self._order), self._bytes)
+        return EventLogStatistics(len(self._sessions), len(self._order), self._bytes)
 
-    def append(self, session: str, stream: str, data: bytes) -> str:
+    @property
+    def spans_processes(self) -> bool:
+        """False: the events are those of one process."""
+        return False
+
+    def append(
+        self, session: str, stream: str, data: bytes, kept: Callable[[bool], None] | None = None
+    ) -> str:
         """Keeps an event and returns its id. Drops the oldest events that are over a bound then."""
         own = self._sessions.get(session)
         if own is None:
@@ -236,10 +181,12 @@ class MemoryEventStore:
         while own.events and (len(own.events) > self._max_events or own.bytes > self._max_bytes):
             self._drop(own.events[0])
         self._drop_old(now)
+        if kept is not None:
+            kept(True)
         return event.id
 
     async def after(self, session: str, event_id: str) -> Replay | None:
-        """Returns all that followed an event in its stream, or ``None``; see `EventStore.after`. Never waits."""
+        """Returns all that followed an event in its stream, or ``None``; see `EventLog.after`. Never waits."""
         self._drop_old(self._clock())
         own = self._sessions.get(session)
         if own is None:

@@ -10,13 +10,8 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_transports.http.server.event_store import (
-    EVENT_OVERHEAD,
-    EventStore,
-    EventStoreStatistics,
-    MemoryEventStore,
-    Replay,
-)
+from mcp_actors.abc import EventLog, Replay
+from mcp_actors.shared import EVENT_OVERHEAD, EventLogStatistics, MemoryEventLog
 
 
 class Clock:
@@ -27,11 +22,11 @@ class Clock:
         return self.now
 
 
-def make(clock: Callable[[], float] = lambda: 0.0, **bounds: float) -> MemoryEventStore:
-    return MemoryEventStore(clock=clock, **bounds)  # type: ignore[arg-type]
+def make(clock: Callable[[], float] = lambda: 0.0, **bounds: float) -> MemoryEventLog:
+    return MemoryEventLog(clock=clock, **bounds)  # type: ignore[arg-type]
 
 
-def after(store: EventStore, session: str, event_id: str) -> Replay | None:
+def after(store: EventLog, session: str, event_id: str) -> Replay | None:
     """Asks outside of Trio: the store in memory never waits."""
     asked = store.after(session, event_id)
     with pytest.raises(StopIteration) as done:
@@ -158,7 +153,7 @@ def test_events_grow_old() -> None:
     clock.now = 17
     assert after(store, "s", first) is None
     assert texts(after(store, "s", second)) == []
-    assert store.statistics() == EventStoreStatistics(sessions=1, events=0, bytes=0)
+    assert store.statistics() == EventLogStatistics(sessions=1, events=0, bytes=0)
 
 
 def test_a_quiet_open_stream_can_be_resumed_after_any_time_whatever_the_others_do() -> None:
@@ -217,7 +212,7 @@ def test_ending_a_stream_without_events_gives_its_entry_back() -> None:
     assert after(store, "nobody", "x") is None
     assert store.statistics().sessions == 1
     store.end("s", "1")
-    assert store.statistics() == EventStoreStatistics(sessions=0, events=0, bytes=0)
+    assert store.statistics() == EventLogStatistics(sessions=0, events=0, bytes=0)
 
 
 def test_a_session_outlives_those_of_its_streams_that_ended() -> None:
@@ -231,7 +226,7 @@ def test_a_session_outlives_those_of_its_streams_that_ended() -> None:
     clock.now = 11
     assert after(store, "s", ended) is None
     assert texts(after(store, "s", other)) == [b"a"]
-    assert store.statistics() == EventStoreStatistics(sessions=1, events=2, bytes=1 + 2 * EVENT_OVERHEAD)
+    assert store.statistics() == EventLogStatistics(sessions=1, events=2, bytes=1 + 2 * EVENT_OVERHEAD)
 
 
 def test_a_forgotten_session_leaves_nothing_behind() -> None:
@@ -245,7 +240,7 @@ def test_a_forgotten_session_leaves_nothing_behind() -> None:
     store.end("kept", "2")
     assert after(store, "gone", gone) is None
     assert texts(after(store, "kept", kept)) == [b"y"]
-    assert store.statistics() == EventStoreStatistics(sessions=1, events=2, bytes=1 + 2 * EVENT_OVERHEAD)
+    assert store.statistics() == EventLogStatistics(sessions=1, events=2, bytes=1 + 2 * EVENT_OVERHEAD)
     store.append("gone", "1", b"x")
     assert after(store, "gone", gone) is None
 
@@ -271,7 +266,7 @@ def test_the_overhead_that_is_counted_is_not_less_than_what_it_takes() -> None:
 
 
 async def test_the_default_clock_is_that_of_the_loop(autojump_clock: trio.testing.MockClock) -> None:
-    store = MemoryEventStore(max_age=5)
+    store = MemoryEventLog(max_age=5)
     first = store.append("s", "1", b"a")
     store.append("s", "1", b"b")
     assert texts(await store.after("s", first)) == [b"b"]
@@ -282,7 +277,7 @@ async def test_the_default_clock_is_that_of_the_loop(autojump_clock: trio.testin
 def test_its_repr_is_its_state() -> None:
     store = make()
     store.append("s", "1", b"four")
-    assert repr(store) == f"<MemoryEventStore: 1 events of 1 sessions, {4 + EVENT_OVERHEAD} bytes>"
+    assert repr(store) == f"<MemoryEventLog: 1 events of 1 sessions, {4 + EVENT_OVERHEAD} bytes>"
 
 
 SESSIONS = ("a", "b", "c")

@@ -1,0 +1,61 @@
+"""The contracts that programs may fulfil in place of this project: transports, and state that several processes share.
+
+`mcp_actors.abc.transport` is the contract of bindings, `mcp_actors.abc.shared` that of shared state.
+"""
+
+from __future__ import annotations
+
+from mcp_actors.abc.frames import Frame, NoAnswer, RequestId, Waiting
+from mcp_actors.abc.shared import (
+    Bus,
+    EventLog,
+    OpenState,
+    Replay,
+    ReplayGuard,
+    SessionDirectory,
+    SessionPlace,
+    SharedState,
+    TaskBounds,
+    TaskRecord,
+    TaskState,
+    TaskStore,
+)
+from mcp_actors.abc.transport import (
+    Arrival,
+    ClientTransport,
+    ConnectionHandler,
+    FrameChannel,
+    HttpRequest,
+    Outlet,
+    ServerHandler,
+    ServerSession,
+    ServerTransport,
+)
+
+__all__ = [
+    "Arrival",
+    "Bus",
+    "ClientTransport",
+    "ConnectionHandler",
+    "EventLog",
+    "Frame",
+    "FrameChannel",
+    "HttpRequest",
+    "NoAnswer",
+    "OpenState",
+    "Outlet",
+    "Replay",
+    "ReplayGuard",
+    "RequestId",
+    "ServerHandler",
+    "ServerSession",
+    "ServerTransport",
+    "SessionDirectory",
+    "SessionPlace",
+    "SharedState",
+    "TaskBounds",
+    "TaskRecord",
+    "TaskState",
+    "TaskStore",
+    "Waiting",
+]

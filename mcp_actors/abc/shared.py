@@ -1,0 +1,395 @@
+"""The contracts of state that outlives a session, and that several processes may share.
+
+A server opens one `SharedState` for the time of its ``serve``; what comes out, an `OpenState`, has five roles:
+
+================== ================================================================================================
+`SessionDirectory` which node holds a legacy session
+`EventLog`         the events of legacy streams, for clients that come back with ``Last-Event-ID``
+`Bus`              tells every node what has changed, and carries messages to one node
+`TaskStore`        the tasks, which outlive their callers
+`ReplayGuard`      remembers what may be used once only
+================== ================================================================================================
+
+A *node* is one process that serves, while it serves; its name is new each time. A node that ends, or that its peers
+have not heard of for the length of its lease, is gone: its sessions are unreachable, and its tasks are abandoned.
+
+Every method that waits is bounded in time and raises `~mcp_actors.errors.SharedStateUnavailable` when the state cannot
+be reached; nothing of a call that needs no shared state ever waits for it. Methods that must not wait say so.
+Cancelling a method may leave its effect done or not done, and never half done.
+
+`mcp_actors.shared` has implementations: in memory (the default), in SQLite and in Redis.
+`mcp_actors.testing.check_shared_state` checks an implementation against every rule of this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
+
+import msgspec
+
+__all__ = [
+    "Bus",
+    "EventLog",
+    "OpenState",
+    "Replay",
+    "ReplayGuard",
+    "SessionDirectory",
+    "SessionPlace",
+    "SharedState",
+    "TaskBounds",
+    "TaskRecord",
+    "TaskState",
+    "TaskStore",
+]
+
+
+# -- sessions ---------------------------------------------------------------------------------------------------------
+
+
+class SessionPlace(NamedTuple):
+    """A session that was begun somewhere, and is not known to have ended."""
+
+    address: str
+    """The mailbox of the node that holds it; see `Bus.send`."""
+    owner: str
+    """The key of the principal that began it; empty if nobody was authenticated."""
+    alive: bool
+    """Whether the node that holds it is there. If not, only its events are left."""
+
+
+class SessionDirectory(Protocol):
+    """The holders of the legacy sessions of all nodes."""
+
+    @property
+    def spans_processes(self) -> bool:
+        """Whether other processes see the same directory; if not, `find` knows nothing that its caller does not."""
+
+    async def register(self, session: str, owner: str, address: str) -> None:
+        """Makes a session known to all nodes, before its client learns its id. It is known until `forget`.
+
+        Raises:
+            SharedStateUnavailable: The state cannot be reached; nobody will find the session.
+        """
+
+    async def find(self, session: str) -> SessionPlace | None:
+        """Returns where a session is, ``None`` for one that was never registered, was forgotten, or is long dead.
+
+        Raises:
+            SharedStateUnavailable: The state cannot be reached.
+        """
+
+    def forget(self, session: str) -> None:
+        """Takes a session out. Never waits: it takes effect soon, and again when an outage is over."""
+
+
+# -- events -----------------------------------------------------------------------------------------------------------
+
+
+class Replay(NamedTuple):
+    """The rest of a stream after an event."""
+
+    stream: str
+    """The stream's name."""
+    events: list[tuple[str, bytes]]
+    """Id and data of every later event, in order; may be empty."""
+
+
+class EventLog(Protocol):
+    """Keeps the events of streams for clients which lost one (MCP 2025-11-25, Transports, Resumability).
+
+    The endpoint names sessions and streams. A stream's name is unique in its session and consists of letters, digits
+    and ``_``, so that an id can be made of it.
+
+    Only `after` may wait. The other methods are called while a message is sent, in the order of the messages and
+    without a checkpoint. Events that were appended while `after` waited may be missing from its result: the endpoint
+    asks again, with the last id it got, until that id is the one that `append` returned last.
+
+    An error of a method is logged and never ends more than one session. After a failure of `append` its session ends,
+    because its client could not know what it missed; after one of `after` the request is answered with 500; a
+    failure of `end` or `forget` has no consequence.
+    """
+
+    @property
+    def spans_processes(self) -> bool:
+        """Whether other nodes can replay the events, also when the node that appended them is gone."""
+
+    def append(
+        self, session: str, stream: str, data: bytes, kept: Callable[[bool], None] | None = None
+    ) -> str:
+        """Keeps an event and returns its id.
+
+        Args:
+            session: The session that the stream belongs to.
+            stream: The stream that the event belongs to.
+            data: The event's data, perhaps empty: an event that gives the client an id to resume from before
+                anything has happened (SEP-1699).
+            kept: Is called, for the events of a session in their order, once the event can be replayed, or with
+                ``False`` once it is clear that it never can; then no later event of its stream is kept either, nothing
+                of the stream is replayed any more, and it may be sent without an id. A log that does not span processes
+                calls it before `append` returns.
+
+        Returns:
+            An id that is unique in the session, over all its streams. It is visible ASCII, so that it can stand in an
+            event and in a header, and has no meaning for a client.
+        """
+
+    async def after(self, session: str, event_id: str) -> Replay | None:
+        """Returns all that followed an event in its stream, or ``None`` if that is not known exactly.
+
+        Args:
+            session: The session of the client that asks.
+            event_id: The value of the header ``Last-Event-ID``, unchecked.
+
+        Returns:
+            ``None`` alike for an id that was never given out, is malformed, belongs to another session, or is so old
+            that events after it are gone.
+
+        Raises:
+            SharedStateUnavailable: The state cannot be reached.
+        """
+
+    def end(self, session: str, stream: str) -> None:
+        """Notes that no more events are appended to a stream. Its events may still be asked for.
+
+        An unknown stream is ignored.
+        """
+
+    def forget(self, session: str) -> None:
+        """Frees all events of a session that has ended. An unknown session is ignored."""
+
+
+# -- the bus ----------------------------------------------------------------------------------------------------------
+
+
+class Bus(Protocol):
+    """Tells every node what has changed, and carries messages to one node."""
+
+    @property
+    def spans_processes(self) -> bool:
+        """Whether other processes hear what is published; if not, `publish` and `send` reach nobody else."""
+
+    def publish(self, topic: str, key: str = "") -> None:
+        """Tells all other nodes that something has changed. Never waits, and never fails because of a subscriber.
+
+        An event that waits to be sent is not put a second time. When too many wait, they are dropped, and the other
+        nodes are told that they missed events.
+
+        Args:
+            topic: The kind of change, such as ``"resource_updated"``.
+            key: The subject of it, such as a URI.
+        """
+
+    def subscribe(self, take: Callable[[str, str], None], missed: Callable[[], None]) -> Callable[[], None]:
+        """Has ``take(topic, key)`` called for every event of another node, until the returned function is called.
+
+        ``missed()`` is called when events may have been lost, so that everything counts as changed. Both run in the
+        event loop, and must neither wait nor raise.
+        """
+
+    async def send(self, address: str, message: bytes) -> bool:
+        """Hands a message to one mailbox; messages of one sender to one mailbox keep their order.
+
+        Returns:
+            Whether the mailbox's node was there when it was handed over. That it takes the message is not promised.
+
+        Raises:
+            SharedStateUnavailable: The state cannot be reached; the message may have been handed over.
+        """
+
+    def open_mailbox(self, take: Callable[[bytes], None]) -> tuple[str, Callable[[], None]]:
+        """Opens a mailbox of this node, and returns its address and the function that closes it.
+
+        ``take(message)`` is called in the event loop for each message, and must neither wait nor raise. Messages to an
+        address that is closed are dropped.
+        """
+
+
+# -- tasks ------------------------------------------------------------------------------------------------------------
+
+TaskState = Literal["working", "input_required", "completed", "failed", "cancelled"]
+"""MCP 2025-11-25, Tasks, Task Status; the last three are terminal."""
+
+
+class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A task, as a store keeps it: a value; every change makes a new one with the next ``revision``."""
+
+    id: str
+    """Unguessable."""
+    owner: str
+    """The key of the principal that created it; empty if nobody was authenticated."""
+    tool: str
+    version: str
+    """The protocol version of the request that created it, whose forms ``questions`` and ``outcome`` have."""
+    request: bytes
+    """JSON: what the engine needs to run it again, its arguments and its caller's description of itself among it."""
+    created: float
+    """Seconds since the epoch."""
+    updated: float
+    ttl: float | None
+    """Seconds since ``created`` for which it is kept, ``None`` for ever."""
+    poll_interval: float
+    """Seconds that clients shall wait between two looks."""
+    state: TaskState = "working"
+    message: str | None = None
+    """A sentence on where it stands, for people."""
+    questions: bytes = b"{}"
+    """JSON: the questions to the client that are not answered, by key; only those of an ``input_required`` task."""
+    answers: bytes = b"{}"
+    """JSON: the answers that the function has not taken yet, by key."""
+    outcome: bytes | None = None
+    """JSON: ``{"result": …}`` or ``{"error": …}``, of a completed or failed task."""
+    node: str
+    """The node that runs it, or ran it."""
+    restartable: bool = False
+    """Whether another node may run it again when its own is gone."""
+    runs: int = 1
+    """How often it was begun."""
+    revision: int = 0
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether it has ended: it never changes any more."""
+        return self.state in ("completed", "failed", "cancelled")
+
+    @property
+    def weight(self) -> int:
+        """Bytes that it makes a store keep, about."""
+        outcome = 0 if self.outcome is None else len(self.outcome)
+        return 512 + len(self.request) + len(self.questions) + len(self.answers) + outcome
+
+
+class TaskBounds(NamedTuple):
+    """The bounds that a new task has to fit in; tasks that have ended count until they are dropped."""
+
+    of_owner: int
+    """Tasks of one owner."""
+    of_all: int
+    """Tasks of all owners."""
+    bytes_of_owner: int
+    """`TaskRecord.weight` of one owner's tasks; it is looked at before a task is created, and results may exceed it."""
+    bytes_of_all: int
+    """The same for all owners."""
+
+
+class TaskStore(Protocol):
+    """Keeps tasks. It knows nothing of what they do: each method is one atomic step."""
+
+    @property
+    def spans_processes(self) -> bool:
+        """Whether other processes see the same tasks."""
+
+    @property
+    def survives(self) -> bool:
+        """Whether tasks are still there when no process is left."""
+
+    async def create(self, record: TaskRecord, bounds: TaskBounds) -> Literal["owner", "all"] | None:
+        """Keeps a new task. When it returns ``None``, every node can read the task.
+
+        Returns:
+            ``None``, or whose bounds have no room: then nothing is kept.
+
+        Raises:
+            SharedStateUnavailable: The state cannot be reached; the task may be there, and is abandoned then.
+        """
+
+    async def get(self, ids: Sequence[str]) -> Mapping[str, TaskRecord]:
+        """Returns those of some tasks that exist. A task whose ``ttl`` is over does not.
+
+        Raises:
+            SharedStateUnavailable: The state cannot be reached.
+        """
+
+    async def replace(self, record: TaskRecord) -> bool:
+        """Keeps a task's next value, if nobody was faster: if the stored ``revision`` is the one before the given.
+
+        A terminal value is the last one: it is kept until its ``ttl`` is over, and never replaced.
+
+        Returns:
+            Whether it was kept.
+
+        Raises:
+            SharedStateUnavailable: The state cannot be reached; it may have been kept.
+        """
+
+    async def page(self, owner: str, after: str | None, limit: int) -> Sequence[TaskRecord]:
+        """Returns tasks of one owner, oldest first, those behind the task with the id ``after``.
+
+        A page stays right when tasks, that of ``after`` included, are dropped in between.
+
+        Raises:
+            SharedStateUnavailable: The state cannot be reached.
+        """
+
+    async def abandoned(self, limit: int) -> Sequence[TaskRecord]:
+        """Returns tasks that are not terminal and whose node is gone.
+
+        Raises:
+            SharedStateUnavailable: The state cannot be reached.
+        """
+
+
+# -- replays ----------------------------------------------------------------------------------------------------------
+
+
+class ReplayGuard(Protocol):
+    """Remembers what may be used once only, such as proofs of possession."""
+
+    @property
+    def spans_processes(self) -> bool:
+        """Whether a use at one process is known to the others."""
+
+    async def first_use(self, name: bytes, seconds: float) -> bool:
+        """Returns whether ``name`` is used for the first time in so many seconds, and remembers it for as long.
+
+        Raises:
+            SharedStateUnavailable: The state cannot be reached, or has no room to remember it.
+        """
+
+
+# -- all of them ------------------------------------------------------------------------------------------------------
+
+
+class OpenState(Protocol):
+    """Shared state that is open: this process is a node of it."""
+
+    @property
+    def node(self) -> str:
+        """The name of this node: new each time, and no other node ever has it."""
+
+    @property
+    def sessions(self) -> SessionDirectory:
+        """The holders of sessions."""
+
+    @property
+    def events(self) -> EventLog:
+        """The events of streams."""
+
+    @property
+    def bus(self) -> Bus:
+        """The way to the other nodes."""
+
+    @property
+    def tasks(self) -> TaskStore:
+        """The tasks."""
+
+    @property
+    def replays(self) -> ReplayGuard:
+        """The memory of what was used already."""
+
+
+@runtime_checkable
+class SharedState(Protocol):
+    """A place for what outlives a session; ``Server(shared=…)`` takes one."""
+
+    def open(self, name: str) -> AbstractAsyncContextManager[OpenState]:
+        """Makes this process a node for the length of an ``async with`` block.
+
+        Args:
+            name: The server's name: servers of different names share nothing.
+
+        Entering it raises `~mcp_actors.errors.SharedStateUnavailable` if the state cannot be reached. Outages that
+        begin later end by themselves: the node comes back under the same name, with its sessions and mailboxes. Leaving
+        the block ends the node at once for all others.
+        """
