@@ -13,7 +13,7 @@ from hypothesis import settings
 # No example has a time limit of its own: a busy machine is no bug. In CI every run tries the same examples, and
 # fewer of them, because to try the same ones again finds little; elsewhere each run tries others.
 CI = os.environ.get("CI") == "true"
-settings.register_profile("house", deadline=None, derandomize=CI, max_examples=50 if CI else 100)
+settings.register_profile("house", deadline=None, derandomize=CI, max_examples=25 if CI else 100)
 settings.load_profile("house")
 
 FOREIGN_PROGRAMS = frozenset({"peers", "browser"})

@@ -49,7 +49,7 @@ def in_virtual_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]
     return run
 
 
-SLOW = settings(max_examples=150, suppress_health_check=list(HealthCheck))
+SLOW = settings(max_examples=60, suppress_health_check=list(HealthCheck))
 
 # -- what is sent ----------------------------------------------------------------------------------------------------
 

@@ -166,7 +166,7 @@ async def answered(peer: ScriptedPeer, request: dict[str, Any]) -> None:
                     return
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.sampled_from(LEGACY), st.lists(messages(TO_SERVER), max_size=6))
 def test_a_server_survives_any_message(version: str, said: list[Any]) -> None:
     async def converse() -> None:
@@ -184,7 +184,7 @@ def test_a_server_survives_any_message(version: str, said: list[Any]) -> None:
     assert [log for log in logs if log["log_level"] == "error"] == []
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.sampled_from((*LEGACY, MODERN)), st.lists(messages(TO_CLIENT), max_size=6))
 def test_a_client_survives_any_message(version: str, said: list[Any]) -> None:
     async def elicitation(params: Any) -> ElicitResult:

@@ -14,7 +14,7 @@ from mcp_actors import Client, Context, Server
 from mcp_actors.errors import RpcError, ToolError
 
 # Clients that come and go before the measure, when caches are filled, and in it.
-FIRST, MEASURED = 3, 20
+FIRST, MEASURED = 2, 10
 # Objects in cycles, of all measured clients together: one cycle for each client would be more.
 ALLOWED = MEASURED // 2
 

@@ -125,7 +125,7 @@ async def answered(peer: ScriptedPeer, id: str) -> Any:
                 return each
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.lists(HOSTILE, max_size=6))
 @example(TRICKY)
 async def test_a_server_answers_on(messages: list[bytes]) -> None:
@@ -136,7 +136,7 @@ async def test_a_server_answers_on(messages: list[bytes]) -> None:
     assert [tool["name"] for tool in answer["result"]["tools"]] == ["add"]
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.lists(HOSTILE, max_size=6))
 @example(TRICKY)
 async def test_a_server_answers_on_in_a_legacy_session(messages: list[bytes]) -> None:
@@ -156,7 +156,7 @@ async def test_each_tricky_message_alone(data: bytes) -> None:
         assert "result" in await answered(peer, "still there?")
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.lists(HOSTILE, max_size=6), st.sampled_from(["legacy", "modern"]))
 @example(TRICKY, "legacy")
 @example(TRICKY, "modern")

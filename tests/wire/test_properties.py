@@ -57,7 +57,7 @@ def decoded(data: bytes) -> object:
     return result
 
 
-@settings(max_examples=600)
+@settings(max_examples=200)
 @given(st.binary(max_size=200))
 @example(b"\xff")
 @example(b'{"jsonrpc":"2.0","id":1e999,"method":"m"}')
@@ -73,7 +73,7 @@ def test_any_bytes(data: bytes) -> None:
     decoded(data)
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(
     st.lists(
         st.sampled_from(list(b'{}[]":,\\ \n0123456789.eE+-truefalsn\x00\xff"id"jsonrpcu006dmethod')),
@@ -84,14 +84,14 @@ def test_any_bytes_that_json_is_made_of(data: list[int]) -> None:
     decoded(bytes(data))
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(NEARLY | st.lists(NEARLY, max_size=3) | VALUES)
 def test_any_json(value: Any) -> None:
     decoded(json.dumps(value, ensure_ascii=False).encode())
     decoded(json.dumps(value).encode())
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(IDS, OBJECTS, st.data())
 def test_a_message_cut_or_changed_anywhere(
     id: int | str, params: dict[str, Any], data: st.DataObject

@@ -216,7 +216,7 @@ async def test_a_session_that_ends_while_a_slow_store_is_asked(nursery: trio.Nur
     assert second.status == 404
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_however_it_is_cut_the_client_sees_everything_once_and_in_order(data: st.DataObject) -> None:
     """Random cuts: a client that always comes back with its last id misses nothing and gets nothing twice."""
