@@ -99,25 +99,6 @@ class PeerSession:
                 "notifications/message", params if logger is None else {**params, "logger": logger}
             )
 
-    def notify(self, method: str, params: dict[str, Any]) -> bool:
-        """Sends a notification to this client outside of any call, for methods of extensions. Never waits.
-
-        It is dropped as a message of `log` is.
-
-        Args:
-            method: The method of the notification.
-            params: Its parameters, as JSON values.
-
-        Returns:
-            Whether it was sent: false without a legacy session, after its end, and where it was dropped.
-
-        Raises:
-            LocalProtocolError: The message is longer than the connection carries, or this is a thread that the event
-                loop did not start.
-            TypeError, ValueError: JSON cannot hold ``params``.
-        """
-        return self._legacy.era is not None and self._send_now(method, params)
-
     def elicitation_complete(self, elicitation_id: str) -> bool:
         """Tells this client that the person has finished at the URL of an elicitation. Never waits.
 
