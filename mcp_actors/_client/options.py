@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -33,6 +36,7 @@ __all__ = [
     "ChangeHandler",
     "ClientOptions",
     "Connectable",
+    "DeclaredExtension",
     "ElicitationHandler",
     "InProcessServer",
     "LogHandler",
@@ -80,6 +84,21 @@ class Access(Protocol):
         """The extensions of the protocol that it belongs to, which the client declares."""
 
 
+@runtime_checkable
+class DeclaredExtension(Protocol):
+    """An extension of a client (`mcp_actors.extensions.ClientExtension`), as far as the options know it."""
+
+    id: str
+    settings: Mapping[str, Any]
+    core: Mapping[str, Any]
+    targets: Mapping[str, str]
+    results: dict[str, Callable[[Any, dict[str, Any]], Awaitable[dict[str, Any]]]]
+    notifications: dict[str, Callable[..., Any]]
+    methods: dict[str, Callable[[Any], Awaitable[Any]]]
+    arounds: dict[str, list[Any]]
+    lifespans: list[Callable[[Any], AbstractAsyncContextManager[object]]]
+
+
 Connectable = InProcessServer | str | ClientTransport
 """A `Server` in this process, a URL, or a transport."""
 Target = Connectable | Sequence[str] | Path
@@ -99,6 +118,10 @@ _CHECKS = {
     "roots": (
         lambda roots: roots is None or callable(roots) or isinstance(roots, list | tuple),
         "a list of roots or an async function that returns one",
+    ),
+    "extensions": instance_of(
+        (list, tuple, Mapping),
+        "a list of ClientExtension objects, or a mapping of ids to settings that are only declared",
     ),
     "log_level": (
         lambda level: level is None or level in LOGGING_LEVELS,
@@ -137,7 +160,30 @@ class ClientOptions:
     prior_discover: DiscoverResult | None = None
     limits: Limits
     auth: Access | None = None
+    extensions: Mapping[str, Any] | Sequence[DeclaredExtension] = ()
+
+    @property
+    def in_use(self) -> Sequence[DeclaredExtension]:
+        """The extensions that do something, and are not only declared."""
+        return () if isinstance(self.extensions, Mapping) else self.extensions
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that are declared of all extensions, by their ids; those of access included."""
+        settings = {} if self.auth is None else dict(self.auth.extensions)
+        if isinstance(self.extensions, Mapping):
+            return {**settings, **self.extensions}
+        return {**settings, **{each.id: dict(each.settings) for each in self.extensions}}
 
     def __attrs_post_init__(self) -> None:
         given = {name: getattr(self, name) for name in _CHECKS if hasattr(self, name)}
         require(_CHECKS, {**given, "timeout": self.call.idle, "cap": self.call.cap})
+        for each in self.in_use:
+            if not isinstance(each, DeclaredExtension):
+                raise TypeError(
+                    f"a client has objects of mcp_actors.extensions.ClientExtension, not {each!r:.80}"
+                )
+        names = [(each.id, *each.results, *each.notifications, *each.methods) for each in self.in_use]
+        taken = [name for name, times in Counter(chain(*names)).items() if times > 1]
+        if taken:
+            raise ValueError(f"two extensions of this client have the name {taken[0]!r}")
