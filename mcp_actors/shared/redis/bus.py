@@ -74,7 +74,7 @@ class RedisBus:
 
     def __init__(self, link: RedisLink, reading: RedisLink, keys: Keys, node: str) -> None:
         self._link = link
-        self._reader = _Reader(link, reading, keys, node)
+        self._reader = _RedisReader(link, reading, keys, node)
         self._keys = keys
         self._node = node
         self._pending: dict[tuple[str, str], None] = {}
@@ -191,7 +191,7 @@ class RedisBus:
         await self._link.request("bus", b"DEL", mailbox, f"{mailbox}:bytes")
 
 
-class _Reader:
+class _RedisReader:
     """Reads the events of all nodes and the messages to this one."""
 
     def __init__(self, link: RedisLink, reading: RedisLink, keys: Keys, node: str) -> None:

@@ -41,7 +41,7 @@ _MAX_ID = 200
 
 @attrs.define(eq=False)
 class _LoggedSession:
-    """What this node knows of a session to whose streams it appends."""
+    """A session to whose streams this node appends."""
 
     events: str
     heads: str
@@ -63,7 +63,7 @@ class _Event:
     size: int
     kept: Callable[[bool], None] | None
 
-    def tell(self, is_kept: bool) -> None:
+    def report(self, is_kept: bool) -> None:
         if self.kept is not None:
             with Containment(REDIS_UPKEEP):
                 self.kept(is_kept)
@@ -126,7 +126,7 @@ class RedisEventLog:
         id = f"{own.tag}-{stream}-{number}"
         event = _Event(own, stream, len(data) + EVENT_OVERHEAD, kept)
         if stream in own.broken:
-            event.tell(False)
+            event.report(False)
             return id
         before = own.streams.get(stream, "")
         own.streams[stream] = id
@@ -217,7 +217,7 @@ class RedisEventLog:
             if event is not None:
                 self._waiting_bytes -= event.size
                 is_kept = answer == 1 and event.stream not in event.session.broken
-                event.tell(is_kept)
+                event.report(is_kept)
                 if not is_kept:
                     self._break(event)
             elif isinstance(answer, Exception):
@@ -247,7 +247,7 @@ class RedisEventLog:
             if event is None:
                 self._waiting.append(step)
             else:
-                event.tell(False)
+                event.report(False)
                 self._break(event)
         while len(self._waiting) > MAX_WAITING:
             self._waiting.popleft()

@@ -147,7 +147,7 @@ class RedisLink:
         self._connection = connection
         self._cause = ""
         self.connected_at = trio.current_time()
-        self._tell()
+        self._notify()
         self.on_connect()
 
     def _down(self) -> None:
@@ -157,9 +157,9 @@ class RedisLink:
             self._connection = None
             self.connected_at = None
             self._lost_at = trio.current_time()
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
 

@@ -1,4 +1,4 @@
-"""What was used already, in Redis: a key that ends by itself for each."""
+"""The memory of names that were used, in Redis: a key that ends by itself for each."""
 
 from __future__ import annotations
 
