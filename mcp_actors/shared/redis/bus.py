@@ -113,10 +113,6 @@ class RedisBus:
         if len(message) > MAX_MESSAGE:
             raise ValueError(f"a message of {len(message)} bytes: divide it in parts of {MAX_MESSAGE}")
         node, _, number = address.partition("/")
-        if node == self._node:
-            await trio.lowlevel.checkpoint()
-            self._reader.hand_over(number, message)
-            return True
         lease, mailbox = self._keys.node(node), self._keys.mailbox(node)
         outcome = await self._link.run_script(
             "bus", SEND, lease, mailbox, MAX_MAIL, STREAM_KEPT, number, message, weight=len(message)

@@ -37,6 +37,10 @@ class Keys:
         """The lease of a node: it exists while the node does."""
         return f"{self.root}node:{node}"
 
+    def ended(self, node: str) -> str:
+        """The mark of a node that has ended, and will not come back."""
+        return f"{self.root}ended:{node}"
+
     def mailbox(self, node: str) -> str:
         """The stream of messages to a node."""
         return f"{self.root}mail:{node}"

@@ -15,6 +15,8 @@ __all__ = ["NodeLease"]
 
 # Renewals in the time of a lease: two may fail.
 RENEWALS = 3
+# Seconds for which it is known that a node has ended, and was not only away.
+ENDED = 3600
 
 
 class NodeLease:
@@ -30,6 +32,7 @@ class NodeLease:
     def __init__(self, link: RedisLink, keys: Keys, node: str, seconds: float) -> None:
         self._link = link
         self._key = keys.node(node)
+        self._ended = keys.ended(node)
         self._seconds = seconds
         self._wake = trio.Event()
         self.on_lost: list[Callable[[], object]] = []
@@ -77,4 +80,5 @@ class NodeLease:
         Raises:
             SharedStateUnavailable: The state cannot be reached; the lease ends by itself.
         """
+        await self._link.request("bus", b"SET", self._ended, b"1", b"EX", ENDED)
         await self._link.request("bus", b"DEL", self._key)

@@ -45,20 +45,6 @@ class Redis:
     url: str = attrs.field(repr=False)
     timeout: float
     """Seconds for which a connection, and each answer, is waited for."""
-    _connection: type[BaseConnection] = attrs.field(init=False, repr=False)
-    _arguments: dict[str, Any] = attrs.field(init=False, repr=False)
-
-    def __attrs_post_init__(self) -> None:
-        scheme = urlsplit(self.url).scheme
-        if scheme not in ("redis", "rediss", "unix"):
-            raise ValueError(
-                f"a URL of Redis begins with redis://, rediss:// or unix://, not with {scheme!r}"
-            )
-        pool = ConnectionPool.from_url(self.url, decode_components=True, connect_timeout=self.timeout)
-        arguments: dict[str, Any] = dict(pool.connection_kwargs)
-        arguments.pop("processing_budget")
-        object.__setattr__(self, "_connection", pool.connection_class)
-        object.__setattr__(self, "_arguments", {"location": pool.location, **arguments})
 
     @property
     def place(self) -> str:
@@ -66,9 +52,11 @@ class Redis:
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{unquote(parts.path)}"
 
-    def connection(self) -> BaseConnection:
-        """Returns a connection that is not made yet."""
-        return self._connection(**self._arguments)
+    def pool(self, name: str) -> ConnectionPool[Any]:
+        """Returns the settings of connections, which Redis shows to its operator by a name; nothing is connected."""
+        return ConnectionPool.from_url(
+            self.url, decode_components=True, connect_timeout=self.timeout, client_name=name
+        )
 
 
 class RedisLink:
@@ -79,11 +67,13 @@ class RedisLink:
 
     Args:
         redis: The server.
+        name: A name of the connection, for the operator of the server.
         scripts: What the requests run.
     """
 
-    def __init__(self, redis: Redis, scripts: tuple[Script, ...] = ()) -> None:
+    def __init__(self, redis: Redis, name: str, scripts: tuple[Script, ...] = ()) -> None:
         self._redis = redis
+        self._pool = redis.pool(name)
         self._scripts = scripts
         self._digests: dict[Script, bytes] = {}
         self._connection: BaseConnection | None = None
@@ -129,8 +119,12 @@ class RedisLink:
             pause = min(2 * pause, LAST_PAUSE)
 
     async def _connect(self, nursery: trio.Nursery) -> BaseConnection:
-        connection = self._redis.connection()
+        make, location = self._pool.connection_class, self._pool.location
         with trio.fail_after(2 * self._redis.timeout):
+            # A connection of coredis leaves its streams open when nobody listens, so that is found out before.
+            if location is None or not await location.check():
+                raise OSError("it does not listen")
+            connection: BaseConnection = make(location, **self._pool.connection_kwargs)
             await start_and_wait(nursery, REDIS_SOCKET, connection.run, about=self._redis.place)
             try:
                 for script in self._scripts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
 
 import trio
 
@@ -40,11 +41,12 @@ class RedisState:
 
     def __init__(self, redis: Redis, keys: Keys, lease: float) -> None:
         self.node = new_node_name()
+        name = f"mcp-{self.node}"
         # Long events must not hold up the lease and the requests of others; a reader that waits holds up everything.
         self._links = (
-            RedisLink(redis, (*directory.SCRIPTS, *bus.SCRIPTS, *task_scripts.SCRIPTS)),
-            RedisLink(redis, event_scripts.SCRIPTS),
-            RedisLink(redis),
+            RedisLink(redis, name, (*directory.SCRIPTS, *bus.SCRIPTS, *task_scripts.SCRIPTS)),
+            RedisLink(redis, name, event_scripts.SCRIPTS),
+            RedisLink(redis, name),
         )
         link, writing, reading = self._links
         self.sessions = RedisSessionDirectory(link, keys)
@@ -110,6 +112,11 @@ class RedisShared:
     def __init__(
         self, url: str, *, lease: float = DEFAULT_LEASE, timeout: float = DEFAULT_TIMEOUT, prefix: str = "mcp"
     ) -> None:
+        scheme = urlsplit(url).scheme
+        if scheme not in ("redis", "rediss", "unix"):
+            raise ValueError(
+                f"a URL of Redis begins with redis://, rediss:// or unix://, not with {scheme!r}"
+            )
         if min(lease, timeout) <= 0:
             raise ValueError("the lease and the timeout are seconds, and more than 0")
         self._redis = Redis(url, timeout)
@@ -128,7 +135,7 @@ class RedisShared:
                 with body:
                     await state.begin(nursery)
                     yield state
-                with trio.CancelScope(shield=True, deadline=trio.current_time() + self._redis.timeout):
+                with trio.move_on_after(self._redis.timeout, shield=True):
                     try:
                         await state.end()
                     except SharedStateUnavailable as unavailable:

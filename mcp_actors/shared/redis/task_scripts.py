@@ -144,13 +144,14 @@ end
 """
 )
 
-# Number of tasks.
+# Number of tasks; whether nodes count as gone that have not said so.
 ABANDONED = Script(
     _BEGIN
     + """
 local limit, records = tonumber(ARGV[3]), {}
 for _, node in ipairs(call('SRANDMEMBER', root .. 'nodes', 256)) do
-  if call('EXISTS', root .. 'node:' .. node) == 0 then
+  if call('EXISTS', root .. 'node:' .. node) == 0
+    and (ARGV[4] == '1' or call('EXISTS', root .. 'ended:' .. node) == 1) then
     for _, task in ipairs(call('SRANDMEMBER', root .. 'running:' .. node, limit)) do
       local record = live(task)
       if not record then call('SREM', root .. 'running:' .. node, task)

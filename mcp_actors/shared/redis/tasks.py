@@ -68,10 +68,8 @@ class RedisTaskStore:
     async def abandoned(self, limit: int) -> Sequence[TaskRecord]:
         """See `mcp_actors.abc.TaskStore.abandoned`. After an outage, each node has the time of a lease to come back."""
         since = self._link.connected_at
-        if since is None or trio.current_time() < since + self._lease:
-            await self._link.up("tasks")
-            return ()
-        return [_decode(data) for data in await self._run(ABANDONED, limit)]
+        all_are_back = since is not None and trio.current_time() >= since + self._lease
+        return [_decode(data) for data in await self._run(ABANDONED, limit, int(all_are_back))]
 
     async def _run(self, script: Script, *arguments: Any, weight: int = 0) -> Any:
         return await self._link.run_script(
