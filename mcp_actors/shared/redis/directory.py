@@ -62,6 +62,7 @@ class RedisSessionDirectory:
         key = self._keys.session(session)
         place = f"{address}\n{owner}".encode("utf-8", "surrogatepass")
         self._held[key] = place
+        self._forgotten.pop(key, None)
         try:
             await self._link.run_script("sessions", KEEP, _milliseconds(), key, place)
         except BaseException:

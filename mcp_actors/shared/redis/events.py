@@ -106,6 +106,7 @@ class RedisEventLog:
         self._sessions: dict[str, _LoggedSession] = {}
         self._waiting: deque[_Step] = deque()
         self._waiting_bytes = 0
+        self._writing = trio.Lock()
         self._wake = trio.Event()
         self._stale = trio.Event()
 
@@ -125,16 +126,24 @@ class RedisEventLog:
         number = f"{own.milliseconds}-{own.last}"
         id = f"{own.tag}-{stream}-{number}"
         event = _Event(own, stream, len(data) + EVENT_OVERHEAD, kept)
-        if stream in own.broken:
-            event.report(False)
+        is_full = len(self._waiting) >= MAX_WAITING or self._waiting_bytes + event.size > MAX_WAITING_BYTES
+        if is_full or stream in own.broken:
+            self._refuse(event)
             return id
         before = own.streams.get(stream, "")
         own.streams[stream] = id
         arguments = own.events, own.heads, number, stream, id, before, event.size, data, *self._bounds
+        self._waiting_bytes += event.size
         self._put(APPEND, arguments, event)
-        if len(self._waiting) > MAX_WAITING or self._waiting_bytes > MAX_WAITING_BYTES:
-            self._give_up()
         return id
+
+    def _refuse(self, event: _Event) -> None:
+        """Tells of an event that it is not kept: after those that wait, because each is told of in its order."""
+        self._break(event)
+        if self._waiting:
+            self._put(BREAK, (event.session.heads, event.stream, self._bounds[2]), event)
+        else:
+            event.report(False)
 
     async def after(self, session: str, event_id: str) -> Replay | None:
         """See `mcp_actors.abc.EventLog.after`."""
@@ -197,6 +206,10 @@ class RedisEventLog:
         Returns:
             Whether all was written that was tried.
         """
+        async with self._writing:
+            return await self._flush()
+
+    async def _flush(self) -> bool:
         batch = self._batch()
         steps = [(script, arguments) for script, arguments, _ in batch]
         answers: Sequence[Any] | None = None
@@ -215,8 +228,8 @@ class RedisEventLog:
             self._waiting.popleft()
             event = step[2]
             if event is not None:
-                self._waiting_bytes -= event.size
-                is_kept = answer == 1 and event.stream not in event.session.broken
+                self._waiting_bytes -= event.size if step[0] is APPEND else 0
+                is_kept = step[0] is APPEND and answer == 1 and event.stream not in event.session.broken
                 event.report(is_kept)
                 if not is_kept:
                     self._break(event)
@@ -262,5 +275,4 @@ class RedisEventLog:
 
     def _put(self, script: Script, arguments: tuple[Any, ...], event: _Event | None = None) -> None:
         self._waiting.append((script, arguments, event))
-        self._waiting_bytes += 0 if event is None else event.size
         self._wake.set()
