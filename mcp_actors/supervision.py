@@ -279,6 +279,14 @@ IN_PROCESS_SERVER = TaskKind(
     "whoever called: ConnectionLost; the client's block raises the crash where it ends",
 )
 
+# -- shared state in SQLite ----------------------------------------------------------------------------------
+SQLITE_WORKER = TaskKind(
+    "SQLite worker", "server", "call", "whoever waits for the file: SharedStateUnavailable", restarted=True
+)
+SQLITE_LEASE = TaskKind(
+    "SQLite lease", "server", "nothing", "nobody: other nodes wait for the lease", restarted=True
+)
+
 # -- sockets, HTTP and WebSocket, server side ----------------------------------------------------------------
 POLLER = TaskKind(
     "poller", "listener", "member", "the member that failed: its connection closes", restarted=True
