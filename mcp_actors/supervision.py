@@ -285,6 +285,20 @@ SQLITE_WORKER = TaskKind(
 )
 SQLITE_LEASE = TaskKind(
     "SQLite lease", "server", "nothing", "nobody: other nodes wait for the lease", restarted=True
+
+# -- shared state in Redis -----------------------------------------------------------------------------------
+REDIS_UPKEEP = TaskKind(
+    "redis upkeep",
+    "server",
+    "member",
+    "whoever needs the state meanwhile: SharedStateUnavailable",
+    restarted=True,
+)
+REDIS_SOCKET = TaskKind(
+    "redis socket",
+    "redis upkeep",
+    "connection",
+    "whoever waits for an answer: SharedStateUnavailable; another connection is made",
 )
 
 # -- sockets, HTTP and WebSocket, server side ----------------------------------------------------------------
