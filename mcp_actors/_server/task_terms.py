@@ -38,12 +38,16 @@ class TaskTerms:
         """
         if task is None:
             if restartable or before is not None:
-                raise ValueError('restartable= and before_task= are for tasks: add task="optional", or "required"')
+                raise ValueError(
+                    'restartable= and before_task= are for tasks: add task="optional", or "required"'
+                )
             return None
         if task not in get_args(TaskSupport):
             raise ValueError(f'task={task!r}: write "optional" or "required", or leave it out')
         if inline:
-            raise ValueError(f"task={task!r}: a task may take long, and blocks everything; remove inline=True")
+            raise ValueError(
+                f"task={task!r}: a task may take long, and blocks everything; remove inline=True"
+            )
         if before is not None:
             check_async(before, "arguments, ctx")
         return cls(task, restartable, before)

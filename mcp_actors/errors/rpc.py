@@ -156,7 +156,6 @@ class Overloaded(RpcError):
         assert isinstance(error, Overloaded)
         return error
 
-
     @classmethod
     def for_tasks(cls, what: str, whose: Literal["holder", "all"], limit: int) -> Overloaded:
         """Returns the refusal of a call that would become a task too many.

@@ -109,9 +109,7 @@ class TaskActor:
     def _seconds_left(self) -> float:
         record = self.record
         return (
-            math.inf
-            if record.ttl is None
-            else max(record.created + record.ttl - self._changes.clock(), 0.0)
+            math.inf if record.ttl is None else max(record.created + record.ttl - self._changes.clock(), 0.0)
         )
 
     # -- what the function tells its client --------------------------------------------------------------------------
@@ -141,9 +139,8 @@ class TaskActor:
             assert self._has_message is not None
             await self._has_message.wait()
             self._has_message = trio.Event()
-            message = self._message
             try:
-                await self._changes.apply(self.record, lambda record, now: told(record, message, now))
+                await self._changes.apply(self.record, lambda record, now: told(record, self._message, now))
             except SharedStateUnavailable as error:
                 log.debug("a status message of a task is not kept", cause=error.cause)
             await trio.sleep(MESSAGE_EVERY)

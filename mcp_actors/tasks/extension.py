@@ -80,7 +80,7 @@ class Tasks(ServerExtension):
         bytes_in_all: int = 512 * _MIB,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        core = {"tasks": {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}}
+        core: dict[str, Any] = {"tasks": {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}}
         super().__init__(TASKS, core=core)
         self.task_settings = TaskSettings(
             ttl,
@@ -125,7 +125,9 @@ class Tasks(ServerExtension):
 
     def _node(self) -> TaskNode:
         if not self._nodes:
-            raise LocalProtocolError("the server does not serve")
+            raise LocalProtocolError(
+                "a tool with task= was added while the server serves: write Server(extensions=[Tasks()])"
+            )
         return self._nodes[0]
 
     async def _told(self, keys: Sequence[str], ctx: Context) -> Mapping[str, Mapping[str, Any]]:

@@ -106,7 +106,11 @@ class TaskNode:
         return partial(self._places.release, holder, 1)
 
     def run(
-        self, actor: TaskActor, ctx: Context, function: Callable[[], Awaitable[Any]], leave: Callable[[], None]
+        self,
+        actor: TaskActor,
+        ctx: Context,
+        function: Callable[[], Awaitable[Any]],
+        leave: Callable[[], None],
     ) -> None:
         """Starts a task. Never waits.
 

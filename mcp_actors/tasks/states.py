@@ -119,9 +119,7 @@ def completed(record: TaskRecord, outcome: bytes, now: float) -> TaskRecord | No
 
 def failed(record: TaskRecord, outcome: bytes, message: str | None, now: float) -> TaskRecord | None:
     """The function has failed with ``outcome``: ``{"error": …}``, or a result that its dialect calls a failure."""
-    return _next(
-        record, "failed", now, outcome=outcome, message=message, questions=b"{}", answers=b"{}"
-    )
+    return _next(record, "failed", now, outcome=outcome, message=message, questions=b"{}", answers=b"{}")
 
 
 def cancelled(record: TaskRecord, message: str | None, now: float) -> TaskRecord | None:
