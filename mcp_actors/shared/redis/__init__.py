@@ -1,8 +1,8 @@
 """Shared state in Redis, for a server that is many processes on many machines. It needs the extra ``redis``.
 
-It is for one Redis 7 server, or one that speaks its protocol such as Valkey, perhaps with replicas behind one address; not
-for a Redis Cluster, whose scripts would have to name their keys. A node has three connections, each of which is made
-again when it is lost:
+It is for one Redis 7 server, or one that speaks its protocol such as Valkey, perhaps with replicas behind one address;
+not for a Redis Cluster, whose scripts would have to name their keys. A node has three connections, each of which is
+made again when it is lost:
 
 - one for requests, which are pipelined, and whose scripts are each one atomic step;
 - one for the events of streams, which may be long and must not hold up the others;
@@ -26,11 +26,11 @@ see `.task_scripts`    tasks                                                    
 
 **Outages.** Each wait ends after the timeout, with `~mcp_actors.errors.SharedStateUnavailable`; while Redis is known to
 be away, at once. A request that was not answered is never sent again by itself, unless it does no harm twice: events
-have ids of their own, and changes may be heard twice. It may still be carried out, even later. An event that cannot be kept in
-the time of the timeout breaks its stream: it is sent without an id, and nothing of that stream is replayed any more.
+have ids of their own, and changes may be heard twice. It may still be carried out, even later. An event that cannot be
+kept within the timeout breaks its stream: it is sent without an id, and nothing of that stream is replayed any more.
 
-**Loss.** When Redis has forgotten everything, each node finds its lease missing when it renews it next, or at once if the
-connection was lost; then it writes its sessions and the heads of its streams again, and its subscribers are told
+**Loss.** When Redis has forgotten everything, each node finds its lease missing when it renews it next, or at once if
+the connection was lost; then it writes its sessions and the heads of its streams again, and its subscribers are told
 that they missed changes. Tasks, events and used names are lost. Redis answers before it has written to disk or to a
 replica: what it confirmed in its last moments may be lost with it, as its own settings say.
 
