@@ -46,6 +46,7 @@ FLOORS = {
     "mcp_actors.client": 7,
     "mcp_actors.client_pool": 7,
     "mcp_actors.extensions": 7,
+    "mcp_actors.tasks": 7,
     "mcp_actors.discovery": 5,
     "mcp_actors.testing": 7,
     "mcp_actors.simulate": 7,
@@ -65,6 +66,7 @@ CONTEXTS = ("mcp_actors._server.context", "mcp_actors._server.sync_context")
 # Third-party packages that only some part of the house may know.
 ONLY_IN = {
     "click": ("mcp_actors.cli",),
+    "coredis": ("mcp_actors.shared.redis",),
     "rich": ("mcp_actors.cli",),
     "watchfiles": ("mcp_actors.examples",),
 }

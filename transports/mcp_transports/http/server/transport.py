@@ -228,6 +228,8 @@ class HttpServerTransport:
     def _endpoint(self, handler: ServerHandler) -> Endpoint:
         log_of_events = handler.shared.events if self._event_log == "shared" else self._event_log
         settings, paths = attrs.evolve(self._settings, store=log_of_events), self._paths
+        if self._authentication is not None:
+            self._authentication.begin(handler)
         self._served = served = _ServedParts()
         if self._session_limits is not None:
             served.sessions = SessionTable(settings, self._session_limits)
