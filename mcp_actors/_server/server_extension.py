@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
@@ -12,6 +11,7 @@ import attrs
 from mcp_actors._actors.inbound_call import CallOwner
 from mcp_actors._eras.capabilities import declared_names
 from mcp_actors._eras.era import Method
+from mcp_actors._eras.extension_ids import check_id
 from mcp_actors._server.context import Context
 from mcp_actors._server.detached import Serving
 from mcp_actors._server.dispatch import MethodDispatch, Middleware
@@ -25,21 +25,10 @@ from mcp_actors.abc import OpenState
 from mcp_actors.errors import LocalProtocolError, MethodNotFound, MissingCapability
 from mcp_actors.types import ServerCapabilities
 
-__all__ = ["ServerExtension", "check_id"]
+__all__ = ["ServerExtension"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 ParamsOf = Callable[[Sequence[str], Context], Awaitable[Mapping[str, Mapping[str, Any]]]]
-
-# SEP-2133: a reverse domain as prefix, a slash and a name, both as keys of _meta have them.
-_LABEL = r"[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
-_ID = re.compile(rf"{_LABEL}(?:\.{_LABEL})*/[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
-
-
-def check_id(id: object) -> str:
-    """Returns an extension's id; raises `ValueError` for what is none."""
-    if not isinstance(id, str) or not _ID.fullmatch(id):
-        raise ValueError(f'{id!r:.80} is no id of an extension: write one such as "com.example/name"')
-    return id
 
 
 @attrs.frozen(eq=False)
@@ -127,7 +116,8 @@ class ServerExtension:
             with LineNamed():
                 self._check_open()
                 check_async(function, "params, ctx")
-            method = Method(name, dict, dict, target=target, shown=False)
+            # What only revisions with sessions have is mirrored nowhere.
+            method = Method(name, dict, dict, target=None if core else target, shown=False)
             self._methods.append(_Offered(method, function, scopes, core))
             return function
 
@@ -285,8 +275,10 @@ class ServerExtension:
 
     def _handler(self, offered: _Offered) -> Callable[[Context], Continuation]:
         def handler(ctx: Context) -> Continuation:
+            if offered.core and ctx.method not in ctx.era.server_methods:
+                raise MethodNotFound(ctx.method)
             if not self.is_negotiated(ctx):
-                if offered.core or not ctx.era.declares_in_requests:
+                if not ctx.era.declares_in_requests:
                     raise MethodNotFound(ctx.method)
                 raise MissingCapability({"extensions": {self.id: {}}})
             return Continuation(offered.function, ctx.params, ctx)
