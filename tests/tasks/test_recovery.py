@@ -91,15 +91,11 @@ async def test_a_question_is_answered_at_another_node(bus_spans: bool, autojump_
 
 
 @pytest.mark.parametrize("bus_spans", [True, False])
-async def test_a_listener_hears_of_a_task_of_another_node(
-    bus_spans: bool, autojump_clock: MockClock
-) -> None:
+async def test_a_listener_hears_of_a_task_of_another_node(bus_spans: bool, autojump_clock: MockClock) -> None:
     async with two_nodes(EXTENSION, bus_spans=bus_spans) as (first, second, _, _):
         id = await first.begin("asking")
         await second.until(id, "input_required")
-        listening = await second.send(
-            "subscriptions/listen", {"notifications": {"taskIds": [id, "unknown"]}}
-        )
+        listening = await second.send("subscriptions/listen", {"notifications": {"taskIds": [id, "unknown"]}})
         acknowledged = await second.peer.receive()
         assert acknowledged["params"]["notifications"] == {"taskIds": [id]}
         await trio.sleep(2)
