@@ -40,6 +40,8 @@ from mcp_actors._client.server_methods import ServerMethods
 from mcp_actors._client.subscriptions import Subscriptions
 from mcp_actors._client.supervisor import Supervisor
 from mcp_actors._client.targets import connectable
+from mcp_actors._client.task_handle import TaskHandle
+from mcp_actors._client.task_requests import TaskRequests
 from mcp_actors._eras.changes import Event, EventKind
 from mcp_actors._eras.probe import discoverable, versions_for
 from mcp_actors.errors import LocalProtocolError
@@ -72,6 +74,7 @@ __all__ = [
     "SamplingHandler",
     "SessionStatistics",
     "Target",
+    "TaskHandle",
 ]
 
 VERSION = "0.1.0"
@@ -129,6 +132,7 @@ class Client(ServerMethods):
             `~mcp_actors.auth.BearerToken` for a key of the server's own. While a person is asked to log in, neither
             ``timeout`` nor ``cap`` nor ``probe_timeout`` runs, for any call of the connection: the login has a time of
             its own. A failure raises an `AuthorizationError`, and the connection is not tried again.
+        tasks: Whether stateless servers may answer a call with a task (SEP-2663), which `call_tool` then waits for.
 
     Raises:
         TypeError: The target or an option is of another kind; the message says what to write.
@@ -170,6 +174,7 @@ class Client(ServerMethods):
         prior_discover: DiscoverResult | None = None,
         limits: Limits | None = None,
         auth: Access | None = None,
+        tasks: bool = True,
     ) -> None:
         versions = versions_for(era)
         if prior_discover is not None:
@@ -197,13 +202,17 @@ class Client(ServerMethods):
             prior_discover=prior_discover,
             limits=limits or Limits(),
             auth=auth,
+            tasks=tasks,
         )
         self._options = options
         self._connectivity = Connectivity(restart)
         handlers = RequestHandlers(options, self._connectivity)
         requests = Requests(options, self._connectivity, handlers)
-        super().__init__(requests, Subscriptions(self._connectivity, requests))
-        self._notifications = Notifications(options, requests, self._subscriptions)
+        subscriptions = Subscriptions(self._connectivity, requests)
+        super().__init__(
+            requests, subscriptions, TaskRequests(requests, self._connectivity, subscriptions, tasks)
+        )
+        self._notifications = Notifications(options, requests, subscriptions, self._tasks.notified)
         self._handshake = Handshake(options, handlers.capabilities)
         self._connectivity.on_lost = self._notifications.lost
         self._supervisor = Supervisor(

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import attrs
 
 from mcp_actors._client.options import ClientOptions
+from mcp_actors._client.task_dialects import EXTENSION
 from mcp_actors.types import (
     ClientCapabilities,
     ElicitationCapability,
@@ -37,9 +38,12 @@ def declared_capabilities(options: ClientOptions) -> ClientCapabilities:
             raise ValueError(
                 f"capabilities declares {name}, but there is nothing to answer with: give {name}= too"
             )
-    if options.auth is not None and options.auth.extensions:
-        # SEP-1046, SEP-990: a client says which ways of access beyond those of the specification it uses.
-        implied.extensions = dict(options.auth.extensions)
+    # SEP-1046, SEP-990: a client says which ways of access beyond those of the specification it uses.
+    extensions = {} if options.auth is None else dict(options.auth.extensions)
+    if options.tasks:
+        extensions[EXTENSION] = {}
+    if extensions:
+        implied.extensions = extensions
         if given.extensions is not None:
             given = attrs.evolve(given, extensions={**implied.extensions, **given.extensions})
     members = {field.name: getattr(given, field.name) for field in attrs.fields(ClientCapabilities)}

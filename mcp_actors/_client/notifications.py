@@ -26,6 +26,8 @@ __all__ = ["Notifications"]
 
 # Notifications that wait for a slow handler; beyond it the oldest go. A log is worth less than the connection.
 MAX_WAITING = 4096
+# MCP 2025-11-25, Tasks, Task Status Notification; SEP-2663.
+TASK_NOTIFICATIONS = frozenset({"notifications/tasks/status", "notifications/tasks"})
 
 
 class Notifications:
@@ -35,15 +37,23 @@ class Notifications:
         options: The client's options, with the handlers.
         requests: Are told of changes, because they may have cached what has changed.
         subscriptions: Are told of changes and of what the server says about a subscription.
+        on_task: Is called with each notification about a task.
     """
 
-    def __init__(self, options: ClientOptions, requests: Requests, subscriptions: Subscriptions) -> None:
+    def __init__(
+        self,
+        options: ClientOptions,
+        requests: Requests,
+        subscriptions: Subscriptions,
+        on_task: Callable[[dict[str, Any]], None],
+    ) -> None:
         self._on_log = options.on_log
         self._on_change = options.on_change
         self._on_notification = options.on_notification
         self._on_lost = options.on_lost
         self._requests = requests
         self._subscriptions = subscriptions
+        self._on_task = on_task
         self._waiting: deque[tuple[str, Awaitable[None]]] = deque()
         self._parked = trio.lowlevel.ParkingLot()
 
@@ -76,6 +86,8 @@ class Notifications:
             self._subscriptions.cancelled(
                 params.get("requestId"), reason if isinstance(reason, str) else None
             )
+        elif method in TASK_NOTIFICATIONS:
+            self._on_task(params)
         elif self._on_notification is not None:
             self._call("on_notification", self._on_notification, method, params)
         else:

@@ -137,6 +137,7 @@ class ClientOptions:
     prior_discover: DiscoverResult | None = None
     limits: Limits
     auth: Access | None = None
+    tasks: bool = True
 
     def __attrs_post_init__(self) -> None:
         given = {name: getattr(self, name) for name in _CHECKS if hasattr(self, name)}
