@@ -37,11 +37,9 @@ from mcp_actors._client.pings import IdlePings
 from mcp_actors._client.request_handlers import RequestHandlers
 from mcp_actors._client.requests import Requests, call_options, callers_meta
 from mcp_actors._client.server_methods import ServerMethods
-from mcp_actors._client.subscriptions import Subscriptions
 from mcp_actors._client.supervisor import Supervisor
 from mcp_actors._client.targets import connectable
 from mcp_actors._client.task_handle import TaskHandle
-from mcp_actors._client.task_requests import TaskRequests
 from mcp_actors._eras.changes import Event, EventKind
 from mcp_actors._eras.probe import discoverable, versions_for
 from mcp_actors.errors import LocalProtocolError
@@ -208,11 +206,8 @@ class Client(ServerMethods):
         self._connectivity = Connectivity(restart)
         handlers = RequestHandlers(options, self._connectivity)
         requests = Requests(options, self._connectivity, handlers)
-        subscriptions = Subscriptions(self._connectivity, requests)
-        super().__init__(
-            requests, subscriptions, TaskRequests(requests, self._connectivity, subscriptions, tasks)
-        )
-        self._notifications = Notifications(options, requests, subscriptions, self._tasks.notified)
+        super().__init__(requests, self._connectivity, tasks)
+        self._notifications = Notifications(options, requests, self._subscriptions, self._tasks.notified)
         self._handshake = Handshake(options, handlers.capabilities)
         self._connectivity.on_lost = self._notifications.lost
         self._supervisor = Supervisor(

@@ -16,7 +16,7 @@ from mcp_actors.types import (
     SamplingCapability,
 )
 
-__all__ = ["as_roots", "declared_capabilities"]
+__all__ = ["as_roots", "declared_capabilities", "declared_in_requests"]
 
 
 def declared_capabilities(options: ClientOptions) -> ClientCapabilities:
@@ -38,12 +38,9 @@ def declared_capabilities(options: ClientOptions) -> ClientCapabilities:
             raise ValueError(
                 f"capabilities declares {name}, but there is nothing to answer with: give {name}= too"
             )
-    # SEP-1046, SEP-990: a client says which ways of access beyond those of the specification it uses.
-    extensions = {} if options.auth is None else dict(options.auth.extensions)
-    if options.tasks:
-        extensions[EXTENSION] = {}
-    if extensions:
-        implied.extensions = extensions
+    if options.auth is not None and options.auth.extensions:
+        # SEP-1046, SEP-990: a client says which ways of access beyond those of the specification it uses.
+        implied.extensions = dict(options.auth.extensions)
         if given.extensions is not None:
             given = attrs.evolve(given, extensions={**implied.extensions, **given.extensions})
     members = {field.name: getattr(given, field.name) for field in attrs.fields(ClientCapabilities)}
@@ -51,6 +48,12 @@ def declared_capabilities(options: ClientOptions) -> ClientCapabilities:
     if options.sampling_tools and declared.sampling is not None and declared.sampling.tools is None:
         declared.sampling = attrs.evolve(declared.sampling, tools={})
     return declared
+
+
+def declared_in_requests(capabilities: ClientCapabilities, tasks: bool) -> ClientCapabilities:
+    """Returns what each stateless request declares: with ``tasks`` the extension for them, never those of sessions."""
+    extensions = {EXTENSION: {}, **(capabilities.extensions or {})} if tasks else capabilities.extensions
+    return attrs.evolve(capabilities, tasks=None, extensions=extensions)
 
 
 def as_roots(roots: Iterable[Root | str]) -> list[Root]:

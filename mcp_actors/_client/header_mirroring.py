@@ -13,11 +13,15 @@ import trio
 
 from mcp_actors._eras.era import Era
 from mcp_actors._eras.modern.annotations import MirroredParam
+from mcp_actors._eras.modern.mirror import NAME_HEADER, encode_value
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.logging import log
 from mcp_actors.types import Tool
 
 __all__ = ["HeaderMirroring"]
+
+# What the methods of extensions mirror as a name, beside those of the protocol itself (SEP-2663).
+TARGETS_OF_EXTENSIONS = {"tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId"}
 
 
 class HeaderMirroring:
@@ -49,7 +53,11 @@ class HeaderMirroring:
             LocalProtocolError: The tool was left out of its list, or a value cannot be written in a header.
         """
         annotated = self._params_of(params.get("name")) if method == "tools/call" else ()
-        return self._mirrored(self._version, method, params, annotated)
+        metadata = self._mirrored(self._version, method, params, annotated)
+        target = TARGETS_OF_EXTENSIONS.get(method)
+        if target is not None and isinstance(params.get(target), str):
+            metadata[NAME_HEADER] = encode_value(params[target])
+        return metadata
 
     def learn(self, tools: Iterable[Tool]) -> list[Tool]:
         """Takes note of listed tools and returns those that may be called: one with a bad annotation may not."""

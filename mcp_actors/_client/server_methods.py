@@ -10,6 +10,7 @@ import attrs
 import trio
 
 from mcp_actors._actors.outbound_call import ProgressCallback
+from mcp_actors._client.connectivity import Connectivity
 from mcp_actors._client.requests import Requests, all_pages, call_options
 from mcp_actors._client.subscriptions import Subscriptions
 from mcp_actors._client.task_methods import TaskMethods, tool_params
@@ -46,8 +47,9 @@ class ServerMethods(TaskMethods):
     Every method may be cancelled: the server is then sent a cancellation, and nothing more of the call arrives.
     """
 
-    def __init__(self, requests: Requests, subscriptions: Subscriptions, tasks: TaskRequests) -> None:
-        super().__init__(tasks)
+    def __init__(self, requests: Requests, connectivity: Connectivity, tasks: bool) -> None:
+        subscriptions = Subscriptions(connectivity, requests)
+        super().__init__(TaskRequests(requests, connectivity, subscriptions, tasks))
         self._requests = requests
         self._subscriptions = subscriptions
         # The calls during which servers may ask or report.

@@ -54,7 +54,7 @@ class TaskHandle:
         """The task's id; ``None`` if the server answered at once, without a task."""
         self._requests = requests
         self._read = read
-        self._last = first
+        self._first = self._last = first
         self._result = result
 
     def __repr__(self) -> str:
@@ -228,13 +228,13 @@ class TaskHandle:
         reports = _Reports(options.on_progress)
         watched = self._requests.watching(id)
         looks = 0
-        look, self_made = self._last, self._last is not None
+        # What created the task is the first look, after which the server wants a pause as after any other.
+        look, self._first = self._first, None
         try:
             while True:
-                if look is None or not self_made:
+                if look is None:
                     watched.looking()
                     look = await self._look(asking)
-                self_made = False
                 await reports.take(look.status)
                 if look.status.is_terminal:
                     return await self._outcome(id, look, asking)
@@ -244,12 +244,13 @@ class TaskHandle:
                         return result
                 looks += 1
                 await watched.pause(pause_before_look(look.status.poll_interval, looks))
+                look = None
         finally:
             self._requests.leave(id, watched)
 
     async def _look(self, options: CallOptions) -> TaskLook:
         assert self.id is not None
-        self._last = await self._requests.look(self.id, options)
+        self._first, self._last = None, await self._requests.look(self.id, options)
         return self._last
 
     async def _outcome(self, id: str, look: TaskLook, options: CallOptions) -> dict[str, Any]:
