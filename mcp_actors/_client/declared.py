@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import attrs
 
 from mcp_actors._client.options import ClientOptions
-from mcp_actors._client.task_dialects import EXTENSION
 from mcp_actors.types import (
     ClientCapabilities,
     ElicitationCapability,
@@ -38,9 +37,11 @@ def declared_capabilities(options: ClientOptions) -> ClientCapabilities:
             raise ValueError(
                 f"capabilities declares {name}, but there is nothing to answer with: give {name}= too"
             )
-    if options.auth is not None and options.auth.extensions:
-        # SEP-1046, SEP-990: a client says which ways of access beyond those of the specification it uses.
-        implied.extensions = dict(options.auth.extensions)
+    for each in options.in_use:
+        implied = attrs.evolve(implied, **each.core)
+    if settings := options.settings:
+        # SEP-2133; SEP-1046, SEP-990: also which ways of access beyond those of the specification a client uses.
+        implied.extensions = settings
         if given.extensions is not None:
             given = attrs.evolve(given, extensions={**implied.extensions, **given.extensions})
     members = {field.name: getattr(given, field.name) for field in attrs.fields(ClientCapabilities)}
@@ -50,10 +51,12 @@ def declared_capabilities(options: ClientOptions) -> ClientCapabilities:
     return declared
 
 
-def declared_in_requests(capabilities: ClientCapabilities, tasks: bool) -> ClientCapabilities:
-    """Returns what each stateless request declares: with ``tasks`` the extension for them, never those of sessions."""
-    extensions = {EXTENSION: {}, **(capabilities.extensions or {})} if tasks else capabilities.extensions
-    return attrs.evolve(capabilities, tasks=None, extensions=extensions)
+def declared_in_requests(capabilities: ClientCapabilities, options: ClientOptions) -> ClientCapabilities:
+    """Returns what each stateless request declares: tasks by their extension, and never by the core of sessions."""
+    declared = dict(capabilities.extensions or {})
+    if options.tasks is not None and options.tasks.results:
+        declared.setdefault(options.tasks.id, {})
+    return attrs.evolve(capabilities, tasks=None, extensions=declared or None)
 
 
 def as_roots(roots: Iterable[Root | str]) -> list[Root]:

@@ -56,7 +56,7 @@ class Handshake:
         self._info = options.info
         self._versions = options.versions
         self._capabilities = capabilities
-        self._in_requests = declared_in_requests(capabilities, options.tasks)
+        self._in_requests = declared_in_requests(capabilities, options)
         self._probe_timeout = options.probe_timeout
         self._timeout = options.call.idle
         self._logs = options.on_log is not None

@@ -6,35 +6,32 @@ the parameters of a tool whose input schema says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import trio
 
 from mcp_actors._eras.era import Era
 from mcp_actors._eras.modern.annotations import MirroredParam
-from mcp_actors._eras.modern.mirror import NAME_HEADER, encode_value
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.logging import log
 from mcp_actors.types import Tool
 
 __all__ = ["HeaderMirroring"]
 
-# What the methods of extensions mirror as a name, beside those of the protocol itself (SEP-2663).
-TARGETS_OF_EXTENSIONS = {"tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId"}
-
 
 class HeaderMirroring:
     """Makes the metadata of the requests of one connection; knows the annotations of the tools that were listed in it.
 
     A tool that was not listed mirrors none of its parameters. If it has annotations the server refuses the call, and
-    the tools have to be listed.
+    the tools have to be listed. ``targets`` are the members of params that say what extensions' methods are about.
     """
 
-    def __init__(self, era: Era) -> None:
+    def __init__(self, era: Era, targets: Mapping[str, str]) -> None:
         assert era.client.mirrored is not None
         self._version = era.version
         self._mirrored = era.client.mirrored
+        self._targets = targets
         self._find_params = era.client.mirrored_params
         self._annotated: dict[str, tuple[MirroredParam, ...]] = {}
         self._refused: dict[str, str] = {}
@@ -53,11 +50,7 @@ class HeaderMirroring:
             LocalProtocolError: The tool was left out of its list, or a value cannot be written in a header.
         """
         annotated = self._params_of(params.get("name")) if method == "tools/call" else ()
-        metadata = self._mirrored(self._version, method, params, annotated)
-        target = TARGETS_OF_EXTENSIONS.get(method)
-        if target is not None and isinstance(params.get(target), str):
-            metadata[NAME_HEADER] = encode_value(params[target])
-        return metadata
+        return self._mirrored(self._version, method, params, annotated, self._targets.get(method))
 
     def learn(self, tools: Iterable[Tool]) -> list[Tool]:
         """Takes note of listed tools and returns those that may be called: one with a bad annotation may not."""

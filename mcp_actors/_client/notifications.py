@@ -26,8 +26,6 @@ __all__ = ["Notifications"]
 
 # Notifications that wait for a slow handler; beyond it the oldest go. A log is worth less than the connection.
 MAX_WAITING = 4096
-# MCP 2025-11-25, Tasks, Task Status Notification; SEP-2663.
-TASK_NOTIFICATIONS = frozenset({"notifications/tasks/status", "notifications/tasks"})
 
 
 class Notifications:
@@ -37,23 +35,18 @@ class Notifications:
         options: The client's options, with the handlers.
         requests: Are told of changes, because they may have cached what has changed.
         subscriptions: Are told of changes and of what the server says about a subscription.
-        on_task: Is called with each notification about a task.
     """
 
-    def __init__(
-        self,
-        options: ClientOptions,
-        requests: Requests,
-        subscriptions: Subscriptions,
-        on_task: Callable[[dict[str, Any]], None],
-    ) -> None:
+    def __init__(self, options: ClientOptions, requests: Requests, subscriptions: Subscriptions) -> None:
         self._on_log = options.on_log
         self._on_change = options.on_change
         self._on_notification = options.on_notification
         self._on_lost = options.on_lost
+        self._of_extensions = {
+            name: function for each in options.in_use for name, function in each.notifications.items()
+        }
         self._requests = requests
         self._subscriptions = subscriptions
-        self._on_task = on_task
         self._waiting: deque[tuple[str, Awaitable[None]]] = deque()
         self._parked = trio.lowlevel.ParkingLot()
 
@@ -86,8 +79,8 @@ class Notifications:
             self._subscriptions.cancelled(
                 params.get("requestId"), reason if isinstance(reason, str) else None
             )
-        elif method in TASK_NOTIFICATIONS:
-            self._on_task(params)
+        elif method in self._of_extensions:
+            self._call(method, self._of_extensions[method], params)
         elif self._on_notification is not None:
             self._call("on_notification", self._on_notification, method, params)
         else:
@@ -134,6 +127,7 @@ class Notifications:
     def close(self) -> None:
         """Drops what was not awaited; nothing is called any more."""
         self._on_log = self._on_change = self._on_notification = self._on_lost = None
+        self._of_extensions = {}
         while self._waiting:
             _discard(self._waiting.popleft()[1])
 

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import attrs
-import trio
 
 from mcp_actors._actors.outbound_call import ProgressCallback
 from mcp_actors._client.connectivity import Connectivity
@@ -47,9 +46,8 @@ class ServerMethods(TaskMethods):
     Every method may be cancelled: the server is then sent a cancellation, and nothing more of the call arrives.
     """
 
-    def __init__(self, requests: Requests, connectivity: Connectivity, tasks: bool) -> None:
-        subscriptions = Subscriptions(connectivity, requests)
-        super().__init__(TaskRequests(requests, connectivity, subscriptions, tasks))
+    def __init__(self, requests: Requests, subscriptions: Subscriptions, connectivity: Connectivity) -> None:
+        super().__init__(TaskRequests(requests, connectivity, subscriptions))
         self._requests = requests
         self._subscriptions = subscriptions
         # The calls during which servers may ask or report.
@@ -160,14 +158,9 @@ class ServerMethods(TaskMethods):
         params = tool_params(name, arguments)
         requests = self._requests
         options = call_options(self._long_call, timeout, cap, on_progress, meta)
-        began = trio.current_time()
         if self._task_support.get(name) == "required" and self._may_augment():
-            return await self._call_as_task(name, params, options, began)
-        result: CallToolResult | dict[str, Any] = await requests.call(
-            "tools/call", params, options, answers, state, raw=self._task_kinds
-        )
-        if isinstance(result, dict):
-            return await self._wait_for(self._handle(name, result), options, began)
+            return await self._call_as_task(name, params, options)
+        result: CallToolResult = await requests.call("tools/call", params, options, answers, state)
         if name in requests.outputs:
             requests.outputs.check(name, result)
         return result

@@ -142,7 +142,7 @@ class TaskHandle:
         if self._result is None:
             # A task's own time has no end unless somebody gives it one.
             options = self._options(timeout, math.inf if cap is None else cap, on_progress)
-            return self.read(await self.wait(options))
+            return self.read(await self.wait(options, options.cap))
         await trio.lowlevel.checkpoint()
         return self._result
 
@@ -197,17 +197,18 @@ class TaskHandle:
         self._result = self._read(raw)
         return self._result
 
-    async def wait(self, options: CallOptions) -> dict[str, Any]:
-        """Waits for the raw result; raises as `result` does."""
+    async def wait(self, options: CallOptions, left: float) -> dict[str, Any]:
+        """Waits for the raw result, as ``left`` of the cap allows; raises as `result` does."""
         assert self.id is not None
-        with trio.move_on_after(options.cap):
+        with trio.move_on_after(left):
             return await self._until_ended(self.id, options)
         raise CallTimeout("tools/call", "cap", options.cap)
 
-    async def wait_or_cancel(self, options: CallOptions) -> dict[str, Any]:
-        """As `wait`; the task is cancelled when nobody waits for it any more, in at most two seconds."""
+    async def wait_or_cancel(self, options: CallOptions, began: float) -> dict[str, Any]:
+        """As `wait`, for a call that ``began`` before; the task is cancelled, in at most two seconds, if it fails."""
+        left = max(0.0, options.cap - (trio.current_time() - began))
         try:
-            return await self.wait(options)
+            return await self.wait(options, left)
         except BaseException:
             if self._last is None or not self._last.status.is_terminal:
                 with trio.move_on_after(CANCEL_TIMEOUT, shield=True):

@@ -21,16 +21,12 @@ from mcp_actors.types.tasks import ListTasksResult, TaskStatus
 
 __all__ = ["TaskMethods", "tool_params"]
 
-# The kinds of results of a call that are more than a result.
-TASK = frozenset({"task"})
-
 
 class TaskMethods:
     """The part of `Client` for tasks: calls of tools that outlive their caller."""
 
     def __init__(self, tasks: TaskRequests) -> None:
         self._tasks = tasks
-        self._task_kinds = TASK if tasks.declares else frozenset[str]()
         self._task_support: dict[str, str] = {}
 
     async def start_tool(
@@ -78,7 +74,9 @@ class TaskMethods:
         options = call_options(attrs.evolve(requests.options, wants_progress=True), timeout, cap, None, meta)
         if self._may_augment() and await self._support_of(name, options) in ("optional", "required"):
             return await self._augmented(name, params, options, ttl)
-        result = await requests.call("tools/call", params, options, answers, state, raw=self._task_kinds)
+        # Where tasks are switched off, an answer of that kind is an error as any other unknown kind.
+        raw = {"task"} & requests.extensions.results.keys()
+        result = await requests.call("tools/call", params, options, answers, state, raw=raw)
         return self._handle(name, result)
 
     def task(self, id: str) -> TaskHandle:
@@ -125,19 +123,13 @@ class TaskMethods:
             support = None if tool.execution is None else tool.execution.task_support
             self._task_support[tool.name] = support or "forbidden"
 
-    async def _call_as_task(
-        self, name: str, params: dict[str, Any], options: CallOptions, began: float
-    ) -> CallToolResult:
-        """Calls a tool that a session's server runs as a task only."""
+    async def _call_as_task(self, name: str, params: dict[str, Any], options: CallOptions) -> CallToolResult:
+        """Calls a tool that a session's server runs as a task only; cancelled, it cancels the task."""
+        began = trio.current_time()
         handle = await self._augmented(name, params, options, None)
-        return await self._wait_for(handle, options, began)
-
-    async def _wait_for(self, handle: TaskHandle, options: CallOptions, began: float) -> CallToolResult:
-        """Waits for the task that a call turned into; cancelled, it cancels the task."""
         if handle.id is None:
             return await handle.result()
-        left = max(0.0, options.cap - (trio.current_time() - began))
-        return handle.read(await handle.wait_or_cancel(attrs.evolve(options, cap=left)))
+        return handle.read(await handle.wait_or_cancel(options, began))
 
     async def _augmented(
         self, name: str, params: dict[str, Any], options: CallOptions, ttl: float | None

@@ -78,14 +78,10 @@ class TaskRequests:
         requests: Make the requests.
         connectivity: Where a new connection is waited for.
         subscriptions: Hold the subscription to changes of tasks.
-        declares: Whether the client says to stateless servers that it takes tasks.
     """
 
-    def __init__(
-        self, requests: Requests, connectivity: Connectivity, subscriptions: Subscriptions, declares: bool
-    ) -> None:
+    def __init__(self, requests: Requests, connectivity: Connectivity, subscriptions: Subscriptions) -> None:
         self.requests = requests
-        self.declares = declares
         self._connectivity = connectivity
         self._subscriptions = subscriptions
         self._watched: dict[str, dict[TaskWatch, None]] = {}

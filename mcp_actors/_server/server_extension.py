@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
@@ -12,6 +11,7 @@ import attrs
 from mcp_actors._actors.inbound_call import CallOwner
 from mcp_actors._eras.capabilities import declared_names
 from mcp_actors._eras.era import Method
+from mcp_actors._eras.extension_ids import check_id
 from mcp_actors._server.context import Context
 from mcp_actors._server.detached import Serving
 from mcp_actors._server.dispatch import MethodDispatch, Middleware
@@ -25,21 +25,10 @@ from mcp_actors.abc import OpenState
 from mcp_actors.errors import LocalProtocolError, MethodNotFound, MissingCapability
 from mcp_actors.types import ServerCapabilities
 
-__all__ = ["ServerExtension", "check_id"]
+__all__ = ["ServerExtension"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 ParamsOf = Callable[[Sequence[str], Context], Awaitable[Mapping[str, Mapping[str, Any]]]]
-
-# SEP-2133: a reverse domain as prefix, a slash and a name, both as keys of _meta have them.
-_LABEL = r"[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
-_ID = re.compile(rf"{_LABEL}(?:\.{_LABEL})*/[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
-
-
-def check_id(id: object) -> str:
-    """Returns an extension's id; raises `ValueError` for what is none."""
-    if not isinstance(id, str) or not _ID.fullmatch(id):
-        raise ValueError(f'{id!r:.80} is no id of an extension: write one such as "com.example/name"')
-    return id
 
 
 @attrs.frozen(eq=False)
