@@ -15,7 +15,7 @@ from mcp_actors._client.subscriptions import Subscriptions
 from mcp_actors._client.task_methods import TaskMethods, tool_params
 from mcp_actors._client.task_requests import TaskRequests
 from mcp_actors._eras.era import EraName
-from mcp_actors.errors import INVALID_PARAMS, ResourceNotFound, RpcError
+from mcp_actors.errors import INVALID_PARAMS, MethodNotFound, ResourceNotFound, RpcError
 from mcp_actors.types import (
     CallToolResult,
     CompleteResult,
@@ -160,7 +160,13 @@ class ServerMethods(TaskMethods):
         options = call_options(self._long_call, timeout, cap, on_progress, meta)
         if self._task_support.get(name) == "required" and self._may_augment():
             return await self._call_as_task(name, params, options)
-        result: CallToolResult = await requests.call("tools/call", params, options, answers, state)
+        try:
+            result: CallToolResult = await requests.call("tools/call", params, options, answers, state)
+        except MethodNotFound:
+            # So a session's server refuses to call a tool plainly that it runs as a task only; it was not run.
+            if name in self._task_support or await self._support_of(name, options) != "required":
+                raise
+            return await self._call_as_task(name, params, options)
         if name in requests.outputs:
             requests.outputs.check(name, result)
         return result

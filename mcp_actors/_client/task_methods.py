@@ -72,7 +72,7 @@ class TaskMethods:
         params = tool_params(name, arguments)
         requests = self._tasks.requests
         options = call_options(attrs.evolve(requests.options, wants_progress=True), timeout, cap, None, meta)
-        if self._may_augment() and await self._support_of(name, options) in ("optional", "required"):
+        if await self._support_of(name, options) in ("optional", "required"):
             return await self._augmented(name, params, options, ttl)
         # Where tasks are switched off, an answer of that kind is an error as any other unknown kind.
         raw = {"task"} & requests.extensions.results.keys()
@@ -167,7 +167,9 @@ class TaskMethods:
         return self._tasks.dialect.result_method is not None and isinstance(tools, dict) and "call" in tools
 
     async def _support_of(self, name: str, options: CallOptions) -> str | None:
-        """Returns how a tool runs as a task; the tools are listed if that is unknown."""
+        """Returns how a tool runs as a task, ``None`` if none does; the tools are listed if that is unknown."""
+        if not self._may_augment():
+            return None
         cursor: str | None = None
         asking = CallOptions(idle=options.idle, cap=options.cap)
         for _ in range(MAX_PAGES):

@@ -161,12 +161,13 @@ def failed(version: str, code: int) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def playing(script: TaskScript, **options: Any) -> AsyncIterator[Client]:
-    """A client of the script, which has listed the tools."""
+async def playing(script: TaskScript, lists: bool = True, **options: Any) -> AsyncIterator[Client]:
+    """A client of the script, which has listed the tools or not."""
     async with raw_server() as server, trio.open_nursery() as nursery:
         nursery.start_soon(script.serve, server)
         async with Client(server.transport, era=script.version, **options) as client:
-            await client.list_tools()
+            if lists:
+                await client.list_tools()
             script.asked.clear()
             yield client
         nursery.cancel_scope.cancel()

@@ -24,7 +24,7 @@ from mcp_actors.errors import (
 from mcp_actors.types import ElicitResult
 from tests.messages import CAPABILITIES, LEGACY, MODERN, TEXT, discover_result
 
-from .peers import reply, scripted
+from .peers import fail, reply, scripted
 from .task_scripts import EACH_DIALECT, EXTENSION, ID, TaskScript, completed, failed, playing
 
 WORKING = {"status": "working"}
@@ -427,6 +427,24 @@ async def test_tools_of_a_session_that_need_no_task_are_called_plainly(autojump_
         handle = await client.start_tool("t")
         assert handle.id == ID
     assert [("task" in each) for each in script.params("tools/call")] == [False, True]
+
+
+async def test_a_tool_that_was_not_listed_is_called_as_the_task_that_it_must_be(
+    autojump_clock: MockClock,
+) -> None:
+    class Strict(TaskScript):
+        async def _answer(self, peer: Any, request: Any) -> Any:
+            if request["method"] == "tools/call" and "task" not in request["params"]:
+                await fail(peer, request, -32601)
+                return None
+            return await super()._answer(peer, request)
+
+    script = Strict(LEGACY, completed(LEGACY))
+    async with playing(script, lists=False) as client:
+        assert (await client.call_tool("t")).text == "done"
+        assert (await client.call_tool("t")).text == "done"
+    assert [("task" in each) for each in script.params("tools/call")] == [False, True, True]
+    assert script.methods.count("tools/list") == 1
 
 
 @each_dialect
