@@ -27,6 +27,7 @@ from mcp_transports.http.server.error_responses import (
 )
 from mcp_transports.http.server.forwarding.remote_sessions import SessionPlaces
 from mcp_transports.http.server.http_exchange import Continuation, HttpExchange
+from mcp_transports.http.server.initialize_outlet import InitializeOutlet
 from mcp_transports.http.server.session_streams import (
     CallStream,
     JsonCallStream,
@@ -231,32 +232,6 @@ def _replay(
     SseResponse(exchange, open_responses, lambda gone: None, first).end()
 
 
-class _InitializeOutlet:
-    """The outlet of an ``initialize``: holds its answer, which is sent with the new session's id or without one."""
-
-    def __init__(self, longest: int) -> None:
-        self.longest = longest
-        self.answer: Frame | None = None
-
-    def post(self, frame: Frame) -> None:
-        if frame.last:
-            self.answer = frame
-
-    def send_nowait(self, frame: Frame) -> bool:
-        self.post(frame)
-        return True
-
-    async def send(self, frame: Frame) -> None:
-        await trio.lowlevel.checkpoint()
-        self.post(frame)
-
-    def settle(self) -> None:
-        """Does nothing, because there is no answer."""
-
-    def close_stream(self) -> None:
-        """Does nothing, because there is no stream that could be resumed."""
-
-
 class SessionTable:
     """All sessions of one listener, by id.
 
@@ -306,7 +281,7 @@ class SessionTable:
     ) -> Continuation | None:
         peer = exchange.request.peer
         session.engine = handler.open_session(session.standalone, session.principal, peer)
-        outlet = _InitializeOutlet(self.settings.longest)
+        outlet = InitializeOutlet(self.settings.longest)
         try:
             session.engine.deliver(arrival, outlet)
         except BaseException:
