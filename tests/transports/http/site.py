@@ -44,6 +44,7 @@ class Site:
 
         @server.tool
         async def wait(ctx: Context) -> str:
+            self.called.set()
             await ctx.progress(1)
             try:
                 await self.go.wait()

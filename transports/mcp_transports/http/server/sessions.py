@@ -28,16 +28,15 @@ from mcp_transports.http.server.error_responses import (
 from mcp_transports.http.server.forwarding.remote_sessions import SessionPlaces
 from mcp_transports.http.server.http_exchange import Continuation, HttpExchange
 from mcp_transports.http.server.initialize_outlet import InitializeOutlet
+from mcp_transports.http.server.json_call_stream import JsonCallStream
 from mcp_transports.http.server.session_streams import (
     CallStream,
-    JsonCallStream,
-    SessionEnding,
     SessionStream,
     StandaloneStream,
-    StreamSettings,
 )
 from mcp_transports.http.server.sse_response import OpenSseResponses, SseResponse
 from mcp_transports.http.server.status_tables import LEGACY_STATUSES
+from mcp_transports.http.server.stream_settings import SessionEnding, StreamSettings
 from mcp_transports.http.sse import encode_event
 
 __all__ = ["SESSION_HEADER", "HttpSession", "HttpSessionStatistics", "SessionLimits", "SessionTable"]
@@ -180,7 +179,7 @@ class HttpSession:
             # Events may have been appended while a slow store was read. A stream that has ended is not listed.
             if stream.last_id == cursor if stream is not None else not replay.events:
                 break
-            if not replay.events:
+            if not replay.events and not (stream is not None and await stream.wait_until_kept()):
                 log.error("the event log has lost events of a stream", session=self.id[:6])
                 exchange.refuse(EVENT_NOT_FOUND)
                 return
