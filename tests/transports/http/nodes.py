@@ -8,7 +8,6 @@ from typing import Any
 
 import trio
 
-from mcp_actors.abc import SharedState
 from tests.shared.spanning import Spanning, SpanningNode
 from tests.transports.http.site import Site
 
@@ -19,9 +18,7 @@ class Node(Site):
     scope: trio.CancelScope
     state: SpanningNode
 
-    async def live(
-        self, shared: SharedState, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
+    async def live(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         with trio.CancelScope() as self.scope:
             async with trio.open_nursery() as nursery:
                 (self.url,) = await nursery.start(self.server.serve, self.transport)
@@ -38,7 +35,7 @@ async def nodes(number: int, shared: Spanning, **options: Any) -> AsyncIterator[
             for node in made:
                 known = set(shared.nodes)
                 await stack.enter_async_context(node.http)
-                await nursery.start(node.live, shared)
+                await nursery.start(node.live)
                 (name,) = shared.nodes.keys() - known
                 node.state = shared.nodes[name]
             yield made

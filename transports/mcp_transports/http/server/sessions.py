@@ -164,6 +164,12 @@ class HttpSession:
 
         MCP 2025-11-25, Transports, Resumability and Redelivery: no event of another stream is sent.
         """
+        try:
+            await self._resume(exchange, last_event_id)
+        except SharedStateUnavailable as error:
+            exchange.refuse(shared_state_unavailable(error))
+
+    async def _resume(self, exchange: HttpExchange, last_event_id: str) -> None:
         store = self.settings.store
         events: list[tuple[str, bytes]] = []
         cursor = last_event_id
