@@ -14,6 +14,7 @@ import trio
 
 from mcp_actors.abc import Arrival, Frame, ServerHandler, ServerSession
 from mcp_actors.budget import Budget, BudgetStatistics, holder_of
+from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.logging import log
 from mcp_actors.principal import Principal
 from mcp_actors.supervision import SESSION_EXPIRY, Containment, TaskKind
@@ -22,18 +23,20 @@ from mcp_transports.http.server.error_responses import (
     INTERNAL_ERROR,
     TOO_MANY_SESSIONS,
     TOO_MANY_SESSIONS_OF_PEER,
+    shared_state_unavailable,
 )
-from mcp_transports.http.server.http_exchange import HttpExchange
+from mcp_transports.http.server.forwarding.remote_sessions import SessionPlaces
+from mcp_transports.http.server.http_exchange import Continuation, HttpExchange
+from mcp_transports.http.server.initialize_outlet import InitializeOutlet
+from mcp_transports.http.server.json_call_stream import JsonCallStream
 from mcp_transports.http.server.session_streams import (
     CallStream,
-    JsonCallStream,
-    SessionEnding,
     SessionStream,
     StandaloneStream,
-    StreamSettings,
 )
 from mcp_transports.http.server.sse_response import OpenSseResponses, SseResponse
 from mcp_transports.http.server.status_tables import LEGACY_STATUSES
+from mcp_transports.http.server.stream_settings import SessionEnding, StreamSettings
 from mcp_transports.http.sse import encode_event
 
 __all__ = ["SESSION_HEADER", "HttpSession", "HttpSessionStatistics", "SessionLimits", "SessionTable"]
@@ -161,6 +164,12 @@ class HttpSession:
 
         MCP 2025-11-25, Transports, Resumability and Redelivery: no event of another stream is sent.
         """
+        try:
+            await self._resume(exchange, last_event_id)
+        except SharedStateUnavailable as error:
+            exchange.refuse(shared_state_unavailable(error))
+
+    async def _resume(self, exchange: HttpExchange, last_event_id: str) -> None:
         store = self.settings.store
         events: list[tuple[str, bytes]] = []
         cursor = last_event_id
@@ -176,7 +185,7 @@ class HttpSession:
             # Events may have been appended while a slow store was read. A stream that has ended is not listed.
             if stream.last_id == cursor if stream is not None else not replay.events:
                 break
-            if not replay.events:
+            if not replay.events and not (stream is not None and await stream.wait_until_kept()):
                 log.error("the event log has lost events of a stream", session=self.id[:6])
                 exchange.refuse(EVENT_NOT_FOUND)
                 return
@@ -228,36 +237,19 @@ def _replay(
     SseResponse(exchange, open_responses, lambda gone: None, first).end()
 
 
-class _InitializeOutlet:
-    """The outlet of an ``initialize``: holds its answer, which is sent with the new session's id or without one."""
-
-    def __init__(self, longest: int) -> None:
-        self.longest = longest
-        self.answer: Frame | None = None
-
-    def post(self, frame: Frame) -> None:
-        if frame.last:
-            self.answer = frame
-
-    def send_nowait(self, frame: Frame) -> bool:
-        self.post(frame)
-        return True
-
-    async def send(self, frame: Frame) -> None:
-        await trio.lowlevel.checkpoint()
-        self.post(frame)
-
-    def settle(self) -> None:
-        """Does nothing, because there is no answer."""
-
-    def close_stream(self) -> None:
-        """Does nothing, because there is no stream that could be resumed."""
-
-
 class SessionTable:
-    """All sessions of one listener, by id."""
+    """All sessions of one listener, by id.
 
-    def __init__(self, settings: StreamSettings, limits: SessionLimits) -> None:
+    Args:
+        settings: The settings of their streams.
+        limits: The bounds on them.
+        places: Makes them known to other nodes; ``None`` where there are none.
+    """
+
+    def __init__(
+        self, settings: StreamSettings, limits: SessionLimits, places: SessionPlaces | None = None
+    ) -> None:
+        self._places = places
         self.settings = settings
         self.tick = 0
         self._limits = limits
@@ -270,26 +262,31 @@ class SessionTable:
 
     def begin(
         self, handler: ServerHandler, arrival: Arrival, exchange: HttpExchange, principal: Principal | None
-    ) -> None:
-        """Answers an ``initialize``. Only one that is answered with a result leaves a session behind."""
+    ) -> Continuation | None:
+        """Answers an ``initialize``. Only one that is answered with a result leaves a session behind.
+
+        If other nodes have to know the session, this returns a function that waits for that and answers then.
+        """
         holder = holder_of(exchange.request.peer, principal)
         over = self._budget.charge(holder, 1)
         if over is not None:
             self._refused += 1
             exchange.refuse(TOO_MANY_SESSIONS if over == "all" else TOO_MANY_SESSIONS_OF_PEER)
-            return
+            return None
         session = HttpSession(self, principal, holder)
+        continuation = None
         with exchange.containment("begin a session"):
-            self._begin(handler, arrival, exchange, session)
+            continuation = self._begin(handler, arrival, exchange, session)
         if not session.id:
             self._budget.release(holder, 1)
+        return continuation
 
     def _begin(
         self, handler: ServerHandler, arrival: Arrival, exchange: HttpExchange, session: HttpSession
-    ) -> None:
+    ) -> Continuation | None:
         peer = exchange.request.peer
         session.engine = handler.open_session(session.standalone, session.principal, peer)
-        outlet = _InitializeOutlet(self.settings.longest)
+        outlet = InitializeOutlet(self.settings.longest)
         try:
             session.engine.deliver(arrival, outlet)
         except BaseException:
@@ -301,14 +298,33 @@ class SessionTable:
             session.id = secrets.token_urlsafe(_ID_BYTES)
             self._sessions[session.id] = session
             self._opened += 1
+            if self._places is not None:
+                return partial(self._register, self._places, exchange, session, answer)
             exchange.answer(200, answer.data, ((SESSION_HEADER, session.id),))
-            return
+            return None
         session.engine.close()
         if answer is None:
             log.error("an initialize was not answered at once")
             exchange.refuse(INTERNAL_ERROR)
         else:
             exchange.answer(LEGACY_STATUSES[answer.refusal], answer.data)
+        return None
+
+    async def _register(
+        self, places: SessionPlaces, exchange: HttpExchange, session: HttpSession, answer: Frame
+    ) -> None:
+        """Makes a session known to all nodes before its client learns its id; one that nobody could find is closed."""
+        registered = False
+        try:
+            await places.register(session.id, session.principal)
+            registered = True
+        except SharedStateUnavailable as error:
+            exchange.refuse(shared_state_unavailable(error))
+        finally:
+            if not registered:
+                self.close(session)
+        if registered:
+            exchange.answer(200, answer.data, ((SESSION_HEADER, session.id),))
 
     def find(self, id: str, principal: Principal | None) -> HttpSession | None:
         """Returns a session to the principal that began it, and ``None`` to any other (CVE-2026-52869)."""
@@ -319,12 +335,23 @@ class SessionTable:
         """Ends a session; its id is unknown from now on. Never raises, and does nothing the second time."""
         if self._sessions.pop(session.id, None) is not None:
             self._budget.release(session.holder, 1)
+            if self._places is not None:
+                with session.goes_on_if_raised("take a session out of the directory"):
+                    self._places.forget(session.id)
             session.close(ending)
 
     def close_all(self) -> None:
         """Ends all sessions. Never raises."""
         for session in tuple(self._sessions.values()):
             self.close(session)
+
+    def close_idle(self) -> None:
+        """Ends the sessions that have no call in flight. Never raises."""
+        for session in tuple(self._sessions.values()):
+            if not session.streams:
+                with session.goes_on_if_raised("end a stream"):
+                    session.standalone.close_stream()
+                self.close(session)
 
     def close_standalone(self) -> None:
         """Ends the streams that would never end by themselves; those of calls in flight go on. Never raises."""
