@@ -318,5 +318,17 @@ LOGIN_LISTENER = TaskKind("login listener", "login", "call", "whoever logs in: L
 CHILD_WATCH = TaskKind("child process", "client connection", "connection", "whoever called: ConnectionLost")
 CHILD_OUTPUT = TaskKind("child output", "child process", "nothing", "nobody", restarted=True)
 
+# -- mcp-actors serve --workers ------------------------------------------------------------------------------
+WORKER_SLOT = TaskKind(
+    "slot", "supervisor of workers", "nothing", "nobody: its worker goes on", restarted=True
+)
+WORKER_PROCESS = TaskKind(
+    "worker process", "supervisor of workers", "member", "its slot, which starts another"
+)
+WORKER_SIGNALS = TaskKind("worker signals", "supervisor of workers", "nothing", "nobody", restarted=True)
+WORKER_REPLACEMENT = TaskKind(
+    "replacement", "supervisor of workers", "nothing", "nobody: the workers that are there go on"
+)
+
 TASKS: tuple[TaskKind, ...] = tuple(each for each in list(globals().values()) if isinstance(each, TaskKind))
 """Every kind of task there is; the tests hold the engine and the bindings to it."""
