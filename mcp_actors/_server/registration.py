@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, TypeVar, Unpack, overload
 
 from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._server.dispatch import Middleware
-from mcp_actors._server.features import Features
+from mcp_actors._server.features import Features, OfferedExtension
 from mcp_actors._server.frames import LineNamed
 from mcp_actors._server.invoke import check_async
 from mcp_actors._server.on_loop import on_loop_of_worker
@@ -19,6 +20,9 @@ from mcp_actors._server.tools import Tools
 from mcp_actors.types import ServerCapabilities
 
 __all__ = ["Registration"]
+
+# The extension that makes tasks of calls (SEP-2663).
+TASKS = "io.modelcontextprotocol/tasks"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -211,8 +215,21 @@ class Registration:
         """
         with LineNamed():
             check_async(function, "ctx, call_next")
-        self._features.middleware.append(function)
+        self._features.add_middleware(function)
         return function
+
+    def add_extension(self, extension: OfferedExtension) -> None:
+        """Offers an extension to clients (SEP-2133), as ``extensions=[extension]`` does, before the server serves.
+
+        Args:
+            extension: A `~mcp_actors.extensions.ServerExtension`, complete, and for this server alone.
+
+        Raises:
+            LocalProtocolError: Its id, or a method, notification or member of subscriptions of it, is taken, or it is
+                offered by a server already.
+        """
+        with LineNamed():
+            self._features.add_extension(extension)
 
     def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
         """Adds a tool. MCP 2026-07-28, Tools.
@@ -233,7 +250,8 @@ class Registration:
                 return type; ``timeout``, in seconds, none by default, cancels a call that takes longer (a function in
                 a worker thread runs on, and its result is dropped) and tells the model so; ``scopes``, a list, are
                 those that a caller needs, all of them, see `InsufficientScope`: callers over HTTP and WebSocket have
-                those of their principal, and over other bindings nothing is checked.
+                those of their principal, and over other bindings nothing is checked; ``task``, ``restartable`` and
+                ``before_task`` make tasks of calls, see `mcp_actors.tasks`.
 
         Raises:
             TypeError: The signature cannot be used, or the function has no name of its own and none is given.
@@ -243,6 +261,9 @@ class Registration:
         with LineNamed():
             check_options(options, ToolOptions)
             on_loop_of_worker(partial(self._features.tools.add, function, **options))
+        if options.get("task") is not None and TASKS not in self._features.extensions:
+            # Imported where it is used: most servers have no tasks.
+            self.add_extension(importlib.import_module("mcp_actors.tasks").Tasks())
 
     def remove_tool(self, name: str) -> None:
         """Removes a tool. Calls in flight go on.

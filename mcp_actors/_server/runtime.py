@@ -147,7 +147,10 @@ class ServerRuntime:
             self._handlers.append(handler)
             self._transports += transports
             try:
-                async with trio.open_nursery() as nursery:
+                async with (
+                    self.features.extensions_served(handler.responder, handler.stateless.dispatcher, state),
+                    trio.open_nursery() as nursery,
+                ):
                     served = [
                         await nursery.start(each.serve, handler, name=f"{TRANSPORT.name} {each!r}")
                         for each in transports
