@@ -239,8 +239,7 @@ def _protection(resource: str, issuer: Sequence[str], scope: Sequence[str]) -> o
 def _transport(url: str, options: Mapping[str, object], several: bool) -> ServerTransport:
     given = dict(options) if url.lower().startswith(_WITH_HOST) else {}
     if several and url.lower().startswith(_HTTP):
-        # The messages of a session of HTTP+SSE cannot be handed to another process.
-        given |= {"sessions": "shared", "sse_path": None}
+        given["sessions"] = "shared"
     return server_transport(url, **given)
 
 

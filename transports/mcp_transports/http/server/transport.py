@@ -23,6 +23,12 @@ from mcp_transports.http.h1.shared_port import PortShare
 from mcp_transports.http.port_sharing import share_port
 from mcp_transports.http.server.authentication import Authenticate, Protection, authentication_of
 from mcp_transports.http.server.endpoint import Endpoint, EndpointPaths
+from mcp_transports.http.server.forwarding.forwarder import Forwarder
+from mcp_transports.http.server.forwarding.remote_sessions import (
+    RemoteSessions,
+    SessionPlaces,
+    open_forwarder,
+)
 from mcp_transports.http.server.http_sse import HttpSseChannels
 from mcp_transports.http.server.origin_policy import OriginPolicy
 from mcp_transports.http.server.session_streams import StreamSettings
@@ -92,7 +98,7 @@ class HttpServerTransport:
             what answers it is an event then, with status 200. 0 or ``None`` switches both off.
         sessions: Whether legacy clients get sessions. Without sessions every POST of theirs is served on its own, and
             the server can send its clients no requests. ``"shared"``, for one of several processes, means: if the
-            server's shared state lets the other processes find them.
+            server's shared state lets the other processes find them; if not, HTTP+SSE is not served either.
         session_idle: Seconds, and up to a quarter more, for which a session may have neither a call in flight nor an
             open stream before it is closed. The default, 30 minutes, is that of the official servers.
         max_sessions: The number of sessions at a time; over it ``initialize`` is answered with 503.
@@ -199,8 +205,22 @@ class HttpServerTransport:
             self._serving = False
 
     async def _serve(self, handler: ServerHandler, task_status: trio.TaskStatus[str]) -> None:
+        async with open_forwarder(handler.shared) as forwarder:
+            endpoint = self._endpoint(handler, forwarder)
+            try:
+                await self._serve_port(handler, endpoint, task_status)
+                if forwarder is not None:
+                    # Other nodes have clients that wait for answers of this one.
+                    await forwarder.all_answered()
+            finally:
+                endpoint.close()
+            if forwarder is not None:
+                await forwarder.finish()
+
+    async def _serve_port(
+        self, handler: ServerHandler, endpoint: Endpoint, task_status: trio.TaskStatus[str]
+    ) -> None:
         url = self._listen_url
-        endpoint = self._endpoint(handler)
         try:
             async with share_port(
                 url,
@@ -225,23 +245,26 @@ class HttpServerTransport:
                         nursery.cancel_scope.cancel(reason="the listener is done")
         finally:
             self._served.share = None
-            endpoint.close()
 
-    def _endpoint(self, handler: ServerHandler) -> Endpoint:
+    def _endpoint(self, handler: ServerHandler, forwarder: Forwarder | None) -> Endpoint:
         log_of_events = handler.shared.events if self._event_log == "shared" else self._event_log
         settings, paths = attrs.evolve(self._settings, store=log_of_events), self._paths
         self._served = served = _ServedParts()
         findable = not self._only_shared_sessions or handler.shared.sessions.spans_processes
+        if not findable:
+            paths = EndpointPaths(paths.streamable, None)
+        places = None if forwarder is None else SessionPlaces(handler.shared, forwarder.address)
         if self._session_limits is not None and findable:
-            served.sessions = SessionTable(settings, self._session_limits)
+            served.sessions = SessionTable(settings, self._session_limits, places)
         if paths.sse is not None:
             served.http_sse = HttpSseChannels(
                 settings.open_responses,
                 paths.messages,
                 settings.longest,
                 Budget(self._limits.held_bytes, self._limits.held_bytes_per_address),
+                places,
             )
-        return Endpoint(
+        endpoint = Endpoint(
             handler,
             self._origin_policy,
             settings,
@@ -249,7 +272,13 @@ class HttpServerTransport:
             sessions=served.sessions,
             http_sse=served.http_sse,
             authentication=self._authentication,
+            remote_sessions=None
+            if forwarder is None
+            else RemoteSessions(forwarder, settings.store, settings.open_responses),
         )
+        if forwarder is not None:
+            forwarder.serve_with(endpoint.serve_taken)
+        return endpoint
 
     def statistics(self) -> HttpServerStatistics:
         """Returns a snapshot of the numbers of sessions, connections and streams."""
