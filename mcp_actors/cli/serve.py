@@ -132,6 +132,9 @@ def command(
         if resource is not None:
             options["auth"] = _protection(resource, issuer, scope)
         several = worker is not None and worker.of > 1
+        if several:
+            state = importlib.import_module("mcp_actors.cli.workers.state_of_several")
+            server.shared = state.StateOfSeveral(server)
         transports = [_transport(url, options, several) for url in listen]
         status = _Announcement(listen, hint) if worker is None else worker.status(server, _offer(server))
         server.run(*transports, task_status=status)
