@@ -298,6 +298,19 @@ SESSION_EXPIRY = TaskKind("expire sessions", "transport", "member", "the session
 STOP_STREAMS = TaskKind(
     "stop event streams", "transport", "nothing", "nobody: the server can still be stopped", restarted=True
 )
+FORWARDED_ANSWER = TaskKind(
+    "answer forwarded request", "listener", "call", "the other node: the answer is cut off there"
+)
+FORWARDING_MESSAGES = TaskKind(
+    "messages about forwarded requests",
+    "listener",
+    "nothing",
+    "nobody: what is lost is noticed",
+    restarted=True,
+)
+FORWARDING_WATCH = TaskKind(
+    "watch forwarded requests", "listener", "nothing", "nobody: the requests go on", restarted=True
+)
 MEMORY_CONNECTION = TaskKind(
     "memory connection", "transport", "connection", "the client: its connection breaks"
 )

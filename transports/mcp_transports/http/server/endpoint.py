@@ -26,11 +26,13 @@ from mcp_transports.http.server.error_responses import (
     SESSION_NOT_FOUND,
     SESSION_REQUIRED,
     UNSUPPORTED_MEDIA_TYPE,
+    Header,
     Refusal,
     method_not_allowed,
 )
+from mcp_transports.http.server.forwarding.remote_sessions import RemoteSessions
 from mcp_transports.http.server.http_exchange import Continuation, HttpExchange
-from mcp_transports.http.server.http_sse import HttpSseChannels, post
+from mcp_transports.http.server.http_sse import HttpSseChannels, post, session_id_of
 from mcp_transports.http.server.media_types import (
     JSON,
     USUAL_ACCEPT,
@@ -79,6 +81,7 @@ class Endpoint:
         sessions: The sessions of legacy clients; ``None`` where they are served without sessions.
         http_sse: The connections of HTTP+SSE; ``None`` where it is not served.
         authentication: Knows the callers; ``None`` where everybody is served, and nobody has a name.
+        remote_sessions: Serves the sessions of other nodes; ``None`` where there are none.
     """
 
     def __init__(
@@ -91,11 +94,14 @@ class Endpoint:
         sessions: SessionTable | None,
         http_sse: HttpSseChannels | None = None,
         authentication: Authentication | None = None,
+        remote_sessions: RemoteSessions | None = None,
     ) -> None:
         self._handler = handler
         self._origin_policy = origin_policy
         self._settings = settings
+        self._paths = paths
         self._sessions = sessions
+        self._remote_sessions = remote_sessions
         self._http_sse = http_sse
         self._accepts_replies = accepts_json if settings.json_replies else accepts_both
         self._authentication = authentication
@@ -128,6 +134,18 @@ class Endpoint:
         elif self._authentication is not None:
             self._identify(exchange, route, self._authentication)
         elif (continuation := route(exchange, None)) is not None:
+            exchange.run(continuation)
+
+    def serve_taken(
+        self, request: Request, response: Response, headers: tuple[Header, ...], http_sse: bool
+    ) -> None:
+        """Answers a request that another node has checked and forwarded to this one, now or later. Never waits."""
+        exchange = HttpExchange(request, response, headers, self._authentication)
+        path = self._paths.messages if http_sse else self._paths.streamable
+        route = self._routes.get(path, {}).get(request.method)
+        if route is None:
+            exchange.refuse(PATH_NOT_FOUND)
+        elif (continuation := route(exchange, request.principal)) is not None:
             exchange.run(continuation)
 
     def stop(self) -> None:
@@ -205,7 +223,7 @@ class Endpoint:
                 return partial(outlet.accept, self._handler, arrival, principal)
             outlet.begin(self._handler, arrival, principal)
         else:
-            self._post_in_session(exchange, arrival, session_id, principal)
+            return self._post_in_session(exchange, arrival, session_id, principal)
         return None
 
     def _lacks_scope(self, exchange: HttpExchange, arrival: Arrival, principal: Principal | None) -> bool:
@@ -233,59 +251,75 @@ class Endpoint:
 
     def _post_in_session(
         self, exchange: HttpExchange, arrival: Arrival, session_id: str | None, principal: Principal | None
-    ) -> None:
+    ) -> Continuation | None:
         if session_id is not None:
-            session = self._session(exchange, principal)
-            if session is not None and not self._lacks_scope(exchange, arrival, principal):
+            session = self._session(session_id, principal)
+            if session is None:
+                return self._elsewhere(exchange, principal, session_id)
+            if not self._lacks_scope(exchange, arrival, principal):
                 session.deliver(arrival, exchange)
         elif arrival.initializes and self._sessions is not None:
-            self._sessions.begin(self._handler, arrival, exchange, principal)
+            return self._sessions.begin(self._handler, arrival, exchange, principal)
         else:
             exchange.refuse(SESSION_REQUIRED)
+        return None
 
     def _get(self, exchange: HttpExchange, principal: Principal | None) -> Continuation | None:
         if not accepts_events(exchange.request.headers.get("accept")):
             exchange.refuse(EVENTS_NOT_ACCEPTED)
         elif self._handler.stopping.is_set():
             exchange.refuse(SERVER_STOPPING)
-        elif (session := self._session_without_message(exchange, principal)) is not None:
+        elif (session_id := self._session_without_message(exchange)) is not None:
+            session = self._session(session_id, principal)
+            if session is None:
+                return self._elsewhere(exchange, principal, session_id)
             last_event_id = exchange.request.headers.get("last-event-id")
             if last_event_id is not None:
                 return partial(session.resume, exchange, last_event_id)
             session.standalone.open(exchange)
         return None
 
-    def _delete(self, exchange: HttpExchange, principal: Principal | None) -> None:
-        session = self._session_without_message(exchange, principal)
-        if session is not None and self._sessions is not None:
-            self._sessions.close(session, "deleted")
-            exchange.answer(200)
+    def _delete(self, exchange: HttpExchange, principal: Principal | None) -> Continuation | None:
+        session_id = self._session_without_message(exchange)
+        if session_id is None:
+            return None
+        session = self._session(session_id, principal)
+        if session is None or self._sessions is None:
+            return self._elsewhere(exchange, principal, session_id)
+        self._sessions.close(session, "deleted")
+        exchange.answer(200)
+        return None
 
-    def _session_without_message(
-        self, exchange: HttpExchange, principal: Principal | None
-    ) -> HttpSession | None:
-        """As `_session`, for GET and DELETE: a version that no session can have is answered with 400."""
+    def _session_without_message(self, exchange: HttpExchange) -> str | None:
+        """Returns the session that a GET or DELETE names, or refuses the request.
+
+        MCP 2025-11-25, Transports, Session Management: 400 without an id; and 400 for a version that no session has.
+        """
         frame = Frame(_STAND_IN_MESSAGE, metadata=exchange.request.headers)
         refusal = self._handler.sort(frame, in_session=True).refusal
         if refusal is not None:
             exchange.answer(400, refusal.data)
             return None
-        return self._session(exchange, principal)
-
-    def _session(self, exchange: HttpExchange, principal: Principal | None) -> HttpSession | None:
-        """Returns the session that a request names, or refuses the request.
-
-        MCP 2025-11-25, Transports, Session Management: 400 without an id, 404 for one that is unknown, has ended or
-        belongs to another principal.
-        """
         session_id = exchange.request.headers.get(SESSION_HEADER)
         if session_id is None:
             exchange.refuse(SESSION_REQUIRED)
-            return None
-        session = self._sessions.find(session_id, principal) if self._sessions is not None else None
-        if session is None:
+        return session_id
+
+    def _session(self, session_id: str, principal: Principal | None) -> HttpSession | None:
+        return None if self._sessions is None else self._sessions.find(session_id, principal)
+
+    def _elsewhere(
+        self, exchange: HttpExchange, principal: Principal | None, session_id: str, *, http_sse: bool = False
+    ) -> Continuation | None:
+        """Answers a request of a session that this listener does not hold, or does not hold for this caller.
+
+        MCP 2025-11-25, Transports, Session Management: 404 for one that is unknown, has ended or belongs to another
+        principal.
+        """
+        if self._remote_sessions is None:
             exchange.refuse(SESSION_NOT_FOUND)
-        return session
+            return None
+        return partial(self._remote_sessions.serve, exchange, principal, session_id, http_sse=http_sse)
 
     # -- HTTP+SSE --------------------------------------------------------------------------------------------------
 
@@ -301,7 +335,11 @@ class Endpoint:
     def _post_http_sse(self, exchange: HttpExchange, principal: Principal | None) -> Continuation | None:
         if not is_json(exchange.request.headers.get("content-type")):
             exchange.refuse(UNSUPPORTED_MEDIA_TYPE)
-        elif self._http_sse is not None and (channel := self._http_sse.find(exchange, principal)) is not None:
+        elif self._http_sse is not None:
+            session_id = session_id_of(exchange.request)
+            channel = self._http_sse.find(session_id, principal)
+            if channel is None:
+                return self._elsewhere(exchange, principal, session_id, http_sse=True)
             frame = Frame(exchange.request.body)
             if self._authentication is not None:
                 arrival = self._handler.sort(Frame(frame.data, metadata={}), in_session=True)

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 import attrs
 
 from mcp_actors.errors import INTERNAL_ERROR as INTERNAL_ERROR_CODE
+from mcp_actors.errors import SharedStateUnavailable
 from mcp_transports.http.h1.no_room import BAD_REQUEST_CODE, NO_ROOM_AFTER, error_body
 
-__all__ = ["RETRY_LATER", "Header", "Refusal", "method_not_allowed"]
+__all__ = ["RETRY_LATER", "Header", "Refusal", "method_not_allowed", "shared_state_unavailable"]
 
 Header = tuple[str, str]
 
@@ -54,6 +55,11 @@ SESSION_REQUIRED = Refusal(
     400, "a session is required: send initialize first, then its mcp-session-id header"
 )
 PATH_NOT_FOUND = Refusal(404, "nothing is served at this path")
+HOLDER_LOST = Refusal(
+    502,
+    "the node that held the session was lost before it answered: what was asked may have been done; begin a new "
+    "session to go on",
+)
 SESSION_NOT_FOUND = Refusal(404, "session not found", SESSION_NOT_FOUND_CODE)
 EVENT_NOT_FOUND = Refusal(
     404,
@@ -76,6 +82,11 @@ TOO_MANY_SESSIONS_OF_PEER = Refusal(
     headers=RETRY_LATER,
 )
 TOO_MANY_MESSAGES = Refusal(503, "too many messages wait to be read", headers=RETRY_LATER)
+
+
+def shared_state_unavailable(error: SharedStateUnavailable) -> Refusal:
+    """Returns the answer to a request that needs the state which several nodes share, while that is away."""
+    return Refusal(503, error.message, error.code, RETRY_LATER)
 
 
 def method_not_allowed(*allowed: str) -> Refusal:

@@ -12,7 +12,7 @@ import trio
 
 from mcp_actors.abc import Frame, FrameChannel, ServerHandler
 from mcp_actors.budget import Account, Budget, holder_of
-from mcp_actors.errors import LocalProtocolError, Overloaded
+from mcp_actors.errors import LocalProtocolError, Overloaded, SharedStateUnavailable
 from mcp_actors.principal import Principal
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.server.authentication import access_scope
@@ -21,12 +21,14 @@ from mcp_transports.http.server.error_responses import (
     SESSION_NOT_FOUND,
     TOO_MANY_MESSAGES,
     Refusal,
+    shared_state_unavailable,
 )
+from mcp_transports.http.server.forwarding.remote_sessions import SessionPlaces
 from mcp_transports.http.server.http_exchange import Continuation, HttpExchange
 from mcp_transports.http.server.sse_response import OpenSseResponses, SseResponse
 from mcp_transports.http.sse import encode_event
 
-__all__ = ["HttpSseChannel", "HttpSseChannels", "post"]
+__all__ = ["HttpSseChannel", "HttpSseChannels", "post", "session_id_of"]
 
 _ID_BYTES = 24
 # Messages that wait to be received: about as many small ones as other bindings hold.
@@ -223,11 +225,18 @@ class HttpSseChannels:
         messages_path: The path that clients POST to.
         longest: Bytes of the longest message that is sent.
         posted: Is charged for the messages that wait to be received.
+        places: Makes them known to other nodes, which a POST may reach; ``None`` where there are none.
     """
 
     def __init__(
-        self, open_responses: OpenSseResponses, messages_path: str, longest: int, posted: Budget
+        self,
+        open_responses: OpenSseResponses,
+        messages_path: str,
+        longest: int,
+        posted: Budget,
+        places: SessionPlaces | None = None,
     ) -> None:
+        self._places = places
         self._open_responses = open_responses
         self._messages_path = messages_path
         self._longest = longest
@@ -243,6 +252,27 @@ class HttpSseChannels:
     async def run(self, exchange: HttpExchange, handler: ServerHandler, principal: Principal | None) -> None:
         """Runs one connection to its end, in a task of the HTTP connection that carries its events."""
         id = secrets.token_urlsafe(_ID_BYTES)
+        try:
+            if self._places is not None and not await self._register(self._places, id, exchange, principal):
+                return
+            await self._run(id, exchange, handler, principal)
+        finally:
+            if self._places is not None:
+                self._places.forget(id)
+
+    async def _register(
+        self, places: SessionPlaces, id: str, exchange: HttpExchange, principal: Principal | None
+    ) -> bool:
+        try:
+            await places.register(id, principal)
+        except SharedStateUnavailable as error:
+            exchange.refuse(shared_state_unavailable(error))
+            return False
+        return True
+
+    async def _run(
+        self, id: str, exchange: HttpExchange, handler: ServerHandler, principal: Principal | None
+    ) -> None:
         messages_url = f"{self._messages_path}?session_id={id}"
         account = Account(self.posted, holder_of(exchange.request.peer, principal))
         channel = HttpSseChannel(exchange, self._open_responses, self._longest, messages_url, account)
@@ -254,15 +284,14 @@ class HttpSseChannels:
             finally:
                 del self._open[id]
 
-    def find(self, exchange: HttpExchange, principal: Principal | None) -> HttpSseChannel | None:
-        """Returns the connection that the URL of a POST names; one that is unknown or another principal's is 404."""
-        channel, owner = self._open.get(_session_id(exchange.request.query), (None, None))
+    def find(self, id: str, principal: Principal | None) -> HttpSseChannel | None:
+        """Returns a connection to the principal that opened it, and ``None`` to any other."""
+        channel, owner = self._open.get(id, (None, None))
         if channel is not None and owner == principal:
             # The token of this POST may be newer than that of the GET, with more scopes.
             if principal is not None:
                 channel.renew(principal)
             return channel
-        exchange.refuse(SESSION_NOT_FOUND)
         return None
 
 
@@ -304,9 +333,9 @@ def _no_room(error: Overloaded) -> Refusal:
     return Refusal(503, error.message, error.code, RETRY_LATER)
 
 
-def _session_id(query: str) -> str:
-    """Returns the value of ``session_id``, whose characters never have to be escaped."""
-    for part in query.split("&"):
+def session_id_of(request: Request) -> str:
+    """Returns the value of ``session_id`` in the URL of a POST, whose characters never have to be escaped."""
+    for part in request.query.split("&"):
         name, _, value = part.partition("=")
         if name == "session_id":
             return value

@@ -14,6 +14,7 @@ import trio
 
 from mcp_actors.abc import Arrival, Frame, ServerHandler, ServerSession
 from mcp_actors.budget import Budget, BudgetStatistics, holder_of
+from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.logging import log
 from mcp_actors.principal import Principal
 from mcp_actors.supervision import SESSION_EXPIRY, Containment, TaskKind
@@ -22,8 +23,10 @@ from mcp_transports.http.server.error_responses import (
     INTERNAL_ERROR,
     TOO_MANY_SESSIONS,
     TOO_MANY_SESSIONS_OF_PEER,
+    shared_state_unavailable,
 )
-from mcp_transports.http.server.http_exchange import HttpExchange
+from mcp_transports.http.server.forwarding.remote_sessions import SessionPlaces
+from mcp_transports.http.server.http_exchange import Continuation, HttpExchange
 from mcp_transports.http.server.session_streams import (
     CallStream,
     JsonCallStream,
@@ -255,9 +258,18 @@ class _InitializeOutlet:
 
 
 class SessionTable:
-    """All sessions of one listener, by id."""
+    """All sessions of one listener, by id.
 
-    def __init__(self, settings: StreamSettings, limits: SessionLimits) -> None:
+    Args:
+        settings: The settings of their streams.
+        limits: The bounds on them.
+        places: Makes them known to other nodes; ``None`` where there are none.
+    """
+
+    def __init__(
+        self, settings: StreamSettings, limits: SessionLimits, places: SessionPlaces | None = None
+    ) -> None:
+        self._places = places
         self.settings = settings
         self.tick = 0
         self._limits = limits
@@ -270,23 +282,28 @@ class SessionTable:
 
     def begin(
         self, handler: ServerHandler, arrival: Arrival, exchange: HttpExchange, principal: Principal | None
-    ) -> None:
-        """Answers an ``initialize``. Only one that is answered with a result leaves a session behind."""
+    ) -> Continuation | None:
+        """Answers an ``initialize``. Only one that is answered with a result leaves a session behind.
+
+        If other nodes have to know the session, this returns a function that waits for that and answers then.
+        """
         holder = holder_of(exchange.request.peer, principal)
         over = self._budget.charge(holder, 1)
         if over is not None:
             self._refused += 1
             exchange.refuse(TOO_MANY_SESSIONS if over == "all" else TOO_MANY_SESSIONS_OF_PEER)
-            return
+            return None
         session = HttpSession(self, principal, holder)
+        continuation = None
         with exchange.containment("begin a session"):
-            self._begin(handler, arrival, exchange, session)
+            continuation = self._begin(handler, arrival, exchange, session)
         if not session.id:
             self._budget.release(holder, 1)
+        return continuation
 
     def _begin(
         self, handler: ServerHandler, arrival: Arrival, exchange: HttpExchange, session: HttpSession
-    ) -> None:
+    ) -> Continuation | None:
         peer = exchange.request.peer
         session.engine = handler.open_session(session.standalone, session.principal, peer)
         outlet = _InitializeOutlet(self.settings.longest)
@@ -301,14 +318,33 @@ class SessionTable:
             session.id = secrets.token_urlsafe(_ID_BYTES)
             self._sessions[session.id] = session
             self._opened += 1
+            if self._places is not None:
+                return partial(self._register, self._places, exchange, session, answer)
             exchange.answer(200, answer.data, ((SESSION_HEADER, session.id),))
-            return
+            return None
         session.engine.close()
         if answer is None:
             log.error("an initialize was not answered at once")
             exchange.refuse(INTERNAL_ERROR)
         else:
             exchange.answer(LEGACY_STATUSES[answer.refusal], answer.data)
+        return None
+
+    async def _register(
+        self, places: SessionPlaces, exchange: HttpExchange, session: HttpSession, answer: Frame
+    ) -> None:
+        """Makes a session known to all nodes before its client learns its id; one that nobody could find is closed."""
+        registered = False
+        try:
+            await places.register(session.id, session.principal)
+            registered = True
+        except SharedStateUnavailable as error:
+            exchange.refuse(shared_state_unavailable(error))
+        finally:
+            if not registered:
+                self.close(session)
+        if registered:
+            exchange.answer(200, answer.data, ((SESSION_HEADER, session.id),))
 
     def find(self, id: str, principal: Principal | None) -> HttpSession | None:
         """Returns a session to the principal that began it, and ``None`` to any other (CVE-2026-52869)."""
@@ -319,6 +355,9 @@ class SessionTable:
         """Ends a session; its id is unknown from now on. Never raises, and does nothing the second time."""
         if self._sessions.pop(session.id, None) is not None:
             self._budget.release(session.holder, 1)
+            if self._places is not None:
+                with session.goes_on_if_raised("take a session out of the directory"):
+                    self._places.forget(session.id)
             session.close(ending)
 
     def close_all(self) -> None:

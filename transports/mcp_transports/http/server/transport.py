@@ -23,6 +23,12 @@ from mcp_transports.http.h1.shared_port import PortShare
 from mcp_transports.http.port_sharing import share_port
 from mcp_transports.http.server.authentication import Authenticate, Protection, authentication_of
 from mcp_transports.http.server.endpoint import Endpoint, EndpointPaths
+from mcp_transports.http.server.forwarding.forwarder import Forwarder
+from mcp_transports.http.server.forwarding.remote_sessions import (
+    RemoteSessions,
+    SessionPlaces,
+    open_forwarder,
+)
 from mcp_transports.http.server.http_sse import HttpSseChannels
 from mcp_transports.http.server.origin_policy import OriginPolicy
 from mcp_transports.http.server.session_streams import StreamSettings
@@ -197,8 +203,22 @@ class HttpServerTransport:
             self._serving = False
 
     async def _serve(self, handler: ServerHandler, task_status: trio.TaskStatus[str]) -> None:
+        async with open_forwarder(handler.shared) as forwarder:
+            endpoint = self._endpoint(handler, forwarder)
+            try:
+                await self._serve_port(handler, endpoint, task_status)
+                if forwarder is not None:
+                    # Other nodes have clients that wait for answers of this one.
+                    await forwarder.all_answered()
+            finally:
+                endpoint.close()
+            if forwarder is not None:
+                await forwarder.finish()
+
+    async def _serve_port(
+        self, handler: ServerHandler, endpoint: Endpoint, task_status: trio.TaskStatus[str]
+    ) -> None:
         url = self._listen_url
-        endpoint = self._endpoint(handler)
         try:
             async with share_port(
                 url,
@@ -223,22 +243,23 @@ class HttpServerTransport:
                         nursery.cancel_scope.cancel(reason="the listener is done")
         finally:
             self._served.share = None
-            endpoint.close()
 
-    def _endpoint(self, handler: ServerHandler) -> Endpoint:
+    def _endpoint(self, handler: ServerHandler, forwarder: Forwarder | None) -> Endpoint:
         log_of_events = handler.shared.events if self._event_log == "shared" else self._event_log
         settings, paths = attrs.evolve(self._settings, store=log_of_events), self._paths
         self._served = served = _ServedParts()
+        places = None if forwarder is None else SessionPlaces(handler.shared, forwarder.address)
         if self._session_limits is not None:
-            served.sessions = SessionTable(settings, self._session_limits)
+            served.sessions = SessionTable(settings, self._session_limits, places)
         if paths.sse is not None:
             served.http_sse = HttpSseChannels(
                 settings.open_responses,
                 paths.messages,
                 settings.longest,
                 Budget(self._limits.held_bytes, self._limits.held_bytes_per_address),
+                places,
             )
-        return Endpoint(
+        endpoint = Endpoint(
             handler,
             self._origin_policy,
             settings,
@@ -246,7 +267,13 @@ class HttpServerTransport:
             sessions=served.sessions,
             http_sse=served.http_sse,
             authentication=self._authentication,
+            remote_sessions=None
+            if forwarder is None
+            else RemoteSessions(forwarder, settings.store, settings.open_responses),
         )
+        if forwarder is not None:
+            forwarder.serve_with(endpoint.serve_taken)
+        return endpoint
 
     def statistics(self) -> HttpServerStatistics:
         """Returns a snapshot of the numbers of sessions, connections and streams."""
