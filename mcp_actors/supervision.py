@@ -279,6 +279,21 @@ IN_PROCESS_SERVER = TaskKind(
     "whoever called: ConnectionLost; the client's block raises the crash where it ends",
 )
 
+# -- shared state in Redis -----------------------------------------------------------------------------------
+REDIS_UPKEEP = TaskKind(
+    "redis upkeep",
+    "server",
+    "member",
+    "whoever needs the state meanwhile: SharedStateUnavailable",
+    restarted=True,
+)
+REDIS_SOCKET = TaskKind(
+    "redis socket",
+    "redis upkeep",
+    "connection",
+    "whoever waits for an answer: SharedStateUnavailable; another connection is made",
+)
+
 # -- sockets, HTTP and WebSocket, server side ----------------------------------------------------------------
 POLLER = TaskKind(
     "poller", "listener", "member", "the member that failed: its connection closes", restarted=True

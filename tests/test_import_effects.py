@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 NOT_FOR_STDIO = {
     "anyio", "click", "h11", "httpcore2", "httptools", "httpx", "httpx2", "hypothesis", "jwt", "pydantic", "pytest",
     "rich", "trio_websocket", "watchfiles", "wsproto", "mcp_actors.cli", "mcp_actors.examples", "mcp_actors.testing",
-    "joserfc", "mcp_actors.auth", "mcp_transports.auth",
+    "joserfc", "coredis", "mcp_actors.shared.redis", "mcp_actors.auth", "mcp_transports.auth",
     "mcp_transports.http", "mcp_transports.tcp", "mcp_transports.unix", "mcp_transports.websocket",
 }  # fmt: skip
 
