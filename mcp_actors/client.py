@@ -5,8 +5,8 @@ Beside `Client` this module has the types of what its users hold or write: handl
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from mcp_actors._actors.counters import Counters, SessionStatistics
@@ -15,6 +15,7 @@ from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.link import LinkStatistics
 from mcp_actors._actors.outbound_call import CallOptions, OutboundCallStatistics, Progress, ProgressCallback
 from mcp_actors._argument_checks import require_trio
+from mcp_actors._client.any_methods import AnyMethods
 from mcp_actors._client.connectivity import Connectivity
 from mcp_actors._client.handshake import Handshake
 from mcp_actors._client.life import ClientLife
@@ -25,6 +26,7 @@ from mcp_actors._client.options import (
     Access,
     ChangeHandler,
     ClientOptions,
+    DeclaredExtension,
     ElicitationHandler,
     LogHandler,
     LossHandler,
@@ -35,8 +37,7 @@ from mcp_actors._client.options import (
 )
 from mcp_actors._client.pings import IdlePings
 from mcp_actors._client.request_handlers import RequestHandlers
-from mcp_actors._client.requests import Requests, call_options, callers_meta
-from mcp_actors._client.server_methods import ServerMethods
+from mcp_actors._client.requests import Requests
 from mcp_actors._client.subscriptions import Subscriptions
 from mcp_actors._client.supervisor import Supervisor
 from mcp_actors._client.targets import connectable
@@ -49,7 +50,6 @@ from mcp_actors.types import (
     DiscoverResult,
     Implementation,
     LoggingLevel,
-    SubscriptionFilter,
 )
 
 __all__ = [
@@ -77,7 +77,7 @@ __all__ = [
 VERSION = "0.1.0"
 
 
-class Client(ServerMethods):
+class Client(AnyMethods):
     """A client of one server, used as ``async with Client(target) as client``.
 
     Leaving the block closes the connection; what the block raises leaves it unchanged. It is left in the task that
@@ -129,6 +129,8 @@ class Client(ServerMethods):
             `~mcp_actors.auth.BearerToken` for a key of the server's own. While a person is asked to log in, neither
             ``timeout`` nor ``cap`` nor ``probe_timeout`` runs, for any call of the connection: the login has a time of
             its own. A failure raises an `AuthorizationError`, and the connection is not tried again.
+        extensions: A list of `~mcp_actors.extensions.ClientExtension`, or a mapping of ids to settings that are only
+            declared. None by default.
 
     Raises:
         TypeError: The target or an option is of another kind; the message says what to write.
@@ -170,6 +172,7 @@ class Client(ServerMethods):
         prior_discover: DiscoverResult | None = None,
         limits: Limits | None = None,
         auth: Access | None = None,
+        extensions: Mapping[str, Any] | Sequence[DeclaredExtension] = (),
     ) -> None:
         versions = versions_for(era)
         if prior_discover is not None:
@@ -197,12 +200,13 @@ class Client(ServerMethods):
             prior_discover=prior_discover,
             limits=limits or Limits(),
             auth=auth,
+            extensions=extensions,
         )
         self._options = options
         self._connectivity = Connectivity(restart)
         handlers = RequestHandlers(options, self._connectivity)
         requests = Requests(options, self._connectivity, handlers)
-        super().__init__(requests, Subscriptions(self._connectivity, requests))
+        super().__init__(requests, Subscriptions(self._connectivity, requests), self._connectivity)
         self._notifications = Notifications(options, requests, self._subscriptions)
         self._handshake = Handshake(options, handlers.capabilities)
         self._connectivity.on_lost = self._notifications.lost
@@ -215,7 +219,11 @@ class Client(ServerMethods):
             (requests, IdlePings(options.ping_interval, requests)),
         )
         self._life = ClientLife(
-            self._supervisor, self._notifications, self._subscriptions, options.on_change is not None
+            self._supervisor,
+            self._notifications,
+            self._subscriptions,
+            options.on_change is not None,
+            [partial(made, self) for each in options.in_use for made in each.lifespans],
         )
         self._block = BlockNursery(type(self).__name__)
 
@@ -299,86 +307,6 @@ class Client(ServerMethods):
         method = "notifications/roots/list_changed"
         if method in self._connectivity.negotiated.era.client_notifications:
             await self._connectivity.session.notify(method)
-
-    async def request(
-        self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
-    ) -> dict[str, Any]:
-        """Sends any request and returns its raw result: for methods that are not part of the protocol.
-
-        Cancelled, the server is sent a cancellation.
-
-        Args:
-            method: The method.
-            params: Its parameters, as JSON values; ``_meta`` is added to, and says of the client what the client is.
-            timeout: Seconds without an answer; by default the client's.
-
-        Raises:
-            LocalProtocolError: The request cannot be sent: it is too long, or its method fits no header.
-            RpcError: The server answered with an error.
-            RemoteProtocolError: The answer is no object.
-            CallTimeout: The server did not answer in time.
-            ConnectionLost: There is no connection, or it ended before the answer.
-            ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session while the request was in flight.
-        """
-        options = call_options(self._requests.options, timeout)
-        sent = dict(params or {})
-        if isinstance(sent.get("_meta"), Mapping):
-            sent["_meta"] = callers_meta(sent["_meta"])
-        return await self._requests.send(method, sent, options)
-
-    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Sends any notification: for methods that are not part of the protocol. Nobody answers it.
-
-        Args:
-            method: The method, as `Server.notification` names it.
-            params: Its parameters, as JSON values.
-
-        Raises:
-            LocalProtocolError: The client is not connected, the notification is too long, or its method fits no header.
-            ConnectionLost: The connection has ended.
-        """
-        sent = dict(params or {})
-        metadata = self._requests.metadata_of(method, sent)
-        await self._connectivity.session.notify(method, sent, metadata)
-
-    @asynccontextmanager
-    async def listen(
-        self,
-        *,
-        tools: bool = False,
-        prompts: bool = False,
-        resources: bool = False,
-        uris: tuple[str, ...] = (),
-    ) -> AsyncIterator[Listener]:
-        """Subscribes to changes for the length of the block, in both eras; iterate over what it yields.
-
-        MCP 2026-07-28, Subscriptions; MCP 2025-11-25, Resources, Subscriptions. When the block is entered the
-        subscription is in force, as far as ``Listener.honored`` says; leaving it waits at most one second for the
-        server to take it back.
-
-        Args:
-            tools: Whether changes of the list of tools are wanted.
-            prompts: Whether changes of the list of prompts are wanted.
-            resources: Whether changes of the list of resources are wanted.
-            uris: The resources whose updates are wanted.
-
-        Raises:
-            SubscriptionLost: The server refused, or the connection ended; also raised by the iteration, later.
-            CallTimeout: The server did not confirm in time.
-            LocalProtocolError: The client is not connected, or the server did not declare subscriptions.
-            McpError: What else `request` raises.
-        """
-        listener = Listener(
-            SubscriptionFilter(
-                tools_list_changed=tools or None,
-                prompts_list_changed=prompts or None,
-                resources_list_changed=resources or None,
-                resource_subscriptions=list(uris) or None,
-            )
-        )
-        async with self._subscriptions.opened(listener):
-            yield listener
 
     # -- watching --------------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from mcp_actors._eras.server_negotiation import VERSIONS
 from mcp_actors._exception_groups import one_error
 from mcp_actors._gc import rare_full_passes
 from mcp_actors._server.dispatch import CallNext, Middleware, lifecycle_handlers, stamp_of
-from mcp_actors._server.features import FeatureName, Features
+from mcp_actors._server.features import FeatureName, Features, OfferedExtension
 from mcp_actors._server.frames import LineNamed
 from mcp_actors._server.registration import Registration
 from mcp_actors._server.runtime import ServerRuntime, ServerStatistics
@@ -92,7 +92,8 @@ class Server(Registration):
             ``"resources"``, ``"prompts"`` and ``"completions"``; nothing by default. A server that registers things
             while it serves names them here: in a session, clients list what was declared when it began, and are
             notified of changes of nothing else.
-        extensions: Declared as they are under ``capabilities.extensions``.
+        extensions: A list of `~mcp_actors.extensions.ServerExtension`, which are offered to clients; or a mapping of
+            ids to settings that are only declared, under ``capabilities.extensions``. None by default.
         experimental: Declared as they are under ``capabilities.experimental``.
         mask_errors: Whether clients are sent a reference in place of the text of an exception that a function raises;
             the log has both. By default only clients that the transport has authenticated are, as they belong to
@@ -102,6 +103,7 @@ class Server(Registration):
 
     Raises:
         TypeError: An argument is of another kind, or ``lifespan`` makes no async context manager.
+        LocalProtocolError: Two extensions have the same id, or something else of the same name.
         ValueError: ``versions`` is empty or has an unknown version, ``state_key`` is too short, ``page_size`` is less
             than 1, ``ttl_ms`` is negative, ``cache_scope`` is neither of the two, or ``capabilities`` has an unknown
             name.
@@ -125,7 +127,7 @@ class Server(Registration):
         ttl_ms: int = 0,
         cache_scope: CacheScope = "private",
         capabilities: Collection[FeatureName] = (),
-        extensions: Mapping[str, Any] | None = None,
+        extensions: Mapping[str, Any] | Sequence[OfferedExtension] | None = None,
         experimental: Mapping[str, Any] | None = None,
         mask_errors: bool | None = None,
         shared: SharedState | None = None,
@@ -161,7 +163,8 @@ class Server(Registration):
             on_first_subscriber=lambda uri: self.on_subscribe(uri),
             on_last_unsubscribed=lambda uri: self.on_unsubscribe(uri),
         )
-        super().__init__(Features(bus, page_size, extensions, experimental, capabilities), bus)
+        only_declared = extensions if isinstance(extensions, Mapping) else None
+        super().__init__(Features(bus, page_size, only_declared, experimental, capabilities), bus)
         self._lifespan = lifespan
         self._mask_errors = mask_errors
         stamp = stamp_of(self.info, ttl_ms, cache_scope)
@@ -175,6 +178,8 @@ class Server(Registration):
                 "resources/unsubscribe": self._runtime.unsubscribe,
             }
         )
+        for each in () if extensions is None or isinstance(extensions, Mapping) else extensions:
+            self.add_extension(each)
 
     def __repr__(self) -> str:
         return f"<Server {self.name!r} {self._features!r} {self._runtime!r}>"

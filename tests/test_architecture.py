@@ -45,6 +45,7 @@ FLOORS = {
     "mcp_actors.server": 7,
     "mcp_actors.client": 7,
     "mcp_actors.client_pool": 7,
+    "mcp_actors.extensions": 7,
     "mcp_actors.discovery": 5,
     "mcp_actors.testing": 7,
     "mcp_actors.simulate": 7,

@@ -9,31 +9,32 @@ A subscribed uri also covers what lies below it (MCP 2025-11-25, Schema, ``notif
 ``file:///a`` covers ``file:///a/b.txt``.
 While an update of one resource below waits unread and another one changes, the waiting event becomes that of the
 subscribed uri itself: something below it changed.
+
+Extensions have topics of their own, whose keys are subscribed to one by one and cover nothing but themselves.
+
+While the bus is attached to that of several nodes (`mcp_actors.abc.Bus`), every event is published there too, and what
+comes from there is delivered here.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, Protocol, get_args
+from typing import Protocol, cast, get_args
 
 import attrs
 import trio
 
 from mcp_actors._actors.covering import covering, covers
+from mcp_actors._actors.subscription import Subscription
 from mcp_actors._eras.changes import Event, EventKind
 from mcp_actors._uri.template import LONGEST_URI
+from mcp_actors.abc import Bus
 from mcp_actors.budget import Account
 from mcp_actors.errors import LocalProtocolError, Overloaded, invalid_params
 from mcp_actors.logging import log
 
-__all__ = [
-    "EventBus",
-    "EventBusStatistics",
-    "Filter",
-    "Subscription",
-    "SubscriptionStatistics",
-]
+__all__ = ["EventBus", "EventBusStatistics", "Filter"]
 
 _KINDS: frozenset[str] = frozenset(get_args(EventKind))
 
@@ -55,24 +56,6 @@ class Filter(Protocol):
 
 
 @attrs.frozen
-class SubscriptionStatistics:
-    """A look at one subscription."""
-
-    pending: int
-    """Events that wait to be received."""
-    uris: int
-    """Resources that are subscribed to."""
-    delivered: int
-    """Events that were received so far."""
-    coalesced: int
-    """Events that needed no place of their own, since one that says the same was waiting."""
-    waiting: bool
-    """Whether a task waits in `Subscription.receive_many` now."""
-    state: Literal["open", "ending", "closed"]
-    """``ending``: no more events come, what is pending can still be received."""
-
-
-@attrs.frozen
 class EventBusStatistics:
     """A look at the bus."""
 
@@ -84,140 +67,6 @@ class EventBusStatistics:
     """Events that were published so far, whether anybody wanted them or not."""
     pending: int
     """Events that wait in all mailboxes together."""
-
-
-class Subscription:
-    """One subscriber's mailbox; made by `EventBus.subscribe`.
-
-    One task at a time may wait in `receive_many`; or the subscriber has no task of its own, gives ``on_pending`` and
-    calls `take` when it was called. Leaving ``with subscription:`` closes it.
-    """
-
-    def __init__(
-        self,
-        bus: EventBus,
-        kinds: frozenset[EventKind],
-        on_pending: Callable[[], None] | None,
-        account: Account | None,
-    ) -> None:
-        self._bus = bus
-        self._kinds = kinds
-        self._uris: dict[str, None] = {}
-        self._on_pending = on_pending
-        self._account = account
-        # The key of a list event is its kind, that of an update the subscribed uri: this is what bounds the mailbox.
-        self._pending: dict[tuple[EventKind, str | None], Event] = {}
-        self._parked = trio.lowlevel.ParkingLot()
-        self._state: Literal["open", "ending", "closed"] = "open"
-        self._delivered = 0
-        self._coalesced = 0
-
-    @property
-    def kinds(self) -> frozenset[EventKind]:
-        """The lists that this subscription hears of."""
-        return self._kinds
-
-    @property
-    def uris(self) -> tuple[str, ...]:
-        """The resources that it hears of, with what lies below them, in the order of subscribing."""
-        return tuple(self._uris)
-
-    def add_uri(self, uri: str) -> None:
-        """Hears of ``uri`` from now on; nothing happens when it does already.
-
-        Raises `RpcError` (-32602) beyond the bus's limits, `Overloaded` when the client, or all, make the server keep
-        too many bytes, `LocalProtocolError` after the end, and what
-        ``on_first_subscriber`` raises; then ``uri`` is not subscribed.
-        """
-        self._bus._add_uri(self, uri)
-
-    def discard_uri(self, uri: str) -> None:
-        """Hears no more of ``uri``, not even what was pending, unless another subscribed uri covers it.
-
-        What was pending for several resources below ``uri`` goes to every subscribed uri there.
-        """
-        self._bus._discard_uri(self, uri)
-
-    async def receive_many(self) -> list[Event]:
-        """Waits for at least one event and returns all that are pending, oldest first.
-
-        Raises `trio.EndOfChannel` once it was ended and all was received, `trio.ClosedResourceError` when this
-        subscription is or gets closed, `trio.BusyResourceError` when another task waits already. Cancelling it loses
-        nothing.
-        """
-        if self._parked:
-            raise trio.BusyResourceError("another task is receiving from this subscription")
-        await trio.lowlevel.checkpoint()
-        while not self._pending:
-            if self._state == "closed":
-                raise trio.ClosedResourceError
-            if self._state == "ending":
-                raise trio.EndOfChannel
-            await self._parked.park()
-        return self.take()
-
-    def take(self) -> list[Event]:
-        """All events that are pending, oldest first; an empty list when there are none. Never waits."""
-        events = list(self._pending.values())
-        self._pending.clear()
-        self._delivered += len(events)
-        return events
-
-    def end(self) -> None:
-        """No more events will come: `receive_many` gives what is pending, then raises `trio.EndOfChannel`.
-
-        Legal from any task, any number of times.
-        """
-        if self._state == "open":
-            self._state = "ending"
-            self._bus._forget(self)
-            self._parked.unpark_all()
-
-    def close(self) -> None:
-        """Ends it at once: nothing is received after this. Legal from any task, any number of times."""
-        if self._state != "closed":
-            self._state = "closed"
-            self._pending.clear()
-            # Its owner has this subscription, and must not wait for the garbage collector.
-            self._on_pending = None
-            self._bus._forget(self)
-            self._parked.unpark_all()
-
-    def statistics(self) -> SubscriptionStatistics:
-        return SubscriptionStatistics(
-            pending=len(self._pending),
-            uris=len(self._uris),
-            delivered=self._delivered,
-            coalesced=self._coalesced,
-            waiting=bool(self._parked),
-            state=self._state,
-        )
-
-    def _put(self, event: Event, subscribed: str | None) -> None:
-        if self._state != "open":  # a callback of a subscriber before us in the row closed this one
-            return
-        key = (event.kind, subscribed)
-        waiting = self._pending.get(key)
-        if waiting is None:
-            was_empty = not self._pending
-            self._pending[key] = event
-            self._parked.unpark()
-            if was_empty and self._on_pending is not None:
-                self._on_pending()
-            return
-        self._coalesced += 1
-        if waiting != event:
-            self._pending[key] = Event(event.kind, subscribed)
-
-    def __enter__(self) -> Subscription:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        kinds = ",".join(sorted(self._kinds)) or "no lists"
-        return f"<Subscription {self._state}: {kinds}, {len(self._uris)} uris, {len(self._pending)} pending>"
 
 
 class EventBus:
@@ -244,6 +93,8 @@ class EventBus:
         self._subscriptions: dict[Subscription, None] = {}
         self._by_kind: dict[EventKind, dict[Subscription, None]] = {}
         self._by_uri: dict[str, dict[Subscription, None]] = {}
+        self._by_key: dict[tuple[str, str], dict[Subscription, None]] = {}
+        self._attached: list[Bus] = []
         self._published = 0
         self._loop: tuple[int, trio.lowlevel.TrioToken] | None = None
 
@@ -267,7 +118,7 @@ class EventBus:
             self._by_kind.setdefault(kind, {})[subscription] = None
         try:
             for uri in filter.resource_subscriptions or ():
-                self._add_uri(subscription, uri)
+                self.add_uri(subscription, uri)
         except BaseException:
             subscription.close()
             raise
@@ -281,13 +132,60 @@ class EventBus:
         """
         if kind not in _KINDS or (uri is not None) != (kind == "resource_updated"):
             raise LocalProtocolError(f"no such event: {kind!r} with uri {uri!r}")
+        self._in_loop(kind, uri)
+
+    def publish_key(self, topic: str, key: str) -> None:
+        """As `publish`, for a key of a topic that an extension has."""
+        self._in_loop(topic, key)
+
+    def subscribed_keys(self, topic: str) -> list[str]:
+        """Returns the keys of a topic that anybody has subscribed to here."""
+        return [key for each, key in self._by_key if each == topic]
+
+    def attach(self, bus: Bus) -> Callable[[], None]:
+        """Joins this bus to the others that ``bus`` leads to, until the returned function is called."""
+        self._loop = (threading.get_ident(), trio.lowlevel.current_trio_token())
+        unsubscribe = bus.subscribe(self._arrived, self._missed)
+        self._attached.append(bus)
+
+        def detach() -> None:
+            self._attached.remove(bus)
+            unsubscribe()
+
+        return detach
+
+    def _in_loop(self, kind: str, key: str | None) -> None:
         if self._loop is not None and self._loop[0] != threading.get_ident():
             try:
-                self._loop[1].run_sync_soon(self._deliver, kind, uri, idempotent=True)
+                self._loop[1].run_sync_soon(self._publish, kind, key, idempotent=True)
             except trio.RunFinishedError:  # and with it every subscription
                 self._published += 1
         else:
-            self._deliver(kind, uri)
+            self._publish(kind, key)
+
+    def _publish(self, kind: str, key: str | None) -> None:
+        self._published += 1
+        self._deliver(kind, key)
+        # All that are attached lead to the same nodes, among them this one, if the server is served several times.
+        for bus in self._attached[:1]:
+            bus.publish(kind, key or "")
+
+    def _arrived(self, topic: str, key: str) -> None:
+        """Takes an event of another node, which is told to nobody else. An unknown one is that of a newer program."""
+        if topic == "resource_updated" and key:
+            self._deliver(topic, key)
+        elif topic != "resource_updated":
+            self._deliver(topic, None if topic in _KINDS else key)
+
+    def _missed(self) -> None:
+        """Events of other nodes may be lost: everything that is subscribed to counts as changed."""
+        for subscription in tuple(self._subscriptions):
+            for kind in sorted(subscription.kinds):
+                subscription.put(Event(kind), None)
+            for uri in subscription.uris:
+                subscription.put(Event("resource_updated", uri), uri)
+            for topic, key in sorted(subscription.known_keys):
+                subscription.put_key(topic, key)
 
     def close(self) -> None:
         """Ends every subscription; see `Subscription.end`. Safe to repeat."""
@@ -299,62 +197,89 @@ class EventBus:
             subscriptions=len(self._subscriptions),
             uris=len(self._by_uri),
             published=self._published,
-            pending=sum(len(each._pending) for each in self._subscriptions),
+            pending=sum(each.statistics().pending for each in self._subscriptions),
         )
 
-    def _deliver(self, kind: EventKind, uri: str | None) -> None:
-        self._published += 1
-        event = Event(kind, uri)
-        if uri is None:
-            for subscription in tuple(self._by_kind.get(kind, ())):
-                subscription._put(event, None)
+    def _deliver(self, kind: str, key: str | None) -> None:
+        if kind not in _KINDS:
+            for subscription in tuple(self._by_key.get((kind, key or ""), ())):
+                subscription.put_key(kind, key or "")
+            return
+        event = Event(cast(EventKind, kind), key)
+        if key is None:
+            for subscription in tuple(self._by_kind.get(event.kind, ())):
+                subscription.put(event, None)
             return
         served: set[Subscription] = set()
-        for above in covering(uri, self._by_uri):
+        for above in covering(key, self._by_uri):
             for subscription in tuple(self._by_uri.get(above, ())):
                 if subscription not in served:
                     served.add(subscription)
-                    subscription._put(event, above)
+                    subscription.put(event, above)
 
-    def _add_uri(self, subscription: Subscription, uri: str) -> None:
-        if subscription._state != "open":
-            raise LocalProtocolError("this subscription has ended")
-        if uri in subscription._uris:
+    def add_uri(self, subscription: Subscription, uri: str) -> None:
+        """See `Subscription.add_uri`."""
+        if uri in subscription.known_uris:
             return
-        if len(uri) > LONGEST_URI:
-            raise invalid_params(f"a uri has {len(uri)} characters, the limit is {LONGEST_URI}")
-        if len(subscription._uris) >= self._max_uris:
-            raise invalid_params(f"too many resource subscriptions: at most {self._max_uris}")
-        account = subscription._account
-        if account is not None and (over := account.charge(len(uri))) is not None:
-            raise Overloaded.for_bytes("sessions", over, account.budget.limit_of(over))
+        self._charge(subscription, uri)
         try:
             if uri not in self._by_uri and self.on_first_subscriber is not None:
                 self.on_first_subscriber(uri)
         except BaseException:
-            _release(account, uri)
+            _release(subscription.account, uri)
             raise
         self._by_uri.setdefault(uri, {})[subscription] = None
-        subscription._uris[uri] = None
+        subscription.known_uris[uri] = None
 
-    def _discard_uri(self, subscription: Subscription, uri: str) -> None:
-        if uri not in subscription._uris:
+    def add_key(self, subscription: Subscription, topic: str, key: str) -> None:
+        """See `Subscription.add_key`."""
+        if (topic, key) not in subscription.known_keys:
+            self._charge(subscription, key)
+            self._by_key.setdefault((topic, key), {})[subscription] = None
+            subscription.known_keys.add((topic, key))
+
+    def discard_key(self, subscription: Subscription, topic: str, key: str) -> None:
+        """See `Subscription.discard_key`."""
+        if (topic, key) in subscription.known_keys:
+            subscription.withdraw_key(topic, key)
+            subscription.known_keys.remove((topic, key))
+            _release(subscription.account, key)
+            subscribers = self._by_key[topic, key]
+            del subscribers[subscription]
+            if not subscribers:
+                del self._by_key[topic, key]
+
+    def _charge(self, subscription: Subscription, key: str) -> None:
+        """Charges a subscription for one uri or key more; raises what `Subscription.add_uri` raises."""
+        if not subscription.is_open:
+            raise LocalProtocolError("this subscription has ended")
+        if len(key) > LONGEST_URI:
+            raise invalid_params(f"a uri has {len(key)} characters, the limit is {LONGEST_URI}")
+        if len(subscription.known_uris) + len(subscription.known_keys) >= self._max_uris:
+            raise invalid_params(f"too many resource subscriptions: at most {self._max_uris}")
+        account = subscription.account
+        if account is not None and (over := account.charge(len(key))) is not None:
+            raise Overloaded.for_bytes("sessions", over, account.budget.limit_of(over))
+
+    def discard_uri(self, subscription: Subscription, uri: str) -> None:
+        """See `Subscription.discard_uri`."""
+        if uri not in subscription.known_uris:
             return
-        orphan = subscription._pending.pop(("resource_updated", uri), None)
+        orphan = subscription.withdraw_uri(uri)
         self._unindex(subscription, uri)
         if orphan is None or orphan.uri is None:
             return
-        for above in covering(orphan.uri, subscription._uris):
-            subscription._put(orphan, above)
+        for above in covering(orphan.uri, subscription.known_uris):
+            subscription.put(orphan, above)
             return
         # The event may stand for several updates below its uri, and nobody knows which: all that is left there is told.
-        for below in subscription._uris:
+        for below in subscription.known_uris:
             if covers(orphan.uri, below):
-                subscription._put(Event(orphan.kind, below), below)
+                subscription.put(Event(orphan.kind, below), below)
 
     def _unindex(self, subscription: Subscription, uri: str) -> None:
-        del subscription._uris[uri]
-        _release(subscription._account, uri)
+        del subscription.known_uris[uri]
+        _release(subscription.account, uri)
         subscribers = self._by_uri[uri]
         del subscribers[subscription]
         if not subscribers:
@@ -370,7 +295,8 @@ class EventBus:
             # Nobody is left who could be told, and the rest of the subscriptions must still be taken down.
             log.exception("on_unsubscribe failed", uri=uri)
 
-    def _forget(self, subscription: Subscription) -> None:
+    def forget(self, subscription: Subscription) -> None:
+        """Takes out a subscription that has ended. Legal any number of times."""
         if subscription not in self._subscriptions:
             return
         del self._subscriptions[subscription]
@@ -378,6 +304,8 @@ class EventBus:
             del self._by_kind[kind][subscription]
         for uri in subscription.uris:
             self._unindex(subscription, uri)
+        for topic, key in tuple(subscription.known_keys):
+            self.discard_key(subscription, topic, key)
 
     def __repr__(self) -> str:
         return f"<EventBus: {len(self._subscriptions)} subscriptions, {len(self._by_uri)} uris>"

@@ -27,6 +27,7 @@ from mcp_actors._actors.continuation import Continuation
 from mcp_actors._actors.last_report import wait_for_last_report
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._actors.responses import failure_frame, result_frame, too_long_frame
+from mcp_actors._actors.voice import Voice
 from mcp_actors._eras.era import Invocation
 from mcp_actors._exception_groups import sole_cause
 from mcp_actors._wire.codec import encode_notification
@@ -151,6 +152,11 @@ class InboundCall:
     def id(self) -> RequestId:
         """The request's id, with its JSON type."""
         return self.invocation.id
+
+    @property
+    def voice(self) -> Voice | None:
+        """The way to the client of a call that is not waited for; ``None`` while the call speaks for itself."""
+        return None
 
     @property
     def cancelled(self) -> bool:
@@ -379,7 +385,7 @@ class InboundCall:
     def statistics(self) -> CallStatistics:
         """Returns where the call stands."""
         method = self.invocation.method
-        target = self.invocation.params.get(method.target) if method.target else None
+        target = self.invocation.params.get(method.target) if method.target and method.shown else None
         age = trio.current_time() - self.started
         return CallStatistics(
             self.id, method.name, target if isinstance(target, str) else None, age, self.state

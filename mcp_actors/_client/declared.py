@@ -37,9 +37,11 @@ def declared_capabilities(options: ClientOptions) -> ClientCapabilities:
             raise ValueError(
                 f"capabilities declares {name}, but there is nothing to answer with: give {name}= too"
             )
-    if options.auth is not None and options.auth.extensions:
-        # SEP-1046, SEP-990: a client says which ways of access beyond those of the specification it uses.
-        implied.extensions = dict(options.auth.extensions)
+    for each in options.in_use:
+        implied = attrs.evolve(implied, **each.core)
+    if settings := options.settings:
+        # SEP-2133; SEP-1046, SEP-990: also which ways of access beyond those of the specification a client uses.
+        implied.extensions = settings
         if given.extensions is not None:
             given = attrs.evolve(given, extensions={**implied.extensions, **given.extensions})
     members = {field.name: getattr(given, field.name) for field in attrs.fields(ClientCapabilities)}

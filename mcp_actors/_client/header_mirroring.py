@@ -6,7 +6,7 @@ the parameters of a tool whose input schema says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import trio
@@ -24,13 +24,14 @@ class HeaderMirroring:
     """Makes the metadata of the requests of one connection; knows the annotations of the tools that were listed in it.
 
     A tool that was not listed mirrors none of its parameters. If it has annotations the server refuses the call, and
-    the tools have to be listed.
+    the tools have to be listed. ``targets`` are the members of params that say what extensions' methods are about.
     """
 
-    def __init__(self, era: Era) -> None:
+    def __init__(self, era: Era, targets: Mapping[str, str]) -> None:
         assert era.client.mirrored is not None
         self._version = era.version
         self._mirrored = era.client.mirrored
+        self._targets = targets
         self._find_params = era.client.mirrored_params
         self._annotated: dict[str, tuple[MirroredParam, ...]] = {}
         self._refused: dict[str, str] = {}
@@ -49,7 +50,7 @@ class HeaderMirroring:
             LocalProtocolError: The tool was left out of its list, or a value cannot be written in a header.
         """
         annotated = self._params_of(params.get("name")) if method == "tools/call" else ()
-        return self._mirrored(self._version, method, params, annotated)
+        return self._mirrored(self._version, method, params, annotated, self._targets.get(method))
 
     def learn(self, tools: Iterable[Tool]) -> list[Tool]:
         """Takes note of listed tools and returns those that may be called: one with a bad annotation may not."""

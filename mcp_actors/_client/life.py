@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+
 import trio
 
 from mcp_actors._client.connectivity import OPENED_BEFORE
@@ -31,6 +34,7 @@ class ClientLife:
         notifications: Calls the client's handlers of notifications.
         subscriptions: Gets the nursery of the client's tasks.
         follows_changes: Whether the client has a handler of changes.
+        lifespans: Make what extensions enter once the client is connected, and leave when it is closed.
     """
 
     def __init__(
@@ -39,11 +43,13 @@ class ClientLife:
         notifications: Notifications,
         subscriptions: Subscriptions,
         follows_changes: bool,
+        lifespans: Sequence[Callable[[], AbstractAsyncContextManager[object]]] = (),
     ) -> None:
         self._supervisor = supervisor
         self._notifications = notifications
         self._subscriptions = subscriptions
         self._follows_changes = follows_changes
+        self._lifespans = lifespans
         self._has_begun = False
         self._ending = trio.Event()
         self._ended = trio.Event()
@@ -86,10 +92,13 @@ class ClientLife:
                 if self._follows_changes:
                     follow, changed = self._subscriptions.follow, self._notifications.changed
                     start(nursery, CLIENT_SUBSCRIPTION, follow, changed, about="on_change")
-                is_open = True
-                task_status.started()
-                with Containment(CLIENT_LIFE):
-                    await self._ending.wait()
+                async with AsyncExitStack() as stack:
+                    for each in self._lifespans:
+                        await stack.enter_async_context(each())
+                    is_open = True
+                    task_status.started()
+                    with Containment(CLIENT_LIFE):
+                        await self._ending.wait()
         except Exception as error:
             if not is_open:
                 raise

@@ -42,6 +42,9 @@ class Notifications:
         self._on_change = options.on_change
         self._on_notification = options.on_notification
         self._on_lost = options.on_lost
+        self._of_extensions = {
+            name: function for each in options.in_use for name, function in each.notifications.items()
+        }
         self._requests = requests
         self._subscriptions = subscriptions
         self._waiting: deque[tuple[str, Awaitable[None]]] = deque()
@@ -76,6 +79,8 @@ class Notifications:
             self._subscriptions.cancelled(
                 params.get("requestId"), reason if isinstance(reason, str) else None
             )
+        elif method in self._of_extensions:
+            self._call(method, self._of_extensions[method], params)
         elif self._on_notification is not None:
             self._call("on_notification", self._on_notification, method, params)
         else:
@@ -122,6 +127,7 @@ class Notifications:
     def close(self) -> None:
         """Drops what was not awaited; nothing is called any more."""
         self._on_log = self._on_change = self._on_notification = self._on_lost = None
+        self._of_extensions = {}
         while self._waiting:
             _discard(self._waiting.popleft()[1])
 

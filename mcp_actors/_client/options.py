@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -33,6 +34,7 @@ __all__ = [
     "ChangeHandler",
     "ClientOptions",
     "Connectable",
+    "DeclaredExtension",
     "ElicitationHandler",
     "InProcessServer",
     "LogHandler",
@@ -78,6 +80,20 @@ class Access(Protocol):
     @property
     def extensions(self) -> Mapping[str, Any]:
         """The extensions of the protocol that it belongs to, which the client declares."""
+
+
+class DeclaredExtension(Protocol):
+    """An extension of a client (`mcp_actors.extensions.ClientExtension`), as far as the options know it."""
+
+    id: str
+    settings: Mapping[str, Any]
+    core: Mapping[str, Any]
+    targets: Mapping[str, str]
+    results: dict[str, Callable[[Any, dict[str, Any]], Awaitable[dict[str, Any]]]]
+    notifications: dict[str, Callable[..., Any]]
+    methods: dict[str, Callable[[Any], Awaitable[Any]]]
+    arounds: dict[str, list[Any]]
+    lifespans: list[Callable[[Any], AbstractAsyncContextManager[object]]]
 
 
 Connectable = InProcessServer | str | ClientTransport
@@ -137,6 +153,20 @@ class ClientOptions:
     prior_discover: DiscoverResult | None = None
     limits: Limits
     auth: Access | None = None
+    extensions: Mapping[str, Any] | Sequence[DeclaredExtension] = ()
+
+    @property
+    def in_use(self) -> Sequence[DeclaredExtension]:
+        """The extensions that do something, and are not only declared."""
+        return () if isinstance(self.extensions, Mapping) else self.extensions
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that are declared of all extensions, by their ids; those of access included."""
+        settings = {} if self.auth is None else dict(self.auth.extensions)
+        if isinstance(self.extensions, Mapping):
+            return {**settings, **self.extensions}
+        return {**settings, **{each.id: dict(each.settings) for each in self.extensions}}
 
     def __attrs_post_init__(self) -> None:
         given = {name: getattr(self, name) for name in _CHECKS if hasattr(self, name)}

@@ -18,8 +18,9 @@ from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._client.callbacks import guarded
 from mcp_actors._client.connectivity import Connectivity
 from mcp_actors._client.declared import as_roots, declared_capabilities
+from mcp_actors._client.extended import AskedRequest
 from mcp_actors._client.options import ClientOptions
-from mcp_actors._eras.era import Era, structured
+from mcp_actors._eras.era import Era, Invocation, structured
 from mcp_actors._eras.sampling_history import history_problem
 from mcp_actors.errors import (
     INVALID_PARAMS,
@@ -67,6 +68,13 @@ class RequestHandlers:
             self._roots = guarded("roots", roots)
         else:
             self._roots = None if roots is None else as_roots(roots)
+        self._methods = {name: f for each in options.in_use for name, f in each.methods.items()}
+        self._arounds = [
+            (name, around)
+            for each in options.in_use
+            for name, arounds in each.arounds.items()
+            for around in arounds
+        ]
         self.capabilities = declared_capabilities(options)
         """What is declared to servers."""
 
@@ -88,10 +96,31 @@ class RequestHandlers:
         if invocation.method.name == "ping":
             return {}
         params = invocation.params
+        if self._methods or self._arounds:
+            continuation = self._of_extensions(invocation)
+            if continuation is not None:
+                return continuation
         if invocation.meta:
             params = {**params, "_meta": invocation.meta}
         question = self._question(invocation.method.name, params, invocation.era)
         return Continuation(self.fulfil, question)
+
+    def _of_extensions(self, invocation: Invocation) -> Continuation | None:
+        """Returns what an extension of this client does with a request; ``None`` if none has to do with it."""
+        name, params, era = invocation.method.name, invocation.params, invocation.era
+        asked = AskedRequest(name, params, invocation.meta)
+        if name in self._methods:
+            return Continuation(guarded(name, self._methods[name]), asked)
+        for method, around in self._arounds:
+            if method == name and around.when(params):
+
+                async def call_next() -> dict[str, Any]:
+                    question = self._question(name, {**params, "_meta": invocation.meta}, era)
+                    answer: dict[str, Any] = era.unstructure(await self.fulfil(question))
+                    return answer
+
+                return Continuation(guarded(name, around.function), asked, call_next)
+        return None
 
     def failure(self, call: InboundCall, error: BaseException) -> BaseException:
         """Returns the error as it is: a server is not sent the text of what the program's own functions raise."""

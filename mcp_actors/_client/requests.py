@@ -13,6 +13,7 @@ from mcp_actors._actors.outbound_call import CallOptions, ProgressCallback
 from mcp_actors._actors.session import Session
 from mcp_actors._client.callbacks import guarded
 from mcp_actors._client.connectivity import Connectivity, Negotiated
+from mcp_actors._client.extended import AnsweredCall, Extensions
 from mcp_actors._client.header_mirroring import HeaderMirroring
 from mcp_actors._client.options import ClientOptions
 from mcp_actors._client.output_validation import OutputValidation
@@ -57,6 +58,11 @@ class Requests:
         self.outputs = OutputValidation()
         self._answer_input = options.answer_input
         self._max_rounds = options.max_rounds
+        self.extensions = Extensions(
+            handlers.capabilities.extensions or {},
+            {kind: made for each in options.in_use for kind, made in each.results.items()},
+            {name: target for each in options.in_use for name, target in each.targets.items()},
+        )
         self._connectivity = connectivity
         self._handlers = handlers
         # What the last handshake told; until there was one, no method is available.
@@ -79,7 +85,7 @@ class Requests:
             if method.requires is None or method.requires in declared
         }
         mirrors = era.client.mirrored is not None and session.link.channel.mirrors
-        self._mirroring = HeaderMirroring(era) if mirrors else None
+        self._mirroring = HeaderMirroring(era, self.extensions.targets) if mirrors else None
         self.cache.clear()
 
     def changed(self, event: Event) -> None:
@@ -152,6 +158,10 @@ class Requests:
                 if method.cacheable and asked is params:
                     self.cache.put(name, params, result, trio.current_time(), changes)
                 return read_result(self._spoken(), result, method.result)
+            made = self.extensions.results.get(kind) if isinstance(kind, str) else None
+            if made is not None and self._spoken().declares_in_requests:
+                call = AnsweredCall(name, asked, options or self.options, self.send)
+                return read_result(self._spoken(), await made(call, result), method.result)
             if kind != "input_required" or not method.may_ask:
                 raise RemoteProtocolError(
                     f"the server answered {name} with a result of the unknown type {kind!r}"

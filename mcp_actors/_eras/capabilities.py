@@ -16,4 +16,6 @@ def declared_names(capabilities: ServerCapabilities) -> frozenset[str]:
     }
     if capabilities.resources is not None and capabilities.resources.subscribe:
         names.add("resources.subscribe")
+    if capabilities.tasks is not None:
+        names |= {"tasks", *(f"tasks.{name}" for name in ("list", "cancel") if name in capabilities.tasks)}
     return frozenset(names)

@@ -28,7 +28,7 @@ class ClientRules:
     """Makes what each request carries in its ``_meta``, of the version, the client's capabilities and info as JSON,
     and the log level."""
     mirrored: Callable[..., dict[str, str]] | None
-    """Makes what is mirrored of a request in headers, of the version, the method, the params and the annotated
-    parameters of the tool; ``None`` where requests mirror nothing of their own."""
+    """Makes what is mirrored of a request in headers, of the version, the method, the params, the annotated parameters
+    of the tool and the target of an extension's method; ``None`` where requests mirror nothing of their own."""
     mirrored_params: Callable[[Mapping[str, Any]], tuple[Any, ...]]
     """Finds the parameters that a tool's input schema wants mirrored; raises `ValueError` for a bad annotation."""

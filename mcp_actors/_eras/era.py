@@ -40,7 +40,8 @@ class Method:
     """One request method of one revision. A method absent from an era's table does not exist in it: -32601.
 
     ``requires`` is the dotted capability that the *receiver* must have declared (``"resources.subscribe"``).
-    ``target`` names the member of ``params`` that says what is meant (a tool's name, a resource's uri).
+    ``target`` names the member of ``params`` that says what is meant (a tool's name, a resource's uri); ``shown`` is
+    whether operators are shown it: a handle that is a secret is not.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Method:
     target: str | None = None
     cacheable: bool = False
     may_ask: bool = False
+    shown: bool = True
 
 
 @attrs.frozen(eq=False)
@@ -82,6 +84,8 @@ class Era:
     """Whether bindings that mirror tell the version outside the body too."""
     asks_by_retry: bool = False
     """Whether a question to the client ends the call with an input-required result; if not, it is a request."""
+    declares_in_requests: bool = False
+    """Whether a client says in each request what it can do; what is missing there has an error of its own."""
     resumes: bool = False
     """Whether clients come back by themselves for a stream that was closed before its end."""
 

@@ -1,16 +1,18 @@
-"""Asks the client of a session by requests, while the call that asks waits for the answers."""
+"""Asks the client: in a session by requests while the call waits, else by a result, after which it calls again."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import trio
+
 from mcp_actors._actors.inbound_call import InboundCall
-from mcp_actors._server.client_requests import read_answer
+from mcp_actors._server.client_requests import input_required, read_answer, read_recorded
 from mcp_actors._server.scope import ServerScope
 from mcp_actors.types import ElicitResult, ElicitUrlParams, InputRequest, InputResponse
 
-__all__ = ["ask_by_requests"]
+__all__ = ["ask_by_requests", "ask_by_retry"]
 
 
 async def ask_by_requests(
@@ -51,3 +53,22 @@ async def _send_to_url(
     finally:
         if not agreed:
             scope.elicitations.forget(id)
+
+
+async def ask_by_retry(
+    call: InboundCall, scope: ServerScope, kept: dict[str, Any], questions: Mapping[str, InputRequest]
+) -> dict[str, Any]:
+    """Returns the answers that the request carries; if one is missing, ends the call with the questions.
+
+    ``kept`` are the answers that the function has used so far, and what the next round carries. Raises what
+    `Context.ask` raises.
+    """
+    era, recorded = call.invocation.era, scope.recorded_answers(call.invocation)
+    answers = {key: read_recorded(each, key, recorded, era) for key, each in questions.items()}
+    missing = {key: each for key, each in questions.items() if answers[key] is None}
+    if missing:
+        kept.update((key, recorded[key]) for key in questions if key in recorded)
+        await call.replace(input_required(missing, scope.seal_answers(call.invocation, kept), era))
+    await trio.lowlevel.checkpoint()
+    kept.update((key, recorded[key]) for key in questions)
+    return answers

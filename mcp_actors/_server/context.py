@@ -13,13 +13,8 @@ from mcp_actors._eras.era import Era, Peer
 from mcp_actors._eras.sampling_history import history_problem
 from mcp_actors._schema.signature import JsonType
 from mcp_actors._server.access import principal_of, request_of
-from mcp_actors._server.asking import ask_by_requests
-from mcp_actors._server.client_requests import (
-    flat_form,
-    input_required,
-    missing_capability,
-    read_recorded,
-)
+from mcp_actors._server.asking import ask_by_requests, ask_by_retry
+from mcp_actors._server.client_requests import flat_form, missing_capability
 from mcp_actors._server.peer_session import PeerSession, is_wanted
 from mcp_actors._server.scope import ServerScope
 from mcp_actors._wire.messages import RequestId
@@ -71,6 +66,10 @@ class Context:
     def __repr__(self) -> str:
         return f"<Context of {self.call!r}>"
 
+    def on(self, call: InboundCall) -> Context:
+        """Returns the context of another call that this server answers; for extensions, see `detached`."""
+        return Context(call, self._scope)
+
     # -- the client and its request ---------------------------------------------------------------------------------
 
     @property
@@ -106,6 +105,18 @@ class Context:
         Reading a capability or info that is malformed raises `RpcError` (-32602), which answers the call.
         """
         return self.call.invocation.peer
+
+    @property
+    def extensions(self) -> Mapping[str, Any]:
+        """The extensions that both sides have (SEP-2133): the settings that the client declared, by the ids.
+
+        A stateless client declares them in each request, and one with a session in its handshake.
+        """
+        declared = self.peer.raw_capabilities.get("extensions")
+        if not isinstance(declared, dict):
+            return {}
+        offered = self.server.capabilities.extensions or {}
+        return {id: settings for id, settings in declared.items() if id in offered}
 
     @property
     def principal(self) -> Principal | None:
@@ -365,30 +376,18 @@ class Context:
             needed = missing_capability(each, self.peer.raw_capabilities, self.era)
             if needed is not None:
                 raise MissingCapability(needed)
+        if (voice := self.call.voice) is not None:
+            return dict(await voice.ask(questions))
         if not self.era.asks_by_retry:
             return await ask_by_requests(self.call, self._scope, questions)
         if not self.call.invocation.method.may_ask:
             raise LocalProtocolError(
                 f"protocol version {self.era.version} lets {self.method} ask for nothing"
             )
-        return await self._ask_by_retry(questions)
+        return await ask_by_retry(self.call, self._scope, self._kept, questions)
 
     async def _ask_one(self, question: InputRequest, key: str | None) -> Any:
         if key is None:
             self._asked += 1
             key = f"{question.method.partition('/')[0]}-{self._asked}"
         return (await self.ask({key: question}))[key]
-
-    async def _ask_by_retry(self, questions: Mapping[str, InputRequest]) -> dict[str, Any]:
-        recorded = self._scope.recorded_answers(self.call.invocation)
-        answers = {key: read_recorded(each, key, recorded, self.era) for key, each in questions.items()}
-        missing = {key: each for key, each in questions.items() if answers[key] is None}
-        if missing:
-            for key in questions:
-                if key in recorded:
-                    self._kept[key] = recorded[key]
-            state = self._scope.seal_answers(self.call.invocation, self._kept)
-            await self.call.replace(input_required(missing, state, self.era))
-        await trio.lowlevel.checkpoint()
-        self._kept.update((key, recorded[key]) for key in questions)
-        return answers

@@ -27,8 +27,13 @@ from mcp_actors.types import (
 
 __all__ = ["CallNext", "MethodDispatch", "Middleware", "lifecycle_handlers", "stamp_of"]
 
-CallNext = Callable[[], Awaitable[Any]]
-"""Runs the next middleware, or the handler, and returns its result."""
+
+class CallNext(Protocol):
+    """Runs the next middleware, or the handler, and returns its result."""
+
+    def __call__(self, ctx: Context | None = None, /) -> Awaitable[Any]:
+        """Calls it with ``ctx``: by default with the context that this middleware was given."""
+
 
 Middleware = Callable[[Context, CallNext], Awaitable[Any]]
 """``async def f(ctx, call_next)``, which runs round a request; see `Server.middleware`."""
@@ -37,16 +42,33 @@ Middleware = Callable[[Context, CallNext], Awaitable[Any]]
 _NEVER_WAIT = frozenset({"ping", "initialize"})
 
 
+class Around(Protocol):
+    """A function of an extension that runs round some requests of one method, outside of all middleware."""
+
+    @property
+    def function(self) -> Middleware: ...
+
+    @property
+    def when(self) -> Callable[[Mapping[str, Any]], bool]: ...
+
+
 class FeatureTable(Protocol):
     """The features of a server, as far as dispatching needs them."""
 
     handlers: dict[str, Handler]
     middleware: list[Middleware]
+    layered: bool
+    """Whether anything runs round any request."""
+
     declared: frozenset[str] | None
     """The dotted names of what is declared, ``None`` since something has changed."""
 
     scoped: bool
     """Whether anything ever needed a scope."""
+
+    @property
+    def around(self) -> Mapping[str, Sequence[Around]]:
+        """The functions of extensions that run round requests, by method."""
 
     def declare(self) -> frozenset[str]: ...
 
@@ -84,9 +106,22 @@ class MethodDispatch:
             # A forged state is refused whether or not the handler would have looked at it.
             self.scope.recorded_answers(invocation)
         ctx = Context(call, self.scope)
-        if features.middleware and method.name not in _NEVER_WAIT:
-            return Continuation(_through, features.middleware, ctx, handler)
+        if features.layered and method.name not in _NEVER_WAIT:
+            layers = features.middleware
+            if method.name in features.around:
+                params = invocation.params
+                layers = [
+                    *(each.function for each in features.around[method.name] if each.when(params)),
+                    *layers,
+                ]
+            if layers:
+                return Continuation(_through, layers, ctx, handler)
         return handler(ctx)
+
+    async def run_again(self, ctx: Context) -> Any:
+        """Runs a request that was run before: through the middleware, and without the functions of extensions."""
+        features = self.features
+        return await _through(features.middleware, ctx, features.handlers[ctx.method])
 
     def failure(self, call: InboundCall, error: BaseException) -> Any:
         """Returns what answers a call whose handler raised ``error``; see `mcp_actors._server.failures`."""
@@ -100,8 +135,8 @@ async def _through(middleware: Sequence[Middleware], ctx: Context, handler: Hand
         return await result() if result.__class__ is Continuation else result
     outermost, *inner = middleware
 
-    async def call_next() -> Any:
-        return await _through(inner, ctx, handler)
+    async def call_next(other: Context | None = None, /) -> Any:
+        return await _through(inner, other or ctx, handler)
 
     return await outermost(ctx, call_next)
 

@@ -115,7 +115,7 @@ def _logged(error: BaseException) -> dict[str, Any]:
 
 def _target(call: InboundCall) -> str:
     method = call.invocation.method
-    target = call.invocation.params.get(method.target) if method.target else None
+    target = call.invocation.params.get(method.target) if method.target and method.shown else None
     return _cut(_readable(target), MAX_TARGET) if isinstance(target, str) else ""
 
 

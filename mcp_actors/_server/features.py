@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Literal, get_args
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any, Literal, Protocol, get_args
 
+import attrs
 import trio
 
 from mcp_actors._actors.event_bus import EventBus
+from mcp_actors._actors.inbound_call import CallOwner
 from mcp_actors._eras.capabilities import declared_names
 from mcp_actors._eras.changes import EventKind
 from mcp_actors._eras.era import Method
 from mcp_actors._server.completion import Completions
 from mcp_actors._server.context import Context
-from mcp_actors._server.dispatch import Middleware
+from mcp_actors._server.dispatch import Around, MethodDispatch, Middleware
 from mcp_actors._server.handler import Continuation, Handler
 from mcp_actors._server.notification_handlers import NotificationHandlers
 from mcp_actors._server.prompts import Prompts
 from mcp_actors._server.registry import NO_SCOPES
 from mcp_actors._server.resources import Resources
-from mcp_actors._server.subscriptions import listen_handler
+from mcp_actors._server.subscriptions import ListenMember, listen_handler
 from mcp_actors._server.sync_context import SyncContext
 from mcp_actors._server.tools import Tools
+from mcp_actors.abc import OpenState
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.types import PromptsCapability, ResourcesCapability, ServerCapabilities, ToolsCapability
 
-__all__ = ["FeatureName", "Features"]
+__all__ = ["FeatureName", "Features", "OfferedExtension"]
 
 FeatureName = Literal["tools", "resources", "prompts", "completions"]
 """What a server can declare before anything of it is registered."""
@@ -33,6 +37,23 @@ FeatureName = Literal["tools", "resources", "prompts", "completions"]
 
 # Sync functions run here unless they are declared inline; as many as Trio itself allows by default.
 WORKER_THREADS = 40
+
+
+class OfferedExtension(Protocol):
+    """An extension of a server (`mcp_actors.extensions.ServerExtension`), as far as the features know it."""
+
+    id: str
+    settings: Mapping[str, Any]
+    core: Mapping[str, Any]
+    """Members of the server's capabilities by which revisions know it that have it in their core."""
+
+    def offered(self, features: Features) -> None:
+        """Adds its methods and notifications, and what runs round requests; nothing can be added to it later."""
+
+    def served(
+        self, responder: MethodDispatch, owner: CallOwner, shared: OpenState
+    ) -> AbstractAsyncContextManager[object]:
+        """Is entered once for each `serve`."""
 
 
 class Features:
@@ -71,15 +92,19 @@ class Features:
         self.custom: dict[str, Method] = {}
         self._custom_scopes: dict[str, frozenset[str]] = {}
         self.middleware: list[Middleware] = []
+        self.around: dict[str, list[Around]] = {}
+        self.layered = False
+        self.topics: dict[str, ListenMember] = {}
+        self.extensions: dict[str, OfferedExtension] = {}
         self.handlers: dict[str, Handler] = {
             **self.tools.handlers(),
             **self.resources.handlers(),
             **self.prompts.handlers(),
             **self.completions.handlers(),
-            "subscriptions/listen": listen_handler(bus),
+            "subscriptions/listen": listen_handler(bus, self.topics),
         }
-        self._bus = bus
-        self._extensions = None if extensions is None else dict(extensions)
+        self.bus = bus
+        self._settings = dict(extensions or {})
         self._experimental = None if experimental is None else dict(experimental)
         # What was offered once stays declared, be its list empty: clients were told that it can be asked for.
         self._offered: set[str] = set(declared)
@@ -98,12 +123,43 @@ class Features:
         self, name: str, function: Callable[[dict[str, Any], Context], Any], scopes: Iterable[str] = ()
     ) -> None:
         """Adds a method of the user's own; raises `LocalProtocolError` for a name that is taken."""
+        self.add_handler(
+            Method(name, dict, dict), lambda ctx: Continuation(function, ctx.params, ctx), scopes
+        )
+
+    def add_handler(self, method: Method, handler: Handler, scopes: Iterable[str]) -> None:
+        """Adds a method that is not part of every revision; raises `LocalProtocolError` for a name that is taken."""
+        name = method.name
         if name in self.handlers:
             raise LocalProtocolError(f"the method {name!r} is answered already")
-        self.custom[name] = Method(name, dict, dict)
-        self.handlers[name] = lambda ctx: Continuation(function, ctx.params, ctx)
+        self.custom[name] = method
+        self.handlers[name] = handler
         self._custom_scopes[name] = frozenset(scopes)
         self.scoped = self.scoped or bool(self._custom_scopes[name])
+
+    def add_middleware(self, function: Middleware) -> None:
+        """Adds a function that runs round every request."""
+        self.middleware.append(function)
+        self.layered = True
+
+    def add_extension(self, extension: OfferedExtension) -> None:
+        """Offers an extension; raises `LocalProtocolError` for an id, method, notification or member that is taken."""
+        if extension.id in self.extensions or extension.id in self._settings:
+            raise LocalProtocolError(f"the extension {extension.id!r} is offered already")
+        extension.offered(self)
+        self.extensions[extension.id] = extension
+        self.layered = self.layered or bool(self.around)
+        self._capabilities = self.declared = None
+
+    @asynccontextmanager
+    async def extensions_served(
+        self, responder: MethodDispatch, owner: CallOwner, shared: OpenState
+    ) -> AsyncIterator[None]:
+        """Enters what the extensions do while the server serves, in the order in which they were given."""
+        async with AsyncExitStack() as stack:
+            for each in self.extensions.values():
+                await stack.enter_async_context(each.served(responder, owner, shared))
+            yield
 
     def capabilities(self) -> ServerCapabilities:
         """Returns what is declared to clients: what the program named or ever registered something for, and logging."""
@@ -112,7 +168,11 @@ class Features:
             offered = self._offered
             if self.completions or self.prompts or self.resources.has_templates:
                 offered.add("completions")
-            self._capabilities = ServerCapabilities(
+            extensions = {
+                **self._settings,
+                **{each.id: dict(each.settings) for each in self.extensions.values()},
+            }
+            capabilities = ServerCapabilities(
                 experimental=self._experimental,
                 logging={},
                 completions={} if "completions" in offered else None,
@@ -121,8 +181,11 @@ class Features:
                 if "resources" in offered
                 else None,
                 tools=ToolsCapability(list_changed=True) if "tools" in offered else None,
-                extensions=self._extensions,
+                extensions=extensions or None,
             )
+            for each in self.extensions.values():
+                capabilities = attrs.evolve(capabilities, **each.core)
+            self._capabilities = capabilities
         return self._capabilities
 
     def declare(self) -> frozenset[str]:
@@ -153,4 +216,4 @@ class Features:
         self.scoped |= self.tools.scoped or self.resources.scoped or self.prompts.scoped
         self._offered.add(kind)
         self._capabilities = self.declared = None
-        self._bus.publish(kind)
+        self.bus.publish(kind)

@@ -35,6 +35,8 @@ class _NotificationEntry:
     """The members of the params that the function takes; any others are those of a newer client."""
     bind: Callable[[dict[str, Any]], dict[str, Any]]
     function: Function
+    extension: str | None
+    """The extension that the client has to have declared."""
 
 
 class NotificationHandlers:
@@ -47,8 +49,8 @@ class NotificationHandlers:
     def __repr__(self) -> str:
         return f"<NotificationHandlers of {len(self._entries)} methods>"
 
-    def add(self, name: str, call: Callable[..., Any], *, inline: bool) -> None:
-        """Adds a function; the errors are those of `Server.notification`."""
+    def add(self, name: str, call: Callable[..., Any], *, inline: bool, extension: str | None = None) -> None:
+        """Adds a function, of ``extension`` if it belongs to one; the errors are those of `Server.notification`."""
         if name in _OWN:
             raise LocalProtocolError(f"the engine itself takes {name!r}: no function can")
         if name in self._entries:
@@ -62,7 +64,9 @@ class NotificationHandlers:
             limiter=self._limiter,
         )
         names = frozenset(signature.input_schema.get("properties", ()))
-        self._entries[name] = _NotificationEntry(Method(name, dict, dict), names, signature.bind, ready)
+        self._entries[name] = _NotificationEntry(
+            Method(name, dict, dict), names, signature.bind, ready, extension
+        )
 
     def method(self, name: str) -> Method | None:
         """Returns the method of a notification that a function takes, else ``None``."""
@@ -83,6 +87,10 @@ class NotificationHandlers:
 
 
 async def _run(entry: _NotificationEntry, ctx: Context) -> None:
+    core = ctx.method in ctx.era.client_notifications
+    if entry.extension is not None and not core and entry.extension not in ctx.extensions:
+        log.debug("notification ignored: its extension was not declared", method=ctx.method)
+        return
     try:
         arguments = entry.bind({name: value for name, value in ctx.params.items() if name in entry.names})
     except InvalidArguments as error:

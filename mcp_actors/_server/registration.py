@@ -8,7 +8,7 @@ from typing import Any, TypeVar, Unpack, overload
 
 from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._server.dispatch import Middleware
-from mcp_actors._server.features import Features
+from mcp_actors._server.features import Features, OfferedExtension
 from mcp_actors._server.frames import LineNamed
 from mcp_actors._server.invoke import check_async
 from mcp_actors._server.on_loop import on_loop_of_worker
@@ -211,8 +211,21 @@ class Registration:
         """
         with LineNamed():
             check_async(function, "ctx, call_next")
-        self._features.middleware.append(function)
+        self._features.add_middleware(function)
         return function
+
+    def add_extension(self, extension: OfferedExtension) -> None:
+        """Offers an extension to clients (SEP-2133), as ``extensions=[extension]`` does, before the server serves.
+
+        Args:
+            extension: A `~mcp_actors.extensions.ServerExtension`, complete, and for this server alone.
+
+        Raises:
+            LocalProtocolError: Its id, or a method, notification or member of subscriptions of it, is taken, or it is
+                offered by a server already.
+        """
+        with LineNamed():
+            self._features.add_extension(extension)
 
     def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
         """Adds a tool. MCP 2026-07-28, Tools.

@@ -121,7 +121,13 @@ class ServerRuntime:
             # Round the lifespan too: its nursery, if it has one, wraps what a transport raises.
             with one_error():
                 async with self._config.shared.open(self.name) as state, lifespan() as scope:
-                    await self._supervise(transports, scope, state, task_status)
+                    # A bus that leads nowhere is not worth a call for each event.
+                    leave = self.bus.attach(state.bus) if state.bus.spans_processes else None
+                    try:
+                        await self._supervise(transports, scope, state, task_status)
+                    finally:
+                        if leave is not None:
+                            leave()
         finally:
             self._serving -= 1
 
@@ -138,7 +144,10 @@ class ServerRuntime:
             self._handlers.append(handler)
             self._transports += transports
             try:
-                async with trio.open_nursery() as nursery:
+                async with (
+                    self.features.extensions_served(handler.responder, handler.stateless.dispatcher, state),
+                    trio.open_nursery() as nursery,
+                ):
                     served = [
                         await nursery.start(each.serve, handler, name=f"{TRANSPORT.name} {each!r}")
                         for each in transports

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Set
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any
 
+import attrs
 import trio
 
 from mcp_actors._actors.dispatcher import Dispatcher
 from mcp_actors._actors.event_bus import EventBus
+from mcp_actors._actors.subscription import Subscription
 from mcp_actors._eras.changes import ACKNOWLEDGED, METHOD_OF_KIND, Event, EventKind
 from mcp_actors._eras.era import structured
 from mcp_actors._eras.modern.meta_keys import SUBSCRIPTION_ID
 from mcp_actors._server.access import principal_of
 from mcp_actors._server.context import Context
 from mcp_actors._server.handler import Continuation, Handler
-from mcp_actors.errors import ConnectionLost, SessionExpired, invalid_params
+from mcp_actors.errors import ConnectionLost, MissingCapability, SessionExpired, invalid_params
 from mcp_actors.supervision import CHANGE_DELIVERY
 from mcp_actors.types import ServerCapabilities, SubscriptionFilter, SubscriptionsListenResult
 
-__all__ = ["SessionSubscriber", "listen_handler"]
+__all__ = ["ListenMember", "SessionSubscriber", "listen_handler"]
 
 
 def _params(event: Event) -> dict[str, Any]:
@@ -40,13 +42,27 @@ def honoured(asked: SubscriptionFilter, declared: ServerCapabilities) -> Subscri
     )
 
 
-def listen_handler(bus: EventBus) -> Handler:
+@attrs.frozen(eq=False)
+class ListenMember:
+    """A member of the filter of subscriptions that belongs to an extension: a list of keys."""
+
+    member: str
+    name: str
+    """Its name on the bus, for all nodes."""
+    notification: str
+    extension: str
+    params_of: Callable[[Sequence[str], Context], Awaitable[Mapping[str, Mapping[str, Any]]]]
+    """Returns the params of the notification for those keys that the caller may hear of."""
+
+
+def listen_handler(bus: EventBus, topics: Mapping[str, ListenMember]) -> Handler:
     """``subscriptions/listen``: the acknowledgement first, then every event, tagged, until either side ends it."""
 
     async def listen(ctx: Context) -> SubscriptionsListenResult:
         if "notifications" not in ctx.params:
             raise invalid_params("'notifications' must be an object")
         asked = structured(ctx.era, ctx.params["notifications"], SubscriptionFilter)
+        keys = _asked_keys(asked, topics, ctx) if topics else {}
         granted = honoured(asked, ctx.server.capabilities)
         # The id goes back with its own JSON type: an integer stays one.
         tag = {SUBSCRIPTION_ID: ctx.request_id}
@@ -55,6 +71,8 @@ def listen_handler(bus: EventBus) -> Handler:
         memory = ctx.call.owner.limiters.memory
         account = None if memory is None else memory.new_account(ctx.call.invocation)
         with bus.subscribe(asked, account=account) as subscription:
+            for topic, wanted in keys.items():
+                granted.extra[topic.member] = await _subscribe(subscription, topic, wanted, ctx)
             ctx.call.on_drain(subscription.close)
             ctx.server.on_listen(ctx)
             try:
@@ -65,11 +83,56 @@ def listen_handler(bus: EventBus) -> Handler:
                     while True:
                         for event in await subscription.receive_many():
                             await ctx.notify(METHOD_OF_KIND[event.kind], {**_params(event), "_meta": tag})
+                        if keys:
+                            await _notify_of(subscription, keys, ctx, tag)
             finally:
                 ctx.server.on_unlisten(ctx)
         return SubscriptionsListenResult(meta=tag)
 
     return lambda ctx: Continuation(listen, ctx)
+
+
+def _asked_keys(
+    asked: SubscriptionFilter, topics: Mapping[str, ListenMember], ctx: Context
+) -> dict[ListenMember, list[str]]:
+    """Returns the keys that a filter asks for of each topic; raises `RpcError` for what cannot be asked for."""
+    keys: dict[ListenMember, list[str]] = {}
+    for member in topics.keys() & asked.extra.keys():
+        topic, wanted = topics[member], asked.extra[member]
+        if topic.extension not in ctx.extensions:
+            raise MissingCapability({"extensions": {topic.extension: {}}})
+        if not isinstance(wanted, list) or not all(isinstance(key, str) for key in wanted):
+            raise invalid_params(f"'{member}' must be an array of strings")
+        keys[topic] = list(dict.fromkeys(wanted))
+    return keys
+
+
+async def _subscribe(
+    subscription: Subscription, topic: ListenMember, wanted: Sequence[str], ctx: Context
+) -> list[str]:
+    """Subscribes to those keys that the caller may hear of, and returns them."""
+    for key in wanted:
+        subscription.add_key(topic.name, key)
+    allowed = await topic.params_of(wanted, ctx)
+    for key in wanted:
+        if key not in allowed:
+            subscription.discard_key(topic.name, key)
+    return [key for key in wanted if key in allowed]
+
+
+async def _notify_of(
+    subscription: Subscription, topics: Iterable[ListenMember], ctx: Context, tag: Mapping[str, Any]
+) -> None:
+    changed = subscription.take_keys()
+    for topic in topics:
+        keys = [key for name, key in changed if name == topic.name]
+        if keys:
+            told = await topic.params_of(keys, ctx)
+            for key in keys:
+                if key in told:
+                    await ctx.notify(
+                        topic.notification, {**told[key], "_meta": {**told[key].get("_meta", {}), **tag}}
+                    )
 
 
 class SessionSubscriber:

@@ -98,12 +98,12 @@ class TransportHandler:
         beats = Beats(config.limits.beat)
         start_again(nursery, BEATS, beats.run)
         self._pool = TaskPool(nursery, SHARED_IDLE_TASKS)
-        self._responder = MethodDispatch(scope, config.features, config.stamp, beats)
+        self.responder = MethodDispatch(scope, config.features, config.stamp, beats)
         self._negotiation = self._negotiate(None)
         self.stateless = StatelessCalls(
             config.name,
             self._negotiation,
-            self._responder,
+            self.responder,
             self._pool,
             nursery,
             limits=config.limits,
@@ -130,7 +130,7 @@ class TransportHandler:
             self._next_name(),
             channel,
             negotiation,
-            self._responder,
+            self.responder,
             CONNECTION_RULES,
             limits=config.limits,
             limiter=config.limiter,
@@ -179,7 +179,7 @@ class TransportHandler:
             self._next_name(),
             outlet,
             negotiation,
-            self._responder,
+            self.responder,
             self._pool,
             self._nursery,
             limits=config.limits,
@@ -232,7 +232,7 @@ class TransportHandler:
         if invocation is None:
             ignore(name, params)
         else:
-            handlers.start(invocation, session.dispatcher, self._responder.scope)
+            handlers.start(invocation, session.dispatcher, self.responder.scope)
 
     def _notified_alone(
         self, notification: JsonRpcNotification, outlet: Outlet, negotiation: ExchangeNegotiation
@@ -247,7 +247,7 @@ class TransportHandler:
         except RpcError:
             invocation = None
         if invocation is not None:
-            handlers.start(invocation, self.stateless.dispatcher, self._responder.scope, outlet)
+            handlers.start(invocation, self.stateless.dispatcher, self.responder.scope, outlet)
 
     def _begin_delivery(self, session: AnySession) -> None:
         """A legacy client is past its handshake: from now on it is sent notifications of changed lists unasked."""

@@ -40,6 +40,7 @@ EVERYWHERE = {
     "prompts/get",
     "completion/complete",
 }
+TASKS = {"tasks/get", "tasks/result", "tasks/list", "tasks/cancel"}
 SESSIONS_ONLY = {"initialize", "ping", "resources/subscribe", "resources/unsubscribe", "logging/setLevel"}
 TOLD_BY_SERVERS = {
     "notifications/cancelled",
@@ -63,29 +64,31 @@ def test_revisions_in_order() -> None:
 
 
 def test_methods_that_a_server_answers() -> None:
-    for era in LEGACY.values():
-        assert set(era.server_methods) == EVERYWHERE | SESSIONS_ONLY
+    for version, era in LEGACY.items():
+        tasks = TASKS if version == "2025-11-25" else set()
+        assert set(era.server_methods) == EVERYWHERE | SESSIONS_ONLY | tasks
     assert set(LATEST_MODERN.server_methods) == EVERYWHERE | {"server/discover", "subscriptions/listen"}
 
 
 def test_methods_that_a_client_answers() -> None:
     old = {"ping", "roots/list", "sampling/createMessage"}
     new = old | {"elicitation/create"}
-    assert [set(era.client_methods) for era in LEGACY.values()] == [old, old, new, new]
+    assert [set(era.client_methods) for era in LEGACY.values()] == [old, old, new, new | TASKS]
     assert set(LATEST_MODERN.client_methods) == new - {"ping"}
 
 
 def test_notifications() -> None:
     told = [era.server_notifications for era in ERAS.values()]
     assert told[:3] == [TOLD_BY_SERVERS] * 3
-    assert told[3] == TOLD_BY_SERVERS | {"notifications/elicitation/complete"}
+    assert told[3] == TOLD_BY_SERVERS | {"notifications/elicitation/complete", "notifications/tasks/status"}
     assert told[4] == TOLD_BY_SERVERS | {"notifications/subscriptions/acknowledged"}
-    for era in LEGACY.values():
+    for version, era in LEGACY.items():
         assert era.client_notifications == {
             "notifications/initialized",
             "notifications/cancelled",
             "notifications/progress",
             "notifications/roots/list_changed",
+            *(["notifications/tasks/status"] if version == "2025-11-25" else []),
         }
     assert LATEST_MODERN.client_notifications == {"notifications/cancelled"}
 
@@ -106,6 +109,10 @@ def test_capabilities_that_methods_require() -> None:
         "prompts/get": "prompts",
         "completion/complete": "completions",
         "logging/setLevel": "logging",
+        "tasks/get": "tasks",
+        "tasks/result": "tasks",
+        "tasks/list": "tasks.list",
+        "tasks/cancel": "tasks.cancel",
     }
     assert LEGACY["2024-11-05"].server_methods["completion/complete"].requires is None
     assert LEGACY["2025-03-26"].server_methods["completion/complete"].requires == "completions"

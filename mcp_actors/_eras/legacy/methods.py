@@ -57,6 +57,14 @@ _CLIENT = (
     Method("sampling/createMessage", t.CreateMessageParams, t.CreateMessageResult, requires="sampling"),
 )
 _ELICITATION = Method("elicitation/create", _ELICIT, t.ElicitResult, requires="elicitation")
+# The tasks of either side, which the other one looks at (MCP 2025-11-25, Tasks).
+_TASKS = (
+    Method("tasks/get", dict, dict, requires="tasks", target="taskId", shown=False),
+    Method("tasks/result", dict, dict, requires="tasks", target="taskId", shown=False),
+    Method("tasks/list", dict, dict, requires="tasks.list"),
+    Method("tasks/cancel", dict, dict, requires="tasks.cancel", target="taskId", shown=False),
+)
+_TASK_STATUS = "notifications/tasks/status"
 
 _FROM_CLIENT = frozenset(
     {
@@ -83,22 +91,26 @@ def server_methods(revision: str) -> Mapping[str, Method]:
     """Returns the requests that a server answers."""
     if revision == "2024-11-05":
         return _table((*_SERVER, _UNDECLARED_COMPLETION))
-    return _table(_SERVER)
+    return _table((*_SERVER, *_TASKS) if revision >= "2025-11-25" else _SERVER)
 
 
 def client_methods(revision: str) -> Mapping[str, Method]:
     """Returns the requests that a client answers."""
+    if revision >= "2025-11-25":
+        return _table((*_CLIENT, _ELICITATION, *_TASKS))
     return _table((*_CLIENT, _ELICITATION) if revision >= "2025-06-18" else _CLIENT)
 
 
 def client_notifications(revision: str) -> frozenset[str]:
     """Returns the notifications that a client may send."""
-    return _FROM_CLIENT
+    return _FROM_CLIENT | {_TASK_STATUS} if revision >= "2025-11-25" else _FROM_CLIENT
 
 
 def server_notifications(revision: str) -> frozenset[str]:
     """Returns the notifications that a server may send."""
-    return _FROM_SERVER | {"notifications/elicitation/complete"} if revision >= "2025-11-25" else _FROM_SERVER
+    if revision >= "2025-11-25":
+        return _FROM_SERVER | {"notifications/elicitation/complete", _TASK_STATUS}
+    return _FROM_SERVER
 
 
 def _table(methods: Iterable[Method]) -> Mapping[str, Any]:

@@ -81,6 +81,7 @@ def _make_era(revision: str) -> Era:
         error_codes=ERROR_CODES,
         wanted_log_level=_wanted_log_level,
         asks_by_retry=True,
+        declares_in_requests=True,
     )
 
 

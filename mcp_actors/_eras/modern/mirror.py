@@ -93,19 +93,26 @@ def _shown(value: str) -> str:
 
 
 def mirrored(
-    version: str, method: str, params: Mapping[str, Any], annotated: Sequence[MirroredParam] = ()
+    version: str,
+    method: str,
+    params: Mapping[str, Any],
+    annotated: Sequence[MirroredParam] = (),
+    target: str | None = None,
 ) -> dict[str, str]:
     """Returns the headers of a request or notification.
 
-    ``annotated`` are the mirrored parameters of the tool that it calls. Raises `LocalProtocolError` for a method or an
+    ``annotated`` are the mirrored parameters of the tool that it calls, and ``target`` is that of a method of an
+    extension (`Method.target`). Raises `LocalProtocolError` for a method or an
     integer that a header cannot hold.
     """
     if not _is_plain(method) or method != method.strip(" "):
         raise LocalProtocolError(f"a method must be printable ASCII to be sent over HTTP: {_shown(method)}")
     metadata = {VERSION_HEADER: version, METHOD_HEADER: method}
     known = SERVER_METHODS.get(method)
-    if known is not None and known.target is not None:
-        name = params.get(known.target)
+    if known is not None:
+        target = known.target
+    if target is not None:
+        name = params.get(target)
         if isinstance(name, str):
             metadata[NAME_HEADER] = encode_value(name)
     if annotated:

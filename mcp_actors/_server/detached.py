@@ -1,0 +1,146 @@
+"""Functions that go on after their call was answered, and the part of a server that runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import attrs
+import msgspec
+
+from mcp_actors._actors.detached_call import DetachedCall
+from mcp_actors._actors.inbound_call import CallOwner
+from mcp_actors._actors.voice import Voice
+from mcp_actors._eras.era import Invocation, Peer
+from mcp_actors._eras.server_negotiation import era_of
+from mcp_actors._server.access import principal_of, request_of
+from mcp_actors._server.context import Context
+from mcp_actors._server.dispatch import MethodDispatch
+from mcp_actors.abc import OpenState
+from mcp_actors.principal import Principal
+
+__all__ = ["Serving", "detached", "outcome", "remembered"]
+
+
+class _Remembered(msgspec.Struct, forbid_unknown_fields=True):
+    """A request as it is kept outside of this process."""
+
+    version: str
+    method: str
+    params: dict[str, Any]
+    meta: dict[str, Any]
+    capabilities: dict[str, Any]
+    info: Any = None
+    log_level: str | None = None
+    subject: str | None = None
+    issuer: str | None = None
+    client: str | None = None
+    scopes: list[str] = []
+    claims: dict[str, Any] = {}
+
+
+def detached(ctx: Context, voice: Voice) -> Context:
+    """Returns a context for a function that goes on after its call was answered.
+
+    Its params, client, principal, revision, server and state are those of the call; the session is, for as long as it
+    lives. What it tells and asks the client goes to ``voice``, and never through the call.
+
+    Args:
+        ctx: The context of the call.
+        voice: Takes reports of progress, log messages and other notifications, and answers questions.
+    """
+    call = ctx.call
+    invocation = msgspec.structs.replace(
+        call.invocation,
+        params=dict(call.invocation.params),
+        progress_token=None,
+        answers=None,
+        state=None,
+        principal=principal_of(call),
+        reported=False,
+    )
+    return ctx.on(DetachedCall(invocation, call.owner, request_of(call), call.outlet.longest, voice))
+
+
+async def outcome(ctx: Context, function: Callable[[], Awaitable[Any]]) -> dict[str, Any]:
+    """Runs a function and returns what the client of a plain call would be sent: ``{"result": …}`` or ``{"error": …}``.
+
+    What it raises is logged, masked and told as it is for any call. Cancelled, it raises `trio.Cancelled`.
+
+    Args:
+        ctx: A context that `detached` or `Serving.begin_again` has made.
+        function: Such as ``lambda: call_next(ctx)``.
+    """
+    call = ctx.call
+    assert isinstance(call, DetachedCall)
+    return await call.outcome(function)
+
+
+def remembered(ctx: Context) -> bytes:
+    """Returns the request of a context as JSON, so that another process can run it again: `Serving.begin_again`.
+
+    It has the params, what the client says of itself, and the principal with its claims, but no token.
+
+    Raises:
+        TypeError: A claim of the principal is no JSON value.
+    """
+    peer, principal = ctx.peer, ctx.principal
+    kept = _Remembered(
+        peer.era.version,
+        ctx.method,
+        ctx.params,
+        ctx.meta,
+        peer.raw_capabilities,
+        peer.raw_info,
+        peer.log_level,
+    )
+    if principal is not None:
+        kept.subject, kept.issuer, kept.client = principal.subject, principal.issuer, principal.client
+        kept.scopes, kept.claims = sorted(principal.scopes), dict(principal.claims)
+    return msgspec.json.encode(kept)
+
+
+@attrs.frozen(eq=False)
+class Serving:
+    """One `Server.serve`, as an extension sees it: `ServerExtension.serving`."""
+
+    server: Any
+    """The `Server`."""
+    state: Any
+    """The value that the server's lifespan yielded; ``None`` without a lifespan."""
+    shared: OpenState
+    """What outlives a session, and what other nodes share."""
+    _responder: MethodDispatch
+    _owner: CallOwner
+    longest: int = 2**31
+
+    def begin_again(self, request: bytes, voice: Voice) -> tuple[Context, Callable[[], Awaitable[Any]]]:
+        """Returns the context of a remembered request, and the function that runs it: middleware, then the handler.
+
+        Args:
+            request: What `remembered` returned, in this process or in another one.
+            voice: As `detached` has it.
+
+        Raises:
+            ValueError: It was made by another version of this program, which remembers otherwise, or this server has
+                no such method or revision.
+        """
+        try:
+            kept = msgspec.json.decode(request, type=_Remembered)
+            era = era_of(kept.version)
+        except (msgspec.DecodeError, KeyError) as error:
+            raise ValueError(f"the request was remembered in another form: {error}") from None
+        features = self._responder.features
+        method = era.server_methods.get(kept.method)
+        if method is None or kept.method not in features.handlers:
+            raise ValueError(f"this server does not answer {kept.method!r:.80}")
+        peer = Peer(era, kept.capabilities, kept.info, kept.log_level)
+        principal = None
+        if kept.subject is not None:
+            principal = Principal(kept.subject, kept.issuer, kept.client, frozenset(kept.scopes), kept.claims)
+        id = f"again-{kept.method}"
+        invocation = Invocation(era, method, kept.params, kept.meta, peer, id, None, kept.log_level)
+        invocation.principal = principal
+        call = DetachedCall(invocation, self._owner, None, self.longest, voice)
+        ctx = Context(call, self._responder.scope)
+        return ctx, lambda: self._responder.run_again(ctx)

@@ -1,0 +1,25 @@
+"""Extensions of the protocol (SEP-2133), which an application writes, or takes from others: none is on by itself.
+
+A `ServerExtension` is given to ``Server(extensions=[…])``, a `ClientExtension` to ``Client(extensions=[…])``, and is in
+use where both sides declare it. ``docs/extensions.md`` is the guide.
+"""
+
+from __future__ import annotations
+
+from mcp_actors._actors.voice import Voice
+from mcp_actors._client.client_extension import ClientExtension
+from mcp_actors._client.extended import AnsweredCall, AskedRequest
+from mcp_actors._server.detached import Serving, detached, outcome, remembered
+from mcp_actors._server.server_extension import ServerExtension
+
+__all__ = [
+    "AnsweredCall",
+    "AskedRequest",
+    "ClientExtension",
+    "ServerExtension",
+    "Serving",
+    "Voice",
+    "detached",
+    "outcome",
+    "remembered",
+]

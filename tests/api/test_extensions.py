@@ -1,0 +1,402 @@
+"""Extensions as applications write them: declared by both sides, per request or session, unknown to all others."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from mcp_actors import Client, Context, Server
+from mcp_actors.errors import (
+    HeaderMismatch,
+    LocalProtocolError,
+    MethodNotFound,
+    MissingCapability,
+    RemoteProtocolError,
+    RpcError,
+)
+from mcp_actors.extensions import AnsweredCall, ClientExtension, ServerExtension, remembered
+from mcp_actors.types import ElicitFormParams, ElicitResult
+
+from .exchanging import desk, modern
+from .peers import EVERY, MODERN
+from .stocks import ID, Words, market, stocks, watcher
+
+BOTH = ["modern", "legacy"]
+
+
+# -- who may use it -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", EVERY)
+async def test_a_method_answers_clients_that_declared_the_extension(version: str) -> None:
+    server = market(stocks().extension)
+    extension, _ = watcher(settings={"digits": 2})
+    async with Client(server, era=version, extensions=[extension]) as client:
+        result = await client.request("stocks/price", {"name": "ACME"})
+        assert client.extensions == {ID: {"currency": "EUR"}}
+    assert (result["price"], result["settings"]) == (1.0, {"digits": 2})
+
+
+@pytest.mark.parametrize("version", EVERY)
+async def test_a_method_refuses_clients_that_did_not(version: str) -> None:
+    async with Client(market(stocks().extension), era=version) as client:
+        with pytest.raises(RpcError) as refused:
+            await client.request("stocks/price", {"name": "ACME"})
+        assert client.extensions == {}
+    if version == MODERN:
+        assert isinstance(refused.value, MissingCapability)
+        assert refused.value.data == {"requiredCapabilities": {"extensions": {ID: {}}}}
+    else:
+        assert isinstance(refused.value, MethodNotFound)
+
+
+async def test_each_stateless_request_declares_for_itself() -> None:
+    async with desk(market(stocks().extension)) as binding:
+        declared = {"extensions": {ID: {"digits": 1}}}
+        headers = {"mcp_protocol_version": MODERN, "mcp_method": "stocks/price", "mcp_name": "ACME"}
+        price = modern(1, "stocks/price", capabilities=declared, name="ACME")
+        first = await binding.exchange(price, **headers)
+        second = await binding.exchange(modern(2, "stocks/price", name="ACME"), **headers)
+    assert first.answer["result"]["settings"] == {"digits": 1}
+    assert second.answer["error"]["code"] == MissingCapability.CODE
+
+
+@pytest.mark.parametrize("name", ["OTHER", None])
+async def test_the_target_is_mirrored_and_checked(name: str | None) -> None:
+    async with desk(market(stocks().extension)) as binding:
+        headers = {"mcp_protocol_version": MODERN, "mcp_method": "stocks/price"}
+        if name is not None:
+            headers["mcp_name"] = name
+        declared = {"extensions": {ID: {}}}
+        refused = await binding.exchange(
+            modern(1, "stocks/price", capabilities=declared, name="ACME"), **headers
+        )
+    assert refused.answer["error"]["code"] == HeaderMismatch.CODE
+
+
+@pytest.mark.parametrize("era", BOTH)
+async def test_a_notification_of_others_is_dropped(era: str) -> None:
+    made = stocks()
+    server = market(made.extension)
+    for extensions in ([watcher()[0]], []):
+        async with Client(server, era=era, extensions=extensions) as client:
+            await client.notify("notifications/stocks/correct", {"name": "ACME", "price": 3.0})
+            await wait_all_tasks_blocked()
+    assert made.corrected == [("ACME", 3.0)]
+
+
+@pytest.mark.parametrize("era", BOTH)
+async def test_what_one_side_alone_declares_is_not_in_use(era: str) -> None:
+    async with Client(market(stocks().extension), era=era, extensions={"com.example/other": {}}) as client:
+        assert client.extensions == {}
+        assert client.server_capabilities.extensions == {ID: {"currency": "EUR"}}
+
+
+@pytest.mark.parametrize("settings", [None, [], "x", {ID: None}])
+async def test_hostile_declarations_are_no_extension(settings: Any) -> None:
+    async with desk(market(stocks().extension)) as binding:
+        headers = {"mcp_protocol_version": MODERN, "mcp_method": "stocks/price", "mcp_name": "ACME"}
+        answered = await binding.exchange(
+            modern(1, "stocks/price", capabilities={"extensions": settings}, name="ACME"), **headers
+        )
+    refused = answered.answer.get("error", {}).get("code")
+    assert refused == (None if isinstance(settings, dict) else MissingCapability.CODE)
+
+
+# -- what runs round requests, and goes on after them -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_function_goes_on_after_its_call_was_answered(fails: bool) -> None:
+    spoken: list[Words] = []
+
+    def words() -> Words:
+        spoken.append(Words())
+        return spoken[-1]
+
+    made = stocks(words=words)
+    server = market(made.extension)
+    extension, _ = watcher()
+    answered: list[AnsweredCall] = []
+
+    @extension.result("later")
+    async def later(call: AnsweredCall, raw: dict[str, Any]) -> dict[str, Any]:
+        answered.append(call)
+        while not made.later:
+            await trio.testing.wait_all_tasks_blocked()
+        price = await call.send("stocks/price", {"name": "ACME"}, call.options)
+        result: dict[str, Any] = dict(made.later[-1]["result"])
+        return {**result, "_meta": {"of": raw["for"], "price": price["price"]}}
+
+    seen: list[str] = []
+
+    @server.middleware
+    async def middleware(ctx: Context, call_next: Any) -> Any:
+        seen.append(ctx.method)
+        return await call_next()
+
+    async with Client(server, era="modern", extensions=[extension]) as client:
+        result = await client.call_tool("slow", {"fail": fails})
+    plain_server = market(stocks().extension)
+    async with Client(plain_server, era="modern") as client:
+        plain = await client.call_tool("slow", {"fail": fails})
+    assert (result.content, result.is_error) == (plain.content, plain.is_error)
+    assert result.meta == {"of": "slow", "price": 1.0}
+    assert [(call.method, call.params["name"]) for call in answered] == [("tools/call", "slow")]
+    assert seen.count("tools/call") == 1
+    assert spoken[0].said[0] == ("progress", 1, 2, "half")
+
+
+async def test_what_a_detached_function_logs_reaches_its_voice() -> None:
+    voice = Words()
+    made = stocks(words=lambda: voice)
+    async with Client(
+        market(made.extension), era="legacy", extensions=[watcher()[0]], on_log=lambda *a: None
+    ) as client:
+        await client.request("tools/call", {"name": "slow", "arguments": {}})
+        await wait_all_tasks_blocked()
+    assert ("notifications/message", {"level": "warning", "data": "careful"}) in voice.said
+    assert made.later == [{"result": {"content": [{"type": "text", "text": "done for 2025-11-25"}]}}]
+
+
+@pytest.mark.parametrize("era", BOTH)
+async def test_a_detached_function_asks_by_its_voice_and_runs_once(era: str) -> None:
+    voice = Words({"name": ElicitResult("accept", {"name": "Ada"})})
+    made = stocks(words=lambda: voice)
+    server = Server("s", extensions=[made.extension])
+    runs: list[int] = []
+
+    @server.tool
+    async def slow(ctx: Context) -> str:
+        """Asks."""
+        runs.append(1)
+        answers = await ctx.ask({"name": ElicitFormParams("Who?", {"type": "object", "properties": {}})})
+        return str(answers["name"].content["name"])
+
+    async def never(question: Any) -> ElicitResult:
+        raise AssertionError("the client was asked")
+
+    async with Client(server, era=era, extensions=[watcher()[0]], elicitation=never) as client:
+        await client.request("tools/call", {"name": "slow", "arguments": {}})
+        await wait_all_tasks_blocked()
+    assert (voice.said, runs) == ([("asked", ["name"])], [1])
+    assert made.later[0]["result"]["content"] == [{"type": "text", "text": "Ada"}]
+
+
+@pytest.mark.parametrize("version", EVERY)
+async def test_a_remembered_request_runs_again_at_another_server(version: str) -> None:
+    kept: list[bytes] = []
+    extension = ServerExtension(ID)
+
+    @extension.around("tools/call", when=lambda params: True)
+    async def around(ctx: Context, call_next: Any) -> Any:
+        kept.append(remembered(ctx))
+        return await call_next()
+
+    async with Client(market(extension), era=version) as client:
+        await client.call_tool("slow", {})
+    made = stocks()
+    voice = Words()
+    async with Client(market(made.extension)):
+        assert made.serving is not None
+        ctx, run = made.serving.begin_again(kept[0], voice)
+        assert (ctx.params, ctx.peer.version, ctx.principal) == (
+            {"name": "slow", "arguments": {}},
+            version,
+            None,
+        )
+        result: Any = await run()
+    assert result.content[0].text == f"done for {version}"
+    assert voice.said[0][:2] == ("progress", 1)
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [b"", b"{}", b'{"version":"1999-01-01","method":"tools/call","params":{},"meta":{},"capabilities":{}}',
+     b'{"version":"2026-07-28","method":"none/such","params":{},"meta":{},"capabilities":{}}'],
+)  # fmt: skip
+async def test_what_was_remembered_otherwise_is_refused(request_bytes: bytes) -> None:
+    made = stocks()
+    async with Client(market(made.extension)):
+        assert made.serving is not None
+        with pytest.raises(ValueError, match=r"remembered|answer"):
+            made.serving.begin_again(request_bytes, Words())
+
+
+async def test_an_inline_tool_that_no_extension_wants_stays_inline() -> None:
+    asked: list[Any] = []
+    extension = ServerExtension(ID)
+
+    @extension.around("tools/call", when=lambda params: bool(asked.append(params["name"])))
+    async def around(ctx: Context, call_next: Any) -> Any:
+        raise AssertionError("it concerns no call")
+
+    server = Server("s", extensions=[extension])
+    tasks: list[str] = []
+
+    @server.tool(inline=True)
+    def quick() -> str:
+        tasks.append(trio.lowlevel.current_task().name)
+        return "quick"
+
+    async with Client(server) as client:
+        await client.call_tool("quick")
+    assert asked == ["quick"]
+    assert not tasks[0].startswith("call")
+
+
+# -- listening ----------------------------------------------------------------------------------------------------
+
+
+async def test_listeners_hear_of_their_keys_and_slow_ones_of_the_last_state() -> None:
+    made = stocks()
+    extension, told = watcher()
+    async with Client(market(made.extension), era="modern", extensions=[extension]) as client:
+        async with client.listen(members={"stocks": ["ACME", "HIDDEN", "NONE"]}) as listener:
+            assert listener.honored is not None
+            assert listener.honored.extra == {"stocks": ["ACME"]}
+            assert made.extension.subscribed("stocks") == ["ACME"]
+            made.set("HIDDEN", 5.0)
+            made.set("ACME", 6.0)
+            made.set("ACME", 7.0)
+            await wait_all_tasks_blocked()
+            assert told == [{"name": "ACME", "price": 7.0}]
+        await wait_all_tasks_blocked()
+        assert made.extension.subscribed("stocks") == []
+
+
+async def test_members_of_undeclared_extensions_are_refused() -> None:
+    made = stocks()
+    async with Client(market(made.extension), era="modern") as client:
+        request = {"notifications": {"stocks": ["ACME"]}}
+        with pytest.raises(MissingCapability):
+            await client.request("subscriptions/listen", request)
+
+
+@pytest.mark.parametrize("wanted", ["ACME", [1], {}, None])
+async def test_members_of_another_form_are_refused(wanted: Any) -> None:
+    async with Client(market(stocks().extension), era="modern", extensions=[watcher()[0]]) as client:
+        with pytest.raises(RpcError, match="array of strings"):
+            await client.request("subscriptions/listen", {"notifications": {"stocks": wanted}})
+
+
+async def test_keys_are_bounded() -> None:
+    async with Client(market(stocks().extension), era="modern", extensions=[watcher()[0]]) as client:
+        for keys in ([str(number) for number in range(2000)], ["x" * 100_000]):
+            with pytest.raises(RpcError, match=r"too many|characters"):
+                await client.request("subscriptions/listen", {"notifications": {"stocks": keys}})
+        price = await client.request("stocks/price", {"name": "ACME"})
+    assert price["price"] == 1.0
+
+
+# -- lives --------------------------------------------------------------------------------------------------------
+
+
+async def test_what_an_extension_serves_is_entered_once_and_left(autojump_clock: MockClock) -> None:
+    made = stocks()
+    state: list[Any] = []
+
+    @asynccontextmanager
+    async def lifespan(server: Server) -> AsyncIterator[str]:
+        made.served.append("lifespan entered")
+        yield "state"
+        made.served.append("lifespan left")
+
+    server = market(made.extension, lifespan=lifespan)
+    async with Client(server):
+        assert made.serving is not None
+        state.append(made.serving.state)
+    assert made.served == ["lifespan entered", "entered", "left", "lifespan left"]
+    assert state == ["state"]
+
+
+async def test_a_client_extension_lives_as_long_as_its_client() -> None:
+    lives: list[str] = []
+    extension = ClientExtension(ID)
+
+    @extension.lifespan
+    @asynccontextmanager
+    async def lifespan(client: Client) -> AsyncIterator[None]:
+        lives.append(client.version)
+        yield
+        lives.append("left")
+
+    async with Client(market(stocks().extension), era="modern", extensions=[extension]):
+        assert lives == [MODERN]
+    assert lives == [MODERN, "left"]
+
+
+async def test_an_answer_of_an_unknown_kind_is_refused() -> None:
+    made = stocks()
+    async with Client(market(made.extension), era="modern", extensions={ID: {}}) as client:
+        with pytest.raises(RemoteProtocolError, match="unknown type 'later'"):
+            await client.call_tool("slow", {})
+
+
+# -- mistakes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "id", ["", "x", "/x", "x/", "com..example/x", "com.example/x/y", "-a/b", "com.example/ä", 1]
+)
+def test_ids_of_another_form_are_refused(id: Any) -> None:
+    for make in (ServerExtension, ClientExtension):
+        with pytest.raises(ValueError, match=r"com\.example/name"):
+            make(id)
+
+
+@pytest.mark.parametrize("id", ["io.modelcontextprotocol/tasks", "x/y", "com.example-shop.a1/My_ext.v2-b"])
+def test_ids_of_the_form_are_taken(id: str) -> None:
+    assert (ServerExtension(id).id, ClientExtension(id).id) == (id, id)
+
+
+def test_an_extension_is_complete_before_it_is_offered() -> None:
+    made = stocks()
+    server = market(made.extension)
+    with pytest.raises(LocalProtocolError, match="complete it before"):
+
+        @made.extension.method("stocks/more")
+        async def more(params: dict[str, Any], ctx: Context) -> dict[str, Any]:
+            return {}
+
+    with pytest.raises(LocalProtocolError, match="offered already"):
+        server.add_extension(ServerExtension(ID))
+    with pytest.raises(LocalProtocolError, match="offered already"):
+        market(made.extension)
+
+
+def test_a_name_is_taken_once() -> None:
+    first, second = stocks().extension, ServerExtension("com.example/other")
+
+    @second.method("stocks/price")
+    async def price(params: dict[str, Any], ctx: Context) -> dict[str, Any]:
+        return {}
+
+    with pytest.raises(LocalProtocolError, match="answered already"):
+        Server("s", extensions=[first, second])
+
+
+def test_publishing_without_a_server_or_a_member_is_a_mistake() -> None:
+    made = stocks()
+    with pytest.raises(LocalProtocolError, match="no server offers"):
+        made.extension.publish("stocks", "ACME")
+    market(made.extension)
+    with pytest.raises(LocalProtocolError, match="no member"):
+        made.extension.publish("bonds", "ACME")
+
+
+def test_kinds_of_the_protocol_are_not_for_extensions() -> None:
+    for kind in ("complete", "input_required"):
+        with pytest.raises(LocalProtocolError, match="taken already"):
+            ClientExtension(ID).result(kind)
+
+
+@pytest.mark.parametrize("make", [ServerExtension, ClientExtension])
+def test_a_capability_that_no_revision_has_is_no_core(make: Any) -> None:
+    with pytest.raises(ValueError, match="no revision"):
+        make(ID, core={"stocks": {}})
