@@ -283,6 +283,11 @@ class Server(Registration):
         """
         self._runtime.stop()
 
+    @property
+    def stopping(self) -> bool:
+        """Whether the server was told to stop, since it was served last."""
+        return self._runtime.stopping
+
     @asynccontextmanager
     async def _scope(self) -> AsyncIterator[ServerScope]:
         async with AsyncExitStack() as stack:

@@ -293,6 +293,14 @@ REDIS_SOCKET = TaskKind(
     "connection",
     "whoever waits for an answer: SharedStateUnavailable; another connection is made",
 )
+# -- tasks of the protocol, which outlive their calls --------------------------------------------------------
+TASK = TaskKind("task", "tasks of a server", "call", "whoever looks at the task: it has failed")
+TASK_STATUS = TaskKind("status messages", "task", "nothing", "nobody: the task goes on without them")
+TASK_END = TaskKind(
+    "end task", "tasks of a server", "nothing", "nobody: the task is kept until its time is up"
+)
+TASK_WATCH = TaskKind("watch tasks", "tasks of a server", "nothing", "nobody", restarted=True)
+TASK_SWEEP = TaskKind("find abandoned tasks", "tasks of a server", "nothing", "nobody", restarted=True)
 
 # -- sockets, HTTP and WebSocket, server side ----------------------------------------------------------------
 POLLER = TaskKind(

@@ -46,6 +46,7 @@ FLOORS = {
     "mcp_actors.client": 7,
     "mcp_actors.client_pool": 7,
     "mcp_actors.extensions": 7,
+    "mcp_actors.tasks": 7,
     "mcp_actors.discovery": 5,
     "mcp_actors.testing": 7,
     "mcp_actors.simulate": 7,

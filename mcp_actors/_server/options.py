@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.types import Annotations, Icon, ToolAnnotations
@@ -38,6 +38,12 @@ class ToolOptions(PromptOptions, total=False):
     """Replaces what the return type says."""
     timeout: float
     """Seconds after which a call is cancelled; without it the tool may take as long as its client waits."""
+    task: Literal["optional", "required"]
+    """Whether a call may, or must, become a task that outlives its caller."""
+    restartable: bool
+    """Whether a task is run again from its start when the process that ran it is gone."""
+    before_task: Callable[..., Any]
+    """An ``async def f(arguments, ctx)`` that runs before the task exists, and returns the arguments."""
 
 
 class ResourceOptions(PromptOptions, total=False):
@@ -59,6 +65,8 @@ _TAKEN: dict[str, tuple[type | tuple[type, ...], str]] = {
     "icons": ((list, tuple), "a list of Icon objects"),
     "meta": (Mapping, "a dict"),
     "inline": (bool, "True or False"),
+    "task": (str, '"optional" or "required"'),
+    "restartable": (bool, "True or False"),
     "scopes": ((list, tuple, AbstractSet), "a list of scopes"),
     "size": (int, "a number of bytes"),
     "input_schema": (Mapping, "a dict"),

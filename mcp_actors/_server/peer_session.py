@@ -99,6 +99,26 @@ class PeerSession:
                 "notifications/message", params if logger is None else {**params, "logger": logger}
             )
 
+    def notify(self, method: str, params: dict[str, Any]) -> bool:
+        """Sends this client a notification outside of any call, for methods that are not part of the protocol.
+
+        Never waits. It is dropped when the client reads too slowly to have room for it, or has no stream open on which
+        it could come.
+
+        Args:
+            method: The method of the notification.
+            params: Its parameters, as JSON values.
+
+        Returns:
+            Whether it was sent.
+
+        Raises:
+            LocalProtocolError: The message is longer than the connection carries, or this is a thread that the event
+                loop did not start.
+            TypeError, ValueError: JSON cannot hold ``params``.
+        """
+        return self._send_now(method, params)
+
     def elicitation_complete(self, elicitation_id: str) -> bool:
         """Tells this client that the person has finished at the URL of an elicitation. Never waits.
 

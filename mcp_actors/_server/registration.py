@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, TypeVar, Unpack, overload
@@ -19,6 +20,9 @@ from mcp_actors._server.tools import Tools
 from mcp_actors.types import ServerCapabilities
 
 __all__ = ["Registration"]
+
+# The extension that makes tasks of calls (SEP-2663).
+TASKS = "io.modelcontextprotocol/tasks"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -246,7 +250,8 @@ class Registration:
                 return type; ``timeout``, in seconds, none by default, cancels a call that takes longer (a function in
                 a worker thread runs on, and its result is dropped) and tells the model so; ``scopes``, a list, are
                 those that a caller needs, all of them, see `InsufficientScope`: callers over HTTP and WebSocket have
-                those of their principal, and over other bindings nothing is checked.
+                those of their principal, and over other bindings nothing is checked; ``task``, ``restartable`` and
+                ``before_task`` make tasks of calls, see `mcp_actors.tasks`.
 
         Raises:
             TypeError: The signature cannot be used, or the function has no name of its own and none is given.
@@ -256,6 +261,9 @@ class Registration:
         with LineNamed():
             check_options(options, ToolOptions)
             on_loop_of_worker(partial(self._features.tools.add, function, **options))
+        if options.get("task") is not None and TASKS not in self._features.extensions:
+            # Imported where it is used: most servers have no tasks.
+            self.add_extension(importlib.import_module("mcp_actors.tasks").Tasks())
 
     def remove_tool(self, name: str) -> None:
         """Removes a tool. Calls in flight go on.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import trio
@@ -20,10 +20,20 @@ from mcp_actors._server.handler import Continuation, Handler, Invoked
 from mcp_actors._server.invoke import Function, function, name_of
 from mcp_actors._server.pagination import page
 from mcp_actors._server.registry import Registry
+from mcp_actors._server.task_terms import TaskTerms
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import ToolError, invalid_params
 from mcp_actors.logging import log
-from mcp_actors.types import UNSET, CallToolResult, Icon, ListToolsResult, TextContent, Tool, ToolAnnotations
+from mcp_actors.types import (
+    UNSET,
+    CallToolResult,
+    Icon,
+    ListToolsResult,
+    TextContent,
+    Tool,
+    ToolAnnotations,
+    ToolExecution,
+)
 
 __all__ = ["Tools"]
 
@@ -42,6 +52,7 @@ class _ToolEntry:
     finish: Callable[[Any], CallToolResult]
     mirrored: tuple[MirroredParam, ...]
     scopes: frozenset[str]
+    terms: TaskTerms | None
 
 
 class Tools(Registry[_ToolEntry]):
@@ -64,18 +75,22 @@ class Tools(Registry[_ToolEntry]):
         output_schema: Mapping[str, Any] | None = None,
         timeout: float | None = None,
         scopes: Iterable[str] = (),
+        task: Literal["optional", "required"] | None = None,
+        restartable: bool = False,
+        before_task: Callable[..., Any] | None = None,
     ) -> Tool:
         """Adds ``call`` as a tool and returns how clients see it.
 
         With ``input_schema`` (any JSON Schema with ``type: object`` at its root) ``call`` takes the arguments as one
         dict; otherwise the schema is read from its signature. With ``output_schema`` each structured result is
         checked against it; otherwise it is read from the return annotation. ``timeout`` is in seconds. A caller
-        needs all ``scopes``.
+        needs all ``scopes``. With ``task`` a call may, or must, become a task: see `TaskTerms`.
 
         Raises `TypeError` or `ValueError` for a signature or a schema that cannot be used, `LocalProtocolError` for a
         name that is taken.
         """
         name = name_of(call) if name is None else name
+        terms = TaskTerms.of(task, restartable, before_task, inline)
         if not _ADVISED_NAME.fullmatch(name):
             log.warning("some clients refuse this tool name: use 1 to 128 of A-Z a-z 0-9 _ . -", tool=name)
         if input_schema is None:
@@ -104,6 +119,7 @@ class Tools(Registry[_ToolEntry]):
             annotations=annotations,
             icons=list(icons) or None,
             meta=None if meta is None else dict(meta),
+            execution=None if terms is None else ToolExecution(terms.support),
         )
         finish = _finish(
             signature.encode_output,
@@ -113,13 +129,18 @@ class Tools(Registry[_ToolEntry]):
         )
         mirrored = annotated_params(schema)
         serial = self.next_serial()
-        self.insert(_ToolEntry(name, serial, tool, bind, ready, finish, mirrored, frozenset(scopes)))
+        self.insert(_ToolEntry(name, serial, tool, bind, ready, finish, mirrored, frozenset(scopes), terms))
         return tool
 
     def get(self, name: str) -> Tool | None:
         """The tool as clients see it, or ``None``."""
         entry = self.by_key.get(name)
         return None if entry is None else entry.tool
+
+    def task_terms(self, name: object) -> TaskTerms | None:
+        """The terms on which calls of a tool become tasks, ``None`` where they never do."""
+        entry = self.by_key.get(name) if isinstance(name, str) else None
+        return None if entry is None else entry.terms
 
     def mirrored_params(self, name: object) -> tuple[MirroredParam, ...]:
         """The parameters of a tool that are told in headers too, where there are any."""

@@ -156,6 +156,22 @@ class Overloaded(RpcError):
         assert isinstance(error, Overloaded)
         return error
 
+    @classmethod
+    def for_tasks(cls, what: str, whose: Literal["holder", "all"], limit: int) -> Overloaded:
+        """Returns the refusal of a call that would become a task too many.
+
+        ``what`` says which tasks are counted, such as those that run, and ``whose`` what the limit is for: the tasks
+        of one client (``"holder"``) or of all clients.
+        """
+        of = "this client" if whose == "holder" else "all clients together"
+        error = cls._rebuild(
+            cls.CODE,
+            f"too many {what} of {of}: the limit is {limit}; retry later",
+            {"reason": "overloaded", "scope": whose, "limit": limit},
+        )
+        assert isinstance(error, Overloaded)
+        return error
+
 
 class InsufficientScope(RpcError):
     """The caller's access token lacks a scope that the operation needs.

@@ -42,6 +42,9 @@ SERVER = {
         input-required-result-result-type input-required-result-tampered-state
         input-required-result-unsupported-methods input-required-result-validate-input
         sep-2164-resource-not-found server-stateless
+        tasks-capability-negotiation tasks-dispatch-and-envelope tasks-lifecycle tasks-mrtr-composition
+        tasks-mrtr-input tasks-request-headers tasks-request-state-removal tasks-required-task-error
+        tasks-wire-fields
     """
     ),
 }

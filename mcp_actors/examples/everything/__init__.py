@@ -10,6 +10,7 @@ General layout
 ``content``    tools and their kinds of content, logging, progress, errors, raw JSON Schema
 ``asking``     tools that ask the client for something: sampling, elicitation, roots; and lists that change
 ``reading``    resources, prompts and completion
+``tasks``      tools whose calls become tasks
 
 The names that begin with ``test_``, and the texts they answer, are fixed by the official conformance suite.
 """
@@ -24,6 +25,7 @@ from mcp_actors.examples.everything import friendly
 from mcp_actors.examples.everything import content
 from mcp_actors.examples.everything import asking
 from mcp_actors.examples.everything import reading
+from mcp_actors.examples.everything import tasks
 # isort: on
 
-__all__ = ["asking", "content", "friendly", "reading", "server"]
+__all__ = ["asking", "content", "friendly", "reading", "server", "tasks"]

@@ -1,0 +1,231 @@
+"""One task that runs: its function, its scope, and the way by which the function tells and asks its client."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any
+
+import trio
+
+from mcp_actors._eras.era import Era
+from mcp_actors._server.client_requests import read_answer
+from mcp_actors.abc import TaskRecord
+from mcp_actors.context import Context
+from mcp_actors.errors import RpcError, SharedStateUnavailable
+from mcp_actors.logging import log
+from mcp_actors.supervision import TASK_STATUS, start
+from mcp_actors.tasks.changes import Changes, Step
+from mcp_actors.tasks.states import answers_of, asked, taken, told
+from mcp_actors.types import InputRequest, InputResponse
+
+__all__ = ["TaskActor"]
+
+# Seconds between two status messages of a task that are kept: a person reads no faster, and each is one write.
+MESSAGE_EVERY = 1.0
+# Seconds for which questions may take to be withdrawn when the function that asked them no longer waits.
+WITHDRAW_BOUND = 2.0
+# Seconds between two attempts to keep how a task ended, at first and at last.
+RETRY_FIRST, RETRY_LAST = 0.1, 5.0
+
+
+class TaskActor:
+    """A task that runs at this node; fulfils `mcp_actors.extensions.Voice` for its function.
+
+    Args:
+        record: Its newest value.
+        changes: Keeps every change.
+        token: The progress token of the request, ``None`` without one: it is valid until the task has ended.
+    """
+
+    def __init__(self, record: TaskRecord, changes: Changes, token: int | str | None = None) -> None:
+        self.record = record
+        # The end of the server gives tasks as much time as calls: whoever cancels it cancels this scope.
+        self.scope = trio.CancelScope(shield=True)
+        self.ctx: Context | None = None
+        """The context of the function: it has the revision in whose forms the client is asked."""
+        self.ended = trio.Event()
+        self._changes = changes
+        self._token = token
+        self._asked: set[str] = set()
+        self._progress = -math.inf
+        self._changed = trio.Event()
+        self._message: str | None = None
+        self._has_message: trio.Event | None = None
+        self._nursery: trio.Nursery | None = None
+
+    def __repr__(self) -> str:
+        return f"<TaskActor {self.record.id[:6]}… {self.record.tool} {self.record.state}>"
+
+    # -- the actor ---------------------------------------------------------------------------------------------------
+
+    async def run(self, function: Callable[[], Awaitable[Step]]) -> None:
+        """Runs the function and keeps how it ended; returns early once the task has ended otherwise, or its time is up.
+
+        Args:
+            function: Runs the function, whatever that raises, and returns the step that ends the task.
+        """
+        try:
+            with self._changes.watch.interest(self.record.id, self._take):
+                self.scope.deadline = trio.current_time() + self._seconds_left()
+                with self.scope:
+                    async with trio.open_nursery() as nursery:
+                        self._nursery = nursery
+                        step = await function()
+                        nursery.cancel_scope.cancel(reason="the function has ended")
+                    await self.end(step)
+        finally:
+            self.ended.set()
+
+    async def end(self, step: Step) -> None:
+        """Keeps how the task ended, and tries again until its time is up while the store cannot be reached."""
+        pause = RETRY_FIRST
+        while True:
+            try:
+                await self._changes.apply(self.record, step)
+                return
+            except SharedStateUnavailable as error:
+                log.warning(
+                    "the outcome of a task is not kept yet: the store cannot be reached",
+                    task=self.record.id[:6],
+                    tool=self.record.tool,
+                    cause=error.cause,
+                )
+            await trio.sleep(pause)
+            pause = min(pause * 2, RETRY_LAST)
+
+    def _take(self, record: TaskRecord | None) -> None:
+        if record is None or record.is_terminal or record.node != self.record.node:
+            # Somebody cancelled it, its time is up, or another node took it over.
+            if record is not None:
+                self.record = record
+            self.scope.cancel(reason="the task has ended")
+        elif record.revision > self.record.revision:
+            self.record = record
+            self._changed.set()
+            self._changed = trio.Event()
+
+    def _seconds_left(self) -> float:
+        record = self.record
+        return (
+            math.inf if record.ttl is None else max(record.created + record.ttl - self._changes.clock(), 0.0)
+        )
+
+    # -- what the function tells its client --------------------------------------------------------------------------
+
+    async def report(self, progress: float, total: float | None, message: str | None) -> None:
+        """Takes a report of progress: it becomes the status message, and goes to the session that began the task."""
+        if progress <= self._progress:
+            return
+        self._progress = progress
+        self._message = message or (f"{progress:g}" if total is None else f"{progress:g} of {total:g}")
+        if self._has_message is None:
+            assert self._nursery is not None
+            self._has_message = trio.Event()
+            start(self._nursery, TASK_STATUS, self._keep_messages)
+        self._has_message.set()
+        if self._token is not None:
+            params: dict[str, Any] = {"progressToken": self._token, "progress": progress}
+            if total is not None:
+                params["total"] = total
+            if message is not None:
+                params["message"] = message
+            self.tell("notifications/progress", params)
+
+    async def _keep_messages(self) -> None:
+        """Keeps the newest status message, at most one in `MESSAGE_EVERY` seconds."""
+        while True:
+            assert self._has_message is not None
+            await self._has_message.wait()
+            self._has_message = trio.Event()
+            try:
+                await self._changes.apply(self.record, lambda record, now: told(record, self._message, now))
+            except SharedStateUnavailable as error:
+                log.debug("a status message of a task is not kept", cause=error.cause)
+            await trio.sleep(MESSAGE_EVERY)
+
+    async def notify(self, method: str, params: dict[str, Any]) -> None:
+        """Takes a notification of the function: it goes to the session that began the task, if that is there."""
+        self.tell(method, params)
+
+    def tell(self, method: str, params: dict[str, Any]) -> None:
+        """Sends a notification to the session that began the task, if it is there and has room. Never waits.
+
+        A stateless revision has no way to a client but the answers to its requests.
+        """
+        ctx = self.ctx
+        if ctx is not None and not ctx.era.declares_in_requests and (session := ctx.session) is not None:
+            session.notify(method, params)
+
+    def stop(self) -> None:
+        """Is called where a plain call gets no more beats; a task has none."""
+
+    # -- what the function asks its client ---------------------------------------------------------------------------
+
+    async def ask(self, questions: Mapping[str, InputRequest]) -> dict[str, InputResponse]:
+        """Puts the task into ``input_required`` and returns the answers, however long they take to come.
+
+        Cancelled, it withdraws what is not answered.
+
+        Raises:
+            RpcError: The client answered with an error.
+            RemoteProtocolError: An answer is malformed, or does not fit the form.
+            SharedStateUnavailable: The questions cannot be kept, so that nobody would find them.
+        """
+        if not questions:
+            return {}
+        assert self.ctx is not None
+        era = self.ctx.era
+        names = {self._unique(key): key for key in questions}
+        wire = {
+            name: {"method": questions[key].method, "params": era.unstructure(questions[key])}
+            for name, key in names.items()
+        }
+        try:
+            await self._change(lambda record, now: asked(record, wire, now))
+            while not names.keys() <= (found := answers_of(self.record)).keys():
+                await self._changed.wait()
+            await self._change(lambda record, now: taken(record, names, now))
+        except BaseException:
+            await self._withdraw(names)
+            raise
+        return {key: _read(questions[key], found[name], era) for name, key in names.items()}
+
+    def _unique(self, key: str) -> str:
+        """A key that this task has never asked by: clients take a known one for a question that they have answered."""
+        name, runs = key, self.record.runs
+        if runs > 1 or key in self._asked:
+            name = f"{key}.{runs}.{len(self._asked)}"
+        self._asked.add(name)
+        return name
+
+    async def _change(self, step: Step) -> None:
+        after = await self._changes.apply(self.record, step)
+        if after is None or after.is_terminal:
+            # The task has ended meanwhile, which `_take` has been told of, or is going to be.
+            self.scope.cancel(reason="the task has ended")
+            await trio.sleep_forever()
+        assert after is not None
+        if after.revision > self.record.revision:
+            self.record = after
+
+    async def _withdraw(self, names: Mapping[str, str]) -> None:
+        if self.record.is_terminal or self.scope.cancel_called:
+            return
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + WITHDRAW_BOUND):
+            try:
+                await self._changes.apply(self.record, partial(_withdrawn, names))
+            except SharedStateUnavailable as error:
+                log.debug("questions of a task are not withdrawn", cause=error.cause)
+
+
+def _read(question: InputRequest, answer: Mapping[str, Any], era: Era) -> InputResponse:
+    error = answer.get("error")
+    if error is not None:
+        raise RpcError.from_wire(error["code"], error["message"], error.get("data"))
+    return read_answer(question, answer["result"], era)
+
+
+def _withdrawn(names: Mapping[str, str], record: TaskRecord, now: float) -> TaskRecord | None:
+    return taken(record, names, now)

@@ -1,0 +1,63 @@
+"""Changes tasks in the store: each change is a compare and swap, so that the first terminal state wins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mcp_actors.abc import TaskRecord, TaskStore
+from mcp_actors.tasks.watch import Watch
+
+__all__ = ["Changes", "Step"]
+
+Step = Callable[[TaskRecord, float], TaskRecord | None]
+"""Makes a task's next value at a time, ``None`` if there is nothing to change; see `mcp_actors.tasks.states`."""
+
+
+class Changes:
+    """The changes of this node.
+
+    Args:
+        store: Where the tasks are.
+        watch: Is told of each change.
+        tell: Is given the id of each task that was changed, for other nodes and for those who listen.
+        clock: Returns seconds since the epoch.
+    """
+
+    def __init__(
+        self, store: TaskStore, watch: Watch, tell: Callable[[TaskRecord], None], clock: Callable[[], float]
+    ) -> None:
+        self.store = store
+        self.watch = watch
+        self.clock = clock
+        self._tell = tell
+
+    async def apply(self, record: TaskRecord, step: Step) -> TaskRecord | None:
+        """Makes one change, looking again as often as others are faster.
+
+        Args:
+            record: The newest value that the caller knows.
+            step: Makes the next value.
+
+        Returns:
+            The newest value: with the change, or without it if there was nothing to change; ``None`` if the task is
+            gone.
+
+        Raises:
+            SharedStateUnavailable: The state cannot be reached; the change may have been made.
+        """
+        while True:
+            after = step(record, self.clock())
+            if after is None:
+                return record
+            if await self.store.replace(after):
+                self.announce(after)
+                return after
+            found = (await self.store.get([record.id])).get(record.id)
+            if found is None:
+                return None
+            record = found
+
+    def announce(self, record: TaskRecord) -> None:
+        """Tells everybody of a value that was kept. Never waits."""
+        self.watch.changed(record)
+        self._tell(record)

@@ -1,0 +1,246 @@
+"""`Tasks`: the extension of a server that makes tasks of calls, in both dialects."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+from mcp_actors._server.access import principal_of
+from mcp_actors._server.task_terms import TaskTerms
+from mcp_actors.abc import TaskRecord
+from mcp_actors.context import Context
+from mcp_actors.errors import (
+    METHOD_NOT_FOUND,
+    LocalProtocolError,
+    MissingCapability,
+    Overloaded,
+    RpcError,
+    invalid_params,
+)
+from mcp_actors.extensions import ServerExtension, Serving, detached, remembered
+from mcp_actors.server import CallNext
+from mcp_actors.tasks.actor import TaskActor
+from mcp_actors.tasks.creations import Creations
+from mcp_actors.tasks.dialects import IMMEDIATE_RESPONSE, core_created, detailed_task, extension_created
+from mcp_actors.tasks.methods import CoreMethods, ExtensionMethods, may_see
+from mcp_actors.tasks.node import TaskNode
+from mcp_actors.tasks.session_tasks import SessionTasks
+from mcp_actors.tasks.settings import TaskSettings
+
+__all__ = ["TASKS", "Tasks"]
+
+TASKS = "io.modelcontextprotocol/tasks"
+_MEMBER, _NOTIFICATION = "taskIds", "notifications/tasks"
+_MIB = 1024 * 1024
+# Bytes of a task's id, which alone protects a task of a caller that nobody has authenticated.
+_ID_BYTES = 24
+
+
+class Tasks(ServerExtension):
+    """Makes tasks of the calls of tools that are registered with ``task=``; see `mcp_actors.tasks`.
+
+    A server with such a tool has one with these defaults; ``Server(extensions=[Tasks(ttl=60)])`` has another one.
+
+    Args:
+        ttl: Seconds for which a task is kept, from its creation, where the client asks for no other time: an hour, in
+            which a person comes back from lunch, and a client from a restart. A function that runs longer is cancelled.
+        max_ttl: The most seconds that a client (MCP 2025-11-25) is granted: a day. ``None`` for no limit: then results
+            may be kept for ever.
+        poll_interval: Seconds that clients are told to wait between two looks: 1, which a person hardly notices, and
+            for which a thousand waiting clients make a thousand small requests a second.
+        running: Tasks that run at once at one node, 1000; one principal or, without one, one address, may run half of
+            them. The function of each holds what a call holds.
+        per_principal: Tasks that are kept for one principal or, without one, that one address may have created at one
+            node: 1000.
+        in_all: Tasks that are kept in all, of all nodes: 100,000.
+        bytes_per_principal: Bytes of the tasks of one principal, 64 MiB. It is looked at before a task is created:
+            results may exceed it.
+        bytes_in_all: The same for all principals: 512 MiB.
+        clock: Returns seconds since the epoch, which all nodes must agree on.
+
+    Raises:
+        ValueError: A time is not greater than 0, a number less than 1, or ``ttl`` greater than ``max_ttl``.
+    """
+
+    def __init__(
+        self,
+        *,
+        ttl: float = 3600.0,
+        max_ttl: float | None = 86400.0,
+        poll_interval: float = 1.0,
+        running: int = 1000,
+        per_principal: int = 1000,
+        in_all: int = 100_000,
+        bytes_per_principal: int = 64 * _MIB,
+        bytes_in_all: int = 512 * _MIB,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        core: dict[str, Any] = {"tasks": {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}}
+        super().__init__(TASKS, core=core)
+        self.task_settings = TaskSettings(
+            ttl,
+            max_ttl,
+            poll_interval,
+            running,
+            per_principal,
+            in_all,
+            bytes_per_principal,
+            bytes_in_all,
+        )
+        self._clock = clock
+        self._nodes: list[TaskNode] = []
+        self._creations = Creations(per_principal)
+        self.serving(self._serve)
+        self.around("tools/call", when=self._concerns)(self._call)
+        self.listen(_MEMBER, _NOTIFICATION)(self._told)
+        for methods in (CoreMethods(self._node), ExtensionMethods(self._node)):
+            for name, function in methods.table().items():
+                self.method(name, target="taskId", core=methods.core)(function)
+
+    # -- while the server serves -------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _serve(self, serving: Serving) -> AsyncIterator[None]:
+        async with trio.open_nursery() as nursery:
+            node = TaskNode(
+                serving,
+                self.task_settings,
+                lambda id: self.publish(_MEMBER, id),
+                lambda: self.subscribed(_MEMBER),
+                f"{TASKS}/{_MEMBER}",
+                nursery,
+                self._clock,
+            )
+            async with node.open():
+                self._nodes.append(node)
+                try:
+                    yield
+                finally:
+                    self._nodes.remove(node)
+
+    def _node(self) -> TaskNode:
+        if not self._nodes:
+            raise LocalProtocolError(
+                "a tool with task= was added while the server serves: write Server(extensions=[Tasks()])"
+            )
+        return self._nodes[0]
+
+    async def _told(self, keys: Sequence[str], ctx: Context) -> Mapping[str, Mapping[str, Any]]:
+        """Those of some tasks that a caller may hear of, in full."""
+        found = await self._node().store.get(keys)
+        return {id: detailed_task(record) for id, record in found.items() if may_see(record, ctx)}
+
+    # -- calls of tools ----------------------------------------------------------------------------------------------
+
+    def _concerns(self, params: Mapping[str, Any]) -> bool:
+        return "task" in params or self._terms(params) is not None
+
+    def _terms(self, params: Mapping[str, Any]) -> TaskTerms | None:
+        terms: TaskTerms | None = self._node().serving.server.tools.task_terms(params.get("name"))
+        return terms
+
+    async def _call(self, ctx: Context, call_next: CallNext) -> Any:
+        terms = self._terms(ctx.params)
+        wanted = self._wanted(ctx, terms)
+        if terms is not None and terms.before is not None:
+            arguments = ctx.params.get("arguments")
+            ctx.params["arguments"] = dict(
+                await terms.before(arguments if isinstance(arguments, dict) else {}, ctx)
+            )
+        if terms is None or not wanted:
+            return await call_next()
+        return await self._begin(ctx, call_next, terms, wanted[0])
+
+    def _wanted(self, ctx: Context, terms: TaskTerms | None) -> tuple[float | None] | tuple[()]:
+        """Returns the time to live of the task that a call becomes, and an empty tuple for one that becomes none.
+
+        Raises:
+            RpcError: The client and the tool do not agree on whether it has to.
+        """
+        if ctx.era.declares_in_requests:
+            if terms is None:
+                return ()
+            if TASKS in ctx.extensions:
+                return (self.task_settings.ttl,)
+            if terms.support == "required":
+                raise MissingCapability({"extensions": {TASKS: {}}})
+            return ()
+        if "tasks/get" not in ctx.era.server_methods or "task" not in ctx.params:
+            if terms is not None and terms.support == "required":
+                raise RpcError(METHOD_NOT_FOUND, f"the tool {ctx.params['name']} must be called as a task")
+            return ()
+        if terms is None:
+            raise RpcError(METHOD_NOT_FOUND, "this tool cannot be called as a task: leave 'task' out")
+        return (self._asked_ttl(ctx.params["task"]),)
+
+    def _asked_ttl(self, task: Any) -> float | None:
+        if not isinstance(task, dict):
+            raise invalid_params("'task' must be an object")
+        settings = self.task_settings
+        if "ttl" not in task:
+            return settings.ttl
+        ttl = task["ttl"]
+        if ttl is not None and (isinstance(ttl, bool) or not isinstance(ttl, int | float) or not ttl > 0):
+            raise invalid_params("'task.ttl' must be a number of milliseconds greater than 0, or null")
+        return settings.granted_ttl(None if ttl is None else ttl / 1000)
+
+    async def _begin(
+        self, ctx: Context, call_next: CallNext, terms: TaskTerms, ttl: float | None
+    ) -> dict[str, Any]:
+        """Keeps a new task, starts it and returns the answer to the call."""
+        node, core = self._node(), not ctx.era.declares_in_requests
+        ctx.params.pop("task", None)
+        token = ctx.call.invocation.progress_token if core else None
+        now, principal = self._clock(), principal_of(ctx.call)
+        memory = ctx.call.owner.limiters.memory
+        holder = None if memory is None else memory.new_account(ctx.call.invocation).holder
+        if principal is None and holder is not None:
+            self._creations.check(holder, now)
+        record = TaskRecord(
+            id=secrets.token_urlsafe(_ID_BYTES),
+            owner="" if principal is None else principal.key,
+            tool=ctx.params["name"],
+            version=ctx.era.version,
+            request=remembered(ctx),
+            created=now,
+            updated=now,
+            ttl=ttl,
+            poll_interval=self.task_settings.poll_interval,
+            node=node.serving.shared.node,
+            restartable=terms.restartable,
+        )
+        leave = node.reserve(holder)
+        try:
+            await self._keep(record, node)
+        except BaseException:
+            leave()
+            raise
+        if principal is None and holder is not None:
+            self._creations.count(holder, None if ttl is None else now + ttl)
+        actor = TaskActor(record, node.changes, token)
+        ctx2 = detached(ctx, actor)
+        node.run(actor, ctx2, lambda: call_next(ctx2), leave)
+        if not core:
+            return extension_created(record)
+        if (session := ctx.session) is not None:
+            session.get(SessionTasks).add(record.id)
+        immediate = (ctx.server.tools.get(record.tool).meta or {}).get(IMMEDIATE_RESPONSE)
+        return core_created(record, immediate if isinstance(immediate, str) else None)
+
+    async def _keep(self, record: TaskRecord, node: TaskNode) -> None:
+        """Keeps a new task, so that every node can read it before its creation is answered (SEP-2663)."""
+        settings = self.task_settings
+        bounds = settings.bounds
+        if not record.owner:
+            # All callers that nobody has authenticated have this owner: they are counted by address.
+            bounds = bounds._replace(of_owner=bounds.of_all, bytes_of_owner=bounds.bytes_of_all)
+        match await node.store.create(record, bounds):
+            case "owner":
+                raise Overloaded.for_tasks("tasks, or bytes in tasks,", "holder", settings.per_principal)
+            case "all":
+                raise Overloaded.for_tasks("tasks, or bytes in tasks,", "all", settings.in_all)

@@ -1,0 +1,51 @@
+"""The bounds of tasks, with their reasons."""
+
+from __future__ import annotations
+
+import attrs
+
+from mcp_actors.abc import TaskBounds
+
+__all__ = ["TaskSettings"]
+
+
+@attrs.frozen
+class TaskSettings:
+    """The times and bounds of the tasks of one server; see `mcp_actors.tasks.Tasks` for each of them."""
+
+    ttl: float
+    max_ttl: float | None
+    poll_interval: float
+    running: int
+    per_principal: int
+    in_all: int
+    bytes_per_principal: int
+    bytes_in_all: int
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("ttl", "poll_interval"):
+            _check_number(name, getattr(self, name))
+        if self.max_ttl is not None:
+            _check_number("max_ttl", self.max_ttl)
+            if self.ttl > self.max_ttl:
+                raise ValueError(f"ttl={self.ttl!r} is greater than max_ttl={self.max_ttl!r}: raise max_ttl")
+        for name in ("running", "per_principal", "in_all", "bytes_per_principal", "bytes_in_all"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ValueError(f"{name}={value!r}: write a whole number that is at least 1")
+
+    @property
+    def bounds(self) -> TaskBounds:
+        """The bounds that the store applies."""
+        return TaskBounds(self.per_principal, self.in_all, self.bytes_per_principal, self.bytes_in_all)
+
+    def granted_ttl(self, asked: float | None) -> float | None:
+        """Returns the seconds for which a task is kept whose client asked for ``asked``, ``None`` for no end."""
+        if asked is None:
+            return self.max_ttl
+        return asked if self.max_ttl is None else min(asked, self.max_ttl)
+
+
+def _check_number(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise ValueError(f"{name}={value!r}: write a number of seconds greater than 0")

@@ -1,0 +1,135 @@
+"""The state machine of a task: pure functions that make a record's next value.
+
+Both dialects have the same machine (MCP 2025-11-25, Tasks, Task Status Lifecycle; SEP-2663)::
+
+    working         -> working | input_required | completed | failed | cancelled
+    input_required  -> working | input_required | completed | failed | cancelled
+
+Each function returns the next value, or ``None`` if the event means nothing in the state that the task is in: a
+terminal state never changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from mcp_actors.abc import TaskRecord, TaskState
+
+__all__ = [
+    "NEXT_STATES",
+    "answered",
+    "answers_of",
+    "asked",
+    "cancelled",
+    "completed",
+    "failed",
+    "questions_of",
+    "restarted",
+    "taken",
+    "told",
+]
+
+_LIVE: frozenset[TaskState] = frozenset({"working", "input_required", "completed", "failed", "cancelled"})
+_ENDED: frozenset[TaskState] = frozenset()
+
+NEXT_STATES: Mapping[TaskState, frozenset[TaskState]] = MappingProxyType(
+    {
+        "working": _LIVE,
+        "input_required": _LIVE,
+        "completed": _ENDED,
+        "failed": _ENDED,
+        "cancelled": _ENDED,
+    }
+)
+"""The states that may follow each state."""
+
+# Characters of a status message that are kept: it is a sentence for people, and is sent with every look at the task.
+LONGEST_MESSAGE = 1000
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def questions_of(record: TaskRecord) -> dict[str, Any]:
+    """Returns the questions that nobody has answered yet, by key."""
+    return _decode(record.questions)
+
+
+def answers_of(record: TaskRecord) -> dict[str, Any]:
+    """Returns the answers that the function has not taken yet, by key."""
+    return _decode(record.answers)
+
+
+def _next(record: TaskRecord, state: TaskState, now: float, **changes: Any) -> TaskRecord | None:
+    if state not in NEXT_STATES[record.state]:
+        return None
+    message = changes.get("message")
+    if message is not None and len(message) > LONGEST_MESSAGE:
+        changes["message"] = f"{message[: LONGEST_MESSAGE - 1]}…"
+    # The wall clock may be set back; what clients see of a task never goes back.
+    updated = max(now, record.updated)
+    return msgspec.structs.replace(
+        record, state=state, updated=updated, revision=record.revision + 1, **changes
+    )
+
+
+def told(record: TaskRecord, message: str | None, now: float) -> TaskRecord | None:
+    """The function has said where it stands."""
+    return None if message == record.message else _next(record, record.state, now, message=message)
+
+
+def asked(record: TaskRecord, questions: Mapping[str, Any], now: float) -> TaskRecord | None:
+    """The function asks the client, perhaps beside other questions of its own; keys that are new."""
+    together = {**questions_of(record), **questions}
+    return _next(record, "input_required", now, questions=_encode(together)) if questions else None
+
+
+def answered(record: TaskRecord, answers: Mapping[str, Any], now: float) -> TaskRecord | None:
+    """The client has answered some of the questions. Answers to others, or to none, mean nothing."""
+    questions = questions_of(record)
+    fitting = {key: answer for key, answer in answers.items() if key in questions}
+    if not fitting:
+        return None
+    left = {key: question for key, question in questions.items() if key not in fitting}
+    kept = {**answers_of(record), **fitting}
+    state: TaskState = "input_required" if left else "working"
+    return _next(record, state, now, questions=_encode(left), answers=_encode(kept))
+
+
+def taken(record: TaskRecord, keys: Iterable[str], now: float) -> TaskRecord | None:
+    """The function has taken answers, or wants none any more: these keys are neither asked nor answered."""
+    gone = set(keys)
+    questions, answers = questions_of(record), answers_of(record)
+    left = {key: question for key, question in questions.items() if key not in gone}
+    kept = {key: answer for key, answer in answers.items() if key not in gone}
+    if len(left) == len(questions) and len(kept) == len(answers):
+        return None
+    state: TaskState = "input_required" if left else "working"
+    return _next(record, state, now, questions=_encode(left), answers=_encode(kept))
+
+
+def completed(record: TaskRecord, outcome: bytes, now: float) -> TaskRecord | None:
+    """The function has returned ``outcome``, which is ``{"result": …}``."""
+    return _next(record, "completed", now, outcome=outcome, questions=b"{}", answers=b"{}")
+
+
+def failed(record: TaskRecord, outcome: bytes, message: str | None, now: float) -> TaskRecord | None:
+    """The function has failed with ``outcome``: ``{"error": …}``, or a result that its dialect calls a failure."""
+    return _next(record, "failed", now, outcome=outcome, message=message, questions=b"{}", answers=b"{}")
+
+
+def cancelled(record: TaskRecord, message: str | None, now: float) -> TaskRecord | None:
+    """The client does not want the task any more."""
+    return _next(record, "cancelled", now, message=message, questions=b"{}", answers=b"{}")
+
+
+def restarted(record: TaskRecord, node: str, now: float) -> TaskRecord | None:
+    """Another node runs the function again from its start, as its own is gone."""
+    if not record.restartable or record.node == node:
+        return None
+    changes = {"node": node, "runs": record.runs + 1, "message": None}
+    return _next(record, "working", now, questions=b"{}", answers=b"{}", **changes)
