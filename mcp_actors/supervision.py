@@ -301,6 +301,13 @@ TASK_END = TaskKind(
 )
 TASK_WATCH = TaskKind("watch tasks", "tasks of a server", "nothing", "nobody", restarted=True)
 TASK_SWEEP = TaskKind("find abandoned tasks", "tasks of a server", "nothing", "nobody", restarted=True)
+# -- shared state in SQLite ----------------------------------------------------------------------------------
+SQLITE_WORKER = TaskKind(
+    "SQLite worker", "server", "call", "whoever waits for the file: SharedStateUnavailable", restarted=True
+)
+SQLITE_LEASE = TaskKind(
+    "SQLite lease", "server", "nothing", "nobody: other nodes wait for the lease", restarted=True
+)
 
 # -- sockets, HTTP and WebSocket, server side ----------------------------------------------------------------
 POLLER = TaskKind(
