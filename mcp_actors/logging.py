@@ -159,6 +159,8 @@ def _unconfigured() -> Any:
         _stderr,
         processors=[
             RepeatLimit(),
+            # Such as the number of the worker, in a process that is one of several.
+            structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
             # Not padded, and plain: pretty tracebacks take long and print local variables, secrets among them.

@@ -181,6 +181,15 @@ class Server(Registration):
         for each in () if extensions is None or isinstance(extensions, Mapping) else extensions:
             self.add_extension(each)
 
+    @property
+    def shared(self) -> SharedState:
+        """The place of what outlives a session. A new one is opened by the next `serve`."""
+        return self._runtime.shared
+
+    @shared.setter
+    def shared(self, shared: SharedState) -> None:
+        self._runtime.shared = shared
+
     def __repr__(self) -> str:
         return f"<Server {self.name!r} {self._features!r} {self._runtime!r}>"
 

@@ -279,6 +279,15 @@ IN_PROCESS_SERVER = TaskKind(
     "whoever called: ConnectionLost; the client's block raises the crash where it ends",
 )
 
+# -- tasks of the protocol, which outlive their calls --------------------------------------------------------
+TASK = TaskKind("task", "tasks of a server", "call", "whoever looks at the task: it has failed")
+TASK_STATUS = TaskKind("status messages", "task", "nothing", "nobody: the task goes on without them")
+TASK_END = TaskKind(
+    "end task", "tasks of a server", "nothing", "nobody: the task is kept until its time is up"
+)
+TASK_WATCH = TaskKind("watch tasks", "tasks of a server", "nothing", "nobody", restarted=True)
+TASK_SWEEP = TaskKind("find abandoned tasks", "tasks of a server", "nothing", "nobody", restarted=True)
+
 # -- shared state in Redis -----------------------------------------------------------------------------------
 REDIS_UPKEEP = TaskKind(
     "redis upkeep",
@@ -360,6 +369,18 @@ AUTHORIZATION = TaskKind(
 LOGIN_LISTENER = TaskKind("login listener", "login", "call", "whoever logs in: LoginFailed")
 CHILD_WATCH = TaskKind("child process", "client connection", "connection", "whoever called: ConnectionLost")
 CHILD_OUTPUT = TaskKind("child output", "child process", "nothing", "nobody", restarted=True)
+
+# -- mcp-actors serve --workers ------------------------------------------------------------------------------
+WORKER_SLOT = TaskKind(
+    "slot", "supervisor of workers", "nothing", "nobody: its worker goes on", restarted=True
+)
+WORKER_PROCESS = TaskKind(
+    "worker process", "supervisor of workers", "member", "its slot, which starts another"
+)
+WORKER_SIGNALS = TaskKind("worker signals", "supervisor of workers", "nothing", "nobody", restarted=True)
+WORKER_REPLACEMENT = TaskKind(
+    "replacement", "supervisor of workers", "nothing", "nobody: the workers that are there go on"
+)
 
 TASKS: tuple[TaskKind, ...] = tuple(each for each in list(globals().values()) if isinstance(each, TaskKind))
 """Every kind of task there is; the tests hold the engine and the bindings to it."""

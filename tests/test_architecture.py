@@ -72,10 +72,18 @@ ONLY_IN = {
 }
 # Packages of ours that know nothing of ours but this, and themselves.
 _SUPERVISED = ("mcp_actors.supervision", "mcp_actors.logging", "mcp_actors.budget")
-_SHARED_BY_LISTENERS = ("mcp_transports._sockets", "mcp_transports._poller", "mcp_transports._ticker")
+_SHARED_BY_LISTENERS = (
+    "mcp_transports._sockets",
+    "mcp_transports._inherited",
+    "mcp_transports._accepting",
+    "mcp_transports._poller",
+    "mcp_transports._ticker",
+)
 KNOWS_ONLY = {
     "mcp_transports.http.h1": ("mcp_transports.http.h1", *_SHARED_BY_LISTENERS, *_SUPERVISED),
     **dict.fromkeys(_SHARED_BY_LISTENERS, _SUPERVISED),
+    "mcp_transports._sockets": ("mcp_transports._inherited", *_SUPERVISED),
+    "mcp_transports._accepting": ("mcp_transports._sockets", "mcp_transports._inherited", *_SUPERVISED),
 }
 
 

@@ -92,6 +92,15 @@ class ServerRuntime:
         return f"<ServerRuntime {self.name!r} {state} sessions={len(self._sessions)}>"
 
     @property
+    def shared(self) -> SharedState:
+        """The place of what outlives a session. A new one is opened by the next `serve`."""
+        return self._config.shared
+
+    @shared.setter
+    def shared(self, shared: SharedState) -> None:
+        self._config = attrs.evolve(self._config, shared=shared)
+
+    @property
     def sessions(self) -> SessionRegistry:
         """The sessions that exist now."""
         return self._sessions

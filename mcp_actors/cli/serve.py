@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
+from typing import Any
 
 import click
 
 from mcp_actors import Server
-from mcp_actors.abc import ServerTransport
+from mcp_actors.abc import ServerTransport, SharedState
 from mcp_actors.cli.failures import WrongUsage, reported, traceback_option
 from mcp_actors.cli.target import load_server
 from mcp_actors.discovery import server_transport
@@ -20,6 +23,9 @@ __all__ = ["command"]
 _STDIO = "stdio:"
 # Bindings in which a request says whom it means to have called, and from where.
 _WITH_HOST = ("http:", "https:", "http+unix:", "ws:", "wss:")
+_HTTP = ("http:", "https:", "http+unix:")
+# The variable that makes this process a worker: see `mcp_actors.cli.workers.messages`, which only workers import.
+_ASSIGNMENT = "MCP_ACTORS_WORKER"
 
 
 @click.command("serve", short_help="Serve a Server.")
@@ -52,6 +58,17 @@ _WITH_HOST = ("http:", "https:", "http+unix:", "ws:", "wss:")
     multiple=True,
     help="With --issuer: scopes that every request needs; blanks between several, may be repeated.",
 )
+@click.option(
+    "--workers",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Serve with N processes, which are started again when they die. Not for stdio:",
+)
+@click.option(
+    "--shared",
+    metavar="URL",
+    help="Where sessions, events and tasks are kept: memory: (default), sqlite:///PATH or redis://HOST.",
+)
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @traceback_option
 def command(
@@ -62,6 +79,8 @@ def command(
     issuer: tuple[str, ...],
     resource: str | None,
     scope: tuple[str, ...],
+    workers: int | None,
+    shared: str | None,
     args: tuple[str, ...],
     show_traceback: bool,
 ) -> None:
@@ -81,25 +100,41 @@ def command(
     mcp-actors serve weather.py --listen http://0.0.0.0:8000/mcp --allow-host example.org
     mcp-actors serve weather.py --listen http://127.0.0.1:8000/mcp --resource http://127.0.0.1:8000/mcp \\
         --issuer https://login.example.org
+    mcp-actors serve weather.py --listen http://127.0.0.1:8000/mcp --workers 4 --shared redis://127.0.0.1
 
     Ends on SIGINT and SIGTERM, and when every address has ended by itself (stdio: at end of input). Exit code 0 for
     these, 1 if the target cannot be imported or an address cannot be served, 2 if there is no such target.
+
+    With --workers, SIGHUP replaces the processes one by one by new ones, which import TARGET again; no connection is
+    refused and no call is lost. Without --shared redis:, several workers give clients over HTTP no sessions, and no
+    HTTP+SSE: a request may reach any of them.
     """
     _require_protectable(listen, issuer, resource, scope)
-    with reported(show_traceback):
+    worker = _employment()
+    with _told(worker), reported(show_traceback):
+        if workers is not None and worker is None:
+            _require_several(listen)
+            words = _words(click.get_current_context())
+            serving = importlib.import_module("mcp_actors.cli.workers.serving")
+            serving.serve_with_workers(words, listen, workers, lambda ready: _announce(listen, ready))
+            return
         server = load_server(target, args)
+        if shared is not None:
+            server.shared = _shared_state(shared)
         if not listen or listen == (_STDIO,):
             terminal = sys.stdin.isatty() and sys.stderr.isatty()
             hint = _stdio_hint(server, target, args) if terminal else ""
             server.run(_STDIO, task_status=_Announcement((), hint))
-        else:
-            hint = f"{_offer(server)}; Ctrl-C stops" if sys.stderr.isatty() else ""
-            named = {"allowed_hosts": allow_host, "allowed_origins": allow_origin}
-            options: dict[str, object] = {name: each for name, each in named.items() if each}
-            if resource is not None:
-                options["auth"] = _protection(resource, issuer, scope)
-            transports = [_transport(url, options) for url in listen]
-            server.run(*transports, task_status=_Announcement(listen, hint))
+            return
+        hint = f"{_offer(server)}; Ctrl-C stops" if sys.stderr.isatty() else ""
+        named = {"allowed_hosts": allow_host, "allowed_origins": allow_origin}
+        options: dict[str, object] = {name: each for name, each in named.items() if each}
+        if resource is not None:
+            options["auth"] = _protection(resource, issuer, scope)
+        several = worker is not None and worker.of > 1
+        transports = [_transport(url, options, several) for url in listen]
+        status = _Announcement(listen, hint) if worker is None else worker.status(server, _offer(server))
+        server.run(*transports, task_status=status)
 
 
 def _offer(server: Server) -> str:
@@ -118,6 +153,63 @@ def _stdio_hint(server: Server, target: str, args: Sequence[str]) -> str:
         f"to look at it:         mcp-actors list {shlex.quote(f'stdio:{words}')}\n"
         f"to serve it at a URL:  {at_url}{' -- ' + shlex.join(args) if args else ''}"
     )
+
+
+def _employment() -> Any:
+    """Returns this process's place among the workers of a supervisor; only a worker imports what that takes."""
+    if _ASSIGNMENT not in os.environ:
+        return None
+    return importlib.import_module("mcp_actors.cli.workers.worker").employment()
+
+
+@contextmanager
+def _told(worker: Any) -> Iterator[None]:
+    """Has the supervisor of a worker say what the block raises."""
+    try:
+        yield
+    except click.ClickException as error:
+        if worker is None:
+            raise
+        worker.failed(error.format_message(), error.exit_code)
+        raise click.exceptions.Exit(error.exit_code) from None
+
+
+def _require_several(listen: Sequence[str]) -> None:
+    """Raises `click.UsageError` if several processes cannot serve the URLs together."""
+    if not listen or any(url.lower().startswith(_STDIO) for url in listen):
+        raise click.UsageError(
+            "--workers needs --listen URL, and not stdio:, which has one client: http://127.0.0.1:8000/mcp for example"
+        )
+
+
+def _words(context: click.Context) -> list[str]:
+    """Returns the words of the command line again, for another process."""
+    words = ["serve"]
+    behind: list[str] = []
+    for each in context.command.params:
+        given = context.params.get(each.name or "")
+        several = given if isinstance(given, tuple) else () if given is None else (given,)
+        if isinstance(each, click.Argument):
+            behind += several
+        elif isinstance(given, bool):
+            words += each.opts[:1] if given else []
+        else:
+            words += [word for value in several for word in (each.opts[0], str(value))]
+    return [*words, "--", *behind]
+
+
+def _announce(listen: Sequence[str], ready: Any) -> None:
+    hint = f"{ready.offer}; Ctrl-C stops" if sys.stderr.isatty() else ""
+    _Announcement(listen, hint).started(ready.places)
+
+
+def _shared_state(url: str) -> SharedState:
+    make = importlib.import_module("mcp_actors.shared").shared_state
+    try:
+        state: SharedState = make(url)
+    except (ValueError, ImportError) as error:
+        raise WrongUsage(str(error)) from error
+    return state
 
 
 def _require_protectable(
@@ -144,9 +236,12 @@ def _protection(resource: str, issuer: Sequence[str], scope: Sequence[str]) -> o
         raise WrongUsage(str(error)) from error
 
 
-def _transport(url: str, options: Mapping[str, object]) -> ServerTransport:
-    checks = url.lower().startswith(_WITH_HOST)
-    return server_transport(url, **(options if checks else {}))
+def _transport(url: str, options: Mapping[str, object], several: bool) -> ServerTransport:
+    given = dict(options) if url.lower().startswith(_WITH_HOST) else {}
+    if several and url.lower().startswith(_HTTP):
+        # The messages of a session of HTTP+SSE cannot be handed to another process.
+        given |= {"sessions": "shared", "sse_path": None}
+    return server_transport(url, **given)
 
 
 class _Announcement:

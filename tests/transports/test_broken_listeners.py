@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -24,8 +25,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[socket.socket]:
     found: list[socket.socket] = []
     make = ListeningSocket.__init__
 
-    def remember(self: ListeningSocket, listening: socket.socket, *, path: str | None = None) -> None:
-        make(self, listening, path=path)
+    def remember(self: ListeningSocket, listening: socket.socket, **options: Any) -> None:
+        make(self, listening, **options)
         if listening not in found:
             found.append(listening)
 

@@ -10,21 +10,18 @@ import fcntl
 import os
 import socket
 import stat
-from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 import trio
 
 from mcp_actors.budget import holder_of
 from mcp_actors.logging import log
-from mcp_actors.supervision import ACCEPT, start_again
+from mcp_transports._inherited import taken, tcp_key, unix_key
 
 __all__ = [
     "BACKLOG",
     "InvalidSocketPath",
     "ListenError",
     "ListeningSocket",
-    "accept_until",
     "address_text",
     "bind_tcp",
     "bind_unix",
@@ -41,8 +38,10 @@ _TRIES_FOR_A_PORT = 20
 # Seconds for which another server may hold the folder's lock; all it does meanwhile is probe, bind and listen.
 _LOCK_TIME = 2.0
 _LOCK_PAUSE = 0.01
-# Connections accepted before other tasks run.
+# Connections accepted before other tasks run. Of what several processes accept from, each takes one after the other:
+# so that a burst of connections goes to all of them, and to those that are busy with calls less often.
 _ACCEPT_AT_ONCE = 64
+_ACCEPT_AT_ONCE_OF_OTHERS = 1
 # Without descriptors or memory nothing can be accepted until some are freed.
 _EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
 _PAUSE_WHEN_EXHAUSTED = 0.1
@@ -62,12 +61,19 @@ class InvalidSocketPath(ValueError):
 
 
 class ListeningSocket:
-    """A listening socket. The owner closes it."""
+    """A listening socket. The owner closes it.
 
-    def __init__(self, listening: socket.socket, *, path: str | None = None) -> None:
+    Args:
+        listening: The socket.
+        path: The path of a Unix socket.
+        inherited: Whether other processes accept from it, too: then its path is theirs, and it is closed here alone.
+    """
+
+    def __init__(self, listening: socket.socket, *, path: str | None = None, inherited: bool = False) -> None:
         self.socket = listening
         self.path = path
-        self._identity = _identity(path) if path is not None else None
+        self.inherited = inherited
+        self._identity = _identity(path) if path is not None and not inherited else None
         self._closed = False
         self._exhausted = False
         name = listening.getsockname()
@@ -95,7 +101,9 @@ class ListeningSocket:
         return self.socket.accept()
 
     async def accept_many(self) -> list[tuple[socket.socket, object]]:
-        """Waits for connections and returns those that there are, 64 at most. Cancelling loses none.
+        """Waits for connections and returns those that there are, 64 at most, or one if it is inherited.
+
+        Cancelling loses none.
 
         When the process has no descriptors or memory left, it logs that once, and tries again until there are some.
 
@@ -103,9 +111,10 @@ class ListeningSocket:
             ListenError: The listening socket is closed or broken, and will never have a connection again.
         """
         found: list[tuple[socket.socket, object]] = []
+        most = _ACCEPT_AT_ONCE_OF_OTHERS if self.inherited else _ACCEPT_AT_ONCE
         while not found:
             await trio.lowlevel.wait_readable(self.socket)
-            while len(found) < _ACCEPT_AT_ONCE:
+            while len(found) < most:
                 try:
                     found.append(self.accept())
                 except BlockingIOError:
@@ -154,45 +163,6 @@ class ListeningSocket:
             self.socket.close()
 
 
-ListenerT = TypeVar("ListenerT", bound=ListeningSocket)
-
-
-async def accept_until(
-    stopping: trio.Event,
-    listeners: Sequence[ListenerT],
-    arrived: Callable[[ListenerT, list[tuple[socket.socket, object]]], object],
-) -> ListenError | None:
-    """Accepts from every listener, each in a task of its own, until ``stopping`` is set.
-
-    A task that crashes is started again. A listening socket that is broken ends all of this: its address is served no
-    more, and starting again would not help.
-
-    Args:
-        stopping: Ends the accepting; nothing that was accepted is lost.
-        listeners: The caller closes them.
-        arrived: Called with a listener and its new connections, at least one. Must not wait.
-
-    Returns:
-        Why a listener cannot accept any more, or ``None`` when ``stopping`` was set.
-    """
-    broken: list[ListenError] = []
-
-    async def accept(listener: ListenerT) -> None:
-        try:
-            while True:
-                arrived(listener, await listener.accept_many())
-        except ListenError as error:
-            broken.append(error)
-            accepting.cancel_scope.cancel(reason="a listening socket is broken")
-
-    async with trio.open_nursery() as accepting:
-        for listener in listeners:
-            start_again(accepting, ACCEPT, accept, listener, about=f"at {listener.where('tcp')}")
-        await stopping.wait()
-        accepting.cancel_scope.cancel(reason="the server stops")
-    return broken[0] if broken else None
-
-
 def address_text(address: object) -> str:
     """Returns a socket's address as people write it; ``unix`` for one that is no pair of host and port."""
     if not isinstance(address, tuple):
@@ -217,7 +187,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 async def bind_tcp(host: str | None, port: int, *, backlog: int = BACKLOG) -> list[ListeningSocket]:
-    """Listens on every address of ``host``.
+    """Listens on every address of ``host``, or takes the sockets that this process has inherited for it.
 
     Args:
         host: ``None`` and ``"localhost"`` mean the loopback of IPv4 and, where there is one, of IPv6, on the same port;
@@ -228,6 +198,9 @@ async def bind_tcp(host: str | None, port: int, *, backlog: int = BACKLOG) -> li
     Raises:
         ListenError: The name has no address, or an address cannot be listened at.
     """
+    inherited = taken(tcp_key(host, port))
+    if inherited is not None:
+        return [ListeningSocket(each, inherited=True) for each in inherited]
     if host is None or host == "localhost":
         families = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
         optional = True
@@ -305,6 +278,9 @@ async def bind_unix(path: str, *, mode: int = 0o600, backlog: int = BACKLOG) -> 
         ListenError: Something is in the way: a live server, or a file that is no socket.
     """
     check_unix_path(path)
+    inherited = taken(unix_key(path))
+    if inherited is not None:
+        return ListeningSocket(inherited[0], path=path, inherited=True)
     if is_abstract(path):
         try:
             return ListeningSocket(_bind_unix(path, None, backlog), path=path)

@@ -14,8 +14,9 @@ from mcp_actors.abc import ServerHandler
 from mcp_actors.budget import Account, Budget, BudgetStatistics, holder_of
 from mcp_actors.logging import log
 from mcp_actors.supervision import POLLER, SOCKET_CONNECTION, start, start_again
+from mcp_transports._accepting import accept_until
 from mcp_transports._poller import Poller
-from mcp_transports._sockets import ListenError, ListeningSocket, accept_until
+from mcp_transports._sockets import ListenError, ListeningSocket
 from mcp_transports.sockets.channel import SocketChannel
 from mcp_transports.sockets.stream import ConnectedSocket
 

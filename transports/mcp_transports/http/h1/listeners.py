@@ -19,8 +19,9 @@ class HttpListener(ListeningSocket):
         *,
         ssl_context: ssl.SSLContext | None = None,
         path: str | None = None,
+        inherited: bool = False,
     ) -> None:
-        super().__init__(listening, path=path)
+        super().__init__(listening, path=path, inherited=inherited)
         self.ssl_context = ssl_context
 
     @property
@@ -44,7 +45,7 @@ async def open_tcp(
         ListenError: The name has no address, or an address cannot be listened at.
     """
     opened = await bind_tcp(host, port, backlog=backlog)
-    return [HttpListener(each.socket, ssl_context=ssl_context) for each in opened]
+    return [HttpListener(each.socket, ssl_context=ssl_context, inherited=each.inherited) for each in opened]
 
 
 async def open_unix(path: str, *, mode: int = 0o600, backlog: int = BACKLOG) -> HttpListener:
@@ -55,4 +56,4 @@ async def open_unix(path: str, *, mode: int = 0o600, backlog: int = BACKLOG) -> 
         ListenError: Something is in the way.
     """
     opened = await bind_unix(path, mode=mode, backlog=backlog)
-    return HttpListener(opened.socket, path=opened.path)
+    return HttpListener(opened.socket, path=opened.path, inherited=opened.inherited)

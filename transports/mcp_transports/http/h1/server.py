@@ -11,7 +11,7 @@ import trio
 from mcp_actors.budget import Budget, Limited
 from mcp_actors.logging import log
 from mcp_actors.supervision import POLLER, SOCKET_CONNECTION, TICKER, start, start_again
-from mcp_transports._sockets import accept_until
+from mcp_transports._accepting import accept_until
 from mcp_transports.http.h1.byte_stream import ByteStream, SocketByteStream, WrappedByteStream
 from mcp_transports.http.h1.connection import Connection
 from mcp_transports.http.h1.limits import HttpLimits
@@ -21,6 +21,8 @@ from mcp_transports.http.h1.server_state import App, ConnectionCounts, ServerSta
 
 __all__ = ["HttpListener", "HttpServer", "open_tcp", "open_unix", "serve_http"]
 
+# Seconds between two looks at whether the last connection has ended, once nothing is accepted any more.
+_LOOK_AGAIN = 0.1
 # Connections come and go less often than requests.
 _TOO_MANY_RETRY_AFTER = 5  # seconds
 
@@ -89,7 +91,8 @@ class HttpServer:
         Once ``stopping`` is set nothing is accepted any more, idle connections are closed, and every answer that
         begins from then on closes its connection. That may take as long as an answer takes: a caller that has a
         deadline cancels. Cancelled, it closes everything at once. The listeners are closed when it returns, however
-        that comes about.
+        that comes about. When this process retires, it is the same but for idle connections: each is closed behind its
+        next answer, and those that are left when ``stopping`` is set at once.
 
         Raises:
             ListenError: A listening socket is broken; every connection was closed.
@@ -108,6 +111,8 @@ class HttpServer:
                     self._close_listeners()
                     if broken is not None:
                         connections.cancel_scope.cancel(reason="a listening socket is broken")
+                    else:
+                        await self._until_left(stopping)
                     for member in list(state.ticker.members):
                         member.stop()
                 service.cancel_scope.cancel()
@@ -134,6 +139,12 @@ class HttpServer:
     def expire(self, now: float) -> None:
         """Expires every connection whose deadline is not later than ``now``, as the ticker does all the time."""
         self._state.ticker.expire(now)
+
+    async def _until_left(self, stopping: trio.Event) -> None:
+        """Waits until no connection is left or ``stopping`` is set."""
+        while self._connections.held and not stopping.is_set():
+            with trio.move_on_after(_LOOK_AGAIN):
+                await stopping.wait()
 
     def _close_listeners(self) -> None:
         for listener in self.listeners:

@@ -97,7 +97,8 @@ class HttpServerTransport:
             A POST that is unanswered for as long gets its head and a comment, if its client accepts an event stream:
             what answers it is an event then, with status 200. 0 or ``None`` switches both off.
         sessions: Whether legacy clients get sessions. Without sessions every POST of theirs is served on its own, and
-            the server can send its clients no requests.
+            the server can send its clients no requests. ``"shared"``, for one of several processes, means: if the
+            server's shared state lets the other processes find them.
         session_idle: Seconds, and up to a quarter more, for which a session may have neither a call in flight nor an
             open stream before it is closed. The default, 30 minutes, is that of the official servers.
         max_sessions: The number of sessions at a time; over it ``initialize`` is answered with 503.
@@ -132,7 +133,7 @@ class HttpServerTransport:
         auth: Protection | None = None,
         ssl_context: ssl.SSLContext | None = None,
         keepalive: float | None = DEFAULT_KEEPALIVE,
-        sessions: bool = True,
+        sessions: bool | Literal["shared"] = True,
         session_idle: float = DEFAULT_SESSION_IDLE,
         max_sessions: int = DEFAULT_MAX_SESSIONS,
         max_sessions_per_peer: int | None = None,
@@ -163,6 +164,7 @@ class HttpServerTransport:
         self._authentication = authentication_of(authenticate, auth)
         session_limits = SessionLimits(session_idle, max_sessions, max_sessions_per_peer)
         self._session_limits = session_limits if sessions else None
+        self._only_shared_sessions = sessions == "shared"
         self._event_log = event_log
         self._settings = StreamSettings(
             OpenSseResponses(keepalive or 0.0), max_message_bytes, None, json_replies, retry
@@ -249,7 +251,8 @@ class HttpServerTransport:
         settings, paths = attrs.evolve(self._settings, store=log_of_events), self._paths
         self._served = served = _ServedParts()
         places = None if forwarder is None else SessionPlaces(handler.shared, forwarder.address)
-        if self._session_limits is not None:
+        findable = not self._only_shared_sessions or handler.shared.sessions.spans_processes
+        if self._session_limits is not None and findable:
             served.sessions = SessionTable(settings, self._session_limits, places)
         if paths.sse is not None:
             served.http_sse = HttpSseChannels(

@@ -1,0 +1,68 @@
+"""``mcp-actors serve --workers N``, from the words of the command line to the end of the last worker."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import secrets
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import trio
+
+from mcp_actors.cli.failures import EXIT_USAGE, CommandFailure, WrongUsage
+from mcp_actors.cli.workers.messages import STATE_KEY, Ready
+from mcp_actors.cli.workers.supervisor import WorkersFailed, WorkerSupervisor
+
+__all__ = ["serve_with_workers"]
+
+
+def serve_with_workers(
+    words: Sequence[str], urls: Sequence[str], count: int, announce: Callable[[Ready], object]
+) -> None:
+    """Opens the sockets of the URLs and keeps workers that accept from them, until it is told to end.
+
+    Args:
+        words: The words of the command line that make a process serve, without the name of the program.
+        urls: Where to serve.
+        count: How many workers there are.
+        announce: Called once all of them are ready, with what the first said of itself.
+
+    Raises:
+        CommandFailure: The workers cannot serve; `WrongUsage` if that is for a reason of the command line.
+        TransportNotFound: A URL cannot be served by several processes.
+        ConnectFailed: An address cannot be listened at.
+        ValueError: A URL is malformed.
+    """
+    trio.run(_serve, words, urls, count, announce)
+
+
+async def _serve(
+    words: Sequence[str], urls: Sequence[str], count: int, announce: Callable[[Ready], object]
+) -> None:
+    opened: Sequence[Any] = await importlib.import_module("mcp_transports.listening").open_sockets(list(urls))
+
+    def close() -> None:
+        for each in opened:
+            each.close()
+
+    sockets: dict[str, list[list[int]]] = {}
+    for each in opened:
+        sockets.setdefault(each.key, []).append(each.descriptors)
+    supervisor = WorkerSupervisor(
+        [sys.executable, "-m", "mcp_actors", *words],
+        count,
+        sockets,
+        # A retry of a call may reach any of them.
+        environment={STATE_KEY: secrets.token_hex(32), **os.environ},
+        announce=announce,
+        close=close,
+    )
+    try:
+        await supervisor.run()
+    except WorkersFailed as failure:
+        kind = WrongUsage if failure.exit_code == EXIT_USAGE else CommandFailure
+        raise kind(str(failure)) from None
+    finally:
+        close()

@@ -1,0 +1,294 @@
+"""Starts workers, starts them again when they die, and replaces or ends them when it is told to.
+
+================ ======================================================================================================
+SIGTERM, SIGINT   every worker drains and ends; a second one ends them at once
+SIGHUP            each worker in turn: a new one gets ready, then the old one retires
+a worker dies     it is started again after a pause, which grows as long as it keeps dying soon
+================ ======================================================================================================
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+import attrs
+import trio
+
+from mcp_actors.cli.workers.messages import Failed, Ready
+from mcp_actors.cli.workers.process import Worker
+from mcp_actors.logging import log
+from mcp_actors.supervision import (
+    WORKER_PROCESS,
+    WORKER_REPLACEMENT,
+    WORKER_SIGNALS,
+    WORKER_SLOT,
+    start,
+    start_again,
+)
+
+__all__ = ["WorkerSupervisor", "WorkerTimes", "WorkersFailed"]
+
+# Seconds that a worker has to end after the signal that allows no waiting.
+_AT_ONCE = 2.0
+# Seconds more than a worker says that it takes to drain: only one that hangs needs them.
+_DRAIN_MARGIN = 5.0
+# Times that the first worker may die without a reason before any was ever ready.
+_FIRST_TRIES = 3
+
+
+class WorkersFailed(Exception):
+    """The workers cannot serve; the text says why.
+
+    Args:
+        reason: A sentence for people.
+        exit_code: The code that the program ends with.
+    """
+
+    def __init__(self, reason: str, exit_code: int) -> None:
+        super().__init__(reason)
+        self.exit_code = exit_code
+
+
+@attrs.frozen(kw_only=True)
+class WorkerTimes:
+    """Times in seconds."""
+
+    pause: float = 0.1
+    """Before a worker that died is started again; it doubles with each death that comes soon."""
+    longest_pause: float = 30.0
+    """The bound of the pause: by then somebody has been told in the log, and a machine is not kept busy."""
+    stable: float = 60.0
+    """A worker that lived so long died of something new: the pause begins anew."""
+    start: float = 60.0
+    """For a worker to get ready: imports and lifespans of real servers take seconds."""
+    linger: float = 6.0
+    """In which a worker that was replaced still answers on idle connections of HTTP. Clients in use close theirs after
+    4 or 5 s, so that no server closes one on which a request is on its way."""
+
+
+@attrs.define(eq=False)
+class _Slot:
+    """The place of one worker; the workers in it change."""
+
+    number: int
+    current: Worker | None = None
+    pause: float = 0.0
+
+
+class WorkerSupervisor:
+    """Keeps a number of workers alive.
+
+    Args:
+        command: The program of a worker, with its arguments.
+        count: How many workers there are.
+        sockets: The descriptors of the listening sockets; whoever opened them closes them.
+        environment: That of the workers.
+        announce: Called once, when all workers are ready for the first time, with what the first said of itself.
+        close: Called when nothing is to be accepted any more.
+        times: See `WorkerTimes`.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        count: int,
+        sockets: Mapping[str, Sequence[Sequence[int]]],
+        *,
+        environment: Mapping[str, str],
+        announce: Callable[[Ready], object],
+        close: Callable[[], object],
+        times: WorkerTimes | None = None,
+    ) -> None:
+        self._command = command
+        self._sockets = sockets
+        self._environment = environment
+        self._announce = announce
+        self._close = close
+        self._times = times or WorkerTimes()
+        self._slots = [_Slot(number) for number in range(1, count + 1)]
+        self._workers: set[Worker] = set()
+        self._failure: WorkersFailed | None = None
+        self._stopping = trio.Event()
+        self._was_ready = False
+
+    def __repr__(self) -> str:
+        state = "stopping" if self._stopping.is_set() else "serving" if self._was_ready else "starting"
+        return f"<WorkerSupervisor of {len(self._slots)} workers: {state}, {len(self._workers)} processes>"
+
+    async def run(self) -> None:
+        """Runs the workers until SIGTERM or SIGINT. Cancelled, it kills them.
+
+        Raises:
+            WorkersFailed: The first worker said that it cannot serve, or died several times before it was ready.
+        """
+        signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        with trio.open_signal_receiver(*signals) as arrived:
+            async with trio.open_nursery() as nursery:
+                start_again(nursery, WORKER_SIGNALS, self._obey, arrived, nursery)
+                await self._serve(nursery)
+                nursery.cancel_scope.cancel(reason="every worker has ended")
+        if self._failure is not None:
+            raise self._failure
+
+    async def _serve(self, nursery: trio.Nursery) -> None:
+        async with trio.open_nursery() as slots:
+            first, *others = self._slots
+            # The first shows whether they can serve at all; what they cannot is then said once.
+            start_again(slots, WORKER_SLOT, self._keep, first, nursery, about="1")
+            await self._until_ready(first)
+            for each in others:
+                start_again(slots, WORKER_SLOT, self._keep, each, nursery, about=f"{each.number}")
+            for each in others:
+                await self._until_ready(each)
+            if first.current is not None and first.current.ready is not None and not self._stopping.is_set():
+                self._announce(first.current.ready)
+            await self._stopping.wait()
+            self._close()
+            await self._drain()
+
+    async def _until_ready(self, slot: _Slot) -> None:
+        while not self._stopping.is_set():
+            worker = slot.current
+            if worker is not None:
+                await worker.decided.wait()
+                if worker.ready is not None:
+                    return
+            await trio.sleep(self._times.pause / 2)
+
+    # -- one place ---------------------------------------------------------------------------------------------------
+
+    async def _keep(self, slot: _Slot, nursery: trio.Nursery) -> None:
+        """Keeps a worker in a slot until the supervisor stops."""
+        deaths = 0
+        while not self._stopping.is_set():
+            if slot.current is None:
+                slot.current = self._launch(slot.number, nursery)
+            worker, began = slot.current, trio.current_time()
+            with trio.move_on_after(self._times.start):
+                await worker.decided.wait()
+            if not worker.decided.is_set():
+                log.error("a worker did not get ready in time", worker=slot.number, seconds=self._times.start)
+                worker.signal(signal.SIGKILL)
+            self._was_ready = self._was_ready or worker.ready is not None
+            await worker.gone.wait()
+            if slot.current is not worker or self._stopping.is_set():
+                deaths = 0
+                continue
+            slot.current = None
+            deaths += 1
+            if not self._was_ready and (isinstance(worker.said, Failed) or deaths >= _FIRST_TRIES):
+                self._give_up(worker, deaths)
+                return
+            if trio.current_time() - began >= self._times.stable:
+                slot.pause = 0.0
+            slot.pause = min(slot.pause * 2 or self._times.pause, self._times.longest_pause)
+            log.error(
+                "a worker has died and is started again",
+                worker=slot.number,
+                pid=worker.pid,
+                reason=worker.how_it_ended(),
+                after=slot.pause,
+            )
+            with trio.move_on_after(slot.pause):
+                await self._stopping.wait()
+
+    def _launch(self, number: int, nursery: trio.Nursery) -> Worker:
+        worker = Worker(number, len(self._slots))
+        self._workers.add(worker)
+        start(nursery, WORKER_PROCESS, self._run, worker, about=f"{number}")
+        return worker
+
+    async def _run(self, worker: Worker) -> None:
+        try:
+            await worker.run(self._command, self._environment, self._sockets, self._times.linger)
+        finally:
+            self._workers.discard(worker)
+
+    def _give_up(self, worker: Worker, deaths: int) -> None:
+        if isinstance(worker.said, Failed):
+            self._failure = WorkersFailed(worker.said.reason, worker.said.exit_code)
+        else:
+            reason = f"the first worker died {deaths} times before it was ready: {worker.how_it_ended()}"
+            self._failure = WorkersFailed(reason, 1)
+        self._stopping.set()
+
+    # -- signals -----------------------------------------------------------------------------------------------------
+
+    async def _obey(self, signals: AsyncIterator[int], nursery: trio.Nursery) -> None:
+        had_terminal = _has_terminal()
+        replacing: trio.CancelScope | None = None
+        async for number in signals:
+            if number == signal.SIGHUP and (_has_terminal() or not had_terminal):
+                if replacing is None or replacing.cancel_called:
+                    replacing = trio.CancelScope()
+                    start(nursery, WORKER_REPLACEMENT, self._replace_all, replacing, nursery)
+                continue
+            # A terminal that was closed says so by SIGHUP: nobody would stop this any more.
+            if self._stopping.is_set():
+                for worker in list(self._workers):
+                    worker.signal(signal.SIGTERM)
+                start(nursery, WORKER_REPLACEMENT, self._kill_soon, list(self._workers), about="at once")
+            self._stopping.set()
+
+    async def _kill_soon(self, workers: Sequence[Worker]) -> None:
+        await trio.sleep(_AT_ONCE)
+        for worker in workers:
+            worker.signal(signal.SIGKILL)
+
+    async def _drain(self) -> None:
+        workers = list(self._workers)
+        for worker in workers:
+            worker.signal(signal.SIGTERM)
+        async with trio.open_nursery() as nursery:
+            for worker in workers:
+                start(nursery, WORKER_REPLACEMENT, self._until_ended, worker, 0.0, about="drains")
+
+    async def _until_ended(self, worker: Worker, extra: float) -> None:
+        """Waits until a worker that was told to end has ended, and kills it if it does not."""
+        drain = worker.ready.drain if worker.ready is not None else 0.0
+        with trio.move_on_after(drain + extra + _DRAIN_MARGIN):
+            await worker.ended.wait()
+        if not worker.ended.is_set():
+            log.error("a worker did not end and is killed", worker=worker.number, pid=worker.pid)
+            worker.signal(signal.SIGKILL)
+            await worker.ended.wait()
+
+    async def _replace_all(self, done: trio.CancelScope, nursery: trio.Nursery) -> None:
+        try:
+            for slot in self._slots:
+                if self._stopping.is_set() or not await self._replace(slot, nursery):
+                    return
+            log.info("every worker was replaced", workers=len(self._slots))
+        finally:
+            done.cancel(reason="every worker was replaced, or one could not be")
+
+    async def _replace(self, slot: _Slot, nursery: trio.Nursery) -> bool:
+        """Puts a new worker into a slot, once that is ready, and ends the old one. Returns whether it could."""
+        younger = self._launch(slot.number, nursery)
+        with trio.move_on_after(self._times.start):
+            await younger.decided.wait()
+        if younger.ready is None or self._stopping.is_set():
+            younger.signal(signal.SIGKILL if younger.ready is None else signal.SIGTERM)
+            if not self._stopping.is_set():
+                reason = younger.how_it_ended() if younger.ended.is_set() else "it did not get ready in time"
+                log.error("the workers are not replaced: a new one failed", worker=slot.number, reason=reason)
+            return False
+        older, slot.current = slot.current, younger
+        self._was_ready = True
+        if older is not None and not older.ended.is_set():
+            older.gone.set()
+            try:
+                await older.retire()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                log.debug("a worker ended before it could retire", worker=slot.number)
+            await self._until_ended(older, self._times.linger)
+        return True
+
+
+def _has_terminal() -> bool:
+    try:
+        return sys.stderr is not None and sys.stderr.isatty()
+    except ValueError:
+        return False

@@ -1,0 +1,110 @@
+"""The worker's own side: it serves on sockets that it has inherited, tells its supervisor so, and listens to it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+import structlog
+import trio
+
+from mcp_actors import Server
+from mcp_actors.cli.workers.messages import ASSIGNMENT, RETIRE, Assignment, Failed, Ready
+from mcp_actors.logging import log
+
+__all__ = ["Employment", "employment"]
+
+# Seconds more than draining takes at most, until a worker without a supervisor ends itself, whatever it hangs in.
+_MARGIN = 5.0
+# Seconds to drain before it is known how many the server allows itself.
+_DRAIN = 6.0
+
+
+def employment() -> Employment | None:
+    """Returns the place of this process among the workers of a supervisor, ``None`` if it is no worker.
+
+    The processes that it starts itself do not learn of it.
+    """
+    text = os.environ.pop(ASSIGNMENT, None)
+    return None if text is None else Employment(msgspec.json.decode(text, type=Assignment))
+
+
+class Employment:
+    """This process as a worker.
+
+    When the socket to the supervisor ends, which is gone then, the worker ends as by SIGTERM, and soon in any case. A
+    thread waits for that, so that it happens also while the event loop hangs or was not started yet.
+
+    Args:
+        assignment: What the supervisor has given to it.
+
+    Raises:
+        OSError: A descriptor that it was given is not open.
+    """
+
+    def __init__(self, assignment: Assignment) -> None:
+        self.of = assignment.of
+        self._linger = assignment.linger
+        self._drain = _DRAIN
+        self._control = socket.socket(fileno=assignment.control)
+        os.set_inheritable(assignment.control, False)
+        self._listening = importlib.import_module("mcp_transports.listening")
+        self._listening.inherit(assignment.sockets)
+        self._token: trio.lowlevel.TrioToken | None = None
+        structlog.contextvars.bind_contextvars(worker=assignment.number)
+        threading.Thread(target=self._obey, name="mcp-actors supervisor", daemon=True).start()
+
+    def status(self, server: Server, offer: str) -> trio.TaskStatus[Sequence[object]]:
+        """Returns a task status for `Server.run` that tells the supervisor when the server accepts connections."""
+        self._drain = server.limits.drain_grace + server.limits.close_timeout
+        return _ReadyStatus(lambda places: self._ready(places, offer))
+
+    def failed(self, reason: str, exit_code: int) -> None:
+        """Tells the supervisor why this worker cannot serve."""
+        self._tell(Failed(reason, exit_code))
+
+    def _ready(self, places: Sequence[object], offer: str) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        self._tell(Ready([each if isinstance(each, str) else "" for each in places], offer, self._drain))
+
+    def _tell(self, message: Ready | Failed) -> None:
+        try:
+            self._control.sendall(msgspec.json.encode(message) + b"\n")
+        except OSError as error:
+            log.debug("the supervisor is gone", reason=error.strerror)
+
+    def _obey(self) -> None:
+        """Runs in a thread for as long as the process lives."""
+        try:
+            while self._control.recv(1) == RETIRE:
+                self._retire()
+        except OSError as error:
+            log.debug("the supervisor is gone", reason=error.strerror)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(self._drain + _MARGIN)
+        os._exit(1)
+
+    def _retire(self) -> None:
+        if self._token is not None:
+            try:
+                self._token.run_sync_soon(self._listening.retire)
+            except trio.RunFinishedError:
+                return
+            time.sleep(self._linger)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+class _ReadyStatus:
+    """A `trio.TaskStatus` that calls a function with the places where a server serves."""
+
+    def __init__(self, tell: Callable[[Sequence[object]], None]) -> None:
+        self._tell = tell
+
+    def started(self, places: Sequence[object] = ()) -> None:
+        self._tell(places)
