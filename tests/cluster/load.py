@@ -11,7 +11,7 @@ from typing import Any
 
 from interop.installation import Peers
 
-from .processes import Cluster, Program
+from .processes import START_LIMIT, Cluster, Program
 
 __all__ = ["CLIENTS", "Load", "Row"]
 
@@ -26,6 +26,7 @@ CLIENTS = {
     "ours-modern": 4,
 }
 """Each client's share of the sessions."""
+BEGIN = 0.2  # seconds that a session may take to begin, besides those for all
 LATE = 130.0  # seconds that a client may take for its last calls
 
 Row = dict[str, Any]
@@ -56,6 +57,7 @@ class Load:
             self.cluster.until_true(
                 lambda client=client, program=program: self.connected(program) == self.share[client],
                 lambda client=client, program=program: f"{client} does not connect:\n{program.text[-3000:]}",
+                limit=BEGIN * self.sessions + START_LIMIT,
             )
 
     def connected(self, program: Program) -> int:

@@ -159,8 +159,9 @@ class Cluster:
         condition: Callable[[], bool],
         complaint: Callable[[], str],
         possible: Callable[[], bool] = lambda: True,
+        limit: float = START_LIMIT,
     ) -> None:
-        end = time.monotonic() + START_LIMIT
+        end = time.monotonic() + limit
         while not condition():
             assert time.monotonic() < end, complaint()
             assert possible(), complaint()

@@ -20,11 +20,11 @@ from .load import Load, Row
 from .processes import NODES, Cluster, open_cluster
 
 SESSIONS = int(os.environ.get("MCP_NODES_SESSIONS", "26"))
-CALM = float(os.environ.get("MCP_NODES_CALM", "3"))  # seconds of each phase without a disturbance
-CUT = float(os.environ.get("MCP_NODES_CUT", "4"))  # seconds for which a node is cut off
+CALM = float(os.environ.get("MCP_NODES_CALM", "2"))  # seconds of each phase without a disturbance
+CUT = float(os.environ.get("MCP_NODES_CUT", "3"))  # seconds for which a node is cut off
 FIGURES = os.environ.get("MCP_NODES_FIGURES")
 """A file that the figures are written to."""
-AFTER = float(os.environ.get("MCP_NODES_AFTER", "2"))  # seconds after a disturbance that count as disturbed
+AFTER = float(os.environ.get("MCP_NODES_AFTER", "1.5"))  # seconds after a disturbance that count as disturbed
 
 
 class Run:
