@@ -26,7 +26,7 @@ CLIENTS = {
     "ours-modern": 4,
 }
 """Each client's share of the sessions."""
-BEGIN = 0.2  # seconds that a session may take to begin, besides those for all
+BEGIN = 0.4  # seconds that a session may take to begin, besides those for all
 LATE = 130.0  # seconds that a client may take for its last calls
 
 Row = dict[str, Any]

@@ -41,7 +41,8 @@ defaults
     mode http
     log global
     option httplog
-    timeout connect 1s
+    timeout connect 2s
+    timeout check 2s
     timeout client 60s
     timeout server 60s
     timeout queue 5s

@@ -24,7 +24,8 @@ from typing import Any, Protocol
 SILENCE = 60.0  # seconds; more than any clock of a client, so that only a call that hangs is silent
 CLOCK = 30.0  # seconds that each client gives an answer, which is the default of two of the four
 HEARING = 5.0  # seconds for an update to reach its subscriber
-PAUSE = (0.5, 2.5)  # seconds between two calls of a session, and before a new session
+PAUSE = float(os.environ.get("MCP_NODES_PAUSE", "1.5"))  # seconds between two calls of a session, at the mean
+RAMP = float(os.environ.get("MCP_NODES_RAMP", "2"))  # seconds until all sessions of a program have begun
 
 KINDS = ("echo",) * 8 + ("count",) * 3 + ("slow",) * 3 + ("publish",) * 3 + ("task",) * 3
 """The calls of a session are drawn from these."""
@@ -139,6 +140,7 @@ class Session:
         return f"news://{self.load.client}-{number}"
 
     async def run(self) -> None:
+        await self.client.sleep(random.random() * RAMP)
         while not self.load.over:
             began, phase = time.time(), "connect"
             self.counter, self.failures = Counter(), 0
@@ -148,12 +150,12 @@ class Session:
                     began, phase = time.time(), "close"
                     while not self.load.over and self.failures < 2:
                         await self.one_call(connection)
-                        await self.client.sleep(random.uniform(*PAUSE))
+                        await self.client.sleep(random.uniform(0.5, 1.5) * PAUSE)
                     began = time.time()
             except Exception as error:
                 self.load.note(self.number, phase, began, "error", described(error))
             self.load.ready.pop(self.topic(self.number), None)
-            await self.client.sleep(random.uniform(*PAUSE))
+            await self.client.sleep(random.uniform(0.5, 1.5))
 
     async def one_call(self, connection: Connection) -> None:
         self.calls += 1

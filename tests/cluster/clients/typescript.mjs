@@ -23,7 +23,9 @@ const heard = new Map(); // topic -> how often its subscriber was told
 
 const isOver = () => existsSync(over);
 const sleep = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
-const pause = () => sleep(500 + Math.random() * 2000);
+const PAUSE = 1000 * (process.env.MCP_NODES_PAUSE ?? 1.5); // milliseconds between two calls, at the mean
+const RAMP = 1000 * (process.env.MCP_NODES_RAMP ?? 2); // milliseconds until all sessions have begun
+const pause = (mean = PAUSE) => sleep((0.5 + Math.random()) * mean);
 const topicOf = (number) => `news://${NAME}-${number}`;
 const random = (least, most) => least + Math.floor(Math.random() * (most - least + 1));
 
@@ -77,6 +79,7 @@ class Session {
     }
 
     async run() {
+        await sleep(Math.random() * RAMP);
         while (!isOver()) {
             let began = Date.now();
             let phase = 'connect';
@@ -106,7 +109,7 @@ class Session {
                 // It may have ended before.
             }
             await Promise.race([connection.client.close().catch(() => {}), sleep(2000)]);
-            await pause();
+            await pause(1000);
         }
     }
 
