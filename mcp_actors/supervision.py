@@ -341,7 +341,7 @@ FORWARDED_ANSWER = TaskKind(
     "answer forwarded request", "listener", "call", "the other node: the answer is cut off there"
 )
 FORWARDING_MESSAGES = TaskKind(
-    "messages about forwarded requests",
+    "forwarding",
     "listener",
     "nothing",
     "nobody: what is lost is noticed",

@@ -20,9 +20,9 @@ from mcp_transports.http.server.authentication import Authenticate, HookAuthenti
 from mcp_transports.http.server.endpoint import Endpoint, EndpointPaths
 from mcp_transports.http.server.http_sse import HttpSseChannels
 from mcp_transports.http.server.origin_policy import OriginPolicy
-from mcp_transports.http.server.session_streams import StreamSettings
 from mcp_transports.http.server.sessions import SessionLimits, SessionTable
 from mcp_transports.http.server.sse_response import OpenSseResponses
+from mcp_transports.http.server.stream_settings import StreamSettings
 
 BOTH = "application/json, text/event-stream"
 

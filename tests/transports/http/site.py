@@ -28,10 +28,13 @@ class Site:
     """A server at a URL, a client of it that knows HTTP alone, and what its tools went through."""
 
     def __init__(self, **options: Any) -> None:
-        self.server = server = Server("site", limits=Limits(drain_grace=2))
+        self.server = server = Server(
+            "site", limits=Limits(drain_grace=2), shared=options.pop("shared", None)
+        )
         self.transport = HttpServerTransport(options.pop("url", "http://127.0.0.1:0/mcp"), **options)
         self.url = ""
         self.go = trio.Event()
+        self.called = trio.Event()
         self.ends: list[str] = []
         self.http = httpx2.AsyncClient(timeout=10)
 
@@ -41,6 +44,7 @@ class Site:
 
         @server.tool
         async def wait(ctx: Context) -> str:
+            self.called.set()
             await ctx.progress(1)
             try:
                 await self.go.wait()
@@ -53,6 +57,7 @@ class Site:
 
         @server.tool
         async def silent() -> str:
+            self.called.set()
             await self.go.wait()
             return "at last"
 

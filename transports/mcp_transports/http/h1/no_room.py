@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 __all__ = ["BAD_REQUEST_CODE", "NO_ROOM_AFTER", "error_body"]
 
@@ -12,7 +13,7 @@ BAD_REQUEST_CODE = -32000
 NO_ROOM_AFTER = "1"
 
 
-def error_body(message: str, code: int = BAD_REQUEST_CODE) -> bytes:
+def error_body(message: str, code: int = BAD_REQUEST_CODE, data: Any = None) -> bytes:
     """Returns a JSON-RPC error without an id, for a request that was not decoded."""
-    error = {"jsonrpc": "2.0", "error": {"code": code, "message": message}}
-    return json.dumps(error, separators=(",", ":")).encode()
+    error = {"code": code, "message": message} | ({} if data is None else {"data": data})
+    return json.dumps({"jsonrpc": "2.0", "error": error}, separators=(",", ":")).encode()

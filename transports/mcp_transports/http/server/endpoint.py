@@ -44,9 +44,9 @@ from mcp_transports.http.server.media_types import (
 from mcp_transports.http.server.origin_policy import OriginPolicy, Verdict
 from mcp_transports.http.server.outlet import StatelessOutlet
 from mcp_transports.http.server.public_documents import answer_document
-from mcp_transports.http.server.session_streams import StreamSettings
 from mcp_transports.http.server.sessions import SESSION_HEADER, HttpSession, SessionTable
 from mcp_transports.http.server.status_tables import LEGACY_STATUSES, MODERN_STATUSES
+from mcp_transports.http.server.stream_settings import StreamSettings
 
 __all__ = ["Endpoint", "EndpointPaths"]
 

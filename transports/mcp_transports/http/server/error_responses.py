@@ -86,7 +86,8 @@ TOO_MANY_MESSAGES = Refusal(503, "too many messages wait to be read", headers=RE
 
 def shared_state_unavailable(error: SharedStateUnavailable) -> Refusal:
     """Returns the answer to a request that needs the state which several nodes share, while that is away."""
-    return Refusal(503, error.message, error.code, RETRY_LATER)
+    body = error_body(error.message, error.code, error.data)
+    return Refusal(503, error.message, error.code, RETRY_LATER, body)
 
 
 def method_not_allowed(*allowed: str) -> Refusal:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Literal, Protocol
+from functools import partial
+from typing import Protocol
 
-import attrs
 import trio
 
 from mcp_actors.abc import EventLog, Frame, ServerSession
@@ -24,27 +24,23 @@ from mcp_transports.http.server.error_responses import (
     Refusal,
 )
 from mcp_transports.http.server.http_exchange import HttpExchange
+from mcp_transports.http.server.kept_sse_response import KeptSseResponse, PendingEvent
 from mcp_transports.http.server.outlet import ResponseOutlet
-from mcp_transports.http.server.sse_response import OpenSseResponses, SseResponse
+from mcp_transports.http.server.sse_response import SseResponse
 from mcp_transports.http.server.status_tables import LEGACY_STATUSES
+from mcp_transports.http.server.stream_settings import SessionEnding, StreamSettings
 from mcp_transports.http.sse import COMMENT, encode_event, encode_retry
 
 __all__ = [
     "CallStream",
-    "JsonCallStream",
-    "SessionEnding",
     "SessionStream",
     "StandaloneStream",
     "StreamOwner",
-    "StreamSettings",
 ]
 
 # The standalone stream of a session has this name in the event log; those of calls have numbers.
 _STANDALONE = "get"
 
-
-SessionEnding = Literal["deleted", "closed", "failed"]
-"""Why a session ended: its client deleted it, this side closed it, or it failed."""
 
 # The answer to a POST in flight. A client that has deleted its session wants no answer any more, and gets what a
 # cancelled call gets; the official Python client would report an error of the call to nobody, and fail by that.
@@ -53,22 +49,6 @@ _REFUSALS: dict[SessionEnding, Refusal | None] = {
     "closed": SESSION_NOT_FOUND,
     "failed": INTERNAL_ERROR,
 }
-
-
-@attrs.frozen
-class StreamSettings:
-    """The settings that all streams of a listener share."""
-
-    open_responses: OpenSseResponses
-    """The registry of the responses that carry events now."""
-    longest: int
-    """Bytes of the longest message that is sent."""
-    store: EventLog | None
-    """Keeps events for clients that resume a stream; without a store no stream can be resumed."""
-    json_replies: bool
-    """Whether a POST is always answered with JSON."""
-    retry: int
-    """Milliseconds after which a client comes back when its stream was closed on purpose (SEP-1699)."""
 
 
 class StreamOwner(Protocol):
@@ -95,13 +75,15 @@ class SessionStream(ResponseOutlet):
     ``name`` is its name in the event log, once the client has an event id of it, and ``last_id`` the last such id.
     """
 
-    __slots__ = ("last_id", "name", "session")
+    __slots__ = ("_newest", "last_id", "name", "session")
 
     def __init__(self, session: StreamOwner) -> None:
         self.session = session
         self.longest = session.settings.longest
         self.sse = None
         self.name: str | None = None
+        # The newest event, where events wait for the log.
+        self._newest: PendingEvent | None = None
         self.last_id: str | None = None
 
     @property
@@ -137,7 +119,7 @@ class SessionStream(ResponseOutlet):
         """
         missed = b"".join(encode_event(data, id=id) for id, data in events)
         sse, self.sse = self.sse, None
-        if sse is not None and sse.full:
+        if sse is not None and (sse.full or self.session.settings.waits_for_log):
             # Its client does not read, or its network is gone. A call that waits for room must not wait any longer.
             sse.abort()
         elif sse is not None:
@@ -156,7 +138,9 @@ class SessionStream(ResponseOutlet):
                     sse.end()
 
     def _attach(self, exchange: HttpExchange, first: bytes) -> None:
-        sse = SseResponse(exchange, self.session.settings.open_responses, self._detach, first)
+        settings = self.session.settings
+        kind = KeptSseResponse if settings.waits_for_log else SseResponse
+        sse = kind(exchange, settings.open_responses, self._detach, first)
         self.sse = None if sse.gone else sse
 
     def _detach(self, sse: SseResponse) -> None:
@@ -183,9 +167,10 @@ class SessionStream(ResponseOutlet):
         if store is None or self.name is None:
             return encode_event(data)
         try:
-            id = store.append(self.session.id, self.name, data)
-            if not isinstance(id, str):
-                raise TypeError(f"EventLog.append returned {id!r}, which is no event id")
+            if store.spans_processes:
+                self.last_id = self._send_once_kept(store, self.name, data)
+                return b""
+            id = _checked(store.append(self.session.id, self.name, data))
             event = encode_event(data, id=id)
         except BaseException:
             with self.session.ends_if_raised("keep an event"):
@@ -193,6 +178,24 @@ class SessionStream(ResponseOutlet):
             raise trio.BrokenResourceError("the session ended, because its event log failed") from None
         self.last_id = id
         return event
+
+    def _send_once_kept(self, store: EventLog, name: str, data: bytes) -> str:
+        """Keeps an event, which goes out on the response once it is kept, and returns its id."""
+        event = PendingEvent(data, partial(self._lose_log, name))
+        event.id = id = _checked(store.append(self.session.id, name, data, event.kept))
+        self._newest = event
+        if isinstance(self.sse, KeptSseResponse):
+            self.sse.add(event)
+        return id
+
+    def _lose_log(self, name: str) -> None:
+        """Goes on without ids, because an event could not be kept: the stream cannot be resumed from here on."""
+        if self.name == name:
+            self.name = None
+
+    async def wait_until_kept(self) -> bool:
+        """Waits until the log has kept the newest event, and returns false if there is nothing to wait for."""
+        return self._newest is not None and await self._newest.wait()
 
     def _priming_event(self) -> bytes:
         """Makes an empty event with an id, so that a client can resume before the first message (SEP-1699).
@@ -235,6 +238,11 @@ class StandaloneStream(SessionStream):
             return
         if self.session.settings.store is not None:
             self.name = _STANDALONE
+        if self.session.settings.waits_for_log:
+            self._attach(exchange, b"")
+            with suppress(trio.BrokenResourceError):
+                self._priming_event()
+            return
         try:
             first = self._priming_event()
         except trio.BrokenResourceError:
@@ -348,6 +356,13 @@ class CallStream(SessionStream):
     def _open(self, exchange: HttpExchange, *messages: bytes) -> None:
         if self.session.settings.store is not None:
             self.name = self.session.new_stream_name()
+        if self.session.settings.waits_for_log:
+            self._take_exchange()
+            self._attach(exchange, COMMENT)
+            self._priming_event()
+            for message in messages:
+                self._event(message)
+            return
         # If an event cannot be kept, the session ends and answers the POST. So the exchange is released after that.
         first = self._priming_event() + b"".join(map(self._event, messages))
         self._take_exchange()
@@ -363,30 +378,7 @@ class CallStream(SessionStream):
         self.session.touch()
 
 
-class JsonCallStream(CallStream):
-    """A `CallStream` that is always answered with JSON. All other messages go to the standalone stream."""
-
-    __slots__ = ()
-
-    def _await_silence(self) -> None:
-        """Does nothing, because an answer that is JSON cannot begin before it is known."""
-
-    def post(self, frame: Frame) -> None:
-        if frame.last:
-            super().post(frame)
-        else:
-            self.session.standalone.post(frame)
-
-    def send_nowait(self, frame: Frame) -> bool:
-        if frame.last:
-            return super().send_nowait(frame)
-        return self.session.standalone.send_nowait(frame)
-
-    async def send(self, frame: Frame) -> None:
-        if frame.last:
-            await super().send(frame)
-        else:
-            await self.session.standalone.send(frame)
-
-    def close_stream(self) -> None:
-        """Does nothing, because there is no stream that could be resumed."""
+def _checked(id: object) -> str:
+    if not isinstance(id, str):
+        raise TypeError(f"EventLog.append returned {id!r}, which is no event id")
+    return id

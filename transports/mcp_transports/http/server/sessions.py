@@ -27,16 +27,16 @@ from mcp_transports.http.server.error_responses import (
 )
 from mcp_transports.http.server.forwarding.remote_sessions import SessionPlaces
 from mcp_transports.http.server.http_exchange import Continuation, HttpExchange
+from mcp_transports.http.server.initialize_outlet import InitializeOutlet
+from mcp_transports.http.server.json_call_stream import JsonCallStream
 from mcp_transports.http.server.session_streams import (
     CallStream,
-    JsonCallStream,
-    SessionEnding,
     SessionStream,
     StandaloneStream,
-    StreamSettings,
 )
 from mcp_transports.http.server.sse_response import OpenSseResponses, SseResponse
 from mcp_transports.http.server.status_tables import LEGACY_STATUSES
+from mcp_transports.http.server.stream_settings import SessionEnding, StreamSettings
 from mcp_transports.http.sse import encode_event
 
 __all__ = ["SESSION_HEADER", "HttpSession", "HttpSessionStatistics", "SessionLimits", "SessionTable"]
@@ -179,7 +179,7 @@ class HttpSession:
             # Events may have been appended while a slow store was read. A stream that has ended is not listed.
             if stream.last_id == cursor if stream is not None else not replay.events:
                 break
-            if not replay.events:
+            if not replay.events and not (stream is not None and await stream.wait_until_kept()):
                 log.error("the event log has lost events of a stream", session=self.id[:6])
                 exchange.refuse(EVENT_NOT_FOUND)
                 return
@@ -231,32 +231,6 @@ def _replay(
     SseResponse(exchange, open_responses, lambda gone: None, first).end()
 
 
-class _InitializeOutlet:
-    """The outlet of an ``initialize``: holds its answer, which is sent with the new session's id or without one."""
-
-    def __init__(self, longest: int) -> None:
-        self.longest = longest
-        self.answer: Frame | None = None
-
-    def post(self, frame: Frame) -> None:
-        if frame.last:
-            self.answer = frame
-
-    def send_nowait(self, frame: Frame) -> bool:
-        self.post(frame)
-        return True
-
-    async def send(self, frame: Frame) -> None:
-        await trio.lowlevel.checkpoint()
-        self.post(frame)
-
-    def settle(self) -> None:
-        """Does nothing, because there is no answer."""
-
-    def close_stream(self) -> None:
-        """Does nothing, because there is no stream that could be resumed."""
-
-
 class SessionTable:
     """All sessions of one listener, by id.
 
@@ -306,7 +280,7 @@ class SessionTable:
     ) -> Continuation | None:
         peer = exchange.request.peer
         session.engine = handler.open_session(session.standalone, session.principal, peer)
-        outlet = _InitializeOutlet(self.settings.longest)
+        outlet = InitializeOutlet(self.settings.longest)
         try:
             session.engine.deliver(arrival, outlet)
         except BaseException:

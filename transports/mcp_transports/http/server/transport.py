@@ -31,9 +31,9 @@ from mcp_transports.http.server.forwarding.remote_sessions import (
 )
 from mcp_transports.http.server.http_sse import HttpSseChannels
 from mcp_transports.http.server.origin_policy import OriginPolicy
-from mcp_transports.http.server.session_streams import StreamSettings
 from mcp_transports.http.server.sessions import HttpSessionStatistics, SessionLimits, SessionTable
 from mcp_transports.http.server.sse_response import OpenSseResponses
+from mcp_transports.http.server.stream_settings import StreamSettings
 
 __all__ = ["HttpServerStatistics", "HttpServerTransport"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 
 import trio
@@ -25,24 +26,24 @@ from mcp_transports.http.server.error_responses import (
     Header,
     shared_state_unavailable,
 )
+from mcp_transports.http.server.forwarding.inbound_request import InboundRequest
 from mcp_transports.http.server.forwarding.messages import (
     Begun,
     BodyPart,
+    ClientGone,
     Consumed,
     CutOff,
     Head,
-    Left,
     MalformedForward,
     Message,
+    OpenRequests,
     Piece,
     Received,
     Unknown,
-    Watch,
     decode_message,
-    encode_message,
 )
-from mcp_transports.http.server.forwarding.sent_request import SentRequest
-from mcp_transports.http.server.forwarding.taken_request import TakenRequest
+from mcp_transports.http.server.forwarding.outbound_request import OutboundRequest
+from mcp_transports.http.server.forwarding.outbox import Outbox
 from mcp_transports.http.server.http_exchange import HttpExchange
 
 __all__ = ["Forwarder", "ServeTaken"]
@@ -59,10 +60,10 @@ MAX_SILENCE = 8.0
 MAX_TAKEN = 20_000
 # Bytes of bodies that came in parts, as `HttpLimits.held_bytes`.
 HELD_BYTES = 512 * 1024 * 1024
-# Messages that wait to be sent and are about no answer. Over it they are dropped, and `Watch` makes up for that.
-MAX_POSTED = 10_000
 # Sessions of other nodes whose place is remembered.
 MAX_PLACES = 10_000
+# Bits of a request's number: enough that no two that are open have the same.
+_NUMBER_BITS = 60
 # Numbers of requests in one message.
 _AT_ONCE = 10_000
 # Seconds for the last answers to leave when the listener ends.
@@ -81,17 +82,16 @@ class Forwarder:
         self.nursery = nursery
         self._state = state
         self._serve: ServeTaken | None = None
-        self._numbers = 0
-        self._sent: dict[int, SentRequest] = {}
-        self._taken: dict[tuple[str, int], TakenRequest] = {}
+        self._sent: dict[int, OutboundRequest] = {}
+        self._taken: dict[tuple[str, int], InboundRequest] = {}
         self._all_answered = trio.Event()
         self._bodies = Budget(HELD_BYTES)
         self._places: dict[str, str] = {}
         # When a node with which requests are open was heard of last, by its mailbox.
-        self._heard: dict[str, float] = {}
-        self._posted_end, self._posted = trio.open_memory_channel[tuple[str, Message]](MAX_POSTED)
+        self._last_seen: dict[str, float] = {}
+        self.outbox = Outbox(state.bus, self._lose_node)
         self.address, self._close_mailbox = state.bus.open_mailbox(self._arrived)
-        start_again(nursery, FORWARDING_MESSAGES, self._send_posted)
+        start_again(nursery, FORWARDING_MESSAGES, self.outbox.run)
         start_again(nursery, FORWARDING_WATCH, self._watch)
 
     def __repr__(self) -> str:
@@ -153,35 +153,15 @@ class Forwarder:
     async def _forward(
         self, exchange: HttpExchange, principal: Principal | None, address: str, *, http_sse: bool
     ) -> bool:
-        self._numbers += 1
-        number = self._numbers
-        sent = self._sent[number] = SentRequest(self, exchange, address, number)
-        self._heard.setdefault(address, trio.current_time())
+        number = secrets.randbits(_NUMBER_BITS)
+        sent = self._sent[number] = OutboundRequest(self, exchange, address, number)
+        self._last_seen.setdefault(address, trio.current_time())
         try:
             return await sent.run(principal, http_sse=http_sse)
         finally:
             del self._sent[number]
             if not sent.ended:
-                self.post(address, Left(self.address, [number]))
-
-    def post(self, address: str, message: Message) -> None:
-        """Has a message sent soon. Too many are dropped."""
-        try:
-            self._posted_end.send_nowait((address, message))
-        except trio.WouldBlock:
-            log.warning("messages about forwarded requests are dropped", waiting=MAX_POSTED)
-
-    async def send(self, address: str, message: Message) -> bool:
-        """Hands a message to a mailbox; see `mcp_actors.abc.Bus.send`."""
-        return await self._state.bus.send(address, encode_message(message))
-
-    async def _send_posted(self) -> None:
-        async for address, message in self._posted:
-            try:
-                if not await self.send(address, message):
-                    self._lose_node(address)
-            except SharedStateUnavailable as error:
-                log.debug("a message about forwarded requests is lost", reason=error.cause)
+                self.outbox.post(address, ClientGone(self.address, [number]))
 
     # -- messages, none of which waits ------------------------------------------------------------------------------
 
@@ -192,7 +172,7 @@ class Forwarder:
             except MalformedForward as error:
                 log.warning("a message to this node is malformed and dropped", reason=str(error)[:200])
                 return
-            self._heard[message.source] = trio.current_time()
+            self._last_seen[message.source] = trio.current_time()
             self._take(message)
 
     def _take(self, message: Message) -> None:
@@ -212,8 +192,8 @@ class Forwarder:
             case Consumed():
                 taken = self._taken.get((message.source, message.number))
                 if taken is not None:
-                    taken.response.consumed(message.total)
-            case Left():
+                    taken.response.sender.consumed(message.total)
+            case ClientGone():
                 for number in message.numbers:
                     self._lose_taken((message.source, number))
             case Unknown():
@@ -221,7 +201,7 @@ class Forwarder:
                     sent = self._sent.get(number)
                     if sent is not None and sent.address == message.source:
                         sent.lose()
-            case Watch():
+            case OpenRequests():
                 self._compare(message)
 
     def _begin(self, begun: Begun) -> None:
@@ -229,9 +209,9 @@ class Forwarder:
         if key in self._taken:
             return
         if self._serve is None or len(self._taken) >= MAX_TAKEN:
-            self.post(begun.source, CutOff(self.address, begun.number))
+            self.outbox.post(begun.source, CutOff(self.address, begun.number))
             return
-        taken = self._taken[key] = TakenRequest(self, begun)
+        taken = self._taken[key] = InboundRequest(self, begun)
         if begun.last:
             self._serve_taken(taken)
         elif not self._charge(taken, len(begun.body)):
@@ -244,24 +224,24 @@ class Forwarder:
         if not taken.add(part) or not self._charge(taken, len(part.body)):
             taken.response.lose(tell=True)
             return
-        self.post(part.source, Received(self.address, part.number, taken.received))
+        self.outbox.post(part.source, Received(self.address, part.number, taken.received))
         if part.last:
             self._serve_taken(taken)
 
-    def _charge(self, taken: TakenRequest, size: int) -> bool:
+    def _charge(self, taken: InboundRequest, size: int) -> bool:
         if self._bodies.charge(taken.begun.source, size) is not None:
             return False
         taken.held += size
         return True
 
-    def _serve_taken(self, taken: TakenRequest) -> None:
+    def _serve_taken(self, taken: InboundRequest) -> None:
         serve = self._serve
         assert serve is not None
         response = taken.response
         with Containment(FORWARDED_ANSWER, lambda _: response.fail()):
             serve(taken.request(), response, tuple(taken.begun.answer_headers), taken.begun.http_sse)
 
-    def forget_taken(self, taken: TakenRequest) -> None:
+    def forget_taken(self, taken: InboundRequest) -> None:
         """Removes a request whose answer was handed over, or that nobody waits for any more."""
         if self._taken.pop(taken.key, None) is not None and taken.held:
             self._bodies.release(taken.begun.source, taken.held)
@@ -275,7 +255,7 @@ class Forwarder:
 
     # -- nodes that are gone ----------------------------------------------------------------------------------------
 
-    def _compare(self, watch: Watch) -> None:
+    def _compare(self, watch: OpenRequests) -> None:
         """Notices, by what the other side has open with this one, the messages that were lost."""
         unknown = []
         for state in watch.sent:
@@ -285,9 +265,9 @@ class Forwarder:
             elif taken.is_behind(state.parts):
                 taken.response.lose(tell=True)
             else:
-                taken.response.consumed(state.consumed)
+                taken.response.sender.consumed(state.consumed)
         if unknown:
-            self.post(watch.source, Unknown(self.address, unknown))
+            self.outbox.post(watch.source, Unknown(self.address, unknown))
         left = []
         for taken_state in watch.taken:
             sent = self._sent.get(taken_state.number)
@@ -297,7 +277,7 @@ class Forwarder:
                 sent.received(taken_state.received)
                 sent.expect(taken_state.pieces)
         if left:
-            self.post(watch.source, Left(self.address, left))
+            self.outbox.post(watch.source, ClientGone(self.address, left))
 
     def _lose_node(self, address: str) -> None:
         for sent in tuple(self._sent.values()):
@@ -305,35 +285,35 @@ class Forwarder:
                 sent.lose()
         for key in [key for key in self._taken if key[0] == address]:
             self._lose_taken(key)
-        self._heard.pop(address, None)
+        self._last_seen.pop(address, None)
         self._places = {session: place for session, place in self._places.items() if place != address}
 
     async def _watch(self) -> None:
         while True:
             await trio.sleep(WATCH_INTERVAL)
             now = trio.current_time()
-            sent: dict[str, list[SentRequest]] = {}
-            taken: dict[str, list[TakenRequest]] = {}
+            sent: dict[str, list[OutboundRequest]] = {}
+            taken: dict[str, list[InboundRequest]] = {}
             for request in self._sent.values():
                 if request.parts >= 0:
                     sent.setdefault(request.address, []).append(request)
             for each in self._taken.values():
                 taken.setdefault(each.begun.source, []).append(each)
             addresses = sent.keys() | taken.keys()
-            self._heard = {address: self._heard.get(address, now) for address in addresses}
+            self._last_seen = {address: self._last_seen.get(address, now) for address in addresses}
             for address in addresses:
-                if now - self._heard[address] > MAX_SILENCE:
-                    log.warning("a node with open requests is silent", silent=now - self._heard[address])
+                if now - self._last_seen[address] > MAX_SILENCE:
+                    log.warning("a node with open requests is silent", silent=now - self._last_seen[address])
                     self._lose_node(address)
                 else:
-                    self._tell(address, sent.get(address, []), taken.get(address, []))
+                    self._report(address, sent.get(address, []), taken.get(address, []))
 
-    def _tell(self, address: str, sent: list[SentRequest], taken: list[TakenRequest]) -> None:
+    def _report(self, address: str, sent: list[OutboundRequest], taken: list[InboundRequest]) -> None:
         for first in range(0, max(len(sent), len(taken)), _AT_ONCE):
             behind = first + _AT_ONCE
-            message = Watch(
+            message = OpenRequests(
                 self.address,
                 [each.state for each in sent[first:behind]],
                 [each.state for each in taken[first:behind]],
             )
-            self.post(address, message)
+            self.outbox.post(address, message)

@@ -13,19 +13,19 @@ __all__ = [
     "WINDOW",
     "Begun",
     "BodyPart",
+    "ClientGone",
     "Consumed",
     "CutOff",
     "Head",
-    "Left",
+    "InboundState",
     "MalformedForward",
     "Message",
+    "OpenRequests",
+    "OutboundState",
     "Piece",
     "PrincipalParts",
     "Received",
-    "SentState",
-    "TakenState",
     "Unknown",
-    "Watch",
     "decode_message",
     "encode_message",
 ]
@@ -114,7 +114,7 @@ class Consumed(msgspec.Struct, frozen=True, array_like=True, tag=5):
     total: int
 
 
-class Left(msgspec.Struct, frozen=True, array_like=True, tag=6):
+class ClientGone(msgspec.Struct, frozen=True, array_like=True, tag=6):
     """The client of some requests has left: nobody waits for their answers."""
 
     source: str
@@ -128,8 +128,8 @@ class CutOff(msgspec.Struct, frozen=True, array_like=True, tag=7):
     number: int
 
 
-class SentState(msgspec.Struct, frozen=True, array_like=True):
-    """Where a request stands, as the listener knows that forwards it."""
+class OutboundState(msgspec.Struct, frozen=True, array_like=True):
+    """The state of a request, as the listener knows it that forwards the request."""
 
     number: int
     parts: int
@@ -138,8 +138,8 @@ class SentState(msgspec.Struct, frozen=True, array_like=True):
     """As `Consumed.total`."""
 
 
-class TakenState(msgspec.Struct, frozen=True, array_like=True):
-    """Where a request stands, as the listener knows that has taken it."""
+class InboundState(msgspec.Struct, frozen=True, array_like=True):
+    """The state of a request, as the listener knows it that has taken the request."""
 
     number: int
     pieces: int
@@ -148,13 +148,13 @@ class TakenState(msgspec.Struct, frozen=True, array_like=True):
     """As `Received.total`."""
 
 
-class Watch(msgspec.Struct, frozen=True, array_like=True, tag=8):
+class OpenRequests(msgspec.Struct, frozen=True, array_like=True, tag=8):
     """A sign of life, with what one listener has open with the other, so that a message that was lost is noticed."""
 
     source: str
-    sent: list[SentState]
+    sent: list[OutboundState]
     """The requests that were forwarded to the receiver."""
-    taken: list[TakenState]
+    taken: list[InboundState]
     """The receiver's requests that were taken."""
 
 
@@ -173,7 +173,7 @@ class Received(msgspec.Struct, frozen=True, array_like=True, tag=10):
     total: int
 
 
-Message = Begun | BodyPart | Head | Piece | Consumed | Left | CutOff | Watch | Unknown | Received
+Message = Begun | BodyPart | Head | Piece | Consumed | ClientGone | CutOff | OpenRequests | Unknown | Received
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Message)

@@ -21,33 +21,30 @@ from mcp_transports.http.server.forwarding.messages import (
     Consumed,
     CutOff,
     Head,
-    Message,
+    OutboundState,
     Piece,
     PrincipalParts,
-    SentState,
 )
+from mcp_transports.http.server.forwarding.outbox import Outbox
 from mcp_transports.http.server.http_exchange import HttpExchange
 from mcp_transports.http.server.media_types import EVENTS
 
-__all__ = ["SendingListener", "SentRequest"]
+__all__ = ["OutboundRequest", "SendingListener"]
 
 # They prove who the caller is, to this node alone.
 _KEPT_HERE = frozenset(("authorization", "cookie", "dpop", "proxy-authorization"))
 # Bytes of an answer that are consumed before the other side is told, so that few messages say so.
-_TOLD_AFTER = WINDOW // 4
+_REPORTED_AFTER = WINDOW // 4
 
 
 class SendingListener(Protocol):
     """The attributes and methods of a listener that a request uses which it forwards."""
 
     address: str
-
-    def post(self, address: str, message: Message) -> None: ...
-
-    async def send(self, address: str, message: Message) -> bool: ...
+    outbox: Outbox
 
 
-class SentRequest:
+class OutboundRequest:
     """One request that is forwarded. It runs in a task of its client's connection.
 
     Args:
@@ -66,7 +63,6 @@ class SentRequest:
         "_listener",
         "_pieces",
         "_received",
-        "_told",
         "address",
         "ended",
         "number",
@@ -85,17 +81,17 @@ class SentRequest:
         self._arrived: deque[Head | Piece | CutOff] = deque()
         self._changed = trio.Event()
         # Bytes of the answer that wait here, that its client took, and of the body that the other side has.
-        self._buffered = self._consumed = self._received = self._told = 0
+        self._buffered = self._consumed = self._received = 0
         # The last part of the answer that has arrived; -1 before its head.
         self._pieces = -1
 
     def __repr__(self) -> str:
-        return f"<SentRequest {self.number} to {self.address}: {self._buffered} bytes wait>"
+        return f"<OutboundRequest {self.number} to {self.address}: {self._buffered} bytes wait>"
 
     @property
-    def state(self) -> SentState:
-        """What the other side is told from time to time."""
-        return SentState(self.number, self.parts, self._consumed)
+    def state(self) -> OutboundState:
+        """Its state, for the other side to compare."""
+        return OutboundState(self.number, self.parts, self._consumed)
 
     # -- messages of the other side; none of these waits ------------------------------------------------------------
 
@@ -150,10 +146,11 @@ class SentRequest:
             # The request may have arrived all the same: it is not sent again, and its client is told.
             self._exchange.refuse(shared_state_unavailable(error))
             return True
-        while not self._give(await self._next()):
+        while not self._give(message := await self._next()):
             if self._exchange.response.full:
                 await self._exchange.response.drained()
-            self._tell_consumed()
+            if not isinstance(message, CutOff):
+                self._report(len(message.body))
         self.ended = True
         return True
 
@@ -175,7 +172,7 @@ class SentRequest:
             body=bytes(body[:CHUNK]),
             last=len(body) <= CHUNK,
         )
-        if not await listener.send(self.address, begun):
+        if not await listener.outbox.send(self.address, begun):
             return False
         self.parts = 0
         for start in range(CHUNK, len(body), CHUNK):
@@ -186,7 +183,7 @@ class SentRequest:
                 return True
             part = bytes(body[start : start + CHUNK])
             last = start + CHUNK >= len(body)
-            await listener.send(
+            await listener.outbox.send(
                 self.address, BodyPart(listener.address, self.number, self.parts + 1, part, last)
             )
             self.parts += 1
@@ -215,7 +212,6 @@ class SentRequest:
             else:
                 self._exchange.refuse(HOLDER_LOST)
             return True
-        self._consumed += len(message.body)
         if isinstance(message, Piece):
             if message.last:
                 response.end(message.body)
@@ -236,10 +232,12 @@ class SentRequest:
                 response.end()
         return message.last
 
-    def _tell_consumed(self) -> None:
-        if self._consumed - self._told >= _TOLD_AFTER:
-            self._told = self._consumed
-            self._listener.post(self.address, Consumed(self._listener.address, self.number, self._consumed))
+    def _report(self, consumed: int) -> None:
+        """Tells the other side how much the client has taken, not at every part."""
+        total = self._consumed + consumed
+        if total // _REPORTED_AFTER > self._consumed // _REPORTED_AFTER:
+            self._listener.outbox.post(self.address, Consumed(self._listener.address, self.number, total))
+        self._consumed = total
 
 
 def _parts(principal: Principal) -> PrincipalParts:
