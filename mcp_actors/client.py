@@ -41,6 +41,8 @@ from mcp_actors._client.requests import Requests
 from mcp_actors._client.subscriptions import Subscriptions
 from mcp_actors._client.supervisor import Supervisor
 from mcp_actors._client.targets import connectable
+from mcp_actors._client.task_extension import ClientTasks
+from mcp_actors._client.task_handle import TaskHandle
 from mcp_actors._eras.changes import Event, EventKind
 from mcp_actors._eras.probe import discoverable, versions_for
 from mcp_actors.errors import LocalProtocolError
@@ -72,6 +74,7 @@ __all__ = [
     "SamplingHandler",
     "SessionStatistics",
     "Target",
+    "TaskHandle",
 ]
 
 VERSION = "0.1.0"
@@ -129,6 +132,7 @@ class Client(AnyMethods):
             `~mcp_actors.auth.BearerToken` for a key of the server's own. While a person is asked to log in, neither
             ``timeout`` nor ``cap`` nor ``probe_timeout`` runs, for any call of the connection: the login has a time of
             its own. A failure raises an `AuthorizationError`, and the connection is not tried again.
+        tasks: Whether stateless servers may answer a call with a task (SEP-2663), which `call_tool` then waits for.
         extensions: A list of `~mcp_actors.extensions.ClientExtension`, or a mapping of ids to settings that are only
             declared. None by default.
 
@@ -172,11 +176,13 @@ class Client(AnyMethods):
         prior_discover: DiscoverResult | None = None,
         limits: Limits | None = None,
         auth: Access | None = None,
+        tasks: bool = True,
         extensions: Mapping[str, Any] | Sequence[DeclaredExtension] = (),
     ) -> None:
         versions = versions_for(era)
         if prior_discover is not None:
             discoverable(versions, prior_discover)
+        client_tasks = ClientTasks(takes=tasks)
         options = ClientOptions(
             target=connectable(target, auth),
             versions=versions,
@@ -201,12 +207,14 @@ class Client(AnyMethods):
             limits=limits or Limits(),
             auth=auth,
             extensions=extensions,
+            tasks=client_tasks,
         )
         self._options = options
         self._connectivity = Connectivity(restart)
         handlers = RequestHandlers(options, self._connectivity)
         requests = Requests(options, self._connectivity, handlers)
         super().__init__(requests, Subscriptions(self._connectivity, requests), self._connectivity)
+        client_tasks.bound = self._tasks
         self._notifications = Notifications(options, requests, self._subscriptions)
         self._handshake = Handshake(options, handlers.capabilities)
         self._connectivity.on_lost = self._notifications.lost

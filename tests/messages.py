@@ -17,6 +17,9 @@ CLIENT_INFO = PREFIX + "clientInfo"
 SERVER_INFO = PREFIX + "serverInfo"
 LOG_LEVEL = PREFIX + "logLevel"
 SUBSCRIPTION_ID = PREFIX + "subscriptionId"
+TASKS = PREFIX + "tasks"
+TASKS_DECLARED = {"extensions": {TASKS: {}}}
+"""What a client declares in each stateless request that has nothing else to declare."""
 
 INFO = {"name": "test", "version": "1"}
 

@@ -20,7 +20,7 @@ class AnyMethods(ServerMethods):
     """The part of `Client` that sends messages of any method, and listens."""
 
     def __init__(self, requests: Requests, subscriptions: Subscriptions, connectivity: Connectivity) -> None:
-        super().__init__(requests, subscriptions)
+        super().__init__(requests, subscriptions, connectivity)
         self._connectivity = connectivity
 
     @property

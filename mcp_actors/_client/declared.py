@@ -15,7 +15,7 @@ from mcp_actors.types import (
     SamplingCapability,
 )
 
-__all__ = ["as_roots", "declared_capabilities"]
+__all__ = ["as_roots", "declared_capabilities", "declared_in_requests"]
 
 
 def declared_capabilities(options: ClientOptions) -> ClientCapabilities:
@@ -49,6 +49,14 @@ def declared_capabilities(options: ClientOptions) -> ClientCapabilities:
     if options.sampling_tools and declared.sampling is not None and declared.sampling.tools is None:
         declared.sampling = attrs.evolve(declared.sampling, tools={})
     return declared
+
+
+def declared_in_requests(capabilities: ClientCapabilities, options: ClientOptions) -> ClientCapabilities:
+    """Returns what each stateless request declares: tasks by their extension, and never by the core of sessions."""
+    declared = dict(capabilities.extensions or {})
+    if options.tasks is not None and options.tasks.results:
+        declared.setdefault(options.tasks.id, {})
+    return attrs.evolve(capabilities, tasks=None, extensions=declared or None)
 
 
 def as_roots(roots: Iterable[Root | str]) -> list[Root]:

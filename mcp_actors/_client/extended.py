@@ -31,6 +31,8 @@ class AnsweredCall:
     """The clocks of the call, its progress callback and its further metadata."""
     send: Send
     """Sends any request to the same server: ``await call.send(method, params, options)``."""
+    began: float
+    """The time of Trio's clock at which it was made, for what is left of ``options.cap``."""
 
 
 @attrs.frozen

@@ -15,6 +15,7 @@ import trio
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._actors.session import Session
 from mcp_actors._client.connectivity import Negotiated
+from mcp_actors._client.declared import declared_in_requests
 from mcp_actors._client.options import ClientOptions
 from mcp_actors._client.version_negotiation import FoundVersion, Preference, VersionNegotiation
 from mcp_actors._eras.client_negotiation import ClientNegotiation, request_meta
@@ -55,6 +56,7 @@ class Handshake:
         self._info = options.info
         self._versions = options.versions
         self._capabilities = capabilities
+        self._in_requests = declared_in_requests(capabilities, options)
         self._probe_timeout = options.probe_timeout
         self._timeout = options.call.idle
         self._logs = options.on_log is not None
@@ -67,7 +69,7 @@ class Handshake:
     def introduce(self, session: Session, era: Era) -> None:
         """Sets what each request of ``session`` says about this client, where requests of ``era`` do so."""
         level = self.log_level or (DEFAULT_LOG_LEVEL if self._logs else None)
-        session.outbound.meta = request_meta(era, self._info, self._capabilities, level)
+        session.outbound.meta = request_meta(era, self._info, self._in_requests, level)
 
     async def perform(
         self, session: Session, negotiation: ClientNegotiation, preference: Preference
@@ -106,7 +108,7 @@ class Handshake:
     async def _find(self, session: Session, preference: Preference) -> FoundVersion:
         async def discover(era: Era) -> dict[str, Any]:
             method, mirrored = era.client.handshake_method, era.client.mirrored
-            meta = request_meta(era, self._info, self._capabilities, None)
+            meta = request_meta(era, self._info, self._in_requests, None)
             metadata = None
             if mirrored is not None and session.link.channel.mirrors:
                 metadata = mirrored(era.version, method, {}, ())

@@ -154,11 +154,14 @@ class ClientOptions:
     limits: Limits
     auth: Access | None = None
     extensions: Mapping[str, Any] | Sequence[DeclaredExtension] = ()
+    tasks: DeclaredExtension | None = None
+    """Tasks, which stateless servers are told of in each request and sessions by their core alone."""
 
     @property
     def in_use(self) -> Sequence[DeclaredExtension]:
         """The extensions that do something, and are not only declared."""
-        return () if isinstance(self.extensions, Mapping) else self.extensions
+        extensions = () if isinstance(self.extensions, Mapping) else self.extensions
+        return extensions if self.tasks is None else (*extensions, self.tasks)
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ server's requests for input, and returns the typed result.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 import trio
@@ -56,8 +56,8 @@ class Requests:
         self.options = options.call
         self.cache = ResponseCache(options.limits.cache_bytes)
         self.outputs = OutputValidation()
-        self._answer_input = options.answer_input
-        self._max_rounds = options.max_rounds
+        self.answers_input = options.answer_input
+        self.max_rounds = options.max_rounds
         self.extensions = Extensions(
             handlers.capabilities.extensions or {},
             {kind: made for each in options.in_use for kind, made in each.results.items()},
@@ -106,6 +106,7 @@ class Requests:
         answers: Mapping[str, InputResponse] | None = None,
         state: str | None = None,
         refresh: bool = False,
+        raw: Collection[str] = (),
     ) -> Any:
         """Sends a request of the protocol, answers what the server asks on the way, and returns the typed result.
 
@@ -118,6 +119,7 @@ class Requests:
             answers: The answers to an `InputRequired`, by its keys.
             state: The state of an `InputRequired`.
             refresh: Whether the server is asked although there is an answer that is good still.
+            raw: Further kinds of results, which are returned as they are.
 
         Raises:
             LocalProtocolError: The revision has no such method, the server did not declare it, or it cannot be sent.
@@ -142,11 +144,12 @@ class Requests:
                 params, {key: era.unstructure(each) for key, each in (answers or {}).items()}, state
             )
         changes = self.cache.changes
-        for round in range(self._max_rounds + 1):
+        began = trio.current_time()
+        for round in range(self.max_rounds + 1):
             try:
                 result = await self.send(name, asked, options or self.options)
             except RpcError as error:
-                if round < self._max_rounds and await self._has_visited_urls(error):
+                if round < self.max_rounds and await self._has_visited_urls(error):
                     continue
                 if error.code == INVALID_PARAMS and "cursor" in params:
                     # The pages before it led nowhere: none of them is good any more.
@@ -158,9 +161,11 @@ class Requests:
                 if method.cacheable and asked is params:
                     self.cache.put(name, params, result, trio.current_time(), changes)
                 return read_result(self._spoken(), result, method.result)
+            if kind in raw:
+                return result
             made = self.extensions.results.get(kind) if isinstance(kind, str) else None
             if made is not None and self._spoken().declares_in_requests:
-                call = AnsweredCall(name, asked, options or self.options, self.send)
+                call = AnsweredCall(name, asked, options or self.options, self.send, began)
                 return read_result(self._spoken(), await made(call, result), method.result)
             if kind != "input_required" or not method.may_ask:
                 raise RemoteProtocolError(
@@ -168,12 +173,12 @@ class Requests:
                 )
             era = self._spoken()
             questions, state = self._questions(result, era)
-            if not self._answer_input:
+            if not self.answers_input:
                 raise InputRequired(questions, state)
             # Nobody is asked in the last round: no answer could be sent.
-            if round < self._max_rounds:
-                asked = _retry(params, await self._answered(questions, era), state)
-        raise RemoteProtocolError(f"the server still asks for input after {self._max_rounds} rounds")
+            if round < self.max_rounds:
+                asked = _retry(params, await self.answered(questions, era), state)
+        raise RemoteProtocolError(f"the server still asks for input after {self.max_rounds} rounds")
 
     async def send(self, method: str, params: dict[str, Any], options: CallOptions) -> dict[str, Any]:
         """Sends any request and returns its result as the server sent it; raises as `call` does.
@@ -260,23 +265,28 @@ class Requests:
             f"the server did not declare {method.requires!r}, so {name} cannot be asked of it"
         )
 
+    def read_questions(self, questions: Any, era: Era) -> dict[str, InputRequest]:
+        """Returns questions that came as values; raises `RemoteProtocolError` for any that was not declared."""
+        return self._handlers.read_requests(questions, era)
+
     def _questions(self, result: dict[str, Any], era: Era) -> tuple[dict[str, InputRequest], str | None]:
         state = result.get("requestState")
         if state is not None and not isinstance(state, str):
             raise RemoteProtocolError("requestState must be a string")
-        return self._handlers.read_requests(result.get("inputRequests"), era), state
+        return self.read_questions(result.get("inputRequests"), era), state
 
     async def _has_visited_urls(self, error: RpcError) -> bool:
         """Whether the server asked for visits to URLs by an error, and they were made: then the call is made again.
 
         MCP 2025-11-25, Elicitation, URL Elicitation Required Error.
         """
-        if error.code != URL_ELICITATION_REQUIRED or not self._answer_input:
+        if error.code != URL_ELICITATION_REQUIRED or not self.answers_input:
             return False
         era = self._spoken()
         return era.client.visits_urls_on_error and await self._handlers.visit(error.data, era)
 
-    async def _answered(self, questions: Mapping[str, InputRequest], era: Era) -> dict[str, Any]:
+    async def answered(self, questions: Mapping[str, InputRequest], era: Era) -> dict[str, Any]:
+        """Returns the handlers' answers as JSON, by key; an `Exception` of a handler leaves as it is."""
         return {key: era.unstructure(await self._handlers.fulfil(each)) for key, each in questions.items()}
 
 

@@ -9,10 +9,13 @@ from typing import Any
 import attrs
 
 from mcp_actors._actors.outbound_call import ProgressCallback
+from mcp_actors._client.connectivity import Connectivity
 from mcp_actors._client.requests import Requests, all_pages, call_options
 from mcp_actors._client.subscriptions import Subscriptions
+from mcp_actors._client.task_methods import TaskMethods, tool_params
+from mcp_actors._client.task_requests import TaskRequests
 from mcp_actors._eras.era import EraName
-from mcp_actors.errors import INVALID_PARAMS, ResourceNotFound, RpcError
+from mcp_actors.errors import INVALID_PARAMS, MethodNotFound, ResourceNotFound, RpcError
 from mcp_actors.types import (
     CallToolResult,
     CompleteResult,
@@ -37,13 +40,14 @@ from mcp_actors.types import (
 __all__ = ["ServerMethods"]
 
 
-class ServerMethods:
+class ServerMethods(TaskMethods):
     """The part of `Client` that says what was agreed with the server, and calls methods of the protocol.
 
     Every method may be cancelled: the server is then sent a cancellation, and nothing more of the call arrives.
     """
 
-    def __init__(self, requests: Requests, subscriptions: Subscriptions) -> None:
+    def __init__(self, requests: Requests, subscriptions: Subscriptions, connectivity: Connectivity) -> None:
+        super().__init__(TaskRequests(requests, connectivity, subscriptions))
         self._requests = requests
         self._subscriptions = subscriptions
         # The calls during which servers may ask or report.
@@ -104,6 +108,7 @@ class ServerMethods:
         """
         page = await self._requests.list_tools(cursor, refresh=refresh)
         self._requests.outputs.learn(page.tools)
+        self._learn_tools(page.tools)
         return page
 
     def tools(self, *, refresh: bool = False) -> AsyncIterator[Tool]:
@@ -150,17 +155,18 @@ class ServerMethods:
             SessionExpired: The server has forgotten the session while the request was in flight.
             InputRequired: The server asks for input, and the client has ``answer_input=False``.
         """
-        params: dict[str, Any] = {"name": name}
-        if arguments is not None:
-            if not isinstance(arguments, Mapping):
-                raise TypeError(
-                    f'the arguments of a tool are a dict of their names: call_tool({name!r}, {{"city": "Berlin"}}), '
-                    f"not a {type(arguments).__name__}"
-                )
-            params["arguments"] = dict(arguments)
+        params = tool_params(name, arguments)
         requests = self._requests
         options = call_options(self._long_call, timeout, cap, on_progress, meta)
-        result: CallToolResult = await requests.call("tools/call", params, options, answers, state)
+        if self._task_support.get(name) == "required" and self._may_augment():
+            return await self._call_as_task(name, params, options)
+        try:
+            result: CallToolResult = await requests.call("tools/call", params, options, answers, state)
+        except MethodNotFound:
+            # So a session's server refuses to call a tool plainly that it runs as a task only; it was not run.
+            if name in self._task_support or await self._support_of(name, options) != "required":
+                raise
+            return await self._call_as_task(name, params, options)
         if name in requests.outputs:
             requests.outputs.check(name, result)
         return result

@@ -153,6 +153,11 @@ class Subscriptions:
             with trio.move_on_after(UNSUBSCRIBE_TIMEOUT, shield=True):
                 await taken_back.wait()
 
+    def run(self, fn: Callable[[], Any]) -> None:
+        """Runs ``fn`` beside the listeners, until the client is closed at the latest."""
+        if self._nursery is not None:
+            start(self._nursery, CLIENT_SUBSCRIPTION, fn)
+
     def _start(self, listener: Listener, fn: Callable[..., Any], *args: Any) -> None:
         if self._nursery is None:
             raise LocalProtocolError("not connected: use 'async with Client(...) as client'")

@@ -20,7 +20,7 @@ from mcp_actors._server.handler import Continuation, Handler, Invoked
 from mcp_actors._server.invoke import Function, function, name_of
 from mcp_actors._server.pagination import page
 from mcp_actors._server.registry import Registry
-from mcp_actors._server.task_terms import TaskTerms
+from mcp_actors._server.task_rules import TaskRules
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import ToolError, invalid_params
 from mcp_actors.logging import log
@@ -52,7 +52,7 @@ class _ToolEntry:
     finish: Callable[[Any], CallToolResult]
     mirrored: tuple[MirroredParam, ...]
     scopes: frozenset[str]
-    terms: TaskTerms | None
+    rules: TaskRules | None
 
 
 class Tools(Registry[_ToolEntry]):
@@ -84,13 +84,13 @@ class Tools(Registry[_ToolEntry]):
         With ``input_schema`` (any JSON Schema with ``type: object`` at its root) ``call`` takes the arguments as one
         dict; otherwise the schema is read from its signature. With ``output_schema`` each structured result is
         checked against it; otherwise it is read from the return annotation. ``timeout`` is in seconds. A caller
-        needs all ``scopes``. With ``task`` a call may, or must, become a task: see `TaskTerms`.
+        needs all ``scopes``. With ``task`` a call may, or must, become a task: see `TaskRules`.
 
         Raises `TypeError` or `ValueError` for a signature or a schema that cannot be used, `LocalProtocolError` for a
         name that is taken.
         """
         name = name_of(call) if name is None else name
-        terms = TaskTerms.of(task, restartable, before_task, inline)
+        rules = TaskRules.of(task, restartable, before_task, inline)
         if not _ADVISED_NAME.fullmatch(name):
             log.warning("some clients refuse this tool name: use 1 to 128 of A-Z a-z 0-9 _ . -", tool=name)
         if input_schema is None:
@@ -119,7 +119,7 @@ class Tools(Registry[_ToolEntry]):
             annotations=annotations,
             icons=list(icons) or None,
             meta=None if meta is None else dict(meta),
-            execution=None if terms is None else ToolExecution(terms.support),
+            execution=None if rules is None else ToolExecution(rules.support),
         )
         finish = _finish(
             signature.encode_output,
@@ -129,7 +129,7 @@ class Tools(Registry[_ToolEntry]):
         )
         mirrored = annotated_params(schema)
         serial = self.next_serial()
-        self.insert(_ToolEntry(name, serial, tool, bind, ready, finish, mirrored, frozenset(scopes), terms))
+        self.insert(_ToolEntry(name, serial, tool, bind, ready, finish, mirrored, frozenset(scopes), rules))
         return tool
 
     def get(self, name: str) -> Tool | None:
@@ -137,10 +137,10 @@ class Tools(Registry[_ToolEntry]):
         entry = self.by_key.get(name)
         return None if entry is None else entry.tool
 
-    def task_terms(self, name: object) -> TaskTerms | None:
-        """The terms on which calls of a tool become tasks, ``None`` where they never do."""
+    def task_rules(self, name: object) -> TaskRules | None:
+        """The rules by which calls of a tool become tasks, ``None`` where they never do."""
         entry = self.by_key.get(name) if isinstance(name, str) else None
-        return None if entry is None else entry.terms
+        return None if entry is None else entry.rules
 
     def mirrored_params(self, name: object) -> tuple[MirroredParam, ...]:
         """The parameters of a tool that are told in headers too, where there are any."""

@@ -1,10 +1,11 @@
 """The command line ``mcp-actors``.
 
 This file knows the commands by name and imports the one that is run, so that ``serve`` does not import the parts that
-draw. Each command has a file: `serve`, `listing`, `call`, `read`, `prompt`, `login`, `logout`, `whoami`, `demo`.
+draw. Each command has a file: `serve`, `listing`, `call`, `tasks`, `read`, `prompt`, `login`, `logout`, `whoami`,
+`demo`.
 
 They use `target` (TARGET -> Server), `client_session` (URL -> Client, Ctrl-C) with `connection_options` and `headers`,
-`arguments` (``key=text``), `output` (results -> text or JSON), `elicitation` (questions on a terminal), `progress` (the
+`arguments` (``key=text``), `output` (results -> text or JSON), `task_results` (those that come later), `elicitation` (questions on a terminal), `progress` (the
 bar), `failures` (exceptions -> one line and an exit code), `stored_login`, `login_session` and `login_text` (what a
 login leaves, how it is made, and in words), `interruptible` (Ctrl-C without a client), and ``demo_*`` (the load of the
 demo and its table).
@@ -40,6 +41,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("mcp_actors.cli.serve", "Serve a Server from a file or a module (stdio unless --listen)."),
     "list": ("mcp_actors.cli.listing", "Show tools, resources, prompts, era and capabilities of a server."),
     "call": ("mcp_actors.cli.call", "Call a tool, with a live progress bar; Ctrl-C cancels the call."),
+    "tasks": ("mcp_actors.cli.tasks", "List the tasks at a server; get, wait for or cancel one."),
     "read": ("mcp_actors.cli.read", "Read a resource; text and bytes go to stdout as they are."),
     "prompt": ("mcp_actors.cli.prompt", "Get a prompt with its arguments filled in."),
     "login": (

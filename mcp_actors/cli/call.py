@@ -13,8 +13,8 @@ from mcp_actors.cli.client_session import run_with_client
 from mcp_actors.cli.connection_options import ConnectionOptions, client_options
 from mcp_actors.cli.elicitation import TerminalElicitation
 from mcp_actors.cli.failures import EXIT_FAILED, CommandFailure, reported, traceback_option
-from mcp_actors.cli.output import blocks_text, echo_json, echo_text, plain
 from mcp_actors.cli.progress import CallView
+from mcp_actors.cli.task_results import kept_running, say_task, show_result
 from mcp_actors.errors import McpError, RpcError
 
 __all__ = ["command"]
@@ -25,9 +25,15 @@ __all__ = ["command"]
 @click.argument("tool")
 @click.argument("arguments", nargs=-1, metavar="[KEY=TEXT | KEY:=JSON]...")
 @click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout.")
+@click.option("--task", "as_task", is_flag=True, help="Start it as a task, which goes on after Ctrl-C.")
 @traceback_option
 def command(
-    connection: ConnectionOptions, tool: str, arguments: tuple[str, ...], as_json: bool, show_traceback: bool
+    connection: ConnectionOptions,
+    tool: str,
+    arguments: tuple[str, ...],
+    as_json: bool,
+    as_task: bool,
+    show_traceback: bool,
 ) -> None:
     """Call a tool and print its result.
 
@@ -38,11 +44,22 @@ def command(
     the server as well, and exits with 130. If the server asks something, it is asked here if there is a terminal and
     declined if not. A tool that reports an error prints it on stderr and exits with 1.
 
+    With --task the id of the task is printed on stderr at once. Ctrl-C then leaves the task running and prints how to
+    get its result later (mcp-actors tasks), and --cap bounds its start only. A tool without tasks is just called.
+
     \b
     mcp-actors call 'stdio:python weather.py' forecast city=Berlin days=3
     """
     values = tool_arguments(arguments)
     view = CallView(tool)
+    task_ids: list[str] = []
+
+    async def started(client: Client, given: dict[str, Any]) -> types.CallToolResult:
+        handle = await client.start_tool(tool, given)
+        if handle.id is not None:
+            task_ids.append(handle.id)
+            say_task(handle.id)
+        return await handle.result(on_progress=view.progress)
 
     async def work(client: Client) -> types.CallToolResult:
         with view.shown():
@@ -51,7 +68,10 @@ def command(
                 listed = await _listed(client, tool)
                 given = fitted(values, arguments, listed.get(tool))
             try:
-                result = await client.call_tool(tool, given, on_progress=view.progress)
+                if as_task:
+                    result = await started(client, given)
+                else:
+                    result = await client.call_tool(tool, given, on_progress=view.progress)
             except RpcError:
                 await _require_listed(client, tool)
                 raise
@@ -59,11 +79,11 @@ def command(
                 await _require_listed(client, tool)
             return result
 
-    with reported(show_traceback):
+    with reported(show_traceback), kept_running(connection, lambda: task_ids[0] if task_ids else None):
         result = run_with_client(
-            connection, work, view, on_log=view.log, elicitation=TerminalElicitation(view)
+            connection, work, view, on_log=view.log, elicitation=TerminalElicitation(view), restart=as_task
         )
-    _show(result, as_json)
+    show_result(result, as_json)
     if result.is_error:
         raise click.exceptions.Exit(EXIT_FAILED)
 
@@ -90,12 +110,3 @@ async def _require_listed(client: Client, tool: str) -> None:
         meant = f"; did you mean {close[0]!r}?" if close else ""
         shown = ", ".join(names[:10]) + (", … (mcp-actors list shows all)" if len(names) > 10 else "")
         raise CommandFailure(f"the server has no tool {tool!r}{meant}\nits tools: {shown}")
-
-
-def _show(result: types.CallToolResult, as_json: bool) -> None:
-    if as_json:
-        echo_json(result)
-    elif result.content:
-        echo_text(blocks_text(result.content), err=bool(result.is_error))
-    elif result.structured_content is not types.UNSET:
-        echo_json(plain(result.structured_content))

@@ -14,11 +14,13 @@
     │   ├── MissingCapability     -32021
     │   ├── HeaderMismatch        -32020
     │   ├── ResourceNotFound      -32002 or -32602, as the revision has it
+    │   ├── TaskNotFound          -32602, a task is unknown, has expired, or is somebody else's
     │   ├── Overloaded            429, a limit on concurrent requests is reached
     │   ├── InsufficientScope     403, the caller's access token lacks a scope
     │   └── SharedStateUnavailable  503, what several processes share cannot be reached
     ├── ToolError                 raised by a tool; the model gets its text, marked ``isError``
     ├── InputRequired             the server asks for input, and automatic answers are switched off
+    ├── TaskCancelled             a task whose result is waited for was cancelled by somebody else
     ├── CallTimeout               a call ran out of its idle or its total time
     ├── CallCancelled             in a worker thread of a server: nobody waits for the result any more
     ├── ConnectFailed             a connection could not be made
@@ -61,6 +63,7 @@ from mcp_actors.errors.call import (
     CallCancelled,
     CallTimeout,
     InputRequired,
+    TaskCancelled,
     ToolError,
 )
 from mcp_actors.errors.codes import (
@@ -96,6 +99,7 @@ from mcp_actors.errors.rpc import (
     ResourceNotFound,
     RpcError,
     SharedStateUnavailable,
+    TaskNotFound,
     UnsupportedVersion,
     invalid_params,
 )
@@ -136,6 +140,8 @@ __all__ = [
     "SessionExpired",
     "SharedStateUnavailable",
     "SubscriptionLost",
+    "TaskCancelled",
+    "TaskNotFound",
     "TokenRefused",
     "TokenStoreFailed",
     "ToolError",

@@ -11,6 +11,7 @@ __all__ = [
     "CallCancelled",
     "CallTimeout",
     "InputRequired",
+    "TaskCancelled",
     "ToolError",
 ]
 
@@ -56,3 +57,15 @@ class CallCancelled(McpError):
 
     The client has cancelled the call, its time is up, or it was answered with a question. Nothing can stop a thread.
     """
+
+
+class TaskCancelled(McpError):
+    """A task whose result was waited for was cancelled, by another program or by the server itself.
+
+    ``task_id`` is the task's id, and ``reason`` what the server says of it, if it says anything.
+    """
+
+    def __init__(self, task_id: str, reason: str | None = None) -> None:
+        super().__init__(f"the task {task_id[:6]}… was cancelled{f': {reason}' if reason else ''}")
+        self.task_id = task_id
+        self.reason = reason

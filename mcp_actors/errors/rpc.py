@@ -17,6 +17,7 @@ __all__ = [
     "ResourceNotFound",
     "RpcError",
     "SharedStateUnavailable",
+    "TaskNotFound",
     "UnsupportedVersion",
     "invalid_params",
 ]
@@ -123,6 +124,22 @@ class ResourceNotFound(RpcError):
 
     def __init__(self, uri: str) -> None:
         super().__init__(self.CODE, f"resource not found: {uri}", {"uri": uri})
+
+
+class TaskNotFound(RpcError):
+    """There is no task with that id: it never existed, its time is over, or it belongs to somebody else.
+
+    A server answers so to all three, so that nobody learns of the tasks of others. ``task_id`` is the id that was asked
+    for; an id is a secret, so the message has its beginning only.
+    """
+
+    CODE: ClassVar[int] = INVALID_PARAMS
+
+    task_id: str
+
+    def __init__(self, task_id: str) -> None:
+        self.task_id = task_id
+        super().__init__(self.CODE, f"no such task: {task_id[:6]}…; it may have expired")
 
 
 class Overloaded(RpcError):

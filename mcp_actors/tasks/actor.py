@@ -17,7 +17,7 @@ from mcp_actors.errors import RpcError, SharedStateUnavailable
 from mcp_actors.logging import log
 from mcp_actors.supervision import TASK_STATUS, start
 from mcp_actors.tasks.changes import Changes, Step
-from mcp_actors.tasks.states import answers_of, asked, taken, told
+from mcp_actors.tasks.states import answers_of, asked, described, taken
 from mcp_actors.types import InputRequest, InputResponse
 
 __all__ = ["TaskActor"]
@@ -131,7 +131,7 @@ class TaskActor:
                 params["total"] = total
             if message is not None:
                 params["message"] = message
-            self.tell("notifications/progress", params)
+            self.notify_session("notifications/progress", params)
 
     async def _keep_messages(self) -> None:
         """Keeps the newest status message, at most one in `MESSAGE_EVERY` seconds."""
@@ -140,16 +140,18 @@ class TaskActor:
             await self._has_message.wait()
             self._has_message = trio.Event()
             try:
-                await self._changes.apply(self.record, lambda record, now: told(record, self._message, now))
+                await self._changes.apply(
+                    self.record, lambda record, now: described(record, self._message, now)
+                )
             except SharedStateUnavailable as error:
                 log.debug("a status message of a task is not kept", cause=error.cause)
             await trio.sleep(MESSAGE_EVERY)
 
     async def notify(self, method: str, params: dict[str, Any]) -> None:
         """Takes a notification of the function: it goes to the session that began the task, if that is there."""
-        self.tell(method, params)
+        self.notify_session(method, params)
 
-    def tell(self, method: str, params: dict[str, Any]) -> None:
+    def notify_session(self, method: str, params: dict[str, Any]) -> None:
         """Sends a notification to the session that began the task, if it is there and has room. Never waits.
 
         A stateless revision has no way to a client but the answers to its requests.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mcp_actors.abc import TaskRecord, TaskStore
-from mcp_actors.tasks.watch import Watch
+from mcp_actors.tasks.watch import TaskWatch
 
 __all__ = ["Changes", "Step"]
 
@@ -19,17 +19,21 @@ class Changes:
     Args:
         store: Where the tasks are.
         watch: Is told of each change.
-        tell: Is given the id of each task that was changed, for other nodes and for those who listen.
+        announce: Is given the id of each task that was changed, for other nodes and for those who listen.
         clock: Returns seconds since the epoch.
     """
 
     def __init__(
-        self, store: TaskStore, watch: Watch, tell: Callable[[TaskRecord], None], clock: Callable[[], float]
+        self,
+        store: TaskStore,
+        watch: TaskWatch,
+        announce: Callable[[TaskRecord], None],
+        clock: Callable[[], float],
     ) -> None:
         self.store = store
         self.watch = watch
         self.clock = clock
-        self._tell = tell
+        self._announce = announce
 
     async def apply(self, record: TaskRecord, step: Step) -> TaskRecord | None:
         """Makes one change, looking again as often as others are faster.
@@ -60,4 +64,4 @@ class Changes:
     def announce(self, record: TaskRecord) -> None:
         """Tells everybody of a value that was kept. Never waits."""
         self.watch.changed(record)
-        self._tell(record)
+        self._announce(record)

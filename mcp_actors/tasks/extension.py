@@ -11,7 +11,7 @@ from typing import Any
 import trio
 
 from mcp_actors._server.access import principal_of
-from mcp_actors._server.task_terms import TaskTerms
+from mcp_actors._server.task_rules import TaskRules
 from mcp_actors.abc import TaskRecord
 from mcp_actors.context import Context
 from mcp_actors.errors import (
@@ -97,10 +97,12 @@ class Tasks(ServerExtension):
         self._creations = Creations(per_principal)
         self.serving(self._serve)
         self.around("tools/call", when=self._concerns)(self._call)
-        self.listen(_MEMBER, _NOTIFICATION)(self._told)
-        for methods in (CoreMethods(self._node), ExtensionMethods(self._node)):
-            for name, function in methods.table().items():
-                self.method(name, target="taskId", core=methods.core)(function)
+        self.listen(_MEMBER, _NOTIFICATION)(self._notification_params)
+        for name, function in ExtensionMethods(self._node).table().items():
+            self.method(name, target="taskId")(function)
+        for name, function in CoreMethods(self._node).table().items():
+            # Stateless revisions do not have them, so that nothing of them is mirrored in headers.
+            self.method(name, core=True)(function)
 
     # -- while the server serves -------------------------------------------------------------------------------------
 
@@ -130,7 +132,9 @@ class Tasks(ServerExtension):
             )
         return self._nodes[0]
 
-    async def _told(self, keys: Sequence[str], ctx: Context) -> Mapping[str, Mapping[str, Any]]:
+    async def _notification_params(
+        self, keys: Sequence[str], ctx: Context
+    ) -> Mapping[str, Mapping[str, Any]]:
         """Those of some tasks that a caller may hear of, in full."""
         found = await self._node().store.get(keys)
         return {id: detailed_task(record) for id, record in found.items() if may_see(record, ctx)}
@@ -138,43 +142,43 @@ class Tasks(ServerExtension):
     # -- calls of tools ----------------------------------------------------------------------------------------------
 
     def _concerns(self, params: Mapping[str, Any]) -> bool:
-        return "task" in params or self._terms(params) is not None
+        return "task" in params or self._rules(params) is not None
 
-    def _terms(self, params: Mapping[str, Any]) -> TaskTerms | None:
-        terms: TaskTerms | None = self._node().serving.server.tools.task_terms(params.get("name"))
-        return terms
+    def _rules(self, params: Mapping[str, Any]) -> TaskRules | None:
+        rules: TaskRules | None = self._node().serving.server.tools.task_rules(params.get("name"))
+        return rules
 
     async def _call(self, ctx: Context, call_next: CallNext) -> Any:
-        terms = self._terms(ctx.params)
-        wanted = self._wanted(ctx, terms)
-        if terms is not None and terms.before is not None:
+        rules = self._rules(ctx.params)
+        wanted = self._wanted(ctx, rules)
+        if rules is not None and rules.before is not None:
             arguments = ctx.params.get("arguments")
             ctx.params["arguments"] = dict(
-                await terms.before(arguments if isinstance(arguments, dict) else {}, ctx)
+                await rules.before(arguments if isinstance(arguments, dict) else {}, ctx)
             )
-        if terms is None or not wanted:
+        if rules is None or not wanted:
             return await call_next()
-        return await self._begin(ctx, call_next, terms, wanted[0])
+        return await self._begin(ctx, call_next, rules, wanted[0])
 
-    def _wanted(self, ctx: Context, terms: TaskTerms | None) -> tuple[float | None] | tuple[()]:
+    def _wanted(self, ctx: Context, rules: TaskRules | None) -> tuple[float | None] | tuple[()]:
         """Returns the time to live of the task that a call becomes, and an empty tuple for one that becomes none.
 
         Raises:
             RpcError: The client and the tool do not agree on whether it has to.
         """
         if ctx.era.declares_in_requests:
-            if terms is None:
+            if rules is None:
                 return ()
             if TASKS in ctx.extensions:
                 return (self.task_settings.ttl,)
-            if terms.support == "required":
+            if rules.support == "required":
                 raise MissingCapability({"extensions": {TASKS: {}}})
             return ()
         if "tasks/get" not in ctx.era.server_methods or "task" not in ctx.params:
-            if terms is not None and terms.support == "required":
+            if rules is not None and rules.support == "required":
                 raise RpcError(METHOD_NOT_FOUND, f"the tool {ctx.params['name']} must be called as a task")
             return ()
-        if terms is None:
+        if rules is None:
             raise RpcError(METHOD_NOT_FOUND, "this tool cannot be called as a task: leave 'task' out")
         return (self._asked_ttl(ctx.params["task"]),)
 
@@ -190,7 +194,7 @@ class Tasks(ServerExtension):
         return settings.granted_ttl(None if ttl is None else ttl / 1000)
 
     async def _begin(
-        self, ctx: Context, call_next: CallNext, terms: TaskTerms, ttl: float | None
+        self, ctx: Context, call_next: CallNext, rules: TaskRules, ttl: float | None
     ) -> dict[str, Any]:
         """Keeps a new task, starts it and returns the answer to the call."""
         node, core = self._node(), not ctx.era.declares_in_requests
@@ -212,7 +216,7 @@ class Tasks(ServerExtension):
             ttl=ttl,
             poll_interval=self.task_settings.poll_interval,
             node=node.serving.shared.node,
-            restartable=terms.restartable,
+            restartable=rules.restartable,
         )
         leave = node.reserve(holder)
         try:

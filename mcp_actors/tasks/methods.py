@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from mcp_actors._eras.era import Era, structured
 from mcp_actors._server.access import principal_of
@@ -60,8 +60,6 @@ def unknown_task() -> RpcError:
 class CoreMethods:
     """The methods of MCP 2025-11-25 that SEP-2663 has not."""
 
-    core: ClassVar[bool] = True
-
     def __init__(self, node: Callable[[], TaskNode]) -> None:
         self._node = node
 
@@ -105,8 +103,6 @@ class CoreMethods:
 
 class ExtensionMethods:
     """The methods of SEP-2663; those that MCP 2025-11-25 has as well answer in the form of the caller's revision."""
-
-    core: ClassVar[bool] = False
 
     def __init__(self, node: Callable[[], TaskNode]) -> None:
         self._node = node

@@ -22,7 +22,7 @@ from mcp_actors.tasks.dialects import core_task, is_error, outcome_of, outcome_o
 from mcp_actors.tasks.results import ResultStreams
 from mcp_actors.tasks.settings import TaskSettings
 from mcp_actors.tasks.states import completed, failed, restarted
-from mcp_actors.tasks.watch import LOOK_EVERY, Watch
+from mcp_actors.tasks.watch import LOOK_EVERY, TaskWatch
 
 __all__ = ["TaskNode"]
 
@@ -63,8 +63,8 @@ class TaskNode:
         self.store = store = serving.shared.tasks
         bus = serving.shared.bus
         hears = bus.spans_processes or not store.spans_processes
-        self._watch = Watch(store, None if hears else LOOK_EVERY, listened, publish)
-        self.changes = Changes(store, self._watch, self._tell, clock)
+        self._watch = TaskWatch(store, None if hears else LOOK_EVERY, listened, publish)
+        self.changes = Changes(store, self._watch, self._announce, clock)
         self.results = ResultStreams(self.changes, serving.server.limits.ask_timeout)
         self._publish = publish
         self._topic = topic
@@ -79,7 +79,7 @@ class TaskNode:
     async def open(self) -> AsyncIterator[None]:
         """Runs what all tasks need; where the block ends, the tasks that still run are ended too."""
         shared = self.serving.shared
-        unsubscribe = shared.bus.subscribe(self._heard, self._watch.missed)
+        unsubscribe = shared.bus.subscribe(self._arrived, self._watch.missed)
         start_again(self._nursery, TASK_WATCH, self._watch.run)
         if self.store.spans_processes or self.store.survives:
             start_again(self._nursery, TASK_SWEEP, self._sweep)
@@ -151,15 +151,15 @@ class TaskNode:
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
-    def _tell(self, record: TaskRecord) -> None:
+    def _announce(self, record: TaskRecord) -> None:
         self._publish(record.id)
         actor = self._running.get(record.id)
         if actor is not None:
-            actor.tell("notifications/tasks/status", core_task(record))
+            actor.notify_session("notifications/tasks/status", core_task(record))
 
-    def _heard(self, topic: str, key: str) -> None:
+    def _arrived(self, topic: str, key: str) -> None:
         if topic == self._topic:
-            self._watch.heard(key)
+            self._watch.changed_elsewhere(key)
 
     # -- tasks whose node is gone ------------------------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ class TaskNode:
             reason = f"the processes that ran it have ended, {record.runs} times"
             await self.changes.apply(record, _failure(reason, record.node))
             log.error("a task is not run again: it may be what ends the processes that run it", **about)
-        elif self.serving.server.tools.task_terms(record.tool) is not None:
+        elif self.serving.server.tools.task_rules(record.tool) is not None:
             await self._run_again(record, about)
 
     async def _run_again(self, record: TaskRecord, about: dict[str, Any]) -> None:

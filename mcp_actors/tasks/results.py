@@ -88,4 +88,4 @@ class ResultStreams:
         finally:
             self._being_asked.discard(place)
             # Another call may ask what this one could not.
-            self._changes.watch.heard(record.id)
+            self._changes.watch.changed_elsewhere(record.id)

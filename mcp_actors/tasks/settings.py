@@ -11,7 +11,11 @@ __all__ = ["TaskSettings"]
 
 @attrs.frozen
 class TaskSettings:
-    """The times and bounds of the tasks of one server; see `mcp_actors.tasks.Tasks` for each of them."""
+    """The times and bounds of the tasks of one server; see `mcp_actors.tasks.Tasks` for each of them.
+
+    Raises:
+        ValueError: A time is not greater than 0, a number less than 1, or ``ttl`` greater than ``max_ttl``.
+    """
 
     ttl: float
     max_ttl: float | None
@@ -23,6 +27,11 @@ class TaskSettings:
     bytes_in_all: int
 
     def __attrs_post_init__(self) -> None:
+        """Checks every setting.
+
+        Raises:
+            ValueError: See the class.
+        """
         for name in ("ttl", "poll_interval"):
             _check_number(name, getattr(self, name))
         if self.max_ttl is not None:

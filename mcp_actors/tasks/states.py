@@ -26,11 +26,11 @@ __all__ = [
     "asked",
     "cancelled",
     "completed",
+    "described",
     "failed",
     "questions_of",
     "restarted",
     "taken",
-    "told",
 ]
 
 _LIVE: frozenset[TaskState] = frozenset({"working", "input_required", "completed", "failed", "cancelled"})
@@ -77,7 +77,7 @@ def _next(record: TaskRecord, state: TaskState, now: float, **changes: Any) -> T
     )
 
 
-def told(record: TaskRecord, message: str | None, now: float) -> TaskRecord | None:
+def described(record: TaskRecord, message: str | None, now: float) -> TaskRecord | None:
     """The function has said where it stands."""
     return None if message == record.message else _next(record, record.state, now, message=message)
 

@@ -12,7 +12,7 @@ from mcp_actors.abc import TaskRecord, TaskStore
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.logging import log
 
-__all__ = ["Take", "Watch"]
+__all__ = ["Take", "TaskWatch"]
 
 Take = Callable[[TaskRecord | None], None]
 """Is given a task's newest value, or ``None`` once it is gone. It must neither wait nor raise."""
@@ -22,7 +22,7 @@ Take = Callable[[TaskRecord | None], None]
 LOOK_EVERY = 0.5
 
 
-class Watch:
+class TaskWatch:
     """The tasks that this node waits for. A change made here is told at once, one made elsewhere after one look.
 
     Args:
@@ -50,7 +50,7 @@ class Watch:
         self._woken = trio.Event()
 
     def __repr__(self) -> str:
-        return f"<Watch of {len(self._interests)} tasks>"
+        return f"<TaskWatch of {len(self._interests)} tasks>"
 
     @contextmanager
     def interest(self, id: str, take: Take) -> Iterator[None]:
@@ -66,9 +66,9 @@ class Watch:
 
     def changed(self, record: TaskRecord) -> None:
         """Tells those who wait here of a change that was made here."""
-        self._tell(record.id, record)
+        self._announce(record.id, record)
 
-    def heard(self, id: str) -> None:
+    def changed_elsewhere(self, id: str) -> None:
         """Notes that a task was changed at another node. Never waits."""
         if id in self._interests:
             self._dirty.add(id)
@@ -103,18 +103,18 @@ class Watch:
             self._woken.set()
             return
         for id in wanted:
-            self._tell(id, found.get(id))
+            self._announce(id, found.get(id))
         if self._every is not None:
-            self._tell_listeners(found)
+            self._publish_found(found)
 
-    def _tell_listeners(self, found: Mapping[str, TaskRecord]) -> None:
+    def _publish_found(self, found: Mapping[str, TaskRecord]) -> None:
         revisions = {id: found[id].revision for id in self._listened() if id in found}
         for id, revision in revisions.items():
             if self._seen.get(id, revision) != revision:
                 self._publish(id)
         self._seen = revisions
 
-    def _tell(self, id: str, record: TaskRecord | None) -> None:
+    def _announce(self, id: str, record: TaskRecord | None) -> None:
         for take in list(self._interests.get(id, ())):
             take(record)
 

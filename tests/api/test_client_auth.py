@@ -24,7 +24,7 @@ from mcp_actors.discovery import register_transport
 from mcp_actors.errors import AuthorizationFailed, AuthorizationUnavailable, CallTimeout, TokenRefused
 from mcp_actors.types import ClientCapabilities
 from mcp_transports.http import HttpTransport
-from tests.messages import CAPABILITIES, discover_result, result
+from tests.messages import CAPABILITIES, TASKS, discover_result, result
 
 Message = dict[str, Any]
 CREDENTIALS = ClientCredentials(client_id="id", client_secret="secret")
@@ -159,7 +159,7 @@ async def test_the_extension_of_a_grant_is_declared(
     async with Client("declared:x", auth=OAuth(grant), capabilities=own) as client:
         await client.call_tool("echo")
     declared = speaking.sent[-1]["params"]["_meta"][CAPABILITIES]["extensions"]
-    assert declared == {"example.com/own": {}} | ({name: {}} if name else {})
+    assert declared == {TASKS: {}, "example.com/own": {}} | ({name: {}} if name else {})
 
 
 class Refusing:

@@ -21,6 +21,7 @@ from mcp_actors.types import (
     SamplingCapability,
     TextContent,
 )
+from tests.messages import TASKS
 
 from .peers import MODERN, greet, notify, reply, scripted, tell
 
@@ -86,7 +87,8 @@ async def test_what_is_given_replaces_what_follows_from_the_handlers(version: st
     assert told["elicitation"] == {"url": {}}
     assert told["sampling"] == {"context": {}, "tools": {}}
     assert told["experimental"] == {"x": {"y": 1}}
-    assert told["extensions"] == {"com.example/ui": {"mimeTypes": ["text/html"]}}
+    tasks = {TASKS: {}} if version == MODERN else {}
+    assert told["extensions"] == {"com.example/ui": {"mimeTypes": ["text/html"]}, **tasks}
     assert "roots" in told
 
 

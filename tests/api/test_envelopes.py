@@ -15,6 +15,7 @@ from mcp_actors.types import (
     ElicitResult,
     TextContent,
 )
+from tests.messages import TASKS_DECLARED
 
 from .peers import CAPABILITIES, CLIENT_INFO, EVERY, LEGACY, LOG_LEVEL, MODERN, VERSION, scripted
 
@@ -54,7 +55,8 @@ async def test_a_callers_meta_never_replaces_what_the_client_says_of_itself(vers
     seen: list[Any] = []
     async with Client(make_server(seen), era=version) as client:
         assert (await client.call_tool("look", meta=FORGED)).content == [TextContent("seen")]
-    assert seen == [(version, "mcp-actors", {}, 1)]
+    declared = TASKS_DECLARED if version == MODERN else {}
+    assert seen == [(version, "mcp-actors", declared, 1)]
 
 
 @pytest.mark.parametrize("version", EVERY)

@@ -17,6 +17,7 @@ from mcp_actors.errors import (
     UnsupportedVersion,
 )
 from mcp_actors.testing import ScriptedPeer, raw_server
+from tests.messages import TASKS_DECLARED
 
 from .peers import CAPABILITIES, EVERY, LEGACY, MODERN, VERSION, entered, fail, greet, play_initialize, reply
 
@@ -54,7 +55,7 @@ async def test_a_legacy_server_is_recognised_however_it_fails(style: str, autoju
         probe = await peer.receive()
         assert probe["method"] == "server/discover"
         assert probe["params"]["_meta"][VERSION] == MODERN
-        assert probe["params"]["_meta"][CAPABILITIES] == {}
+        assert probe["params"]["_meta"][CAPABILITIES] == TASKS_DECLARED
         await refuse(peer, probe, style)
         request = await play_initialize(peer)
         assert request["id"] != probe["id"]  # an id is not used twice in a session

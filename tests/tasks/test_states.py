@@ -24,7 +24,7 @@ def event(name: str, *arguments: Any) -> st.SearchStrategy[Event]:
 
 
 EVENTS = st.one_of(
-    event("told", st.none() | st.text(max_size=3)),
+    event("described", st.none() | st.text(max_size=3)),
     event("asked", SOME),
     event("answered", SOME),
     event("taken", st.lists(KEYS)),
@@ -109,7 +109,7 @@ def test_another_node_begins_anew() -> None:
 
 
 def test_a_long_status_message_is_cut() -> None:
-    record = states.told(fresh(), "x" * 5000, 2.0)
+    record = states.described(fresh(), "x" * 5000, 2.0)
     assert record is not None
     assert record.message is not None
     assert len(record.message) == states.LONGEST_MESSAGE

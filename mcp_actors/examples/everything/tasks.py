@@ -75,8 +75,8 @@ async def ask_for_a_name(arguments: dict[str, Any], ctx: Context) -> dict[str, A
     return {**arguments, "user_name": field(answer, "name")}
 
 
-@server.tool(task="required", before_task=ask_for_a_name)
-async def test_tool_with_task(user_name: str = "nobody") -> str:
+@server.tool(name="test_tool_with_task", task="required", before_task=ask_for_a_name)
+async def greet_later(user_name: str | None = None) -> str:
     """Greets the person who was asked for a name before the task began."""
     await trio.sleep(0.1)
-    return f"Hello, {user_name}!"
+    return f"Hello, {user_name or 'nobody'}!"

@@ -1,4 +1,4 @@
-"""The terms on which calls of a tool become tasks that outlive their caller."""
+"""The rules by which calls of a tool become tasks that outlive their caller."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import attrs
 
 from mcp_actors._server.invoke import check_async
 
-__all__ = ["BeforeTask", "TaskSupport", "TaskTerms"]
+__all__ = ["BeforeTask", "TaskRules", "TaskSupport"]
 
 TaskSupport = Literal["optional", "required"]
 """MCP 2025-11-25, Tasks, Tool-Level Negotiation; a tool without any is ``forbidden`` there."""
@@ -19,8 +19,8 @@ BeforeTask = Callable[[dict[str, Any], Any], Awaitable[Mapping[str, Any]]]
 
 
 @attrs.frozen
-class TaskTerms:
-    """The terms of one tool: ``support``, whether it is ``restartable``, and what runs ``before`` the task exists."""
+class TaskRules:
+    """The rules of one tool: ``support``, whether it is ``restartable``, and what runs ``before`` the task exists."""
 
     support: TaskSupport
     restartable: bool
@@ -29,8 +29,8 @@ class TaskTerms:
     @classmethod
     def of(
         cls, task: TaskSupport | None, restartable: bool, before: BeforeTask | None, inline: bool
-    ) -> TaskTerms | None:
-        """Returns the terms that a tool is registered with, ``None`` for a tool whose calls never become tasks.
+    ) -> TaskRules | None:
+        """Returns the rules that a tool is registered with, ``None`` for a tool whose calls never become tasks.
 
         Raises:
             TypeError: ``before`` is not of its form.

@@ -1,0 +1,248 @@
+"""The requests of one client about its tasks, which outlive its connections, and the waking of those who wait."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import trio
+
+from mcp_actors._actors.outbound_call import CallOptions
+from mcp_actors._actors.session import Session
+from mcp_actors._client.connectivity import Connectivity
+from mcp_actors._client.listener import Listener
+from mcp_actors._client.requests import Requests
+from mcp_actors._client.subscriptions import Subscriptions
+from mcp_actors._client.task_dialects import TaskDialect, TaskLook, dialect_of
+from mcp_actors._eras.era import Era
+from mcp_actors.errors import (
+    INVALID_PARAMS,
+    AuthorizationError,
+    ConnectFailed,
+    ConnectionLost,
+    McpError,
+    Overloaded,
+    RpcError,
+    SessionExpired,
+    SharedStateUnavailable,
+    SubscriptionLost,
+    TaskNotFound,
+    Unavailable,
+)
+from mcp_actors.logging import log
+from mcp_actors.types import SubscriptionFilter
+
+__all__ = ["TaskRequests", "TaskWatch", "pause_before_look"]
+
+# Seconds between two looks, whatever a server asks for: a mistaken or hostile one must neither make a client spin nor
+# put it to sleep for good.
+SHORTEST_PAUSE = 0.1
+LONGEST_PAUSE = 60.0
+# Seconds between the first looks where a server does not say; they grow by half each time, to the second number.
+FIRST_PAUSE = 0.5
+GROWN_PAUSE = 5.0
+# Seconds before a request about a task is made again that failed for the connection; the last one repeats.
+TRY_AGAIN = (0.1, 0.5, 1.0, 2.0)
+# Seconds that a subscription to tasks lasts at least before it is replaced by one to other tasks.
+LISTEN_AGAIN = 1.0
+# Tasks that one subscription names; those beyond it are only looked at.
+MAX_LISTENED = 100
+
+_PASSING = (
+    ConnectFailed,
+    ConnectionLost,
+    SessionExpired,
+    Overloaded,
+    SharedStateUnavailable,
+    Unavailable,
+)
+
+
+def pause_before_look(told: float | None, looks: int) -> float:
+    """Returns the seconds to wait before the next look at a task.
+
+    Args:
+        told: The seconds that the server asked for with the last look, if it did.
+        looks: How many looks there were.
+    """
+    if told is None:
+        return min(FIRST_PAUSE * 1.5 ** min(looks, 10), GROWN_PAUSE)
+    # NaN compares with nothing: it counts as no answer at all.
+    return min(max(told, SHORTEST_PAUSE), LONGEST_PAUSE) if told == told else GROWN_PAUSE
+
+
+class TaskRequests:
+    """Asks the server about tasks, again and again where the connection fails, and listens for their changes.
+
+    Args:
+        requests: Make the requests.
+        connectivity: Where a new connection is waited for.
+        subscriptions: Hold the subscription to changes of tasks.
+    """
+
+    def __init__(self, requests: Requests, connectivity: Connectivity, subscriptions: Subscriptions) -> None:
+        self.requests = requests
+        self._connectivity = connectivity
+        self._subscriptions = subscriptions
+        self._watched: dict[str, dict[TaskWatch, None]] = {}
+        # The subscription of the moment: its tasks, its beginning, and the scope that ends it.
+        self._listened: frozenset[str] = frozenset()
+        self._listened_since = 0.0
+        self._listening: trio.CancelScope | None = None
+        self._is_listening = False
+        self._refused_in: Session | None = None
+
+    def __repr__(self) -> str:
+        return f"<TaskRequests watched={len(self._watched)}>"
+
+    @property
+    def era(self) -> Era:
+        """The revision that is spoken; raises `LocalProtocolError` before the client is entered."""
+        return self._connectivity.negotiated.era
+
+    @property
+    def dialect(self) -> TaskDialect:
+        """The dialect that is spoken."""
+        return dialect_of(self.era)
+
+    async def look(self, id: str, options: CallOptions) -> TaskLook:
+        """Asks for a task, with ``tasks/get``; raises as `ask` does."""
+        raw = await self.ask("tasks/get", id, {}, options)
+        return self.dialect.look(self.era, raw)
+
+    async def ask(
+        self, method: str, id: str, params: dict[str, Any], options: CallOptions, *, patiently: bool = True
+    ) -> dict[str, Any]:
+        """Makes a request about a task. What fails for the connection is made again: all of them may be repeated.
+
+        Args:
+            method: The method.
+            id: The task.
+            params: The other parameters.
+            options: The clocks of the request; ``idle`` also bounds for how long it is made again.
+            patiently: Whether it is made again at all.
+
+        Raises:
+            TaskNotFound: The server knows no such task.
+            McpError: What else `Requests.send` raises; of a connection only once it did not come back.
+        """
+        asked = {"taskId": id, **params}
+        until = trio.current_time() + options.idle
+        tries = 0
+        while True:
+            try:
+                return await self.requests.send(method, asked, options)
+            except _PASSING as error:
+                if not patiently or isinstance(error, AuthorizationError) or trio.current_time() >= until:
+                    raise
+                await self._connectivity.live_session(until - trio.current_time())
+                await trio.sleep(TRY_AGAIN[min(tries, len(TRY_AGAIN) - 1)])
+                tries += 1
+            except RpcError as error:
+                # ``tasks/result`` also fails with what the call itself failed with.
+                if error.code == INVALID_PARAMS and method != "tasks/result":
+                    raise TaskNotFound(id) from error
+                raise
+
+    # -- changes ---------------------------------------------------------------------------------------------------
+
+    def watching(self, id: str) -> TaskWatch:
+        """Returns what is woken by each change of a task that the server tells of, until `leave`."""
+        watch = TaskWatch()
+        self._watched.setdefault(id, {})[watch] = None
+        self._adapt()
+        if self.dialect.listens and not self._is_listening:
+            self._is_listening = True
+            self._subscriptions.run(self._listen)
+        return watch
+
+    def leave(self, id: str, watch: TaskWatch) -> None:
+        """Takes `watching` back."""
+        waiting = self._watched[id]
+        del waiting[watch]
+        if not waiting:
+            del self._watched[id]
+            self._adapt()
+
+    def notified(self, params: dict[str, Any]) -> None:
+        """Takes a notification of a task's change. It wakes who waits; only a look tells where the task stands."""
+        id = params.get("taskId")
+        if isinstance(id, str):
+            for watch in self._watched.get(id, ()):
+                watch.wake()
+
+    async def _listen(self) -> None:
+        """Holds one subscription to all tasks that are waited for, until there are none or the server refuses."""
+        try:
+            while self._watched and self.dialect.listens:
+                ids = tuple(self._watched)[:MAX_LISTENED]
+                began = trio.current_time()
+                session = await self._connectivity.live_session(self.requests.options.idle)
+                try:
+                    granted = session is not self._refused_in and await self._listen_to(ids)
+                except SubscriptionLost as error:
+                    log.debug("tasks are only looked at for a while", error=str(error))
+                    granted = not isinstance(error.__cause__, RpcError)
+                if not granted:
+                    self._refused_in = session
+                    return
+                await trio.sleep_until(began + LISTEN_AGAIN)
+        except McpError as error:
+            log.debug("tasks are only looked at", error=str(error))
+        finally:
+            self._is_listening = False
+
+    async def _listen_to(self, ids: tuple[str, ...]) -> bool:
+        """Listens until other tasks are waited for; whether the server granted it."""
+        listener = Listener(SubscriptionFilter(extra={"taskIds": list(ids)}))
+        async with self._subscriptions.opened(listener):
+            honored = None if listener.honored is None else listener.honored.extra.get("taskIds")
+            if not isinstance(honored, list) or not honored:
+                return False
+            # What has changed before is not told.
+            for id in ids:
+                self.notified({"taskId": id})
+            with trio.CancelScope() as scope:
+                self._listening, self._listened = scope, frozenset(ids)
+                self._listened_since = trio.current_time()
+                self._adapt()
+                try:
+                    async for _ in listener:
+                        pass
+                finally:
+                    self._listening = None
+        return True
+
+    def _adapt(self) -> None:
+        """Ends the subscription if it no longer fits, but never soon after its beginning."""
+        if self._listening is not None and (
+            not self._watched or not self._listened.issuperset(self._watched)
+        ):
+            soonest = max(self._listened_since + LISTEN_AGAIN, trio.current_time())
+            self._listening.deadline = min(self._listening.deadline, soonest)
+
+
+class TaskWatch:
+    """Wakes one who waits for a task to change."""
+
+    def __init__(self) -> None:
+        self._changed = trio.Event()
+        self._looked = -math.inf
+
+    def __repr__(self) -> str:
+        return f"<TaskWatch {'changed' if self._changed.is_set() else 'quiet'}>"
+
+    def wake(self) -> None:
+        """Notes that the task may have changed."""
+        self._changed.set()
+
+    def looking(self) -> None:
+        """Notes that a look begins: what changes from now on is told anew."""
+        self._changed = trio.Event()
+        self._looked = trio.current_time()
+
+    async def pause(self, seconds: float) -> None:
+        """Waits for a change, ``seconds`` at most; also where changes are told without a pause, looks have one."""
+        with trio.move_on_after(seconds):
+            await self._changed.wait()
+        await trio.sleep_until(self._looked + SHORTEST_PAUSE)

@@ -1,0 +1,56 @@
+"""Results of tools, and the words for a task whose result nobody waited for."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+
+from mcp_actors import types
+from mcp_actors.cli.client_session import Interrupted
+from mcp_actors.cli.connection_options import ConnectionOptions
+from mcp_actors.cli.failures import EXIT_INTERRUPTED, CommandFailure
+from mcp_actors.cli.output import blocks_text, echo_json, echo_text, plain, safe
+
+__all__ = ["kept_running", "say_task", "show_result"]
+
+
+class _LeftRunning(CommandFailure):
+    """Ctrl-C ended the waiting for a task, and nothing else."""
+
+    exit_code = EXIT_INTERRUPTED
+
+
+def say_task(task_id: str) -> None:
+    """Prints the id of a task as soon as it is known."""
+    click.echo(f"task {safe(task_id)}", err=True)
+
+
+@contextmanager
+def kept_running(connection: ConnectionOptions, task_id: Callable[[], str | None]) -> Iterator[None]:
+    """Turns Ctrl-C during the block into the words on how to get the result of the task that goes on."""
+    try:
+        yield
+    except Interrupted as interrupted:
+        id = task_id()
+        if id is None:
+            raise
+        words = shlex.join(["mcp-actors", "tasks", connection.url, "result", id])
+        ends = (
+            "\nthe server was started by this command and ends with it: the task goes on if it is kept in a file"
+            if connection.url.startswith("stdio:")
+            else ""
+        )
+        raise _LeftRunning(f"the task goes on; its result: {words}{ends}") from interrupted
+
+
+def show_result(result: types.CallToolResult, as_json: bool) -> None:
+    """Prints the result of a tool: the whole of it as JSON, or what there is of it to read."""
+    if as_json:
+        echo_json(result)
+    elif result.content:
+        echo_text(blocks_text(result.content), err=bool(result.is_error))
+    elif result.structured_content is not types.UNSET:
+        echo_json(plain(result.structured_content))

@@ -1,0 +1,117 @@
+"""``mcp-actors tasks``."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import attrs
+import click
+
+from mcp_actors import Client, types
+from mcp_actors.cli.client_session import run_with_client
+from mcp_actors.cli.connection_options import ConnectionOptions, client_options
+from mcp_actors.cli.elicitation import TerminalElicitation
+from mcp_actors.cli.failures import EXIT_FAILED, reported, traceback_option
+from mcp_actors.cli.output import echo_json, echo_text, safe
+from mcp_actors.cli.progress import CallView
+from mcp_actors.cli.task_results import kept_running, show_result
+from mcp_actors.types.tasks import TaskStatus
+
+__all__ = ["command"]
+
+Action = Literal["list", "get", "result", "cancel"]
+_ACTIONS: tuple[Action, ...] = ("list", "get", "result", "cancel")
+
+
+@click.command("tasks", short_help="Tasks that go on at a server.")
+@client_options
+@click.argument("action", type=click.Choice(_ACTIONS), default="list")
+@click.argument("task_id", required=False, metavar="[TASK]")
+@click.option("--json", "as_json", is_flag=True, help="Everything as JSON on stdout.")
+@traceback_option
+def command(
+    connection: ConnectionOptions, action: Action, task_id: str | None, as_json: bool, show_traceback: bool
+) -> None:
+    """See, wait for and cancel the tasks that calls with --task have started.
+
+    \b
+    list          the tasks of this caller, where the server lists them (the default)
+    get TASK      its status
+    result TASK   waits for its result, and asks here what it asks; Ctrl-C leaves it running
+    cancel TASK   cancels it
+
+    \b
+    mcp-actors tasks http://localhost:8000/mcp result 4fzyo82mvyr
+    """
+    if (task_id is None) != (action == "list"):
+        raise click.UsageError(
+            f"tasks {action} takes {'no task' if action == 'list' else 'the id of a task'}"
+        )
+    view = CallView("task")
+    with reported(show_traceback):
+        if action == "list":
+            _show_all(run_with_client(connection, _listed, view), as_json)
+            return
+        assert task_id is not None
+        if action == "result":
+            _show_result_of(connection, task_id, view, as_json)
+            return
+        _show_status(run_with_client(connection, _Look(task_id, action == "cancel"), view), as_json)
+
+
+async def _listed(client: Client) -> list[TaskStatus]:
+    return [each async for each in client.tasks()]
+
+
+@attrs.frozen
+class _Look:
+    """Looks at one task, and cancels it before if that is wanted."""
+
+    task_id: str
+    cancels: bool
+
+    async def __call__(self, client: Client) -> TaskStatus:
+        handle = client.task(self.task_id)
+        if self.cancels:
+            await handle.cancel()
+        return await handle.status()
+
+
+def _show_result_of(connection: ConnectionOptions, task_id: str, view: CallView, as_json: bool) -> None:
+    async def work(client: Client) -> types.CallToolResult:
+        with view.shown():
+            return await client.task(task_id).result(on_progress=view.progress)
+
+    with kept_running(connection, lambda: task_id):
+        result = run_with_client(
+            connection, work, view, on_log=view.log, elicitation=TerminalElicitation(view), restart=True
+        )
+    show_result(result, as_json)
+    if result.is_error:
+        raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def _show_all(tasks: list[TaskStatus], as_json: bool) -> None:
+    if as_json:
+        echo_json([_plain(each) for each in tasks])
+        return
+    for each in tasks:
+        echo_text(f"{safe(each.id)}  {_line(each)}")
+    if not tasks:
+        click.echo("no tasks", err=True)
+
+
+def _show_status(status: TaskStatus, as_json: bool) -> None:
+    if as_json:
+        echo_json(_plain(status))
+    else:
+        echo_text(_line(status))
+
+
+def _line(status: TaskStatus) -> str:
+    parts = [status.status, *(safe(each) for each in (status.updated_at, status.message) if each)]
+    return "  ".join(parts)
+
+
+def _plain(status: TaskStatus) -> dict[str, Any]:
+    return attrs.asdict(status)
