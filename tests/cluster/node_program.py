@@ -9,6 +9,7 @@ answer that is not its own.
 from __future__ import annotations
 
 import os
+import secrets
 
 import attrs
 import trio
@@ -23,6 +24,7 @@ STATE_KEY = "MCP_NODES_STATE_KEY"
 class Counted:
     """What a session keeps."""
 
+    id: str = attrs.Factory(lambda: secrets.token_hex(4))
     calls: int = 0
 
 
@@ -45,12 +47,12 @@ def make_server(name: str) -> Server:
 
     @server.tool
     async def count(token: str, ctx: Context) -> str:
-        """Answers ``TOKEN|NODE|CALLS`` with the number of calls of this tool in this session; 0 without a session."""
+        """Answers ``TOKEN|NODE|SESSION|CALLS`` with the number of calls of this tool in this session, if there is one."""
         if ctx.session is None:
-            return f"{token}|{name}|0"
+            return f"{token}|{name}"
         counted = ctx.session.get(Counted)
         counted.calls += 1
-        return f"{token}|{name}|{counted.calls}"
+        return f"{token}|{name}|{counted.id}|{counted.calls}"
 
     @server.tool(task="optional", restartable=True)
     async def work(token: str, seconds: float, ctx: Context) -> str:

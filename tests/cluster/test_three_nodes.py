@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from interop.installation import Peers
 
-from .figures import Phase, failures, table
+from .figures import Phase, failures, most_forgotten, table
 from .load import Load, Row
 from .processes import NODES, Cluster, open_cluster
 
@@ -91,4 +91,5 @@ def test_every_call_ends_rightly_or_with_a_typed_error(peers: Peers, tmp_path: P
         text = report(run, rows)
     assert failures(rows, run.phases) == [], text
     assert run.drained[0] == 0, text
+    assert most_forgotten(rows, next(phase for phase in run.phases if phase.name == "drained")) <= 1, text
     assert {row["client"] for row in rows if row["end"] == "right"} == set(load.started), text

@@ -79,15 +79,18 @@ class Load:
 
 
 class Counter:
-    """How often a session's tool ``count`` may have run: every answered call, and none that was not begun."""
+    """How often the tool ``count`` may have run in each session that it named: every answered call, and none besides.
+
+    A client may begin a new session by itself when the server has forgotten its own.
+    """
 
     def __init__(self) -> None:
         self.attempted = 0
-        self.answered = 0
+        self.answered: dict[str, int] = {}
 
-    def fits(self, calls: int) -> bool:
-        self.answered += 1
-        return calls == 0 or self.answered <= calls <= self.attempted
+    def fits(self, session: str, calls: int) -> bool:
+        self.answered[session] = self.answered.get(session, 0) + 1
+        return self.answered[session] <= calls <= self.attempted
 
 
 def described(error: BaseException) -> str:
@@ -149,6 +152,7 @@ class Session:
                     self.load.note(self.number, "connect", began, "right")
                     began, phase = time.time(), "close"
                     while not self.load.over and self.failures < 2:
+                        began = time.time()
                         await self.one_call(connection)
                         await self.client.sleep(random.uniform(0.5, 1.5) * PAUSE)
                     began = time.time()
@@ -194,8 +198,8 @@ class Session:
         answer, node, *rest = text.split("|")
         if answer != token or foreign:
             return "wrong", f"{text} {foreign} instead of {token}", node
-        if kind == "count" and not self.counter.fits(int(rest[0])):
-            return "wrong", f"{rest[0]} calls of {self.counter.answered} to {self.counter.attempted}", node
+        if rest and not self.counter.fits(rest[0], int(rest[1])):
+            return "wrong", f"{rest} of {self.counter.answered} of {self.counter.attempted}", node
         if kind == "publish" and since is not None:
             return await self.hearing(partner, since, heard), "", node
         return "right", "", node

@@ -83,7 +83,8 @@ class Session {
         while (!isOver()) {
             let began = Date.now();
             let phase = 'connect';
-            this.attempted = this.answered = this.failures = 0;
+            this.attempted = this.failures = 0;
+            this.counted = new Map(); // session that the tool named -> answered calls
             const connection = newClient();
             this.connection = connection;
             this.closing = false;
@@ -168,12 +169,13 @@ class Session {
         const result = await this.connection.callTool({ name: what, arguments: parameters }, options);
         if (result.isError) throw new Error(result.content[0].text);
         const text = result.content[0].text;
-        const [answer, node, calls] = text.split('|');
+        const [answer, node, session, calls] = text.split('|');
         if (answer !== token || foreign.length) return ['wrong', `${text} ${foreign} instead of ${token}`, node];
-        if (what === 'count') {
-            this.answered += 1;
-            if (calls !== '0' && (calls < this.answered || calls > this.attempted)) {
-                return ['wrong', `${calls} calls of ${this.answered} to ${this.attempted}`, node];
+        if (session) {
+            const counted = (this.counted.get(session) ?? 0) + 1;
+            this.counted.set(session, counted);
+            if (calls < counted || calls > this.attempted) {
+                return ['wrong', `${calls} calls of ${counted} to ${this.attempted}`, node];
             }
         }
         if (what === 'publish' && since !== undefined) return [await this.hearing(partner, since, before), '', node];
