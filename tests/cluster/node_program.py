@@ -47,7 +47,7 @@ def make_server(name: str) -> Server:
 
     @server.tool
     async def count(token: str, ctx: Context) -> str:
-        """Answers ``TOKEN|NODE|SESSION|CALLS`` with the number of calls of this tool in this session, if there is one."""
+        """Answers ``TOKEN|NODE|SESSION|CALLS`` with this session's calls of this tool, if there is one."""
         if ctx.session is None:
             return f"{token}|{name}"
         counted = ctx.session.get(Counted)
