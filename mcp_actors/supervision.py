@@ -287,6 +287,13 @@ TASK_END = TaskKind(
 )
 TASK_WATCH = TaskKind("watch tasks", "tasks of a server", "nothing", "nobody", restarted=True)
 TASK_SWEEP = TaskKind("find abandoned tasks", "tasks of a server", "nothing", "nobody", restarted=True)
+# -- shared state in SQLite ----------------------------------------------------------------------------------
+SQLITE_WORKER = TaskKind(
+    "SQLite worker", "server", "call", "whoever waits for the file: SharedStateUnavailable", restarted=True
+)
+SQLITE_LEASE = TaskKind(
+    "SQLite lease", "server", "nothing", "nobody: other nodes wait for the lease", restarted=True
+)
 
 # -- shared state in Redis -----------------------------------------------------------------------------------
 REDIS_UPKEEP = TaskKind(
@@ -302,6 +309,7 @@ REDIS_SOCKET = TaskKind(
     "connection",
     "whoever waits for an answer: SharedStateUnavailable; another connection is made",
 )
+
 # -- tasks of the protocol, which outlive their calls --------------------------------------------------------
 TASK = TaskKind("task", "tasks of a server", "call", "whoever looks at the task: it has failed")
 TASK_STATUS = TaskKind("status messages", "task", "nothing", "nobody: the task goes on without them")

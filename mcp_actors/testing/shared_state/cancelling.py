@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 from mcp_actors.abc.shared import SessionPlace, TaskBounds
 from mcp_actors.testing.conformance.cancelling import cancelled_at_step
@@ -18,15 +18,17 @@ STEPS = 8
 LARGE = 1 << 40
 
 
-async def _steps(act: Callable[[], Awaitable[object]]) -> AsyncIterator[int]:
-    """Runs ``act`` cancelled at its first checkpoint, then at later ones, and comes back after each."""
+async def _at_each_step(
+    act: Callable[[], Awaitable[object]], judge: Callable[[int], Awaitable[None]]
+) -> None:
+    """Runs ``act`` cancelled at its first checkpoint, then at later ones, and ``judge`` after each."""
 
     async def run() -> None:
         await act()
 
     for step in range(STEPS):
         was_cancelled = await cancelled_at_step(step, run)
-        yield step
+        await judge(step)
         if not was_cancelled:
             return
 
@@ -40,7 +42,8 @@ async def cancelled_creations_leave_a_task_or_none(tested: StateUnderTest) -> No
         async def create() -> None:
             await node.tasks.create(records[index], ROOMY)
 
-        async for step in _steps(create):
+        async def judge(step: int) -> None:
+            nonlocal index
             record = records[index]
             await tested.subject.pass_time(tested.quiet)
             there = bool(await node.tasks.get([record.id]))
@@ -54,6 +57,8 @@ async def cancelled_creations_leave_a_task_or_none(tested: StateUnderTest) -> No
             )
             index += 1
 
+        await _at_each_step(create, judge)
+
 
 async def cancelled_replacements_leave_one_value(tested: StateUnderTest) -> None:
     """A cancelled ``replace`` left the old value or the new one, and the one after it is kept."""
@@ -65,13 +70,16 @@ async def cancelled_replacements_leave_one_value(tested: StateUnderTest) -> None
         async def replace() -> None:
             await node.tasks.replace(next_value(value, message=f"at {value.revision + 1}"))
 
-        async for step in _steps(replace):
+        async def judge(step: int) -> None:
+            nonlocal value
             await tested.subject.pass_time(tested.quiet)
             there = (await node.tasks.get([record.id]))[record.id]
             new = next_value(value, message=f"at {value.revision + 1}")
             expect(there in (value, new), CANCELLED, f"replace, cancelled at checkpoint {step}, left {there}")
             value = next_value(there, message="after")
             expect(await node.tasks.replace(value), CANCELLED, "after a cancelled replace none is kept")
+
+        await _at_each_step(replace, judge)
 
 
 async def cancelled_uses_are_first_uses_or_none(tested: StateUnderTest) -> None:
@@ -82,7 +90,8 @@ async def cancelled_uses_are_first_uses_or_none(tested: StateUnderTest) -> None:
         async def use() -> None:
             await node.replays.first_use(b"%d" % index, 60)
 
-        async for step in _steps(use):
+        async def judge(step: int) -> None:
+            nonlocal index
             await tested.subject.pass_time(tested.quiet)
             await node.replays.first_use(b"%d" % index, 60)
             again = await node.replays.first_use(b"%d" % index, 60)
@@ -90,6 +99,8 @@ async def cancelled_uses_are_first_uses_or_none(tested: StateUnderTest) -> None:
                 not again, CANCELLED, f"after a first_use cancelled at checkpoint {step} a name is used twice"
             )
             index += 1
+
+        await _at_each_step(use, judge)
 
 
 async def cancelled_calls_disturb_nothing(tested: StateUnderTest) -> None:
@@ -125,12 +136,14 @@ async def cancelled_calls_disturb_nothing(tested: StateUnderTest) -> None:
             return await sender.bus.send(address, b"x")
 
         for act in (get, page, abandoned, after, register, send):
-            async for step in _steps(act):
+
+            async def judge(step: int, act: Callable[[], Awaitable[bool]] = act) -> None:
                 name = act.__name__
                 with tested.soon(CANCELLED, f"after {name} was cancelled at checkpoint {step}, it hangs"):
-                    expect(
-                        await act(), CANCELLED, f"after {name} was cancelled at checkpoint {step}, it fails"
-                    )
+                    works = await act()
+                    expect(works, CANCELLED, f"after {name} was cancelled at checkpoint {step}, it fails")
+
+            await _at_each_step(act, judge)
         expect(set(got) == {b"x"}, CANCELLED, "a message was changed by a cancelled send")
 
 

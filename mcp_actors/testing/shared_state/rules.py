@@ -4,7 +4,6 @@ from __future__ import annotations
 
 __all__ = [
     "ABANDONED",
-    "APPENDED",
     "BOUNDS",
     "CANCELLED",
     "COALESCED",
@@ -64,7 +63,6 @@ FORGOTTEN = (
 
 # -- events
 EVENT_IDS = "the id of an event is visible ASCII and unique in its session, over all its streams"
-APPENDED = "append, end and forget neither wait nor raise"
 KEPT = (
     "kept is called for the events of a session in their order, with True once they can be replayed, or with False if "
     "they never can; a log that does not span processes calls it before append returns"
