@@ -5,7 +5,6 @@ Beside `Server` this module has the types of what its users hold or write: middl
 
 from __future__ import annotations
 
-import secrets
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -32,6 +31,7 @@ from mcp_actors._server.registration import Registration
 from mcp_actors._server.runtime import ServerRuntime, ServerStatistics
 from mcp_actors._server.scope import ServerScope
 from mcp_actors._server.settings import check_settings
+from mcp_actors._server.state_key import state_key_of_environment
 from mcp_actors._server.terminal_hint import write_terminal_hint
 from mcp_actors.abc import ServerTransport, SharedState
 from mcp_actors.context import Context
@@ -82,9 +82,10 @@ class Server(Registration):
         page_size: How many entries one page of a list has: 100, so that small servers have one page.
         limits: The bounds on calls in flight, queues and waiting; see `Limits`.
         versions: The protocol versions that are served; by default all that this engine knows.
-        state_key: The key that authenticates the state of calls that ask for input: at least 16 bytes; 32 random bytes
-            by default. A retry may reach another process, so all processes that serve one URL need the same key; with
-            the default the retry fails after a restart, too.
+        state_key: The key that authenticates the state of calls that ask for input, and the nonces for proofs of
+            possession: at least 16 bytes. A retry may reach another process, so all processes that serve one URL need
+            the same key. By default it is that of the environment variable ``MCP_ACTORS_STATE_KEY``, in hexadecimal
+            digits or in base64; without it, 32 random bytes, with which the retry fails after a restart, too.
         ttl_ms: For how many milliseconds clients may cache lists and resources; 0, the default, promises nothing.
         cache_scope: ``"private"``, the default, keeps caches that several users share from storing them; ``"public"``
             allows it.
@@ -104,9 +105,9 @@ class Server(Registration):
     Raises:
         TypeError: An argument is of another kind, or ``lifespan`` makes no async context manager.
         LocalProtocolError: Two extensions have the same id, or something else of the same name.
-        ValueError: ``versions`` is empty or has an unknown version, ``state_key`` is too short, ``page_size`` is less
-            than 1, ``ttl_ms`` is negative, ``cache_scope`` is neither of the two, or ``capabilities`` has an unknown
-            name.
+        ValueError: ``versions`` is empty or has an unknown version, ``state_key`` or that of the environment is too
+            short or malformed, ``page_size`` is less than 1, ``ttl_ms`` is negative, ``cache_scope`` is neither of the
+            two, or ``capabilities`` has an unknown name.
     """
 
     def __init__(
@@ -144,7 +145,8 @@ class Server(Registration):
                 ttl_ms=ttl_ms,
                 cache_scope=cache_scope,
             )
-            self._sealer = StateSealer(state_key or secrets.token_bytes(32))
+            key = state_key_of_environment() if state_key is None else state_key
+            self._sealer = StateSealer(key)
         self.name = name
         self.info = Implementation(
             name,
@@ -170,7 +172,7 @@ class Server(Registration):
         self._mask_errors = mask_errors
         stamp = stamp_of(self.info, ttl_ms, cache_scope)
         self._runtime = ServerRuntime(
-            name, self.limits, self.versions, self._features, bus, stamp, shared or MemoryShared()
+            name, self.limits, self.versions, self._features, bus, stamp, shared or MemoryShared(), key
         )
         self._features.handlers.update(
             {

@@ -69,6 +69,7 @@ class ServerRuntime:
         bus: EventBus,
         stamp: Mapping[str, Any],
         shared: SharedState,
+        state_key: bytes,
     ) -> None:
         self.name = name
         self.limits = limits
@@ -79,7 +80,7 @@ class ServerRuntime:
         )
         self.budgets = Budgets(limits)
         self._config = ServerConfig(
-            name, limits, tuple(versions), features, bus, stamp, self.limiter, self.budgets, shared
+            name, limits, tuple(versions), features, bus, stamp, self.limiter, self.budgets, shared, state_key
         )
         self._transports: list[ServerTransport] = []
         self._sessions = SessionRegistry(bus)

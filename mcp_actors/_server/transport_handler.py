@@ -32,6 +32,7 @@ from mcp_actors._server.features import Features
 from mcp_actors._server.registry import NO_SCOPES
 from mcp_actors._server.scope import ServerScope
 from mcp_actors._server.sessions import AnySession, SessionRegistry
+from mcp_actors._server.state_key import derived_key
 from mcp_actors._wire.codec import decode
 from mcp_actors._wire.messages import JsonRpcNotification, JsonRpcRequest
 from mcp_actors.abc import Arrival, Frame, FrameChannel, OpenState, Outlet, SharedState
@@ -61,6 +62,7 @@ class ServerConfig:
     limiter: ConcurrencyLimiter
     budgets: Budgets
     shared: SharedState
+    state_key: bytes = attrs.field(repr=False)
 
 
 @attrs.frozen
@@ -164,6 +166,10 @@ class TransportHandler:
         message = arrival.message
         requests = message if isinstance(message, list) else [message]
         return NO_SCOPES.union(*(_scopes_needed(features, each) for each in requests))
+
+    def key_for(self, purpose: str) -> bytes:
+        """Returns a key that all processes with the same ``state_key`` have for one purpose."""
+        return derived_key(self._config.state_key, purpose)
 
     @property
     def has_sessions(self) -> bool:

@@ -312,6 +312,12 @@ class ServerHandler(Protocol):
     def shared(self) -> OpenState:
         """The state that the server shares with other processes, or the memory of this one; open while it serves."""
 
+    def key_for(self, purpose: str) -> bytes:
+        """Returns a key of 32 bytes for one purpose of the binding, such as tokens that it gives out.
+
+        All processes whose servers have the same ``state_key`` get the same one.
+        """
+
     @property
     def stopping(self) -> trio.Event:
         """Set when the server takes no new work: the binding stops accepting and lets calls in flight end.

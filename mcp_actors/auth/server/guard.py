@@ -21,6 +21,7 @@ from mcp_actors.auth.server.issuer_metadata import IssuerMetadata
 from mcp_actors.auth.server.scopes import closure_of, closures
 from mcp_actors.auth.server.settings import ResourceServer
 from mcp_actors.auth.server.verifier import Fetching, TokenInvalid, VerifierUnavailable
+from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.logging import log
 from mcp_actors.principal import Principal
 
@@ -28,12 +29,24 @@ __all__ = ["AccessGuard", "ProtectedRequest"]
 
 # Tokens that are remembered as verified, and as refused.
 MAX_TOKENS = 10_000
+# Seconds for which a proof that was used is remembered by all processes: the time for which one can be used, whose
+# time may be as much ahead as behind.
+PROOF_KEPT = 600.0
+# Seconds after which a caller may try again whose proof could not be checked.
+RETRY_AFTER = 2.0
 # Characters of the claims of verified tokens: how many a token has is up to the authorization server and its users.
 MAX_CLAIM_CHARACTERS = 16 * 1024 * 1024
 # Scopes that a challenge repeats beside those of the operation.
 MAX_REPEATED = 50
 
 _ORIGIN = re.compile(r"[^:]+://[^/?]+")
+
+
+class SharedUses(Protocol):
+    """A memory of what was used that several processes share: a `mcp_actors.abc.ReplayGuard`."""
+
+    async def first_use(self, name: bytes, seconds: float) -> bool:
+        """Returns whether ``name`` is used for the first time; raises `SharedStateUnavailable`."""
 
 
 class ProtectedRequest(Protocol):
@@ -107,6 +120,17 @@ class AccessGuard:
     def __repr__(self) -> str:
         return f"<AccessGuard {self._settings.resource} {len(self._verified)} tokens remembered>"
 
+    def share(self, uses: SharedUses | None, nonce_key: bytes) -> None:
+        """Makes proofs that were used at other processes bad here.
+
+        Args:
+            uses: The memory that all processes have, ``None`` if this process is alone: then no request waits for it.
+            nonce_key: The key of the nonces, which all processes have.
+        """
+        if self._proofs is not None:
+            self._proofs.uses = uses
+            self._proofs.nonces.share(nonce_key)
+
     @property
     def mirror_path(self) -> str | None:
         """The path at which `mirror` is served, for everybody; ``None`` if it is not."""
@@ -127,11 +151,18 @@ class AccessGuard:
         field = request.headers.get("authorization")
         if field is None:
             return self._answers.no_credentials
-        now = self._now()
+        found = self._find(field, self._now())
+        if not isinstance(found, _Verified):
+            return found
+        # A proof that was used at another process is known to that alone, unless they are asked.
+        return None if self._proofs.uses is not None else self._proven(request, field, found, self._now())[0]
+
+    def _find(self, field: str, now: float) -> Principal | Denial | _Verified | None:
+        """Returns the answer to a token that is known, or the token if a proof is still needed for its answer."""
         found = self._verified.get(_digest(field))
         if found is None or found.until <= now:
-            return self._known_otherwise(request, field, now)
-        return found.outcome if found.thumbprint is None else self._proven(request, field, found, now)
+            return self._find_otherwise(field, now)
+        return found.outcome if found.thumbprint is None else found
 
     async def check(self, request: ProtectedRequest, fetch: Fetching) -> Principal | Denial:
         """Returns who sent a request, or the answer to it if it is not served.
@@ -140,10 +171,14 @@ class AccessGuard:
             request: The request.
             fetch: Makes HTTP requests; equal ones at one time are one. Cancelled, nothing is remembered.
         """
-        found = self.known(request)
+        field, now = request.headers.get("authorization"), self._now()
+        if field is None:
+            return self._answers.no_credentials
+        found = self._find(field, now)
+        if isinstance(found, _Verified):
+            return await self._proven_everywhere(request, field, found)
         if found is not None:
             return found
-        field, now = request.headers["authorization"], self._now()
         credentials = read_credentials(field)
         assert credentials is not None
         verifier = self._settings.verifier
@@ -161,7 +196,7 @@ class AccessGuard:
             self._remember_verified(_digest(credentials.field), verified)
         if verified.thumbprint is None:
             return verified.outcome
-        return self._proven(request, field, verified, self._now())
+        return await self._proven_everywhere(request, field, verified)
 
     def _remember_verified(self, digest: bytes, verified: _Verified) -> None:
         """Keeps a verified token, and forgets the oldest ones beyond the limits of number and weight."""
@@ -194,9 +229,7 @@ class AccessGuard:
         now = self._now()
         return [("DPoP-Nonce", self._proofs.nonces.current(now))] if self._proofs.wants_nonces(now) else ()
 
-    def _known_otherwise(
-        self, request: ProtectedRequest, field: str, now: float
-    ) -> Principal | Denial | None:
+    def _find_otherwise(self, field: str, now: float) -> Principal | Denial | _Verified | None:
         """The answers for which no token has to be verified, one that is known by another spelling included.
 
         Each token is remembered once: else every spelling of it would be one more to verify, and to have room for.
@@ -216,7 +249,7 @@ class AccessGuard:
         found = self._verified.get(digest)
         if found is None or found.until <= now:
             return None
-        return found.outcome if found.thumbprint is None else self._proven(request, field, found, now)
+        return found.outcome if found.thumbprint is None else found
 
     def _judged(self, credentials: Credentials, principal: Principal, now: float) -> _Verified:
         """Returns what is remembered of a token. Raises `TokenInvalid` if it must not be served in this way."""
@@ -241,13 +274,13 @@ class AccessGuard:
 
     def _proven(
         self, request: ProtectedRequest, field: str, found: _Verified, now: float
-    ) -> Principal | Denial:
-        """Returns the answer for a token that is bound to a key, if the request proves that it has the key."""
+    ) -> tuple[Principal | Denial, bytes]:
+        """Returns the answer for a token that is bound to a key, and the name of the proof that the request has."""
         credentials = read_credentials(field)
         assert credentials is not None
         proofs = signatures("mcp_actors.auth.server.proofs")
         try:
-            self._proofs.check(
+            name = self._proofs.check(
                 request.headers.get("dpop"),
                 method=request.method,
                 url=self._public_url(request.path),
@@ -257,10 +290,29 @@ class AccessGuard:
             )
         except proofs.ProofInvalid as invalid:
             self._log_refusal(str(invalid), "proof")
-            return self._answers.invalid_proof
+            return self._answers.invalid_proof, b""
         except proofs.NonceWanted:
-            return self._answers.use_nonce(self._proofs.nonces.current(now))
-        return found.outcome
+            return self._answers.use_nonce(self._proofs.nonces.current(now)), b""
+        return found.outcome, name
+
+    async def _proven_everywhere(
+        self, request: ProtectedRequest, field: str, found: _Verified
+    ) -> Principal | Denial:
+        """Returns the answer for a token that is bound to a key, whose proof was used at no process before."""
+        answer, name = self._proven(request, field, found, self._now())
+        uses: SharedUses | None = self._proofs.uses
+        if uses is None or not name:
+            return answer
+        try:
+            if await uses.first_use(name, PROOF_KEPT):
+                return answer
+        except SharedStateUnavailable as unavailable:
+            log.warning(
+                "a proof cannot be checked", resource=self._settings.resource, cause=unavailable.cause
+            )
+            return self._answers.unavailable(RETRY_AFTER)
+        self._log_refusal("used before, at another process", "proof")
+        return self._answers.invalid_proof
 
     def _public_url(self, path: str) -> str:
         """Returns the URL of a request as its sender has it: by the settings, and never by ``Host``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import math
 import secrets
 import struct
 
@@ -18,20 +19,31 @@ _TIME = struct.Struct(">d")
 
 
 class Nonces:
-    """Makes nonces, and knows its own: each is the time at which it was made and a tag by a key of this process."""
+    """Makes nonces, and knows its own: each is the time at which it was made and a tag by a key of this process,
+    or by one that several processes have, which know each other's nonces.
+    """
 
     def __init__(self) -> None:
-        self._key = b""
+        self._key = secrets.token_bytes(32)
+        self._is_shared = False
+        self._good_since = -math.inf
         self._current = ""
         self._made_at = 0.0
-        self.replace_key()
 
     def __repr__(self) -> str:
         return "<Nonces>"
 
-    def replace_key(self) -> None:
+    def share(self, key: bytes) -> None:
+        """Makes the nonces of all processes good that were given the same key, and those given out so far bad."""
+        self._key, self._is_shared = key, True
+        self._current = ""
+
+    def replace(self, now: float) -> None:
         """Makes every nonce bad that was given out so far."""
-        self._key = secrets.token_bytes(32)
+        if self._is_shared:
+            self._good_since = now
+        else:
+            self._key = secrets.token_bytes(32)
         self._current = ""
 
     def current(self, now: float) -> str:
@@ -54,7 +66,7 @@ class Nonces:
         if len(raw) != _TIME.size + _TAG_BYTES or not hmac.compare_digest(tag, self._tag(packed)):
             return False
         made_at: float = _TIME.unpack(packed)[0]
-        return -SAME_FOR <= now - made_at <= LIFETIME
+        return made_at >= self._good_since and -SAME_FOR <= now - made_at <= LIFETIME
 
     def _tag(self, packed: bytes) -> bytes:
         return hmac.digest(self._key, packed, hashlib.sha256)[:_TAG_BYTES]

@@ -56,6 +56,8 @@ class Proofs:
 
     def __init__(self, *, always_nonces: bool, limit: int = MAX_PROOFS) -> None:
         self.nonces = Nonces()
+        self.uses: Any = None
+        """A `SharedUses` of the proofs of all processes, ``None`` if this one is alone."""
         self._always_nonces = always_nonces
         self._limit = limit
         self._used: dict[bytes, float] = {}
@@ -74,8 +76,8 @@ class Proofs:
 
     def check(
         self, field: str | None, *, method: str, url: str, token: str, thumbprint: str, now: float
-    ) -> None:
-        """Returns if the proof is good for this request, and remembers that it was used.
+    ) -> bytes:
+        """Remembers that a proof was used, if it is good for this request, and returns a name for it.
 
         Args:
             field: The value of the header ``DPoP``.
@@ -103,7 +105,7 @@ class Proofs:
             raise ProofInvalid("no signed JWT with a public key") from None
         if self.wants_nonces(now) and not self.nonces.is_good(claims.get("nonce"), now):
             raise NonceWanted
-        self._use(f"{thumbprint}\0{claims['htu']}\0{claims['jti']}", claims["iat"] + WINDOW, now)
+        return self._use(f"{thumbprint}\0{claims['htu']}\0{claims['jti']}", claims["iat"] + WINDOW, now)
 
     def _key(self, jwk: Any, thumbprint: str) -> Key:
         """Returns the key of a proof, which must be the one that the token is bound to."""
@@ -118,7 +120,7 @@ class Proofs:
             self._keys.popitem(last=False)
         return key
 
-    def _use(self, name: str, expires_at: float, now: float) -> None:
+    def _use(self, name: str, expires_at: float, now: float) -> bytes:
         digest = hashlib.sha256(name.encode("utf-8", "backslashreplace")).digest()[:_DIGEST_BYTES]
         if digest in self._used:
             raise ProofInvalid("used before")
@@ -126,10 +128,11 @@ class Proofs:
             self._used = {each: until for each, until in self._used.items() if until >= now}
             if len(self._used) > self._limit // 2:
                 self._used = {}
-                self.nonces.replace_key()
+                self.nonces.replace(now)
                 self._nonces_until = now + 2 * WINDOW
                 raise NonceWanted
         self._used[digest] = expires_at
+        return digest
 
 
 def _check_request(claims: dict[str, Any], method: str, url: str, token: str, now: float) -> None:

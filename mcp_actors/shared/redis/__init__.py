@@ -1,4 +1,44 @@
-"""Shared state in Redis, for a server that is many processes on many machines. It needs the extra ``redis``."""
+"""Shared state in Redis, for a server that is many processes on many machines. It needs the extra ``redis``.
+
+It is for one Redis 7 server, or one that speaks its protocol such as Valkey, perhaps with replicas behind one address;
+not for a Redis Cluster, whose scripts would have to name their keys. A node has three connections, each of which is
+made again when it is lost:
+
+- one for requests, which are pipelined, and whose scripts are each one atomic step;
+- one for the events of streams, which may be long and must not hold up the others;
+- one that waits, with one ``XREAD``, for what other nodes publish and for messages to this one.
+
+All keys begin with ``PREFIX:SERVER:``; ids of sessions and tasks are in them as digests.
+
+====================== ============================================================== ==============================
+key                    content                                                        ends
+====================== ============================================================== ==============================
+``node:NODE``          the lease of a node, which it renews three times in its length after a lease without renewal
+``ended:NODE``         the mark of a node that has said that it ends                  after an hour
+``bus``                stream: what nodes published, about the last 10,000 entries    an hour after the last entry
+``mail:NODE``          stream: messages to a node, at most 64 MiB                     when read, or after an hour
+``session:SESSION``    mailbox and owner of a session                                 15 minutes after its node
+``events:SESSION``     stream: the events of a session, bounded as in memory          10 minutes after the last event
+``heads:SESSION``      the last id of each of its open streams                        the same, or with its node
+``used:NAME``          a name that was used                                           after its time
+see `.task_scripts`    tasks                                                          after their time
+====================== ============================================================== ==============================
+
+**Outages.** Each wait ends after the timeout, with `~mcp_actors.errors.SharedStateUnavailable`; while Redis is known to
+be away, at once. A request that was not answered is never sent again by itself, unless it does no harm twice: events
+have ids of their own, and changes may be heard twice. It may still be carried out, even later. An event that cannot be
+kept within the timeout breaks its stream: it is sent without an id, and nothing of that stream is replayed any more.
+
+**Loss.** When Redis has forgotten everything, each node finds its lease missing when it renews it next, or at once if
+the connection was lost; then it writes its sessions and the heads of its streams again, and its subscribers are told
+that they missed changes. Tasks, events and used names are lost. Redis answers before it has written to disk or to a
+replica: what it confirmed in its last moments may be lost with it, as its own settings say.
+
+**Partitions.** A node that does not reach Redis for a lease is gone for the others: they answer 404 for its sessions,
+and its tasks are abandoned. It goes on serving what needs nothing of Redis; when it is back it has its lease and its
+sessions again. A task that another node has taken over stays there, as only one of two changes of a task is kept. After
+an outage, no node takes over tasks before all have had the time of a lease to come back.
+"""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,8 @@ from mcp_actors.auth.jose import import_private_key, sign
 from mcp_actors.auth.server import proofs as proofs_module
 from mcp_actors.auth.server.nonces import Nonces
 from mcp_actors.auth.server.proofs import NonceWanted, ProofInvalid, Proofs
+from mcp_actors.errors import SharedStateUnavailable
+from mcp_actors.shared.memory import MemoryReplayGuard
 
 from .authority import RESOURCE, START, Listener, Request, bearer, bound_to, token, unsigned
 
@@ -190,6 +193,68 @@ async def test_a_bad_proof_is_refused_without_a_word_about_the_reason(name: str)
     assert isinstance(again, Denial)
     assert again.status == 401
     assert await protected.status(request(made())) == 200
+
+
+# -- several processes ------------------------------------------------------------------------------------------------
+
+
+class Unreachable:
+    """A memory of used proofs during an outage."""
+
+    async def first_use(self, name: bytes, seconds: float) -> bool:
+        await trio.lowlevel.checkpoint()
+        raise SharedStateUnavailable("replays", "nobody listens")
+
+
+def at_two_processes(**settings: Any) -> tuple[Listener, Listener]:
+    uses = MemoryReplayGuard()
+    listeners = listener(dpop="required", **settings), listener(dpop="required", **settings)
+    for each in listeners:
+        each.guard.share(uses, b"n" * 32)
+    return listeners
+
+
+async def test_a_proof_that_was_used_at_one_process_is_refused_at_another() -> None:
+    here, there = at_two_processes()
+    proof = made()
+    assert await here.status(request(proof)) == 200
+    assert "invalid_dpop_proof" in await there.refuses(request(proof))
+    assert "invalid_dpop_proof" in await here.refuses(request(proof))
+    # The token is known by now, and is not asked for again: it is the proof that counts.
+    assert await there.status(request(made())) == 200
+
+
+async def test_a_nonce_of_one_process_is_good_at_another() -> None:
+    here, there = at_two_processes(dpop_nonces=True)
+    denial = await here.ask(request(made()))
+    assert isinstance(denial, Denial)
+    nonce = dict(denial.headers)["DPoP-Nonce"]
+    assert await there.status(request(made({"nonce": nonce}))) == 200
+
+
+def test_a_process_that_remembers_too_much_makes_older_nonces_of_all_processes_bad() -> None:
+    nonces = Nonces()
+    nonces.share(b"n" * 32)
+    others = Nonces()
+    others.share(b"n" * 32)
+    older = others.current(START)
+    nonces.replace(START + 1)
+    assert not nonces.is_good(older, START + 1)
+    assert nonces.is_good(nonces.current(START + 1), START + 1)
+    assert others.is_good(nonces.current(START + 1), START + 1)
+
+
+async def test_a_proof_that_cannot_be_checked_is_told_to_try_again() -> None:
+    protected = listener(dpop="required")
+    protected.guard.share(Unreachable(), b"n" * 32)
+    denial = await protected.ask(request(made()))
+    assert isinstance(denial, Denial)
+    assert (denial.status, dict(denial.headers)["Retry-After"]) == (503, "2")
+    protected.guard.share(None, b"n" * 32)
+    assert await protected.status(request(made())) == 200
+
+
+# -- one request ------------------------------------------------------------------------------------------------------
 
 
 async def test_a_proof_is_for_one_method_and_one_path() -> None:

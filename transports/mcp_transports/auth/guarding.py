@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Collection, Sequence
 from functools import partial
 from urllib.parse import urlsplit
 
+from mcp_actors.abc import ServerHandler
 from mcp_actors.auth import AccessGuard, Denial, ResourceServer
 from mcp_actors.auth.effects import Fetch, Fetched, FetchFailed
 from mcp_actors.principal import Principal
@@ -52,6 +53,11 @@ class TokenAuthentication:
 
     def __repr__(self) -> str:
         return f"<TokenAuthentication {self._guard!r}>"
+
+    def begin(self, handler: ServerHandler) -> None:
+        """Shares the memory of used proofs with the other processes of the server that is served from now on."""
+        replays = handler.shared.replays
+        self._guard.share(replays if replays.spans_processes else None, handler.key_for("DPoP nonces"))
 
     def document(self, path: str) -> bytes | Awaitable[bytes | Refusal]:
         """Returns a document, or what is awaited for it."""

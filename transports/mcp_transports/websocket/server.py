@@ -220,6 +220,8 @@ class WebSocketServerTransport:
         """
         if self._served is not None:
             raise LocalProtocolError(f"{self._url()} is served already")
+        if self._authentication is not None:
+            self._authentication.begin(handler)
         poller = Poller()
         self._served = served = _Serving(handler, poller)
         try:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import trio
 
+from mcp_actors.abc import ServerHandler
 from mcp_actors.errors import InsufficientScope
 from mcp_actors.principal import Principal
 from mcp_transports.http.h1.request import Request
@@ -56,6 +57,9 @@ class Authentication(Protocol):
     def documents(self) -> Collection[str]:
         """The paths of JSON documents that everybody may read."""
 
+    def begin(self, handler: ServerHandler) -> None:
+        """Is called before the first request of each serve."""
+
     def document(self, path: str) -> bytes | Awaitable[bytes | Refusal]:
         """Returns the document at one of the paths, or what is awaited for it."""
 
@@ -86,6 +90,9 @@ class HookAuthentication:
 
     def __init__(self, authenticate: Authenticate) -> None:
         self._authenticate = authenticate
+
+    def begin(self, handler: ServerHandler) -> None:
+        """Does nothing: the function knows what it needs."""
 
     def document(self, path: str) -> bytes:
         """Raises `KeyError`: there is none."""

@@ -249,6 +249,8 @@ class HttpServerTransport:
     def _endpoint(self, handler: ServerHandler, forwarder: Forwarder | None) -> Endpoint:
         log_of_events = handler.shared.events if self._event_log == "shared" else self._event_log
         settings, paths = attrs.evolve(self._settings, store=log_of_events), self._paths
+        if self._authentication is not None:
+            self._authentication.begin(handler)
         self._served = served = _ServedParts()
         places = None if forwarder is None else SessionPlaces(handler.shared, forwarder.address)
         findable = not self._only_shared_sessions or handler.shared.sessions.spans_processes

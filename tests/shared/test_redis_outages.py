@@ -1,0 +1,204 @@
+"""Redis is away, full, a replica, or cuts connections: the errors, and what goes on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+
+from mcp_actors import Client, Server
+from mcp_actors.abc import OpenState
+from mcp_actors.errors import SharedStateUnavailable
+from mcp_actors.shared.redis import MAX_MESSAGE, RedisShared, RedisState
+from mcp_actors.testing import SharedStateSubject, check_shared_state
+from mcp_transports.memory import MemoryTransport
+from tests.redis_server import RedisServer
+
+from .test_redis import subject_of
+
+TIMEOUT = 0.5
+PATIENCE = 20.0
+
+
+def opened(server: RedisServer) -> RedisShared:
+    return RedisShared(server.url, timeout=TIMEOUT)
+
+
+async def off_loop(fn: Callable[..., object], *args: str) -> None:
+    await trio.to_thread.run_sync(partial(fn, *args))
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    with trio.fail_after(PATIENCE):
+        while True:
+            if holds():
+                return
+            await trio.sleep(0.02)
+
+
+async def back_again(state: OpenState) -> None:
+    """Returns once the state can be reached."""
+    with trio.fail_after(PATIENCE):
+        while True:
+            try:
+                await state.sessions.register("back", "alice", "n/1")
+                return
+            except SharedStateUnavailable:
+                await trio.sleep(0.05)
+
+
+async def fate_of(state: RedisState, session: str, data: bytes = b"x") -> bool:
+    """Returns whether an event is kept."""
+    kept: list[bool] = []
+    told = trio.Event()
+
+    def tell(is_kept: bool) -> None:
+        kept.append(is_kept)
+        told.set()
+
+    state.events.append(session, "a", data, tell)
+    with trio.fail_after(PATIENCE):
+        await told.wait()
+    return kept == [True]
+
+
+async def test_redis_restarted_empty_keeps_the_contracts(redis_server: RedisServer) -> None:
+    @asynccontextmanager
+    async def make() -> AsyncIterator[SharedStateSubject]:
+        await off_loop(redis_server.do, "FLUSHALL")
+        yield subject_of(redis_server, is_slow=False)
+
+    report = await check_shared_state(make, only=["unreachable_state_says_so"])
+    assert report.passed == ("unreachable_state_says_so",)
+
+
+async def test_after_a_restart_without_memory_nodes_sessions_and_mailboxes_are_there(
+    redis_server: RedisServer,
+) -> None:
+    async with opened(redis_server).open("shop") as here, opened(redis_server).open("shop") as there:
+        got: list[bytes] = []
+        address, _ = there.bus.open_mailbox(got.append)
+        missed = trio.Event()
+        here.bus.subscribe(lambda topic, key: None, missed.set)
+        await there.sessions.register("s", "alice", address)
+        there.bus.publish("before", "it")
+        await off_loop(redis_server.kill)
+        await off_loop(redis_server.start)
+        await back_again(here)
+        with trio.fail_after(PATIENCE):
+            await missed.wait()
+            while (place := await here.sessions.find("s")) is None or not place.alive:
+                await trio.lowlevel.checkpoint()
+        assert await here.bus.send(address, b"hello")
+        await eventually(lambda: bool(got))
+        assert got == [b"hello"]
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        (["CONFIG", "SET", "maxmemory", "1"], ["CONFIG", "SET", "maxmemory", "0"]),
+        (["REPLICAOF", "127.0.0.1", "1"], ["REPLICAOF", "NO", "ONE"]),
+    ],
+    ids=["full", "a replica"],
+)
+async def test_what_redis_refuses_is_an_error_and_no_event_is_kept(
+    redis_server: RedisServer, begin: list[str], end: list[str]
+) -> None:
+    async with opened(redis_server).open("shop") as state:
+        assert await fate_of(state, "s")
+        await off_loop(redis_server.do, *begin)
+        with pytest.raises(SharedStateUnavailable) as refused:
+            await state.replays.first_use(b"x", 60)
+        assert refused.value.data == {"reason": "shared_state_unavailable", "role": "replays"}
+        assert not await fate_of(state, "s")
+        await off_loop(redis_server.do, *end)
+        await back_again(state)
+        # The stream has a gap; another one has none.
+        assert not await fate_of(state, "s")
+        assert await fate_of(state, "t")
+
+
+async def test_connections_that_are_cut_lose_no_event_and_no_message(redis_server: RedisServer) -> None:
+    async with opened(redis_server).open("shop") as here, opened(redis_server).open("shop") as there:
+        ids: list[str] = []
+        kept: list[bool] = []
+        taken: set[str] = set()
+        there.bus.subscribe(lambda topic, key: taken.add(key), lambda: None)
+        for turn in range(5):
+            for number in range(40):
+                ids.append(here.events.append("s", "a", b"%d" % (40 * turn + number), kept.append))
+                here.bus.publish("n", str(40 * turn + number))
+            await off_loop(redis_server.disconnect)
+        await eventually(lambda: len(kept) == len(taken) == 200)
+        assert all(kept)
+        replay = await there.events.after("s", ids[0])
+        assert replay is not None
+        assert [id for id, _ in replay.events] == ids[1:]
+
+
+async def test_calls_that_need_nothing_of_it_go_on(redis_server: RedisServer) -> None:
+    server = Server("shop", shared=opened(redis_server))
+
+    @server.tool
+    async def greet() -> str:
+        return "hello"
+
+    transport = MemoryTransport()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.serve, transport)
+        async with Client(transport) as client:
+            await off_loop(redis_server.stop)
+            with trio.fail_after(PATIENCE):
+                for _ in range(50):
+                    assert (await client.call_tool("greet")).content[0].text == "hello"  # type: ignore[union-attr]
+            await off_loop(redis_server.go_on)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_server_does_not_begin_without_it(redis_server: RedisServer) -> None:
+    await off_loop(redis_server.kill)
+    with pytest.raises(SharedStateUnavailable):
+        async with opened(redis_server).open("shop"):
+            raise AssertionError("it is open")
+
+
+async def test_a_node_that_ends_while_redis_hangs_ends_within_the_timeout(redis_server: RedisServer) -> None:
+    with trio.fail_after(PATIENCE):
+        async with opened(redis_server).open("shop"):
+            await off_loop(redis_server.stop)
+    await off_loop(redis_server.go_on)
+
+
+async def test_a_password_is_neither_shown_nor_logged(redis_server: RedisServer) -> None:
+    await off_loop(redis_server.do, "CONFIG", "SET", "requirepass", "pa55word")
+    shared = RedisShared(f"unix://someone:pa55word@{redis_server.path}", timeout=TIMEOUT)
+    right = RedisShared(f"unix://default:pa55word@{redis_server.path}", timeout=TIMEOUT)
+    with capture_logs() as logs:
+        with pytest.raises(SharedStateUnavailable) as refused:
+            async with shared.open("shop"):
+                raise AssertionError("it is open")
+        async with right.open("shop") as state:
+            assert await state.replays.first_use(b"x", 60)
+            shown = repr([shared, right, state, state.sessions, state.events, state.bus, state.tasks])
+    assert "pa55word" not in f"{refused.value} {refused.value.cause} {logs} {shown}"
+
+
+async def test_a_message_that_is_too_long_is_refused(redis_server: RedisServer) -> None:
+    async with opened(redis_server).open("shop") as here, opened(redis_server).open("shop") as there:
+        got: list[bytes] = []
+        address, _ = there.bus.open_mailbox(got.append)
+        assert await here.bus.send(address, bytes(MAX_MESSAGE))
+        await eventually(lambda: got == [bytes(MAX_MESSAGE)])
+        with pytest.raises(ValueError, match="divide it"):
+            await here.bus.send(address, bytes(MAX_MESSAGE + 1))
+
+
+@pytest.mark.parametrize("url", ["http://localhost", "localhost:6379", "memory:", ""])
+def test_other_urls_are_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="begins with redis://"):
+        RedisShared(url)
