@@ -12,14 +12,16 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
+from mcp_actors.abc import FrameChannel
 from mcp_actors.discovery import client_transport
+from mcp_actors.errors import ConnectFailed
 from mcp_actors.testing import ScriptedPeer
 from tests.redis_server import RedisServer
 from tests.tasks.talking import DECLARED, EXTENSION, Talk
@@ -29,6 +31,8 @@ ROUNDS = int(os.environ.get("MCP_KILL_ROUNDS", "1"))
 TASKS = int(os.environ.get("MCP_KILL_TASKS", "40"))
 LEASE = 1.0
 PATIENCE = 60.0
+# Seconds of the longest task: about as many are begun, and looked at, in the meantime.
+LONGEST = TASKS / 40
 TERMINAL = ("completed", "failed", "cancelled")
 
 
@@ -36,7 +40,7 @@ class Killable:
     """A process that serves tasks."""
 
     def __init__(self, place: str, socket: Path) -> None:
-        self._socket = socket
+        self._url = f"unix:{socket}"
         program = [sys.executable, "-m", "tests.shared.killed_server", place, str(socket), str(LEASE)]
         self._process = subprocess.Popen(program, cwd=ROOT, stderr=subprocess.DEVNULL)
 
@@ -44,12 +48,19 @@ class Killable:
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
 
+    async def _connect(self) -> AbstractAsyncContextManager[FrameChannel]:
+        """Waits until the process listens."""
+        with trio.fail_after(PATIENCE):
+            while True:
+                try:
+                    async with client_transport(self._url).connect():
+                        return client_transport(self._url).connect()
+                except ConnectFailed:
+                    await trio.sleep(0.05)
+
     @asynccontextmanager
     async def talk(self) -> AsyncIterator[Talk]:
-        with trio.fail_after(PATIENCE):
-            while not self._socket.exists():  # noqa: ASYNC110
-                await trio.sleep(0.02)
-        async with client_transport(f"unix:{self._socket}").connect() as channel:
+        async with await self._connect() as channel:
             yield Talk(ScriptedPeer(channel), EXTENSION, DECLARED)
 
 
@@ -73,7 +84,7 @@ class Round:
             async with first.talk() as talk:
                 with trio.fail_after(PATIENCE):
                     await self._begin(talk)
-                    await self._look(talk, self._chance.uniform(0.0, 0.6))
+                    await self._look(talk, self._chance.randrange(TASKS * 3 // 4))
                 first.kill()
             second = second or self._process("b")
             async with second.talk() as talk:
@@ -92,18 +103,17 @@ class Round:
         asked: dict[int, tuple[str, int]] = {}
         for number in range(TASKS):
             tool = "again" if number % 4 == 0 else "once"
-            arguments = {"number": number, "seconds": self._chance.uniform(0.0, 1.0)}
+            arguments = {"number": number, "seconds": self._chance.uniform(0.0, LONGEST)}
             asked[await talk.send("tools/call", {"name": tool, "arguments": arguments})] = (tool, number)
         while asked:
             answer = await talk.peer.receive()
             self.tools[answer["result"]["taskId"]] = asked.pop(answer["id"])
 
-    async def _look(self, talk: Talk, seconds: float) -> None:
-        """Looks at the tasks for a while, and keeps what was seen of those that ended."""
-        until = trio.current_time() + seconds
-        while trio.current_time() < until:
+    async def _look(self, talk: Talk, number: int) -> None:
+        """Looks at the tasks until so many were seen to have ended, and keeps what was seen of them."""
+        while len(self.seen) < number:
             for id in list(self.tools):
-                if id not in self.seen:
+                if id not in self.seen and len(self.seen) < number:
                     task = await talk.get(id)
                     if task["status"] in TERMINAL:
                         self.seen[id] = task
@@ -130,7 +140,7 @@ async def run_rounds(place: str, folder: Path) -> Counter[str]:
         await kill.run()
         assert len(kill.tools) == TASKS
         counts += kill.counts
-    print(f"{ROUNDS} rounds of {TASKS} tasks: {dict(counts)}")
+        print(f"{number + 1} rounds of {TASKS} tasks: {dict(counts)}", flush=True)
     return counts
 
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import sqlite3
+import stat
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog.testing
 import trio
-import trio.testing
 
 from mcp_actors.abc.shared import OpenState
+from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.shared.sqlite import SqliteShared
 from mcp_actors.testing import SharedStateSubject, check_shared_state
+
+from .records import ROOMY, make_record
 
 LEASE = 0.4
 
@@ -67,11 +72,6 @@ def fail(state: Any, broken: bool) -> None:
         each._connection.set_authorizer(lambda *about: answer)
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> File:
-    return File(tmp_path)
-
-
 async def test_sqlite_keeps_the_contracts(tmp_path: Path) -> None:
     numbers = iter(range(1000))
 
@@ -92,3 +92,220 @@ async def test_sqlite_keeps_the_contracts(tmp_path: Path) -> None:
 
     report = await check_shared_state(in_a_file, quiet=0.02, many=200)
     assert {name for name, _ in report.skipped} == {"flushed_state_works_again"}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state.db"
+
+
+@asynccontextmanager
+async def opened(path: Path, *, timeout: float = 5.0, lease: float = 60.0) -> AsyncIterator[Any]:
+    async with SqliteShared(path, timeout=timeout, lease=lease).open("s") as state:
+        yield state
+
+
+def rows(path: Path, query: str) -> list[Any]:
+    connection = sqlite3.connect(path)
+    try:
+        return connection.execute(query).fetchall()
+    finally:
+        connection.close()
+
+
+async def test_only_the_owner_may_read_the_file(path: Path) -> None:
+    async with opened(path) as state:
+        await state.tasks.create(make_record(state.node), ROOMY)
+        modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()}
+    assert modes == dict.fromkeys(("state.db", "state.db-wal", "state.db-shm"), 0o600)
+
+
+async def test_a_change_is_on_the_disk_when_it_is_done(path: Path) -> None:
+    async with opened(path) as state:
+        connection = state.tasks._writing._connection
+        settings = [
+            connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")
+        ]
+    assert settings == ["wal", 2]
+
+
+async def test_a_lock_of_another_program_fails_what_writes_and_nothing_else(path: Path) -> None:
+    async with opened(path, timeout=0.2) as state:
+        record = make_record(state.node)
+        await state.tasks.create(record, ROOMY)
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(refused, state, make_record(state.node))
+            assert dict(await state.tasks.get([record.id])) == {record.id: record}
+            assert await state.tasks.page("alice", None, 10) == [record]
+        other.close()
+        assert await until_created(state, make_record(state.node)) is None
+
+
+async def refused(state: Any, record: Any) -> None:
+    with pytest.raises(SharedStateUnavailable) as raised:
+        await state.tasks.create(record, ROOMY)
+    assert raised.value.data["role"] == "tasks"
+
+
+async def until_created(state: Any, record: Any) -> Any:
+    """What waited when the lock was released may fail one time more."""
+    try:
+        return await state.tasks.create(record, ROOMY)
+    except SharedStateUnavailable:
+        return await state.tasks.create(record, ROOMY)
+
+
+async def test_a_full_disk_loses_nothing_and_is_over_when_there_is_room(path: Path) -> None:
+    async with opened(path) as state:
+        record = make_record(state.node)
+        await state.tasks.create(record, ROOMY)
+        connection = state.tasks._writing._connection
+        [pages] = connection.execute("PRAGMA page_count").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        large = make_record(state.node, request=bytes(200_000))
+        await refused(state, large)
+        assert dict(await state.tasks.get([record.id, large.id])) == {record.id: record}
+        connection.execute("PRAGMA max_page_count = 1000000")
+        assert await state.tasks.create(large, ROOMY) is None
+        assert len(await state.tasks.get([record.id, large.id])) == 2
+
+
+def other_program(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE theirs (x)")
+    connection.commit()
+    connection.close()
+
+
+def later_version(path: Path) -> None:
+    trio.run(touch, path)
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+
+
+async def touch(path: Path) -> None:
+    async with opened(path):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("make", "cause"),
+    [
+        (other_program, "another program"),
+        (later_version, "version"),
+        (lambda path: path.write_bytes(b"no database" * 1000), "not a database"),
+        (Path.mkdir, "directory"),
+    ],
+    ids=["another program's", "a later version's", "no database", "a folder"],
+)
+def test_a_file_that_cannot_be_used_is_refused_and_left(path: Path, make: Any, cause: str) -> None:
+    make(path)
+    before = path.read_bytes() if path.is_file() else None
+    with pytest.raises(SharedStateUnavailable) as raised:
+        trio.run(touch, path)
+    assert cause in raised.value.cause
+    assert cause in raised.value.__notes__[0]
+    assert before is None or path.read_bytes() == before
+
+
+async def test_what_waits_together_is_committed_together(path: Path) -> None:
+    async with opened(path) as state:
+        statements: list[str] = []
+        state.tasks._writing._connection.set_trace_callback(statements.append)
+        records = [make_record(state.node) for _ in range(200)]
+        async with trio.open_nursery() as nursery:
+            for record in records:
+                nursery.start_soon(state.tasks.create, record, ROOMY)
+        assert statements.count("COMMIT") <= 5
+        assert len(await state.tasks.get([record.id for record in records])) == 200
+
+
+async def test_tasks_whose_time_is_over_are_dropped_in_steps(path: Path) -> None:
+    async with opened(path, lease=0.15) as state:
+        async with trio.open_nursery() as nursery:
+            for number in range(450):
+                nursery.start_soon(
+                    state.tasks.create, make_record(state.node, ttl=0.01 if number % 10 else None), ROOMY
+                )
+        left = rows(path, "SELECT count(*) FROM tasks")
+        with trio.fail_after(10):
+            while left != [(45,)]:
+                await trio.sleep(0.02)
+                left = rows(path, "SELECT count(*) FROM tasks")
+        assert rows(path, "SELECT tasks, bytes > 0 FROM totals") == [(45, 1), (45, 1)]
+
+
+async def test_setting_the_time_ends_no_lease(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(path) as first, opened(path) as second:
+        await first.tasks.create(make_record(first.node, ttl=None), ROOMY)
+        now = time.time()
+        for step in (86400.0, -86400.0):
+            monkeypatch.setattr(time, "time", partial(lambda step: now + step, step))
+            assert await second.tasks.abandoned(10) == []
+
+
+async def test_nodes_of_an_earlier_start_of_the_machine_are_gone(path: Path) -> None:
+    async with opened(path) as first, opened(path) as second:
+        record = make_record(first.node)
+        await first.tasks.create(record, ROOMY)
+        connection = sqlite3.connect(path)
+        connection.execute("UPDATE nodes SET boot = 'earlier' WHERE name = ?", (first.node,))
+        connection.commit()
+        connection.close()
+        assert await second.tasks.abandoned(10) == [record]
+        assert await first.tasks.abandoned(10) == []
+
+
+async def test_a_task_id_is_used_once(path: Path) -> None:
+    async with opened(path) as state:
+        record = make_record(state.node)
+        await state.tasks.create(record, ROOMY)
+        others = [make_record(state.node) for _ in range(5)]
+        async with trio.open_nursery() as nursery:
+            for other in others[:3]:
+                nursery.start_soon(state.tasks.create, other, ROOMY)
+            with pytest.raises(ValueError, match="used once"):
+                await state.tasks.create(make_record("another", id=record.id, owner="mallory"), ROOMY)
+            for other in others[3:]:
+                nursery.start_soon(state.tasks.create, other, ROOMY)
+        found = await state.tasks.get([record.id, *(other.id for other in others)])
+        assert len(found) == 6
+        assert found[record.id] == record
+
+
+async def test_too_much_that_waits_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(path, timeout=0.3) as state:
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        monkeypatch.setattr("mcp_actors.shared.sqlite.batches.MAX_WAITING_BYTES", 100_000)
+        causes: list[str] = []
+
+        async def create() -> None:
+            with pytest.raises(SharedStateUnavailable) as raised:
+                await state.tasks.create(make_record(state.node, request=bytes(30_000)), ROOMY)
+            causes.append(raised.value.cause)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(create)
+        other.close()
+        assert sum("steps wait" in cause for cause in causes) >= 4
+
+
+async def test_a_node_that_cannot_say_that_it_ends_is_logged(path: Path) -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with opened(path, timeout=0.1):
+            other = sqlite3.connect(path, isolation_level=None)
+            other.execute("BEGIN IMMEDIATE")
+        other.close()
+    assert ["lease" in entry["event"] for entry in logs] == [True]
+
+
+@pytest.mark.parametrize("wrong", [{"lease": 0}, {"timeout": -1.0}, {"lease": float("nan")}])
+def test_times_that_cannot_be_meant_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="must be positive"):
+        SqliteShared("state.db", **wrong)

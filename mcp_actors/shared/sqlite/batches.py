@@ -87,7 +87,7 @@ class BatchedConnection:
         finally:
             waiting.given_up = True
         if waiting.result is None:
-            raise SharedStateUnavailable("tasks", f"the file did not answer for {self._timeout:g} s")
+            raise self._too_slow()
         result: Result = waiting.result.unwrap()
         return result
 
@@ -141,7 +141,7 @@ class BatchedConnection:
         """Runs a last step and closes the connection, when nothing else uses it. It is bounded, and not cancelled.
 
         Raises:
-            SharedStateUnavailable: The last step failed.
+            SharedStateUnavailable: The last step failed, or took too long.
         """
 
         def close() -> None:
@@ -152,10 +152,15 @@ class BatchedConnection:
                 self._connection.close()
 
         try:
-            with trio.move_on_after(self._timeout, shield=True):
+            with trio.move_on_after(self._timeout, shield=True) as waiting:
                 await trio.to_thread.run_sync(close, limiter=self._limiter, abandon_on_cancel=True)
         except (sqlite3.Error, OSError) as error:
             raise _unavailable(error) from error
+        if waiting.cancelled_caught:
+            raise self._too_slow()
+
+    def _too_slow(self) -> SharedStateUnavailable:
+        return SharedStateUnavailable("tasks", f"the file did not answer for {self._timeout:g} s")
 
 
 def _outcome_of(step: FileStep[Any], connection: sqlite3.Connection) -> outcome.Outcome[Any]:

@@ -97,23 +97,31 @@ def open_connection(path: str, timeout: float) -> sqlite3.Connection:
 
 
 def _set_up(connection: sqlite3.Connection) -> None:
+    # A file of another program must be left as it is, its journal's mode too.
+    _is_new(connection)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("BEGIN IMMEDIATE")
     try:
-        application = connection.execute("PRAGMA application_id").fetchone()[0]
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if not version and not connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
+        if _is_new(connection):
             _create(connection)
-        elif application != APPLICATION_ID or version != VERSION:
-            raise sqlite3.DatabaseError(
-                f"the file belongs to another program, or to another version of this one ({version}, not {VERSION}): "
-                "name another file"
-            )
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def _is_new(connection: sqlite3.Connection) -> bool:
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if (application, version) == (APPLICATION_ID, VERSION):
+        return False
+    if application or version or connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
+        raise sqlite3.DatabaseError(
+            f"the file belongs to another program, or to another version of this one ({version}, not {VERSION}): "
+            "name another file"
+        )
+    return True
 
 
 def _create(connection: sqlite3.Connection) -> None:

@@ -1,0 +1,58 @@
+"""`mcp_actors.shared.shared_state` finds the shared state of a URL."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from mcp_actors.abc import SharedState
+from mcp_actors.shared import MemoryShared, shared_state
+from mcp_actors.shared.sqlite import SqliteShared
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("memory:", "<MemoryShared>"),
+        ("sqlite:///var/lib/a%20b.db", "SqliteShared('/var/lib/a b.db')"),
+        ("SQLite:tasks.db", "SqliteShared('tasks.db')"),
+    ],
+)
+def test_a_url_names_a_place(url: str, shown: str) -> None:
+    state = shared_state(url)
+    assert isinstance(state, SharedState)
+    assert isinstance(state, MemoryShared | SqliteShared)
+    assert repr(state) == shown
+
+
+@pytest.mark.parametrize("url", ["redis://localhost:1", "rediss://localhost:1", "unix:///tmp/redis.sock"])
+def test_redis_is_loaded_for_its_urls(url: str) -> None:
+    assert type(shared_state(url)).__name__ == "RedisShared"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "", "state.db", "mysql://host/db", "memory://host", "sqlite:", "sqlite://", "sqlite:///", "sqlite://host/a.db",
+        "sqlite:///a.db?mode=ro",
+    ],
+)  # fmt: skip
+def test_other_urls_are_refused(url: str) -> None:
+    with pytest.raises(ValueError, match=r"URL"):
+        shared_state(url)
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(sys.modules):
+        if name.startswith(("mcp_actors.shared.redis", "coredis")):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "coredis", None)
+    with pytest.raises(ImportError, match=r"pip install 'mcp-actors\[redis\]'"):
+        shared_state("redis://localhost")
+
+
+def test_nothing_is_opened_before_it_is_used(tmp_path: Path) -> None:
+    shared_state(f"sqlite://{tmp_path}/state.db")
+    assert list(tmp_path.iterdir()) == []
