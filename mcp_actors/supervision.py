@@ -345,6 +345,9 @@ SESSION_EXPIRY = TaskKind("expire sessions", "transport", "member", "the session
 STOP_STREAMS = TaskKind(
     "stop event streams", "transport", "nothing", "nobody: the server can still be stopped", restarted=True
 )
+FORWARDED_REQUESTS = TaskKind(
+    "hold forwarded requests", "listener", "transport", "the other nodes: what they forwarded is lost"
+)
 FORWARDED_ANSWER = TaskKind(
     "answer forwarded request", "listener", "call", "the other node: the answer is cut off there"
 )

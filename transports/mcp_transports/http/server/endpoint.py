@@ -149,8 +149,13 @@ class Endpoint:
             exchange.run(continuation)
 
     def stop(self) -> None:
-        """Stops taking new work, and ends the streams that would never end by themselves. Never raises."""
+        """Stops taking new work, and ends the streams that would never end by themselves. Never raises.
+
+        Where there are other nodes, the sessions without calls end too, so that their clients begin anew there.
+        """
         if self._sessions is not None:
+            if self._remote_sessions is not None:
+                self._sessions.close_idle()
             self._sessions.close_standalone()
 
     def close(self) -> None:
@@ -207,7 +212,7 @@ class Endpoint:
         if refusal is not None:
             exchange.answer(MODERN_STATUSES[refusal.refusal], refusal.data)
         elif arrival.requests and self._handler.stopping.is_set():
-            exchange.refuse(SERVER_STOPPING)
+            return self._refuse_when_stopping(exchange, session_id, principal)
         elif stateless or (self._sessions is None and session_id is None):
             if self._lacks_scope(exchange, arrival, principal):
                 return None
@@ -264,16 +269,34 @@ class Endpoint:
             exchange.refuse(SESSION_REQUIRED)
         return None
 
+    def _refuse_when_stopping(
+        self, exchange: HttpExchange, session_id: str | None, principal: Principal | None
+    ) -> Continuation | None:
+        """Answers a request that would begin something new while this node stops.
+
+        Where there are other nodes, a client of a session is to begin anew at one of them, and goes on if its session
+        is there already.
+        """
+        if self._remote_sessions is None or session_id is None:
+            exchange.refuse(SERVER_STOPPING)
+        elif self._session(session_id, principal) is None:
+            return self._elsewhere(exchange, principal, session_id)
+        else:
+            exchange.refuse(SESSION_NOT_FOUND)
+        return None
+
     def _get(self, exchange: HttpExchange, principal: Principal | None) -> Continuation | None:
         if not accepts_events(exchange.request.headers.get("accept")):
             exchange.refuse(EVENTS_NOT_ACCEPTED)
-        elif self._handler.stopping.is_set():
+        elif self._handler.stopping.is_set() and self._remote_sessions is None:
             exchange.refuse(SERVER_STOPPING)
         elif (session_id := self._session_without_message(exchange)) is not None:
             session = self._session(session_id, principal)
             if session is None:
                 return self._elsewhere(exchange, principal, session_id)
             last_event_id = exchange.request.headers.get("last-event-id")
+            if last_event_id is None and self._handler.stopping.is_set():
+                return self._refuse_when_stopping(exchange, session_id, principal)
             if last_event_id is not None:
                 return partial(session.resume, exchange, last_event_id)
             session.standalone.open(exchange)

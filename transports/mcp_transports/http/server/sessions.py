@@ -339,6 +339,14 @@ class SessionTable:
         for session in tuple(self._sessions.values()):
             self.close(session)
 
+    def close_idle(self) -> None:
+        """Ends the sessions that have no call in flight. Never raises."""
+        for session in tuple(self._sessions.values()):
+            if not session.streams:
+                with session.goes_on_if_raised("end a stream"):
+                    session.standalone.close_stream()
+                self.close(session)
+
     def close_standalone(self) -> None:
         """Ends the streams that would never end by themselves; those of calls in flight go on. Never raises."""
         for session in tuple(self._sessions.values()):

@@ -214,8 +214,6 @@ class HttpServerTransport:
                     await forwarder.all_answered()
             finally:
                 endpoint.close()
-            if forwarder is not None:
-                await forwarder.finish()
 
     async def _serve_port(
         self, handler: ServerHandler, endpoint: Endpoint, task_status: trio.TaskStatus[str]

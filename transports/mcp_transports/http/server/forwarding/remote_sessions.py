@@ -10,7 +10,7 @@ import trio
 from mcp_actors.abc import EventLog, OpenState, SessionPlace
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.principal import Principal
-from mcp_actors.supervision import reraised
+from mcp_actors.supervision import FORWARDED_REQUESTS, reraised, start_and_wait
 from mcp_transports.http.server.error_responses import SESSION_NOT_FOUND, shared_state_unavailable
 from mcp_transports.http.server.forwarding.forwarder import Forwarder
 from mcp_transports.http.server.http_exchange import HttpExchange
@@ -106,17 +106,36 @@ class RemoteSessions:
 async def open_forwarder(state: OpenState) -> AsyncIterator[Forwarder | None]:
     """Opens the mailbox of a listener for the length of the block; ``None`` if no other node could send to it.
 
-    When the block ends, all that was taken and is not answered is dropped.
+    When the block ends, the answers that were given still leave, and what is not answered is dropped.
     """
     if not (state.sessions.spans_processes and state.bus.spans_processes):
         yield None
         return
+    ending = trio.Event()
     with reraised() as body:
         async with trio.open_nursery() as nursery:
-            forwarder = Forwarder(state, nursery)
             try:
+                forwarder = await start_and_wait(nursery, FORWARDED_REQUESTS, _hold, state, ending)
                 with body:
                     yield forwarder
             finally:
-                forwarder.close()
-            nursery.cancel_scope.cancel(reason="the listener is done")
+                ending.set()
+
+
+async def _hold(
+    state: OpenState,
+    ending: trio.Event,
+    *,
+    task_status: trio.TaskStatus[Forwarder] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Owns the tasks of a forwarder, which outlive a cancelled listener until its last answers have left."""
+    async with trio.open_nursery() as nursery:
+        nursery.cancel_scope.shield = True
+        forwarder = Forwarder(state, nursery)
+        try:
+            task_status.started(forwarder)
+            await ending.wait()
+            await forwarder.finish()
+        finally:
+            forwarder.close()
+            nursery.cancel_scope.cancel(reason="the last answers have left")
