@@ -132,6 +132,9 @@ def command(
         if resource is not None:
             options["auth"] = _protection(resource, issuer, scope)
         several = worker is not None and worker.of > 1
+        if several:
+            state = importlib.import_module("mcp_actors.cli.workers.state_of_several")
+            server.shared = state.StateOfSeveral(server)
         transports = [_transport(url, options, several) for url in listen]
         status = _Announcement(listen, hint) if worker is None else worker.status(server, _offer(server))
         server.run(*transports, task_status=status)
@@ -239,8 +242,7 @@ def _protection(resource: str, issuer: Sequence[str], scope: Sequence[str]) -> o
 def _transport(url: str, options: Mapping[str, object], several: bool) -> ServerTransport:
     given = dict(options) if url.lower().startswith(_WITH_HOST) else {}
     if several and url.lower().startswith(_HTTP):
-        # The messages of a session of HTTP+SSE cannot be handed to another process.
-        given |= {"sessions": "shared", "sse_path": None}
+        given["sessions"] = "shared"
     return server_transport(url, **given)
 
 

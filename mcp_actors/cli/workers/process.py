@@ -16,6 +16,8 @@ from mcp_actors.logging import log
 
 __all__ = ["Worker"]
 
+# Seconds for the kernel to end a process that was killed.
+_KILLED = 2.0
 # Bytes of the one message of a worker: places and a reason fit many times.
 _LONGEST_MESSAGE = 65_536
 _MESSAGE: msgspec.json.Decoder[Ready | Failed] = msgspec.json.Decoder(Ready | Failed)
@@ -99,6 +101,8 @@ class Worker:
         finally:
             if self.process is not None and self.process.returncode is None:
                 self.process.kill()
+                with trio.move_on_after(_KILLED, shield=True):
+                    await self.process.wait()
             if self._control is not None:
                 await trio.aclose_forcefully(self._control)
             ours.close()

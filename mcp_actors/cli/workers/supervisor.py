@@ -112,6 +112,9 @@ class WorkerSupervisor:
         self._failure: WorkersFailed | None = None
         self._stopping = trio.Event()
         self._was_ready = False
+        # Replacements of all workers that are wanted, the one that goes on included: what has changed since that began
+        # needs one more.
+        self._rounds = 0
 
     def __repr__(self) -> str:
         state = "stopping" if self._stopping.is_set() else "serving" if self._was_ready else "starting"
@@ -218,12 +221,11 @@ class WorkerSupervisor:
 
     async def _obey(self, signals: AsyncIterator[int], nursery: trio.Nursery) -> None:
         had_terminal = _has_terminal()
-        replacing: trio.CancelScope | None = None
         async for number in signals:
             if number == signal.SIGHUP and (_has_terminal() or not had_terminal):
-                if replacing is None or replacing.cancel_called:
-                    replacing = trio.CancelScope()
-                    start(nursery, WORKER_REPLACEMENT, self._replace_all, replacing, nursery)
+                self._rounds = min(self._rounds + 1, 2)
+                if self._rounds == 1:
+                    start(nursery, WORKER_REPLACEMENT, self._replace_all, nursery)
                 continue
             # A terminal that was closed says so by SIGHUP: nobody would stop this any more.
             if self._stopping.is_set():
@@ -255,14 +257,17 @@ class WorkerSupervisor:
             worker.signal(signal.SIGKILL)
             await worker.ended.wait()
 
-    async def _replace_all(self, done: trio.CancelScope, nursery: trio.Nursery) -> None:
+    async def _replace_all(self, nursery: trio.Nursery) -> None:
         try:
-            for slot in self._slots:
-                if self._stopping.is_set() or not await self._replace(slot, nursery):
-                    return
-            log.info("every worker was replaced", workers=len(self._slots))
+            while self._rounds:
+                for slot in self._slots:
+                    if self._stopping.is_set() or not await self._replace(slot, nursery):
+                        break
+                else:
+                    log.info("every worker was replaced", workers=len(self._slots))
+                self._rounds -= 1
         finally:
-            done.cancel(reason="every worker was replaced, or one could not be")
+            self._rounds = 0
 
     async def _replace(self, slot: _Slot, nursery: trio.Nursery) -> bool:
         """Puts a new worker into a slot, once that is ready, and ends the old one. Returns whether it could."""

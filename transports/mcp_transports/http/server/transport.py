@@ -98,7 +98,7 @@ class HttpServerTransport:
             what answers it is an event then, with status 200. 0 or ``None`` switches both off.
         sessions: Whether legacy clients get sessions. Without sessions every POST of theirs is served on its own, and
             the server can send its clients no requests. ``"shared"``, for one of several processes, means: if the
-            server's shared state lets the other processes find them.
+            server's shared state lets the other processes find them; if not, HTTP+SSE is not served either.
         session_idle: Seconds, and up to a quarter more, for which a session may have neither a call in flight nor an
             open stream before it is closed. The default, 30 minutes, is that of the official servers.
         max_sessions: The number of sessions at a time; over it ``initialize`` is answered with 503.
@@ -250,8 +250,10 @@ class HttpServerTransport:
         if self._authentication is not None:
             self._authentication.begin(handler)
         self._served = served = _ServedParts()
-        places = None if forwarder is None else SessionPlaces(handler.shared, forwarder.address)
         findable = not self._only_shared_sessions or handler.shared.sessions.spans_processes
+        if not findable:
+            paths = EndpointPaths(paths.streamable, None)
+        places = None if forwarder is None else SessionPlaces(handler.shared, forwarder.address)
         if self._session_limits is not None and findable:
             served.sessions = SessionTable(settings, self._session_limits, places)
         if paths.sse is not None:

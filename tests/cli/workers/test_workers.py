@@ -1,0 +1,198 @@
+"""``mcp-actors serve --workers`` with real processes: what they print, what signals do, and what a death costs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from mcp_actors import Client, ConnectionLost
+from tests.cli.conftest import LIMIT, Ran, Started
+
+pytestmark = pytest.mark.long
+ROUNDS = int(os.environ.get("WORKER_ROUNDS", "1"))
+"""Replacements of all workers under load: in CI few, by hand many."""
+
+SERVER = """
+import os
+from mcp_actors import Server
+server = Server("several", version="3")
+
+@server.tool
+async def pid() -> int:
+    return os.getpid()
+"""
+WITH_TASKS = """
+from mcp_actors import Server
+server = Server("with tasks")
+
+@server.tool(task="optional")
+async def long() -> int:
+    return 1
+"""
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> str:
+    (tmp_path / "several.py").write_text(SERVER)
+    return str(tmp_path / "several.py")
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():  # noqa: ASYNC110 - it is about other processes
+        await trio.sleep(0.02)
+
+
+def children(pid: int) -> list[int]:
+    """The child processes of all threads of a process."""
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(each) for one in lists for each in one.read_text().split()]
+
+
+@asynccontextmanager
+async def serving(
+    started: Started, target: str, *words: str
+) -> AsyncIterator[tuple[str, subprocess.Popen[str]]]:
+    """A supervisor, and the URL of its first address."""
+    with started("serve", target, *words, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL) as process:
+        assert process.stderr is not None
+        line = await trio.to_thread.run_sync(process.stderr.readline)
+        assert line.startswith("serving "), line
+        with trio.fail_after(LIMIT):
+            yield line.split()[-1], process
+
+
+async def test_workers_share_an_address_survive_a_death_and_end_at_sigterm(
+    started: Started, target: str
+) -> None:
+    words = ["--listen", "http://127.0.0.1:0/mcp", "--workers", "2"]
+    async with serving(started, target, *words) as (url, process):
+        before = children(process.pid)
+        assert len(before) == 2
+        # A connection belongs to the worker that accepted it, and its death costs that connection alone.
+        async with Client(url, era="modern") as client:
+            [pid] = (await client.call_tool("pid")).content
+            os.kill(victim := int(pid.text), signal.SIGKILL)  # type: ignore[union-attr]
+            await until(lambda: len(set(children(process.pid)) - {victim}) == 2)
+        found: set[str] = set()
+        while not found - {str(each) for each in before}:
+            try:
+                async with Client(url, era="modern") as client:
+                    found.add((await client.call_tool("pid")).content[0].text)  # type: ignore[union-attr]
+            except ConnectionLost:
+                continue
+        assert str(victim) not in found
+        after = children(process.pid)
+        process.send_signal(signal.SIGTERM)
+        assert await trio.to_thread.run_sync(process.wait) == 0
+        assert not any(is_alive(each) for each in after)
+        said = process.stderr.read() if process.stderr is not None else ""
+    assert "a worker has died and is started again" in said
+    assert "killed by SIGKILL" in said
+
+
+async def test_sighup_replaces_the_workers_and_no_call_is_lost(started: Started, target: str) -> None:
+    """Clients of both eras call all the time, over connections that they keep."""
+    words = ["--listen", "http://127.0.0.1:0/mcp", "--workers", "2"]
+    failures: list[BaseException] = []
+    answered = 0
+    stop = trio.Event()
+
+    async def call_all_the_time(url: str, era: str) -> None:
+        nonlocal answered
+        try:
+            async with Client(url, era=era) as client:  # type: ignore[arg-type]
+                while not stop.is_set():
+                    result = await client.call_tool("pid")
+                    assert not result.is_error
+                    answered += 1
+        except Exception as error:
+            failures.append(error)
+
+    with trio.fail_after(LIMIT * (1 + ROUNDS)):
+        async with serving(started, target, *words) as (url, process), trio.open_nursery() as nursery:
+            for era in ("modern", "legacy", "modern", "legacy"):
+                nursery.start_soon(call_all_the_time, url, era)
+            for _ in range(ROUNDS):
+                before, calls = set(children(process.pid)), answered
+                process.send_signal(signal.SIGHUP)
+                await until(lambda before=before: len(set(children(process.pid)) - before) == 2)  # type: ignore[misc]
+                await until(lambda before=before: not before & set(children(process.pid)))  # type: ignore[misc]
+                assert answered > calls
+            await until(lambda calls=answered: answered > calls + 50)  # type: ignore[misc]
+            stop.set()
+    assert failures == []
+
+
+async def test_workers_end_when_their_supervisor_is_killed(started: Started, target: str) -> None:
+    words = ["--listen", "tcp://127.0.0.1:0", "--workers", "2"]
+    async with serving(started, target, *words) as (_, process):
+        workers = children(process.pid)
+        process.kill()
+        await until(lambda: not any(is_alive(each) for each in workers))
+    assert len(workers) == 2
+
+
+async def test_without_shared_state_legacy_clients_get_no_session(started: Started, target: str) -> None:
+    words = ["--listen", "http://127.0.0.1:0/mcp", "--workers", "2"]
+    async with serving(started, target, *words) as (url, _):
+        for era in ("legacy", "modern"):
+            async with Client(url, era=era) as client:  # type: ignore[arg-type]
+                assert client.server_info is not None
+                assert client.server_info.name == "several"
+                for _ in range(3):
+                    await client.call_tool("pid")
+
+
+async def test_a_unix_socket_is_the_supervisors(started: Started, target: str, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    async with serving(started, target, "--listen", f"unix:{path}", "--workers", "2") as (url, process):
+        [first, _] = children(process.pid)
+        os.kill(first, signal.SIGTERM)
+        await until(lambda: not is_alive(first))
+        async with Client(url) as client:
+            assert not (await client.call_tool("pid")).is_error
+        process.send_signal(signal.SIGINT)
+        assert await trio.to_thread.run_sync(process.wait) == 0
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["several.py", "--workers", "2"], 2, "--workers needs --listen URL"),
+        (["several.py", "--workers", "2", "--listen", "stdio:"], 2, "--workers needs --listen URL"),
+        (["several.py", "--workers", "0", "--listen", "tcp://127.0.0.1:0"], 2, "x>=1"),
+        (
+            ["several.py", "--workers", "2", "--listen", "memory:x"],
+            1,
+            "cannot be served by several processes",
+        ),
+        (["nothing.py", "--workers", "2", "--listen", "tcp://127.0.0.1:0"], 2, "there is no file nothing.py"),
+        (["broken.py", "--workers", "2", "--listen", "tcp://127.0.0.1:0"], 1, "cannot import broken.py"),
+        (["tasks.py", "--workers", "2", "--listen", "tcp://127.0.0.1:0"], 2, "the tool long makes tasks"),
+    ],
+)
+def test_what_cannot_be_served_is_said_once(
+    words: list[str], code: int, said: str, mcp: Callable[..., Ran], target: str, tmp_path: Path
+) -> None:
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    (tmp_path / "tasks.py").write_text(WITH_TASKS)
+    result = mcp("serve", *words)
+    assert result.returncode == code, result.stderr
+    assert result.stderr.count(said) == 1
+    assert "Traceback" not in result.stderr
