@@ -5,10 +5,10 @@ draw. Each command has a file: `serve`, `listing`, `call`, `tasks`, `read`, `pro
 `demo`.
 
 They use `target` (TARGET -> Server), `client_session` (URL -> Client, Ctrl-C) with `connection_options` and `headers`,
-`arguments` (``key=text``), `output` (results -> text or JSON), `task_results` (those that come later), `elicitation` (questions on a terminal), `progress` (the
-bar), `failures` (exceptions -> one line and an exit code), `stored_login`, `login_session` and `login_text` (what a
-login leaves, how it is made, and in words), `interruptible` (Ctrl-C without a client), and ``demo_*`` (the load of the
-demo and its table).
+`arguments` (``key=text``), `output` (results -> text or JSON), `task_results` (those that come later), `elicitation`
+(questions on a terminal), `progress` (the bar), `failures` (exceptions -> one line and an exit code), `stored_login`,
+`login_session` and `login_text` (what a login leaves, how it is made, and in words), `interruptible` (Ctrl-C without a
+client), and ``demo_*`` (the load of the demo and its table).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from mcp_actors.cli.connection_options import ConnectionOptions, client_options
 from mcp_actors.cli.elicitation import TerminalElicitation
 from mcp_actors.cli.failures import EXIT_FAILED, CommandFailure, reported, traceback_option
 from mcp_actors.cli.progress import CallView
-from mcp_actors.cli.task_results import kept_running, say_task, show_result
+from mcp_actors.cli.task_results import kept_running, show_result
 from mcp_actors.errors import McpError, RpcError
 
 __all__ = ["command"]
@@ -58,7 +58,7 @@ def command(
         handle = await client.start_tool(tool, given)
         if handle.id is not None:
             task_ids.append(handle.id)
-            say_task(handle.id)
+            view.said(f"task {handle.id}")
         return await handle.result(on_progress=view.progress)
 
     async def work(client: Client) -> types.CallToolResult:

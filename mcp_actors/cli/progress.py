@@ -76,6 +76,10 @@ class CallView:
         """Takes a line that the server wrote to its stderr."""
         self._print(click.style(f"[{safe(self.server)}] {safe(line)}", dim=True))
 
+    def said(self, line: str) -> None:
+        """Prints a line of the command itself, above the bar if there is one."""
+        self._print(safe(line))
+
     def waits_for(self, text: str) -> None:
         """Says in a line that is overwritten by the next one what is being waited for; an empty text removes it."""
         if self._bar is None and sys.stderr.isatty():

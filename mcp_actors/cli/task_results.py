@@ -6,26 +6,19 @@ import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import click
-
 from mcp_actors import types
 from mcp_actors.cli.client_session import Interrupted
 from mcp_actors.cli.connection_options import ConnectionOptions
 from mcp_actors.cli.failures import EXIT_INTERRUPTED, CommandFailure
-from mcp_actors.cli.output import blocks_text, echo_json, echo_text, plain, safe
+from mcp_actors.cli.output import blocks_text, echo_json, echo_text, plain
 
-__all__ = ["kept_running", "say_task", "show_result"]
+__all__ = ["kept_running", "show_result"]
 
 
 class _LeftRunning(CommandFailure):
     """Ctrl-C ended the waiting for a task, and nothing else."""
 
     exit_code = EXIT_INTERRUPTED
-
-
-def say_task(task_id: str) -> None:
-    """Prints the id of a task as soon as it is known."""
-    click.echo(f"task {safe(task_id)}", err=True)
 
 
 @contextmanager
@@ -39,11 +32,12 @@ def kept_running(connection: ConnectionOptions, task_id: Callable[[], str | None
             raise
         words = shlex.join(["mcp-actors", "tasks", connection.url, "result", id])
         ends = (
-            "\nthe server was started by this command and ends with it: the task goes on if it is kept in a file"
+            "\nthe server ends with the command that started it: the task is there later only if the server keeps it"
             if connection.url.startswith("stdio:")
             else ""
         )
-        raise _LeftRunning(f"the task goes on; its result: {words}{ends}") from interrupted
+        # On a line of its own, which is not broken, so that it can be copied.
+        raise _LeftRunning(f"the task goes on; this waits for its result:\n{words}{ends}") from interrupted
 
 
 def show_result(result: types.CallToolResult, as_json: bool) -> None:
