@@ -1,0 +1,81 @@
+"""The networks of these tests themselves: what is cut is silent, and nothing is left behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from interop.installation import Peers
+
+from .network import PREFIX, Namespaces, Network, Relays, ip, namespaces_work, open_network
+
+PORT = 8000
+PLACES = ("near", "far")
+SERVE = "import http.server, sys; http.server.test(http.server.BaseHTTPRequestHandler, port=8000, bind=sys.argv[1])"
+ASK = """
+import http.client, sys
+connection = http.client.HTTPConnection(sys.argv[1], 8000, timeout=float(sys.argv[2]))
+try:
+    connection.request("GET", "/")
+    print(connection.getresponse().status)
+except OSError as error:
+    print(type(error).__name__)
+"""
+PATIENCE = "10"  # seconds for an answer that must come
+SILENCE = "1"  # seconds for one that must not
+
+
+@contextmanager
+def served(network: Namespaces | Relays) -> Iterator[Network]:
+    try:
+        network.make()
+        command = [sys.executable, "-u", "-c", SERVE, network.address("far")]
+        with subprocess.Popen(
+            network.command("far", command), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as server:
+            try:
+                assert server.stdout is not None
+                assert server.stdout.readline().startswith(b"Serving")
+                yield network
+            finally:
+                server.kill()
+    finally:
+        network.remove()
+
+
+def ask(network: Network, patience: str) -> str:
+    command = network.command("near", [sys.executable, "-c", ASK, network.reached("far"), patience])
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_what_is_cut_is_silent_until_it_is_healed(peers: Peers) -> None:
+    kinds: list[Namespaces | Relays] = [Relays(PLACES, [PORT])]
+    if namespaces_work():
+        kinds.append(Namespaces(PLACES))
+    for kind in kinds:
+        with served(kind) as network:
+            assert ask(network, PATIENCE) == "501", network.kind
+            network.cut("far")
+            assert ask(network, SILENCE) == "TimeoutError", network.kind
+            network.heal("far")
+            assert ask(network, PATIENCE) == "501", network.kind
+
+
+def test_what_a_killed_run_has_left_is_removed(peers: Peers) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    left = f"{PREFIX}-{ended.pid}-node"
+    # Without namespaces nothing can be left behind, and the relays end with the block.
+    forgotten = leave(left) if namespaces_work() else None
+    with open_network(PLACES, [PORT]) as network:
+        assert ask(network, PATIENCE) in {"ConnectionRefusedError", "RemoteDisconnected"}
+        if forgotten is not None:
+            assert left not in ip("netns", "list")
+            assert forgotten.wait(10) == -9
+
+
+def leave(name: str) -> subprocess.Popen[bytes]:
+    ip("netns", "add", name)
+    return subprocess.Popen(["ip", "netns", "exec", name, "sleep", "60"])
