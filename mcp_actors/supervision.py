@@ -279,16 +279,6 @@ IN_PROCESS_SERVER = TaskKind(
     "whoever called: ConnectionLost; the client's block raises the crash where it ends",
 )
 
-<<<<<<< HEAD
-# -- shared state in SQLite ----------------------------------------------------------------------------------
-SQLITE_WORKER = TaskKind(
-    "SQLite worker", "server", "call", "whoever waits for the file: SharedStateUnavailable", restarted=True
-)
-SQLITE_LEASE = TaskKind(
-    "SQLite lease", "server", "nothing", "nobody: other nodes wait for the lease", restarted=True
-)
-=======
->>>>>>> nodes
 # -- tasks of the protocol, which outlive their calls --------------------------------------------------------
 TASK = TaskKind("task", "tasks of a server", "call", "whoever looks at the task: it has failed")
 TASK_STATUS = TaskKind("status messages", "task", "nothing", "nobody: the task goes on without them")
@@ -297,8 +287,7 @@ TASK_END = TaskKind(
 )
 TASK_WATCH = TaskKind("watch tasks", "tasks of a server", "nothing", "nobody", restarted=True)
 TASK_SWEEP = TaskKind("find abandoned tasks", "tasks of a server", "nothing", "nobody", restarted=True)
-<<<<<<< HEAD
-=======
+
 # -- shared state in SQLite ----------------------------------------------------------------------------------
 SQLITE_WORKER = TaskKind(
     "SQLite worker", "server", "call", "whoever waits for the file: SharedStateUnavailable", restarted=True
@@ -306,7 +295,6 @@ SQLITE_WORKER = TaskKind(
 SQLITE_LEASE = TaskKind(
     "SQLite lease", "server", "nothing", "nobody: other nodes wait for the lease", restarted=True
 )
->>>>>>> nodes
 
 # -- shared state in Redis -----------------------------------------------------------------------------------
 REDIS_UPKEEP = TaskKind(
@@ -322,25 +310,6 @@ REDIS_SOCKET = TaskKind(
     "connection",
     "whoever waits for an answer: SharedStateUnavailable; another connection is made",
 )
-
-# -- tasks of the protocol, which outlive their calls --------------------------------------------------------
-TASK = TaskKind("task", "tasks of a server", "call", "whoever looks at the task: it has failed")
-TASK_STATUS = TaskKind("status messages", "task", "nothing", "nobody: the task goes on without them")
-TASK_END = TaskKind(
-    "end task", "tasks of a server", "nothing", "nobody: the task is kept until its time is up"
-)
-TASK_WATCH = TaskKind("watch tasks", "tasks of a server", "nothing", "nobody", restarted=True)
-TASK_SWEEP = TaskKind("find abandoned tasks", "tasks of a server", "nothing", "nobody", restarted=True)
-<<<<<<< HEAD
-=======
-# -- shared state in SQLite ----------------------------------------------------------------------------------
-SQLITE_WORKER = TaskKind(
-    "SQLite worker", "server", "call", "whoever waits for the file: SharedStateUnavailable", restarted=True
-)
-SQLITE_LEASE = TaskKind(
-    "SQLite lease", "server", "nothing", "nobody: other nodes wait for the lease", restarted=True
-)
->>>>>>> nodes
 
 # -- sockets, HTTP and WebSocket, server side ----------------------------------------------------------------
 POLLER = TaskKind(

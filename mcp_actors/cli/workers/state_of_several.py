@@ -22,7 +22,7 @@ class StateOfSeveral:
     def __init__(self, server: Server) -> None:
         self._inner: SharedState = server.shared
         names = [each.tool.name for each in server.tools]
-        self._with_tasks = [each for each in names if server.tools.task_terms(each) is not None]
+        self._with_tasks = [each for each in names if server.tools.task_rules(each) is not None]
 
     @asynccontextmanager
     async def open(self, name: str) -> AsyncIterator[OpenState]:
