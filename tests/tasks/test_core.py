@@ -224,8 +224,8 @@ async def test_each_principal_has_a_bound_of_its_own(autojump_clock: MockClock) 
         await eve.begin("must")
 
 
-async def test_the_context_of_a_task(autojump_clock: MockClock) -> None:
-    server, seen = make_server(), list[Any]()
+async def test_the_context_of_a_task() -> None:
+    server, seen = make_server(poll_interval=0.01), list[Any]()
 
     @server.tool(task="optional")
     def look(ctx: Context) -> str:
