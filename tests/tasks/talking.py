@@ -39,6 +39,7 @@ class Talk:
         self.notified: list[dict[str, Any]] = []
         self.asked: list[dict[str, Any]] = []
         self._capabilities = capabilities
+        self._answers: dict[int, dict[str, Any]] = {}
         self._ids = itertools.count(1)
 
     async def send(self, method: str, params: dict[str, Any] | None = None, **meta: Any) -> int:
@@ -54,11 +55,13 @@ class Talk:
 
     async def answer_to(self, id: int) -> dict[str, Any]:
         """Waits for the answer to a request; keeps what else comes."""
-        while True:
+        while id not in self._answers:
             message: dict[str, Any] = await self.peer.receive()
-            if "method" not in message and message["id"] == id:
-                return message
-            (self.asked if "id" in message else self.notified).append(message)
+            if "method" not in message:
+                self._answers[message["id"]] = message
+            else:
+                (self.asked if "id" in message else self.notified).append(message)
+        return self._answers.pop(id)
 
     async def ask(self, method: str, params: dict[str, Any] | None = None, **meta: Any) -> dict[str, Any]:
         """Sends a request and returns the message that answers it."""
