@@ -132,7 +132,8 @@ class Client(AnyMethods):
             `~mcp_actors.auth.BearerToken` for a key of the server's own. While a person is asked to log in, neither
             ``timeout`` nor ``cap`` nor ``probe_timeout`` runs, for any call of the connection: the login has a time of
             its own. A failure raises an `AuthorizationError`, and the connection is not tried again.
-        tasks: Whether stateless servers may answer a call with a task (SEP-2663), which `call_tool` then waits for.
+        tasks: Whether stateless servers may answer a call with a task (SEP-2663), which `call_tool` then waits for,
+            and servers of sessions may have ``sampling`` and ``elicitation`` answered later (MCP 2025-11-25, Tasks).
         extensions: A list of `~mcp_actors.extensions.ClientExtension`, or a mapping of ids to settings that are only
             declared. None by default.
 
@@ -182,7 +183,8 @@ class Client(AnyMethods):
         versions = versions_for(era)
         if prior_discover is not None:
             discoverable(versions, prior_discover)
-        client_tasks = ClientTasks(takes=tasks)
+        hosts = {"sampling/createMessage": sampling, "elicitation/create": elicitation}
+        client_tasks = ClientTasks(takes=tasks, hosts=[name for name, given in hosts.items() if given])
         options = ClientOptions(
             target=connectable(target, auth),
             versions=versions,

@@ -100,6 +100,10 @@ class TaskRequests:
         """The revision that is spoken; raises `LocalProtocolError` before the client is entered."""
         return self._connectivity.negotiated.era
 
+    def session(self) -> Session:
+        """Returns the session of the moment; raises `ConnectionLost` without one."""
+        return self._connectivity.session
+
     @property
     def dialect(self) -> TaskDialect:
         """The dialect that is spoken."""
