@@ -228,14 +228,17 @@ class Client(AnyMethods):
             self._notifications.put,
             (requests, IdlePings(options.ping_interval, requests)),
         )
-        self._life = ClientLife(
+        self._life = self._new_life(options)
+        self._block = BlockNursery(type(self).__name__)
+
+    def _new_life(self, options: ClientOptions) -> ClientLife:
+        return ClientLife(
             self._supervisor,
             self._notifications,
             self._subscriptions,
             options.on_change is not None,
             [partial(made, self) for each in options.in_use for made in each.lifespans],
         )
-        self._block = BlockNursery(type(self).__name__)
 
     def __repr__(self) -> str:
         return f"<Client {self._supervisor!r}>"

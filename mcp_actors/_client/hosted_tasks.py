@@ -145,9 +145,9 @@ class HostedTasks:
                 # What a function of the program raises is none of the server's business; the log has it.
                 task.error = RpcError(-32603, "the client could not answer")
         if task.end("completed" if task.result is not None else "failed"):
-            await self._tell(task)
+            await self._send_status(task)
 
-    async def _tell(self, task: _Hosted) -> None:
+    async def _send_status(self, task: _Hosted) -> None:
         try:
             await self._notify("notifications/tasks/status", task.described())
         except McpError as error:
