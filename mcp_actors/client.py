@@ -140,8 +140,9 @@ class Client(AnyMethods):
     Raises:
         TypeError: The target or an option is of another kind; the message says what to write.
         ValueError: ``era`` is none of those above, the URL is malformed, there is no such command or file,
-            ``prior_discover`` names no version that may be spoken, a root is no ``file://`` URI, or ``capabilities``
-            declares what there is no handler for, or ``auth`` is for something else than such a URL.
+            ``prior_discover`` names no version that may be spoken, a root is no ``file://`` URI, ``capabilities``
+            declares what there is no handler for, ``auth`` is for something else than such a URL, or two extensions
+            have the same id, or something else of the same name.
         TransportNotFound: There is no binding for the URL.
 
     Entering the block performs the handshake (MCP 2026-07-28, Versioning and Discovery; MCP 2025-11-25, Lifecycle). It

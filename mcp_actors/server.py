@@ -138,6 +138,7 @@ class Server(Registration):
                 limits=limits,
                 versions=versions,
                 state_key=state_key,
+                extensions=extensions,
                 lifespan=lifespan,
                 page_size=page_size,
                 ttl_ms=ttl_ms,

@@ -13,6 +13,8 @@ ROOT = Path(__file__).parent.parent
 NOT_FOR_STDIO = {
     "anyio", "click", "h11", "httpcore2", "httptools", "httpx", "httpx2", "hypothesis", "jwt", "pydantic", "pytest",
     "rich", "trio_websocket", "watchfiles", "wsproto", "mcp_actors.cli", "mcp_actors.examples", "mcp_actors.testing",
+    "mcp_actors.extensions", "mcp_actors._server.server_extension", "mcp_actors._server.detached",
+    "mcp_actors._actors.detached_call", "mcp_actors._client.client_extension", "mcp_actors._eras.extension_ids",
     "joserfc", "mcp_actors.auth", "mcp_transports.auth",
     "mcp_transports.http", "mcp_transports.tcp", "mcp_transports.unix", "mcp_transports.websocket",
 }  # fmt: skip

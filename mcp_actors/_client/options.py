@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -82,6 +84,7 @@ class Access(Protocol):
         """The extensions of the protocol that it belongs to, which the client declares."""
 
 
+@runtime_checkable
 class DeclaredExtension(Protocol):
     """An extension of a client (`mcp_actors.extensions.ClientExtension`), as far as the options know it."""
 
@@ -115,6 +118,10 @@ _CHECKS = {
     "roots": (
         lambda roots: roots is None or callable(roots) or isinstance(roots, list | tuple),
         "a list of roots or an async function that returns one",
+    ),
+    "extensions": instance_of(
+        (list, tuple, Mapping),
+        "a list of ClientExtension objects, or a mapping of ids to settings that are only declared",
     ),
     "log_level": (
         lambda level: level is None or level in LOGGING_LEVELS,
@@ -174,3 +181,12 @@ class ClientOptions:
     def __attrs_post_init__(self) -> None:
         given = {name: getattr(self, name) for name in _CHECKS if hasattr(self, name)}
         require(_CHECKS, {**given, "timeout": self.call.idle, "cap": self.call.cap})
+        for each in self.in_use:
+            if not isinstance(each, DeclaredExtension):
+                raise TypeError(
+                    f"a client has objects of mcp_actors.extensions.ClientExtension, not {each!r:.80}"
+                )
+        names = [(each.id, *each.results, *each.notifications, *each.methods) for each in self.in_use]
+        taken = [name for name, times in Counter(chain(*names)).items() if times > 1]
+        if taken:
+            raise ValueError(f"two extensions of this client have the name {taken[0]!r}")

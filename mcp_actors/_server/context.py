@@ -66,10 +66,6 @@ class Context:
     def __repr__(self) -> str:
         return f"<Context of {self.call!r}>"
 
-    def on(self, call: InboundCall) -> Context:
-        """Returns the context of another call that this server answers; for extensions, see `detached`."""
-        return Context(call, self._scope)
-
     # -- the client and its request ---------------------------------------------------------------------------------
 
     @property

@@ -59,7 +59,8 @@ def detached(ctx: Context, voice: Voice) -> Context:
         principal=principal_of(call),
         reported=False,
     )
-    return ctx.on(DetachedCall(invocation, call.owner, request_of(call), call.outlet.longest, voice))
+    later = DetachedCall(invocation, call.owner, request_of(call), call.outlet.longest, voice)
+    return Context(later, ctx._scope)
 
 
 async def outcome(ctx: Context, function: Callable[[], Awaitable[Any]]) -> dict[str, Any]:

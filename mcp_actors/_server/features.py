@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import attrs
 import trio
@@ -39,6 +39,7 @@ FeatureName = Literal["tools", "resources", "prompts", "completions"]
 WORKER_THREADS = 40
 
 
+@runtime_checkable
 class OfferedExtension(Protocol):
     """An extension of a server (`mcp_actors.extensions.ServerExtension`), as far as the features know it."""
 
@@ -143,7 +144,11 @@ class Features:
         self.layered = True
 
     def add_extension(self, extension: OfferedExtension) -> None:
-        """Offers an extension; raises `LocalProtocolError` for an id, method, notification or member that is taken."""
+        """Offers an extension; raises `TypeError` for what is none, `LocalProtocolError` for a name that is taken."""
+        if not isinstance(extension, OfferedExtension):
+            raise TypeError(
+                f"a server offers objects of mcp_actors.extensions.ServerExtension, not {extension!r:.80}"
+            )
         if extension.id in self.extensions or extension.id in self._settings:
             raise LocalProtocolError(f"the extension {extension.id!r} is offered already")
         extension.offered(self)

@@ -225,6 +225,7 @@ class Registration:
             extension: A `~mcp_actors.extensions.ServerExtension`, complete, and for this server alone.
 
         Raises:
+            TypeError: It is no such extension.
             LocalProtocolError: Its id, or a method, notification or member of subscriptions of it, is taken, or it is
                 offered by a server already.
         """

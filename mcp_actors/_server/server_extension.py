@@ -116,7 +116,8 @@ class ServerExtension:
             with LineNamed():
                 self._check_open()
                 check_async(function, "params, ctx")
-            method = Method(name, dict, dict, target=target, shown=False)
+            # What only revisions with sessions have is mirrored nowhere.
+            method = Method(name, dict, dict, target=None if core else target, shown=False)
             self._methods.append(_Offered(method, function, scopes, core))
             return function
 
@@ -274,8 +275,10 @@ class ServerExtension:
 
     def _handler(self, offered: _Offered) -> Callable[[Context], Continuation]:
         def handler(ctx: Context) -> Continuation:
+            if offered.core and ctx.method not in ctx.era.server_methods:
+                raise MethodNotFound(ctx.method)
             if not self.is_negotiated(ctx):
-                if offered.core or not ctx.era.declares_in_requests:
+                if not ctx.era.declares_in_requests:
                     raise MethodNotFound(ctx.method)
                 raise MissingCapability({"extensions": {self.id: {}}})
             return Continuation(offered.function, ctx.params, ctx)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 from mcp_actors._actors.limits import Limits
@@ -15,6 +15,10 @@ __all__ = ["check_settings"]
 _KINDS = {
     "limits": instance_of((Limits, type(None)), "a Limits object"),
     "versions": instance_of((list, tuple, set, frozenset), "a list of protocol versions"),
+    "extensions": instance_of(
+        (list, tuple, Mapping, type(None)),
+        "a list of ServerExtension objects, or a mapping of ids to settings that are only declared",
+    ),
     "state_key": instance_of((bytes, type(None)), "bytes"),
 }
 

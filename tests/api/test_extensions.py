@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import trio
+import trio.lowlevel
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from mcp_actors import Client, Context, Server
+from mcp_actors import Client, Context, Server, SyncContext
 from mcp_actors.errors import (
     HeaderMismatch,
     LocalProtocolError,
@@ -19,7 +20,7 @@ from mcp_actors.errors import (
     RemoteProtocolError,
     RpcError,
 )
-from mcp_actors.extensions import AnsweredCall, ClientExtension, ServerExtension, remembered
+from mcp_actors.extensions import AnsweredCall, ClientExtension, ServerExtension, detached, remembered
 from mcp_actors.types import ElicitFormParams, ElicitResult
 
 from .exchanging import desk, modern
@@ -228,6 +229,96 @@ async def test_what_was_remembered_otherwise_is_refused(request_bytes: bytes) ->
             made.serving.begin_again(request_bytes, Words())
 
 
+@pytest.mark.parametrize("era", BOTH)
+async def test_a_plain_function_in_a_thread_goes_on_too(era: str) -> None:
+    voice = Words({"name": ElicitResult("accept", {"name": "Ada"})})
+    made = stocks(words=lambda: voice)
+    server = Server("s", extensions=[made.extension])
+
+    @server.tool
+    def slow(ctx: SyncContext) -> str:
+        """Asks in a worker thread."""
+        ctx.progress(1)
+        answers = ctx.ask({"name": ElicitFormParams("Who?", {"type": "object", "properties": {}})})
+        return str(answers["name"].content["name"])
+
+    async def never(question: Any) -> ElicitResult:
+        raise AssertionError("the client was asked")
+
+    async with Client(server, era=era, extensions=[watcher()[0]], elicitation=never) as client:
+        await client.request("tools/call", {"name": "slow", "arguments": {}})
+        while not made.later:
+            await trio.lowlevel.checkpoint()
+    assert voice.said == [("progress", 1, None, None), ("asked", ["name"])]
+    assert made.later[0]["result"]["content"] == [{"type": "text", "text": "Ada"}]
+
+
+async def test_a_function_that_goes_on_is_cancelled_with_the_nursery_of_its_extension() -> None:
+    made = stocks()
+    server = Server("s", extensions=[made.extension])
+    ends: list[str] = []
+
+    @server.tool
+    async def slow() -> None:
+        """Never ends by itself."""
+        try:
+            await trio.sleep_forever()
+        finally:
+            ends.append("cancelled")
+
+    async with Client(server, era="modern", extensions=[watcher()[0]]) as client:
+        await client.request("tools/call", {"name": "slow", "arguments": {}})
+        await wait_all_tasks_blocked()
+        assert ends == []
+    assert (ends, made.later) == (["cancelled"], [])
+
+
+async def test_a_function_goes_on_when_its_client_has_left() -> None:
+    voice = Words()
+    made = stocks(words=lambda: voice)
+    server = Server("s", extensions=[made.extension])
+    go = trio.Event()
+
+    @server.tool
+    async def slow(ctx: Context) -> str:
+        """Waits until its client is gone."""
+        before = ctx.session is not None
+        await go.wait()
+        await ctx.progress(1)
+        return f"{before} {ctx.session}"
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.serve, "memory:extensions-left")
+        async with Client("memory:extensions-left", era="legacy", extensions=[watcher()[0]]) as client:
+            await client.request("tools/call", {"name": "slow", "arguments": {}})
+            await wait_all_tasks_blocked()
+        await wait_all_tasks_blocked()
+        assert made.later == []
+        go.set()
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert voice.said == [("progress", 1, None, None)]
+    assert made.later[0]["result"]["content"] == [{"type": "text", "text": "True None"}]
+
+
+async def test_middleware_may_run_the_rest_with_another_context() -> None:
+    server = Server("s")
+    voice = Words()
+
+    @server.middleware
+    async def elsewhere(ctx: Context, call_next: Any) -> Any:
+        return await call_next(detached(ctx, voice))
+
+    @server.tool
+    async def slow(ctx: Context) -> None:
+        """Reports."""
+        await ctx.progress(1, 2, "half")
+
+    async with Client(server) as client:
+        await client.call_tool("slow")
+    assert voice.said == [("progress", 1, 2, "half")]
+
+
 async def test_an_inline_tool_that_no_extension_wants_stays_inline() -> None:
     asked: list[Any] = []
     extension = ServerExtension(ID)
@@ -338,6 +429,21 @@ async def test_an_answer_of_an_unknown_kind_is_refused() -> None:
             await client.call_tool("slow", {})
 
 
+async def test_the_header_is_made_by_the_client_and_read_by_the_server() -> None:
+    server = market(stocks().extension)
+    without = ClientExtension(ID)
+    async with trio.open_nursery() as nursery:
+        (url,) = await nursery.start(server.serve, "http://127.0.0.1:0/mcp")
+        async with Client(url, era="modern", extensions=[watcher()[0]]) as client:
+            assert (await client.request("stocks/price", {"name": "ACME"}))["price"] == 1.0
+        async with Client(url, era="modern", extensions=[without]) as client:
+            with pytest.raises(HeaderMismatch):
+                await client.request("stocks/price", {"name": "ACME"})
+        async with Client(url, era="legacy", extensions=[without]) as client:
+            assert (await client.request("stocks/price", {"name": "ACME"}))["price"] == 1.0
+        nursery.cancel_scope.cancel()
+
+
 # -- mistakes -----------------------------------------------------------------------------------------------------
 
 
@@ -368,6 +474,26 @@ def test_an_extension_is_complete_before_it_is_offered() -> None:
         server.add_extension(ServerExtension(ID))
     with pytest.raises(LocalProtocolError, match="offered already"):
         market(made.extension)
+
+
+def test_what_is_no_extension_is_refused_where_it_is_given() -> None:
+    offered, used = stocks().extension, watcher()[0]
+    for wrong, text in [
+        (offered, "list of ServerExtension"),
+        ([used], "ServerExtension, not"),
+        ("x", "list of"),
+    ]:
+        with pytest.raises(TypeError, match=text):
+            Server("s", extensions=wrong)  # type: ignore[arg-type]
+    for wrong, text in [
+        (used, "list of ClientExtension"),
+        ([offered], "ClientExtension, not"),
+        ("x", "list of"),
+    ]:
+        with pytest.raises(TypeError, match=text):
+            Client(Server("s"), extensions=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=f"name '{ID}'"):
+        Client(Server("s"), extensions=[used, watcher()[0]])
 
 
 def test_a_name_is_taken_once() -> None:
