@@ -280,6 +280,29 @@ IN_PROCESS_SERVER = TaskKind(
     "whoever called: ConnectionLost; the client's block raises the crash where it ends",
 )
 
+# -- shared state in SQLite ----------------------------------------------------------------------------------
+SQLITE_WORKER = TaskKind(
+    "SQLite worker", "server", "call", "whoever waits for the file: SharedStateUnavailable", restarted=True
+)
+SQLITE_LEASE = TaskKind(
+    "SQLite lease", "server", "nothing", "nobody: other nodes wait for the lease", restarted=True
+)
+
+# -- shared state in Redis -----------------------------------------------------------------------------------
+REDIS_UPKEEP = TaskKind(
+    "redis upkeep",
+    "server",
+    "member",
+    "whoever needs the state meanwhile: SharedStateUnavailable",
+    restarted=True,
+)
+REDIS_SOCKET = TaskKind(
+    "redis socket",
+    "redis upkeep",
+    "connection",
+    "whoever waits for an answer: SharedStateUnavailable; another connection is made",
+)
+
 # -- tasks of the protocol, which outlive their calls --------------------------------------------------------
 TASK = TaskKind("task", "tasks of a server", "call", "whoever looks at the task: it has failed")
 TASK_STATUS = TaskKind("status messages", "task", "nothing", "nobody: the task goes on without them")

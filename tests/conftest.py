@@ -10,14 +10,16 @@ import pytest
 import structlog
 from hypothesis import settings
 
+from tests.redis_server import RedisServer
+
 # No example has a time limit of its own: a busy machine is no bug. In CI every run tries the same examples, and
 # fewer of them, because to try the same ones again finds little; elsewhere each run tries others.
 CI = os.environ.get("CI") == "true"
 settings.register_profile("house", deadline=None, derandomize=CI, max_examples=50 if CI else 100)
 settings.load_profile("house")
 
-FOREIGN_PROGRAMS = frozenset({"peers", "browser"})
-"""Fixtures that need programs of somebody else: the official SDKs and the conformance suite, and a browser."""
+FOREIGN_PROGRAMS = frozenset({"peers", "browser", "redis_server"})
+"""Fixtures that need programs of somebody else: official SDKs and the conformance suite, a browser, and Redis."""
 
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
@@ -63,3 +65,10 @@ def structlog_as_it_was() -> Iterator[None]:
     """Forgets how a test configured structlog: its own default renders tracebacks for seconds, if `rich` is there."""
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture
+def redis_server() -> Iterator[RedisServer]:
+    """A Redis server of the test's own."""
+    with RedisServer() as server:
+        yield server

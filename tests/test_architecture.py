@@ -66,6 +66,7 @@ CONTEXTS = ("mcp_actors._server.context", "mcp_actors._server.sync_context")
 # Third-party packages that only some part of the house may know.
 ONLY_IN = {
     "click": ("mcp_actors.cli",),
+    "coredis": ("mcp_actors.shared.redis",),
     "rich": ("mcp_actors.cli",),
     "watchfiles": ("mcp_actors.examples",),
 }

@@ -133,14 +133,15 @@ class MemoryState:
 
     Args:
         events: The log of events; by default a `MemoryEventLog` with its defaults.
+        clock: Returns seconds since the epoch, for the times of tasks.
     """
 
-    def __init__(self, events: EventLog | None = None) -> None:
+    def __init__(self, events: EventLog | None = None, clock: Callable[[], float] = time.time) -> None:
         self.node = new_node_name()
         self.sessions = MemorySessionDirectory()
         self.events = MemoryEventLog() if events is None else events
         self.bus = MemoryBus(self.node)
-        self.tasks = MemoryTaskStore(clock=time.time)
+        self.tasks = MemoryTaskStore(clock=clock)
         self.replays = MemoryReplayGuard()
 
     def __repr__(self) -> str:
@@ -152,10 +153,12 @@ class MemoryShared:
 
     Args:
         events: The log of events; by default a `MemoryEventLog` with its defaults.
+        clock: Returns seconds since the epoch, for the times of tasks.
     """
 
-    def __init__(self, *, events: EventLog | None = None) -> None:
+    def __init__(self, *, events: EventLog | None = None, clock: Callable[[], float] = time.time) -> None:
         self._events = events
+        self._clock = clock
 
     def __repr__(self) -> str:
         return "<MemoryShared>"
@@ -163,4 +166,4 @@ class MemoryShared:
     @asynccontextmanager
     async def open(self, name: str) -> AsyncIterator[MemoryState]:
         """See `mcp_actors.abc.SharedState.open`."""
-        yield MemoryState(self._events)
+        yield MemoryState(self._events, self._clock)

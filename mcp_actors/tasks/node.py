@@ -196,7 +196,7 @@ class TaskNode:
             after = await self.changes.apply(
                 record, lambda found, now: restarted(found, node, now) if found.node == record.node else None
             )
-            if after is None or after.node != node or after.is_terminal:
+            if after is None or after.node != node or after.runs == record.runs or after.is_terminal:
                 return
             actor = TaskActor(after, self.changes)
             try:

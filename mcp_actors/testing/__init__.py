@@ -2,6 +2,7 @@
 
 - `connected_pair`, `raw_client` and `raw_server`: a server and a client in memory, and a peer that the test drives.
 - `check_transport`: proves that a binding keeps the contract of `mcp_actors.abc`.
+- `check_shared_state`: proves that an implementation of shared state keeps the contracts of `mcp_actors.abc.shared`.
 - `FaultyTransport`: latency, bandwidth, loss and the like added to any binding, the same each time.
 - `RecordingTransport`, `Recording`, `play_to_server` and `RecordedServer`: sessions recorded and played back.
 
@@ -22,6 +23,12 @@ from mcp_actors.testing.faulty import FaultyTransport
 from mcp_actors.testing.playback import PlaybackReport, RecordedServer, play_to_server
 from mcp_actors.testing.recording import RecordedEvent, Recording, RecordingTransport
 from mcp_actors.testing.scripted import RawServer, ScriptedPeer, connected_pair, raw_client, raw_server
+from mcp_actors.testing.shared_state import (
+    SharedStateBreach,
+    SharedStateReport,
+    SharedStateSubject,
+    check_shared_state,
+)
 
 __all__ = [
     "ChannelAction",
@@ -35,9 +42,13 @@ __all__ = [
     "Recording",
     "RecordingTransport",
     "ScriptedPeer",
+    "SharedStateBreach",
+    "SharedStateReport",
+    "SharedStateSubject",
     "TransportBreach",
     "TransportMaker",
     "TransportReport",
+    "check_shared_state",
     "check_transport",
     "connected_pair",
     "play_to_server",

@@ -93,8 +93,8 @@ async def test_an_answer_that_is_none_is_refused(answer: Any, autojump_clock: Mo
         assert (await talk.get(id))["status"] == "input_required"
 
 
-async def test_keys_are_unique_over_the_lifetime_of_a_task(autojump_clock: MockClock) -> None:
-    server, _ = make_asking()
+async def test_keys_are_unique_over_the_lifetime_of_a_task() -> None:
+    server, _ = make_asking(poll_interval=0.01)
     seen: list[str] = []
     async with talking(server, EXTENSION) as talk:
         id = await talk.begin("again_and_again")

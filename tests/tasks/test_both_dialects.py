@@ -89,7 +89,6 @@ async def test_a_task_ends_with_what_the_call_would_have_returned(
     [
         ("add", {"a": 1, "b": 2}),
         ("add", {"a": "x"}),
-        ("blocking", {"word": "ab"}),
         ("refuse", {}),
         ("protest", {}),
         ("crash", {}),
@@ -98,13 +97,22 @@ async def test_a_task_ends_with_what_the_call_would_have_returned(
 async def test_the_outcome_is_that_of_the_plain_call(
     version: str, name: str, arguments: dict[str, Any], autojump_clock: MockClock
 ) -> None:
+    await compare(version, name, arguments)
+
+
+async def test_the_outcome_of_a_function_in_a_thread_is_that_of_the_plain_call(version: str) -> None:
+    await compare(version, "blocking", {"word": "ab"})
+
+
+async def compare(version: str, name: str, arguments: dict[str, Any]) -> None:
+    """Calls a tool both ways."""
     plain = Server("s")
     for each in with_tools(make_server())._features.tools:
         plain._features.tools.insert(each)
     params = {"name": name, "arguments": arguments}
     async with talking(plain, version) as talk:
         answer = await talk.ask("tools/call", params)
-    async with talking(with_tools(make_server()), version) as talk:
+    async with talking(with_tools(make_server(poll_interval=0.01)), version) as talk:
         outcome = without_related(await end_of(talk, await talk.begin(name, arguments)))
     related = outcome.pop("related", version == CORE)
     assert related == (version == CORE)

@@ -1,0 +1,278 @@
+"""The log of events in Redis: a stream for each session, written behind in order."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import trio
+
+from mcp_actors.abc.shared import Replay
+from mcp_actors.errors import SharedStateUnavailable
+from mcp_actors.logging import log
+from mcp_actors.shared.memory_events import (
+    DEFAULT_MAX_AGE,
+    DEFAULT_MAX_BYTES,
+    DEFAULT_MAX_EVENTS,
+    EVENT_OVERHEAD,
+)
+from mcp_actors.shared.redis.event_scripts import AFTER, APPEND, BREAK, BROKEN, CLOSE, DROP, HEADS
+from mcp_actors.shared.redis.keys import Keys
+from mcp_actors.shared.redis.link import RedisLink, Script
+from mcp_actors.supervision import REDIS_UPKEEP, Containment
+
+__all__ = ["RedisEventLog"]
+
+# Events, and their bytes, that wait to be written by this node, of all its sessions.
+MAX_WAITING = 50_000
+MAX_WAITING_BYTES = 64 * 1024 * 1024
+# Events, and their bytes, that are written at once.
+BATCH = 256
+BATCH_BYTES = 1024 * 1024
+# Times that the last ids of open streams are written again while events are kept.
+RENEWALS = 3
+PAUSE = 0.1
+_MAX_ID = 200
+
+
+@attrs.define(eq=False)
+class _LoggedSession:
+    """A session to whose streams this node appends."""
+
+    events: str
+    heads: str
+    tag: str = attrs.field(factory=lambda: secrets.token_hex(4))
+    last: int = 0
+    milliseconds: int = 0
+    streams: dict[str, str] = attrs.field(factory=dict)
+    """The last id of each open stream."""
+    broken: set[str] = attrs.field(factory=set)
+    """Streams with an event that was not kept."""
+
+
+@attrs.frozen
+class _Event:
+    """The part of an event that is needed once it is written, or never will be."""
+
+    session: _LoggedSession
+    stream: str
+    size: int
+    kept: Callable[[bool], None] | None
+
+    def report(self, is_kept: bool) -> None:
+        if self.kept is not None:
+            with Containment(REDIS_UPKEEP):
+                self.kept(is_kept)
+
+
+_Step = tuple[Script, tuple[Any, ...], _Event | None]
+
+
+class RedisEventLog:
+    """A `mcp_actors.abc.EventLog` in Redis, with the bounds of a session that `MemoryEventLog` has by default.
+
+    An event is kept within the timeout of the connection, or never: then its stream is broken, and goes on without
+    being replayable.
+
+    Args:
+        link: The connection.
+        keys: The names of the keys.
+        timeout: Seconds after which an event that is not kept is given up.
+        max_events: Events of one session.
+        max_bytes: Bytes of one session.
+        max_age: Seconds for which an event is replayed.
+    """
+
+    spans_processes = True
+
+    def __init__(
+        self,
+        link: RedisLink,
+        keys: Keys,
+        timeout: float,
+        *,
+        max_events: int = DEFAULT_MAX_EVENTS,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        max_age: float = DEFAULT_MAX_AGE,
+    ) -> None:
+        self._link = link
+        self._keys = keys
+        self._timeout = timeout
+        self._bounds = (max_events, max_bytes, int(max_age * 1000))
+        self._sessions: dict[str, _LoggedSession] = {}
+        self._waiting: deque[_Step] = deque()
+        self._waiting_bytes = 0
+        self._writing = trio.Lock()
+        self._wake = trio.Event()
+        self._stale = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<RedisEventLog {len(self._sessions)} sessions, {len(self._waiting)} writes wait>"
+
+    def append(
+        self, session: str, stream: str, data: bytes, kept: Callable[[bool], None] | None = None
+    ) -> str:
+        """See `mcp_actors.abc.EventLog.append`."""
+        own = self._sessions.get(session)
+        if own is None:
+            own = _LoggedSession(self._keys.events(session), self._keys.heads(session))
+            self._sessions[session] = own
+        own.last += 1
+        own.milliseconds = max(own.milliseconds, int(time.time() * 1000))
+        number = f"{own.milliseconds}-{own.last}"
+        id = f"{own.tag}-{stream}-{number}"
+        event = _Event(own, stream, len(data) + EVENT_OVERHEAD, kept)
+        is_full = len(self._waiting) >= MAX_WAITING or self._waiting_bytes + event.size > MAX_WAITING_BYTES
+        if is_full or stream in own.broken:
+            self._refuse(event)
+            return id
+        before = own.streams.get(stream, "")
+        own.streams[stream] = id
+        arguments = own.events, own.heads, number, stream, id, before, event.size, data, *self._bounds
+        self._waiting_bytes += event.size
+        self._put(APPEND, arguments, event)
+        return id
+
+    def _refuse(self, event: _Event) -> None:
+        """Tells of an event that it is not kept: after those that wait, because each is told of in its order."""
+        self._break(event)
+        if self._waiting:
+            self._put(BREAK, (event.session.heads, event.stream, self._bounds[2]), event)
+        else:
+            event.report(False)
+
+    async def after(self, session: str, event_id: str) -> Replay | None:
+        """See `mcp_actors.abc.EventLog.after`."""
+        parts = event_id.split("-") if len(event_id) <= _MAX_ID and event_id.isascii() else []
+        if len(parts) != 4 or not parts[2].isdigit() or not parts[3].isdigit():
+            await trio.lowlevel.checkpoint()
+            return None
+        stream = parts[1]
+        oldest = int(time.time() * 1000) - self._bounds[2]
+        arguments = (self._keys.events(session), self._keys.heads(session), event_id, stream, max(oldest, 0))
+        found = await self._link.run_script("events", AFTER, *arguments)
+        if found is None:
+            return None
+        return Replay(stream, [(id.decode(), data) for id, data in zip(found[::2], found[1::2], strict=True)])
+
+    def end(self, session: str, stream: str) -> None:
+        """See `mcp_actors.abc.EventLog.end`."""
+        own = self._sessions.get(session)
+        if own is not None and own.streams.pop(stream, None) is not None:
+            self._put(CLOSE, (own.heads, stream))
+
+    def forget(self, session: str) -> None:
+        """See `mcp_actors.abc.EventLog.forget`."""
+        self._sessions.pop(session, None)
+        self._put(DROP, (self._keys.events(session), self._keys.heads(session)))
+
+    def lost(self) -> None:
+        """Has the last id of every open stream written again: Redis may have lost them."""
+        self._stale.set()
+
+    async def refresh(self) -> None:
+        """Keeps the last ids of silent streams from being dropped, until it is cancelled."""
+        while True:
+            with trio.move_on_after(self._bounds[2] / 1000 / RENEWALS):
+                await self._stale.wait()
+            self._stale = trio.Event()
+            for number, own in enumerate(list(self._sessions.values())):
+                heads = {**own.streams, **dict.fromkeys(own.broken, BROKEN)}
+                if heads:
+                    pairs = (each for pair in heads.items() for each in pair)
+                    self._put(HEADS, (own.heads, self._bounds[2], *pairs))
+                if number % BATCH == 0:
+                    # Else nothing would be written before all of them are.
+                    await trio.sleep(PAUSE)
+
+    async def run(self) -> None:
+        """Writes what waits, in order, until it is cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            while self._waiting:
+                if not await self.flush():
+                    await trio.sleep(PAUSE)
+
+    async def flush(self) -> bool:
+        """Writes some of what waits, and gives events up that cannot be written within the timeout.
+
+        It tries twice, for a connection that is lost and comes back: each step may be made twice.
+
+        Returns:
+            Whether all was written that was tried.
+        """
+        async with self._writing:
+            return await self._flush()
+
+    async def _flush(self) -> bool:
+        batch = self._batch()
+        steps = [(script, arguments) for script, arguments, _ in batch]
+        answers: Sequence[Any] | None = None
+        with trio.move_on_after(self._timeout):
+            for _ in range(2):
+                try:
+                    answers = await self._link.run_scripts("events", steps)
+                    break
+                except SharedStateUnavailable as unavailable:
+                    log.debug("events are not written", cause=unavailable.cause)
+        if answers is None:
+            self._give_up()
+            return False
+        again: list[_Step] = []
+        for step, answer in zip(batch, answers, strict=True):
+            self._waiting.popleft()
+            event = step[2]
+            if event is not None:
+                self._waiting_bytes -= event.size if step[0] is APPEND else 0
+                is_kept = step[0] is APPEND and answer == 1 and event.stream not in event.session.broken
+                event.report(is_kept)
+                if not is_kept:
+                    self._break(event)
+            elif isinstance(answer, Exception):
+                log.debug("redis refuses to write", cause=str(answer))
+                again.append(step)
+        self._waiting.extend(again)
+        return not again
+
+    def _batch(self) -> list[_Step]:
+        """Returns the first steps of those that wait; they stay there until they are answered."""
+        batch: list[_Step] = []
+        size = 0
+        for step in self._waiting:
+            event = step[2]
+            size += 0 if event is None else event.size
+            if batch and (size > BATCH_BYTES or len(batch) >= BATCH):
+                break
+            batch.append(step)
+        return batch
+
+    def _give_up(self) -> None:
+        """Tells of every event that waits that it is not kept. Steps that are no events go on waiting."""
+        steps, self._waiting = self._waiting, deque()
+        self._waiting_bytes = 0
+        for step in steps:
+            event = step[2]
+            if event is None:
+                self._waiting.append(step)
+            else:
+                event.report(False)
+                self._break(event)
+        while len(self._waiting) > MAX_WAITING:
+            self._waiting.popleft()
+
+    def _break(self, event: _Event) -> None:
+        """Has nothing of an event's stream replayed any more."""
+        own = event.session
+        if event.stream not in own.broken:
+            own.broken.add(event.stream)
+            own.streams.pop(event.stream, None)
+            self._put(BREAK, (own.heads, event.stream, self._bounds[2]))
+
+    def _put(self, script: Script, arguments: tuple[Any, ...], event: _Event | None = None) -> None:
+        self._waiting.append((script, arguments, event))
+        self._wake.set()

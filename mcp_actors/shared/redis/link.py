@@ -1,0 +1,262 @@
+"""A connection to Redis that comes back: requests are pipelined over it, and each is answered within a bound."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import attrs
+import trio
+from coredis.connection import BaseConnection
+from coredis.exceptions import NoScriptError
+from coredis.pool import ConnectionPool
+
+from mcp_actors.errors import SharedStateUnavailable
+from mcp_actors.errors.rpc import SharedRole
+from mcp_actors.logging import log
+from mcp_actors.supervision import REDIS_SOCKET, start_and_wait
+
+__all__ = ["Redis", "RedisLink", "Script"]
+
+# Seconds between two attempts to connect: doubled from the first to the last, and made unequal for each node, so that
+# ten thousand nodes do not come back at the same moment.
+FIRST_PAUSE = 0.05
+LAST_PAUSE = 1.0
+# Bytes of requests that wait for their answers on one connection: four of the longest messages of the protocol.
+MAX_IN_FLIGHT = 64 * 1024 * 1024
+
+
+class Script:
+    """A program that Redis runs as one atomic step, in Lua."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return f"<Script of {len(self.text)} characters>"
+
+
+@attrs.frozen
+class Redis:
+    """The address of a Redis server, and the settings of connections to it. Its password is never shown."""
+
+    url: str = attrs.field(repr=False)
+    timeout: float
+    """Seconds for which a connection, and each answer, is waited for."""
+
+    @property
+    def place(self) -> str:
+        """The URL without its name, password and query."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{unquote(parts.path)}"
+
+    def pool(self, name: str) -> ConnectionPool[Any]:
+        """Returns the settings of connections, which Redis shows to its operator by a name; nothing is connected."""
+        return ConnectionPool.from_url(
+            self.url, decode_components=True, connect_timeout=self.timeout, client_name=name
+        )
+
+
+class RedisLink:
+    """One connection at a time, made again whenever it is lost, for requests of many tasks.
+
+    Nothing is sent a second time: a request that was not answered raises, and may have been carried out, even after
+    it raised. Cancelling one leaves it to be carried out.
+
+    Args:
+        redis: The server.
+        name: A name of the connection, for the operator of the server.
+        scripts: What the requests run.
+    """
+
+    def __init__(self, redis: Redis, name: str, scripts: tuple[Script, ...] = ()) -> None:
+        self._redis = redis
+        self._pool = redis.pool(name)
+        self._scripts = scripts
+        self._digests: dict[Script, bytes] = {}
+        self._connection: BaseConnection | None = None
+        self._changed = trio.Event()
+        self._lost_at = trio.current_time()
+        self._in_flight = 0
+        self._cause = "not connected yet"
+        self.connected_at: float | None = None
+        """When the present connection was made, ``None`` while there is none."""
+        self.on_connect: Callable[[], object] = lambda: None
+        """Is called in the event loop for each connection that is made."""
+
+    def __repr__(self) -> str:
+        return f"<RedisLink {self._redis.place} {'down' if self._connection is None else 'up'}>"
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a connection."""
+        return self._connection is not None
+
+    def drop(self, cause: str) -> None:
+        """Ends the present connection, because it cannot be trusted any more; another one is made."""
+        connection = self._connection
+        if connection is not None:
+            self._cause = cause
+            self._down()
+            connection.invalidate(cause)
+
+    async def run(self) -> None:
+        """Keeps a connection, until it is cancelled."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                async with trio.open_nursery() as nursery:
+                    connection = await self._connect(nursery)
+                    pause = FIRST_PAUSE
+                    self._up(connection)
+            except Exception as error:
+                self._cause = reason_of(error)
+                log.debug("redis cannot be reached", redis=self._redis.place, cause=self._cause)
+            self._down()
+            await trio.sleep(pause * random.uniform(0.5, 1.5))
+            pause = min(2 * pause, LAST_PAUSE)
+
+    async def _connect(self, nursery: trio.Nursery) -> BaseConnection:
+        make, location = self._pool.connection_class, self._pool.location
+        with trio.fail_after(2 * self._redis.timeout):
+            # A connection of coredis leaves its streams open when nobody listens, so that is found out before.
+            if location is None or not await location.check():
+                raise OSError("it does not listen")
+            connection: BaseConnection = make(location, **self._pool.connection_kwargs)
+            await start_and_wait(nursery, REDIS_SOCKET, connection.run, about=self._redis.place)
+            try:
+                for script in self._scripts:
+                    digest: Any = await connection.create_request(b"SCRIPT LOAD", script.text, decode=False)
+                    self._digests[script] = digest
+            except BaseException:
+                connection.invalidate("its scripts could not be loaded")
+                raise
+        return connection
+
+    def _up(self, connection: BaseConnection) -> None:
+        if self._cause:
+            log.info("redis is connected", redis=self._redis.place)
+        self._connection = connection
+        self._cause = ""
+        self.connected_at = trio.current_time()
+        self._notify()
+        self.on_connect()
+
+    def _down(self) -> None:
+        if self._connection is not None:
+            self._cause = self._cause or "the connection was lost"
+            log.warning("redis was lost", redis=self._redis.place, cause=self._cause)
+            self._connection = None
+            self.connected_at = None
+            self._lost_at = trio.current_time()
+            self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def up(self, role: SharedRole) -> BaseConnection:
+        """Returns the connection; waits for one until it is away for longer than the timeout.
+
+        Raises:
+            SharedStateUnavailable: There is none.
+        """
+        connection = self._connection
+        if connection is not None:
+            if connection.usable:
+                return connection
+            self._down()
+        with trio.move_on_at(self._lost_at + self._redis.timeout):
+            while self._connection is None:
+                await self._changed.wait()
+            return self._connection
+        raise SharedStateUnavailable(role, self._cause)
+
+    async def request(self, role: SharedRole, command: bytes, *arguments: Any, weight: int = 0) -> Any:
+        """Sends one command and returns its answer, as bytes.
+
+        Args:
+            role: What needs it.
+            command: The name of the command.
+            arguments: Its arguments.
+            weight: Bytes of the arguments, if they may be many.
+
+        Raises:
+            SharedStateUnavailable: It was not answered within the timeout, or with an error.
+        """
+        connection = await self.up(role)
+        return await self._answer(role, connection, (command, *arguments), weight, self._redis.timeout)
+
+    async def run_script(self, role: SharedRole, script: Script, *arguments: Any, weight: int = 0) -> Any:
+        """Runs a script, as `request` does. Its arguments are ``ARGV``, because there is no cluster to be told keys."""
+        connection = await self.up(role)
+        command = (b"EVALSHA", self._digests[script], 0, *arguments)
+        return await self._answer(role, connection, command, weight, self._redis.timeout)
+
+    async def read(self, role: SharedRole, seconds: float, *command: Any) -> Any:
+        """Sends one command that Redis may answer after so many seconds, as `request` does."""
+        connection = await self.up(role)
+        return await self._answer(role, connection, command, 0, seconds + self._redis.timeout)
+
+    async def _answer(
+        self,
+        role: SharedRole,
+        connection: BaseConnection,
+        command: tuple[Any, ...],
+        weight: int,
+        seconds: float,
+    ) -> Any:
+        if self._in_flight + weight > MAX_IN_FLIGHT:
+            raise SharedStateUnavailable(role, "too much waits to be sent")
+        self._in_flight += weight
+        try:
+            return await connection.create_request(*command, decode=False, timeout=seconds)
+        except TimeoutError as error:
+            # What is behind an answer that does not come does not come either.
+            self.drop(reason_of(error))
+            raise SharedStateUnavailable(role, reason_of(error)) from None
+        except NoScriptError:
+            self.drop("redis has lost its scripts")
+            raise SharedStateUnavailable(role, "redis has lost its scripts") from None
+        except Exception as error:
+            raise SharedStateUnavailable(role, reason_of(error)) from None
+        finally:
+            self._in_flight -= weight
+
+    async def run_scripts(
+        self, role: SharedRole, many: Sequence[tuple[Script, tuple[Any, ...]]]
+    ) -> list[Any]:
+        """Runs scripts with their arguments in order, all sent at once; an answer may be an exception.
+
+        Raises:
+            SharedStateUnavailable: Not all were answered within the timeout.
+        """
+        connection = await self.up(role)
+        try:
+            waiting = [
+                connection.create_request(
+                    b"EVALSHA", self._digests[script], 0, *arguments, decode=False, raise_exceptions=False
+                )
+                for script, arguments in many
+            ]
+            with trio.fail_after(self._redis.timeout):
+                answers = [await each for each in waiting]
+        except Exception as error:
+            self.drop(reason_of(error))
+            raise SharedStateUnavailable(role, reason_of(error)) from None
+        if any(isinstance(each, NoScriptError) for each in answers):
+            self.drop("redis has lost its scripts")
+        if not connection.usable:
+            # Those that were in flight have failed; none of them is known to have been carried out.
+            raise SharedStateUnavailable(role, "the connection was lost")
+        return answers
+
+
+def reason_of(error: BaseException) -> str:
+    """Returns an error in a few words, for the log."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    cause = error.__cause__
+    return f"{error or type(error).__name__}{f': {cause}' if cause is not None else ''}"[:300]

@@ -1,0 +1,143 @@
+"""Shared state in Redis: the parts, opened together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+import trio
+
+from mcp_actors.errors import SharedStateUnavailable
+from mcp_actors.logging import log
+from mcp_actors.shared.memory import new_node_name
+from mcp_actors.shared.redis import bus, directory, event_scripts, task_scripts
+from mcp_actors.shared.redis.bus import RedisBus
+from mcp_actors.shared.redis.directory import RedisSessionDirectory
+from mcp_actors.shared.redis.events import RedisEventLog
+from mcp_actors.shared.redis.keys import Keys
+from mcp_actors.shared.redis.lease import NodeLease
+from mcp_actors.shared.redis.link import Redis, RedisLink
+from mcp_actors.shared.redis.replays import RedisReplayGuard
+from mcp_actors.shared.redis.tasks import RedisTaskStore
+from mcp_actors.supervision import REDIS_UPKEEP, reraised, start_again
+
+__all__ = ["RedisShared", "RedisState"]
+
+# Seconds. The others believe for so long that a node is there which they do not hear of.
+DEFAULT_LEASE = 10.0
+# Seconds for which an answer of Redis is waited for: longer than a pause of its process or a lost packet takes.
+DEFAULT_TIMEOUT = 2.0
+
+
+class RedisState:
+    """The state that `RedisShared` opens. A `mcp_actors.abc.OpenState`.
+
+    Args:
+        redis: The server.
+        keys: The names of the keys.
+        lease: Seconds of this node's lease.
+    """
+
+    def __init__(self, redis: Redis, keys: Keys, lease: float) -> None:
+        self.node = new_node_name()
+        name = f"mcp-{self.node}"
+        # Long events must not hold up the lease and the requests of others; a reader that waits holds up everything.
+        self._links = (
+            RedisLink(redis, name, (*directory.SCRIPTS, *bus.SCRIPTS, *task_scripts.SCRIPTS)),
+            RedisLink(redis, name, event_scripts.SCRIPTS),
+            RedisLink(redis, name),
+        )
+        link, writing, reading = self._links
+        self.sessions = RedisSessionDirectory(link, keys)
+        self.events = RedisEventLog(writing, keys, redis.timeout)
+        self.bus = RedisBus(link, reading, keys, self.node)
+        self.tasks = RedisTaskStore(link, keys, lease)
+        self.replays = RedisReplayGuard(link, keys)
+        self._lease = NodeLease(link, keys, self.node, lease)
+        self._lease.on_lost += [self.sessions.lost, self.events.lost, self.bus.lost]
+        link.on_connect = self._lease.wake
+
+    def __repr__(self) -> str:
+        return f"<RedisState {self.node}>"
+
+    async def begin(self, nursery: trio.Nursery) -> None:
+        """Makes this process a node, and keeps it one as long as ``nursery`` is there.
+
+        Raises:
+            SharedStateUnavailable: The state cannot be reached.
+        """
+        link, writing, reading = self._links
+        start_again(nursery, REDIS_UPKEEP, link.run, about="connection for requests")
+        start_again(nursery, REDIS_UPKEEP, writing.run, about="connection for events")
+        start_again(nursery, REDIS_UPKEEP, reading.run, about="connection for reading")
+        await self._lease.take()
+        await self.bus.begin()
+        start_again(nursery, REDIS_UPKEEP, self._lease.run, about="lease")
+        start_again(nursery, REDIS_UPKEEP, self.sessions.run, about="sessions")
+        start_again(nursery, REDIS_UPKEEP, self.bus.run, about="published events")
+        start_again(nursery, REDIS_UPKEEP, self.bus.read, about="reader")
+        start_again(nursery, REDIS_UPKEEP, self.events.run, about="log of events")
+        start_again(nursery, REDIS_UPKEEP, self.events.refresh, about="heads of streams")
+
+    async def end(self) -> None:
+        """Ends this node for the others: what waits is sent, then its lease ends.
+
+        Raises:
+            SharedStateUnavailable: The state cannot be reached; the lease ends by itself.
+        """
+        await self.events.flush()
+        await self.sessions.end()
+        await self.bus.end()
+        await self._lease.end()
+
+
+class RedisShared:
+    """State in a Redis server that the processes of one server share. A `mcp_actors.abc.SharedState`.
+
+    It needs the extra ``redis``. A Redis Cluster is not supported; one server with replicas behind one address is.
+
+    Args:
+        url: ``redis://[user:password@]host[:port][/database]``, ``rediss://…`` for TLS, whose options are those of
+            coredis (``?ssl_cert_reqs=required&ssl_ca_certs=…``), or ``unix:///path``. It is never shown with its
+            password.
+        lease: Seconds for which a node that is not heard of counts as there.
+        timeout: Seconds for which an answer is waited for, and a connection.
+        prefix: What every key begins with.
+
+    Raises:
+        ValueError: The URL is none of Redis, or a number is not positive.
+    """
+
+    def __init__(
+        self, url: str, *, lease: float = DEFAULT_LEASE, timeout: float = DEFAULT_TIMEOUT, prefix: str = "mcp"
+    ) -> None:
+        scheme = urlsplit(url).scheme
+        if scheme not in ("redis", "rediss", "unix"):
+            raise ValueError(
+                f"a URL of Redis begins with redis://, rediss:// or unix://, not with {scheme!r}"
+            )
+        if min(lease, timeout) <= 0:
+            raise ValueError("the lease and the timeout are seconds, and more than 0")
+        self._redis = Redis(url, timeout)
+        self._lease = lease
+        self._prefix = prefix
+
+    def __repr__(self) -> str:
+        return f"<RedisShared {self._redis.place}>"
+
+    @asynccontextmanager
+    async def open(self, name: str) -> AsyncIterator[RedisState]:
+        """See `mcp_actors.abc.SharedState.open`."""
+        state = RedisState(self._redis, Keys(self._prefix, name), self._lease)
+        with reraised() as body:
+            async with trio.open_nursery() as nursery:
+                with body:
+                    await state.begin(nursery)
+                    yield state
+                with trio.move_on_after(self._redis.timeout, shield=True):
+                    try:
+                        await state.end()
+                    except SharedStateUnavailable as unavailable:
+                        log.debug("a node ends without telling the others", cause=unavailable.cause)
+                nursery.cancel_scope.cancel(reason="the state is closed")

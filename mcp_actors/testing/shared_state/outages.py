@@ -1,0 +1,243 @@
+"""Checks of outages: what fails, how fast, and what is there again when they are over."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from mcp_actors.abc.shared import OpenState
+from mcp_actors.errors import SharedStateUnavailable
+from mcp_actors.testing.conformance.report import Check, expect
+from mcp_actors.testing.shared_state.bus import BusSubscriber
+from mcp_actors.testing.shared_state.events import append_kept
+from mcp_actors.testing.shared_state.rules import (
+    FLUSHED,
+    FORGOTTEN,
+    KEPT,
+    MISSED,
+    OPENED,
+    REACHED,
+    REPLAYED,
+    UNAVAILABLE,
+)
+from mcp_actors.testing.shared_state.subject import NAME, ROOMY, StateUnderTest, make_task
+from mcp_actors.testing.shared_state.tasks import next_value
+
+__all__ = ["OUTAGES"]
+
+
+async def unreachable_state_says_so(tested: StateUnderTest) -> None:
+    """During an outage every method that waits raises its error in time, and none of the others does anything."""
+    assert tested.subject.cut is not None
+    assert tested.subject.mend is not None
+    async with tested.nodes() as (node, other):
+        address, _ = other.bus.open_mailbox(lambda message: None)
+        record = make_task(tested, node)
+        await node.tasks.create(record, ROOMY)
+        ids = await append_kept(tested, node, "session", "a", [b"1"])
+        await tested.subject.cut()
+        calls: list[tuple[str, bool, Callable[[], Awaitable[object]]]] = [
+            (
+                "register",
+                node.sessions.spans_processes,
+                lambda: node.sessions.register("s", "alice", address),
+            ),
+            ("find", node.sessions.spans_processes, lambda: node.sessions.find("s")),
+            ("after", node.events.spans_processes, lambda: node.events.after("session", ids[0])),
+            ("send", node.bus.spans_processes, lambda: node.bus.send(address, b"x")),
+            ("create", node.tasks.spans_processes, lambda: node.tasks.create(make_task(tested, node), ROOMY)),
+            ("get", node.tasks.spans_processes, lambda: node.tasks.get([record.id])),
+            ("replace", node.tasks.spans_processes, lambda: node.tasks.replace(next_value(record))),
+            ("page", node.tasks.spans_processes, lambda: node.tasks.page("alice", None, 10)),
+            ("abandoned", node.tasks.spans_processes, lambda: node.tasks.abandoned(10)),
+            ("first_use", node.replays.spans_processes, lambda: node.replays.first_use(b"n", 60)),
+        ]
+        for _ in range(2):
+            for name, spans, call in calls:
+                with tested.soon(UNAVAILABLE, f"{name} does not end during an outage", tested.subject.bound):
+                    try:
+                        await call()
+                        answered = True
+                    except SharedStateUnavailable:
+                        answered = False
+                    expect(answered != spans, UNAVAILABLE, f"{name}, during an outage: answered={answered}")
+        _use_without_waiting(node)
+        with tested.soon(OPENED, "open does not end during an outage", tested.subject.bound):
+            try:
+                async with tested.subject.share().open(NAME):
+                    opened = True
+            except SharedStateUnavailable:
+                opened = False
+            needed = any(spans for _, spans, _ in calls)
+            expect(opened != needed, OPENED, f"during an outage opened={opened}")
+        await tested.subject.mend()
+
+
+def _use_without_waiting(node: OpenState) -> None:
+    for number in range(100):
+        node.sessions.forget(f"never {number}")
+        node.events.append("another", "a", b"1", None)
+        node.events.end("another", "a")
+        node.events.forget("another")
+        node.bus.publish("task", str(number))
+        node.bus.open_mailbox(lambda message: None)[1]()
+        node.bus.subscribe(lambda topic, key: None, lambda: None)()
+
+
+async def outages_end_by_themselves(tested: StateUnderTest) -> None:
+    """An outage longer than a lease: afterwards sessions, mailboxes, events, tasks and subscribers are there again."""
+    assert tested.subject.cut is not None
+    assert tested.subject.mend is not None
+    async with tested.nodes() as (node, other):
+        got: list[bytes] = []
+        address, _ = other.bus.open_mailbox(got.append)
+        for session in ("stays", "goes"):
+            await other.sessions.register(session, "alice", address)
+        record = make_task(tested, other)
+        await other.tasks.create(record, ROOMY)
+        ids = await append_kept(tested, other, "stays", "a", [b"1", b"2"])
+        listener = BusSubscriber(node)
+        await tested.subject.pass_time(tested.quiet)
+        await tested.subject.cut()
+        other.sessions.forget("goes")
+        for number in range(10):
+            other.bus.publish("task", str(number))
+        kept: list[tuple[bytes, bool]] = []
+        late = other.events.append("stays", "late", b"0", lambda answer: kept.append((b"0", answer)))
+        for data in (b"1", b"2"):
+            other.events.append(
+                "stays",
+                "late",
+                data,
+                lambda answer, data=data: kept.append((data, answer)),  # type: ignore[misc]
+            )
+        await tested.subject.pass_time(tested.subject.lease * 1.5)
+        await tested.subject.mend()
+        await _expect_all_back(tested, node, other, address)
+        if node.tasks.spans_processes:
+            there = (await node.tasks.get([record.id])).get(record.id)
+            expect(there == record, REACHED, "a task is not there any more after an outage")
+
+            async def is_its_own() -> bool:
+                return not await node.tasks.abandoned(10)
+
+            await tested.until(
+                is_its_own, REACHED, "after an outage tasks of a node that is there are abandoned"
+            )
+        if node.bus.spans_processes:
+            await tested.until_true(
+                lambda: listener.missed > 0 or {key for _, key in listener.taken} >= set("0123456789"),
+                MISSED,
+                "events of an outage were lost, and missed() was not called",
+            )
+        await tested.until_true(
+            lambda: len(kept) == 3, KEPT, f"kept was called {len(kept)} times for 3 events"
+        )
+        answers = [answer for _, answer in kept]
+        expect(
+            [data for data, _ in kept] == [b"0", b"1", b"2"] and sorted(answers, reverse=True) == answers,
+            KEPT,
+            f"kept was called as {kept} for events of an outage",
+        )
+        replay = await node.events.after("stays", late) if node.events.spans_processes else None
+        wanted = [b"1", b"2"] if all(answers) else None
+        seen = None if replay is None else [data for _, data in replay.events]
+        expect(
+            not node.events.spans_processes or seen == wanted, KEPT, f"{kept}, and then {replay} is replayed"
+        )
+        replay = await (node if node.events.spans_processes else other).events.after("stays", ids[0])
+        expect(
+            replay is not None and len(replay.events) == 1,
+            REPLAYED,
+            "events before an outage are lost after it",
+        )
+
+
+async def _expect_all_back(tested: StateUnderTest, node: OpenState, other: OpenState, address: str) -> None:
+    async def session_is_alive() -> bool:
+        try:
+            place = await node.sessions.find("stays")
+        except SharedStateUnavailable:
+            return False
+        return place is not None and place.alive and place.address == address
+
+    async def session_is_forgotten() -> bool:
+        return await node.sessions.find("goes") is None
+
+    async def mailbox_is_there() -> bool:
+        try:
+            return await node.bus.send(address, b"x")
+        except SharedStateUnavailable:
+            return False
+
+    async def tasks_are_read() -> bool:
+        try:
+            await node.tasks.get(["never"])
+        except SharedStateUnavailable:
+            return False
+        return True
+
+    if node.sessions.spans_processes:
+        await tested.until(session_is_alive, REACHED, "a session is not found after an outage")
+        await tested.until(
+            session_is_forgotten, FORGOTTEN, "a session forgotten during an outage is found after it"
+        )
+    if node.bus.spans_processes:
+        await tested.until(mailbox_is_there, REACHED, "a mailbox is not there after an outage")
+        listener = BusSubscriber(other)
+
+        async def event_arrives() -> bool:
+            node.bus.publish("task", "after")
+            await trio.sleep(tested.quiet)
+            return ("task", "after") in listener.taken
+
+        await tested.until(event_arrives, REACHED, "no event arrives after an outage")
+    await tested.until(tasks_are_read, REACHED, "tasks cannot be read after an outage")
+
+
+async def flushed_state_works_again(tested: StateUnderTest) -> None:
+    """All is lost while two nodes are there: nothing is replayed with a gap, and both work on."""
+    assert tested.subject.flush is not None
+    async with tested.nodes() as (node, other):
+        address, _ = other.bus.open_mailbox(lambda message: None)
+        for session in ("stays", "goes"):
+            await other.sessions.register(session, "alice", address)
+        ids = await append_kept(tested, other, "stays", "a", [b"1", b"2"])
+        record = make_task(tested, other)
+        await other.tasks.create(record, ROOMY)
+        await tested.subject.flush()
+        other.sessions.forget("goes")
+        kept: list[bool] = []
+        other.events.append("stays", "a", b"3", kept.append)
+        if other.tasks.spans_processes:
+            expect(
+                not await other.tasks.replace(next_value(record)),
+                FLUSHED,
+                "a task that was lost was replaced",
+            )
+        await tested.until_true(lambda: len(kept) == 1, KEPT, "kept was not called after a flush")
+        reader = node if node.events.spans_processes else other
+        replay = await reader.events.after("stays", ids[0])
+        expect(
+            replay is None or [data for _, data in replay.events] == [b"2", b"3"],
+            FLUSHED,
+            f"{replay} was replayed after a flush, in place of two events or nothing",
+        )
+        await _expect_all_back(tested, node, other, address)
+        await append_kept(tested, other, "new", "a", [b"1", b"2"])
+        again = make_task(tested, other)
+        refused = await other.tasks.create(again, ROOMY)
+        expect(refused is None, FLUSHED, f"after a flush create returned {refused!r}")
+
+        async def is_its_own() -> bool:
+            return not await node.tasks.abandoned(10)
+
+        await tested.until(is_its_own, FLUSHED, "after a flush tasks of a node that is there are abandoned")
+
+
+OUTAGES = (
+    Check(unreachable_state_says_so, UNAVAILABLE, needs="cut"),
+    Check(outages_end_by_themselves, REACHED, needs="cut"),
+    Check(flushed_state_works_again, FLUSHED, needs="flush"),
+)

@@ -1,0 +1,151 @@
+"""The shared state under test, and nodes of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from itertools import count
+from typing import Any
+
+import attrs
+import trio
+
+from mcp_actors.abc.shared import OpenState, SharedState, TaskBounds, TaskRecord
+from mcp_actors.testing.conformance.report import RuleBroken
+
+__all__ = [
+    "NAME",
+    "ROOMY",
+    "Act",
+    "SharedStateMaker",
+    "SharedStateSubject",
+    "StateUnderTest",
+    "all_at_once",
+    "make_task",
+]
+
+Act = Callable[[], Awaitable[object]]
+
+NAME = "kit"
+ROOMY = TaskBounds(10_000, 10_000, 1 << 30, 1 << 30)
+
+
+@attrs.define
+class SharedStateSubject:
+    """An implementation of shared state, with what `check_shared_state` may do to it.
+
+    What is left out is not tried, and the checks that need it are skipped.
+
+    Args:
+        share: Makes a `~mcp_actors.abc.SharedState` of the same place, as a new process would.
+        lose: Makes one open node vanish, as the death of its process would: nothing is sent for it any more, and the
+            end of its ``async with`` block tells nobody.
+        cut: Begins an outage for all nodes.
+        mend: Ends it.
+        flush: Makes the state forget everything, while the nodes are there.
+        pass_time: Lets seconds pass, for the leases and the tasks; by default the kit sleeps.
+        now: Returns the seconds since the epoch by which tasks are dropped.
+        lease: Seconds without a word after which a node is gone.
+        bound: Seconds within which a method answers when the state cannot be reached.
+    """
+
+    share: Callable[[], SharedState]
+    lose: Callable[[OpenState], Awaitable[None]] | None = None
+    cut: Act | None = None
+    mend: Act | None = None
+    flush: Act | None = None
+    pass_time: Callable[[float], Awaitable[None]] = trio.sleep
+    now: Callable[[], float] = trio.current_time
+    lease: float = 1.0
+    bound: float = 1.0
+
+
+SharedStateMaker = Callable[[], AbstractAsyncContextManager[SharedStateSubject]]
+"""Makes an implementation of its own for one check: see `check_shared_state`."""
+
+
+@attrs.frozen
+class StateUnderTest:
+    """A subject, made for one check, and the patience of the kit."""
+
+    subject: SharedStateSubject
+    patience: float
+    quiet: float
+    many: int
+
+    @asynccontextmanager
+    async def node(self, name: str = NAME) -> AsyncIterator[OpenState]:
+        """Opens a node, as a process of its own would."""
+        async with self.subject.share().open(name) as state:
+            yield state
+
+    @asynccontextmanager
+    async def nodes(self, number: int = 2) -> AsyncIterator[list[OpenState]]:
+        """Opens several nodes."""
+        async with AsyncExitStack() as stack:
+            yield [await stack.enter_async_context(self.node()) for _ in range(number)]
+
+    async def until(self, holds: Callable[[], Awaitable[bool]], rule: str, seen: str) -> None:
+        """Waits until something holds.
+
+        Raises:
+            RuleBroken: It did not hold within the patience.
+        """
+        with trio.move_on_after(self.patience):
+            while True:
+                if await holds():
+                    return
+                await trio.sleep(self.quiet / 10)
+        raise RuleBroken(rule, seen)
+
+    async def until_true(self, holds: Callable[[], bool], rule: str, seen: str) -> None:
+        """As `until`, of something that is seen without waiting."""
+
+        async def asked() -> bool:
+            await trio.lowlevel.checkpoint()
+            return holds()
+
+        await self.until(asked, rule, seen)
+
+    @contextmanager
+    def soon(self, rule: str, seen: str, seconds: float | None = None) -> Iterator[None]:
+        """Raises `RuleBroken` if the block takes too long."""
+        with trio.move_on_after(self.patience if seconds is None else seconds) as scope:
+            yield
+        if scope.cancelled_caught:
+            raise RuleBroken(rule, seen)
+
+
+_numbers = count(1)
+
+
+def make_task(tested: StateUnderTest, runs_at: OpenState, /, **changes: Any) -> TaskRecord:
+    """Returns a task that a node begins."""
+    number = next(_numbers)
+    now = tested.subject.now()
+    fields: dict[str, Any] = {
+        "id": f"task-{number:06}-{number * 7919 % 1000:03}",
+        "owner": "alice",
+        "tool": "work",
+        "version": "kit",
+        "request": b'{"arguments":{"text":"\xc3\xa9"}}',
+        "created": now,
+        "updated": now,
+        "ttl": 3600.0,
+        "poll_interval": 0.5,
+        "node": runs_at.node,
+    }
+    return TaskRecord(**{**fields, **changes})
+
+
+async def all_at_once(acts: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
+    """Runs functions at the same time, and returns what they return, in their order."""
+    results: list[Any] = [None] * len(acts)
+
+    async def run(index: int, act: Callable[[], Awaitable[Any]]) -> None:
+        results[index] = await act()
+
+    async with trio.open_nursery() as nursery:
+        for index, act in enumerate(acts):
+            nursery.start_soon(run, index, act)
+    return results

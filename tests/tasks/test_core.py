@@ -1,0 +1,242 @@
+"""The rules of MCP 2025-11-25, Tasks, that the extension has not, and those of negotiation in both dialects."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from mcp_actors import Context, Server
+from mcp_actors.discovery import client_transport
+from mcp_actors.principal import Principal
+from mcp_actors.tasks import TASKS, Tasks
+from mcp_actors.tasks.dialects import IMMEDIATE_RESPONSE
+from mcp_actors.testing import ScriptedPeer
+
+from .talking import CORE, DECLARED, EXTENSION, Talk, make_server, talking
+
+METHOD_NOT_FOUND, INVALID_PARAMS = -32601, -32602
+
+
+def with_tools(server: Server) -> Server:
+    @server.tool(task="optional", meta={IMMEDIATE_RESPONSE: "It runs."})
+    async def may() -> str:
+        return "may"
+
+    @server.tool(task="required")
+    async def must() -> str:
+        await trio.sleep(5)
+        return "must"
+
+    @server.tool
+    async def never() -> str:
+        return "never"
+
+    return server
+
+
+async def test_what_is_declared() -> None:
+    async with talking(with_tools(make_server()), EXTENSION) as talk:
+        capabilities = (await talk.result("server/discover"))["capabilities"]
+        assert capabilities["extensions"] == {TASKS: {}}
+        assert "tasks" not in capabilities
+        tools = {each["name"]: each for each in (await talk.result("tools/list"))["tools"]}
+        assert not any("execution" in each for each in tools.values())
+    async with talking(with_tools(make_server()), CORE) as talk:
+        tools = {each["name"]: each for each in (await talk.result("tools/list"))["tools"]}
+        assert tools["may"]["execution"] == {"taskSupport": "optional"}
+        assert tools["must"]["execution"] == {"taskSupport": "required"}
+        assert "execution" not in tools["never"]
+
+
+async def test_a_server_without_tasks_knows_nothing_of_them() -> None:
+    server = Server("s")
+    server.add_tool(lambda: "plain", name="plain")
+    for version in (CORE, EXTENSION):
+        async with talking(server, version) as talk:
+            for method in ("tasks/get", "tasks/result", "tasks/list", "tasks/cancel", "tasks/update"):
+                assert await talk.code(method, {"taskId": "x"}) == METHOD_NOT_FOUND
+            result = await talk.result("tools/call", {"name": "plain", "task": {"ttl": 1}})
+            assert result["content"][0]["text"] == "plain"
+
+
+async def test_a_tool_brings_the_extension() -> None:
+    server = Server("s")
+    assert server.capabilities.tasks is None
+    server.add_tool(lambda: "x", name="x", task="optional")
+    server.add_tool(lambda: "y", name="y", task="optional")
+    assert server.capabilities.extensions == {TASKS: {}}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"task": "perhaps"},
+        {"task": "optional", "inline": True},
+        {"restartable": True},
+        {"before_task": lambda arguments, ctx: None},
+    ],
+)
+def test_options_that_contradict_each_other(options: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, ValueError), match="task"):
+        Server("s").add_tool(lambda: "x", name="x", **options)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"ttl": 0}, {"ttl": 10, "max_ttl": 5}, {"poll_interval": -1}, {"running": 0}, {"in_all": True}],
+)
+def test_settings_that_make_no_sense(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        Tasks(**settings)
+
+
+async def test_who_decides(autojump_clock: MockClock) -> None:
+    async with talking(with_tools(make_server()), CORE) as talk:
+        assert await talk.code("tools/call", {"name": "must"}) == METHOD_NOT_FOUND
+        assert await talk.code("tools/call", {"name": "never", "task": {}}) == METHOD_NOT_FOUND
+        assert (await talk.result("tools/call", {"name": "may"}))["content"][0]["text"] == "may"
+        created = await talk.result("tools/call", {"name": "may", "task": {}})
+        assert created["_meta"] == {IMMEDIATE_RESPONSE: "It runs."}
+        for task in (None, 7, {"ttl": "x"}, {"ttl": 0}, {"ttl": True}):
+            assert await talk.code("tools/call", {"name": "may", "task": task}) == INVALID_PARAMS
+    async with talking(with_tools(make_server()), EXTENSION, {}) as talk:
+        refused = await talk.ask("tools/call", {"name": "must"})
+        assert refused["error"]["code"] == -32021
+        assert refused["error"]["data"] == {"requiredCapabilities": {"extensions": {TASKS: {}}}}
+        assert (await talk.result("tools/call", {"name": "may"}))["content"][0]["text"] == "may"
+    async with talking(with_tools(make_server()), EXTENSION) as talk:
+        # What older revisions ask for means nothing here.
+        result = await talk.result("tools/call", {"name": "never", "task": {"ttl": 5}})
+        assert result["resultType"] == "complete"
+        for method in ("tasks/result", "tasks/list"):
+            assert await talk.code(method, {"taskId": "x"}) == METHOD_NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("asked", "granted"),
+    [({}, 60_000), ({"ttl": 30_000}, 30_000), ({"ttl": 10**9}, 90_000), ({"ttl": None}, 90_000)],
+)
+async def test_the_time_that_is_granted(asked: Any, granted: int, autojump_clock: MockClock) -> None:
+    async with talking(with_tools(make_server(ttl=60, max_ttl=90)), CORE) as talk:
+        created = await talk.result("tools/call", {"name": "may", "task": asked})
+        assert created["task"]["ttl"] == granted
+
+
+async def test_results_block_until_the_end(autojump_clock: MockClock) -> None:
+    async with talking(with_tools(make_server()), CORE) as talk:
+        id = await talk.begin("must")
+        began = trio.current_time()
+        first, second = [await talk.send("tasks/result", {"taskId": id}) for _ in range(2)]
+        results = [(await talk.answer_to(each))["result"] for each in (first, second)]
+        assert results[0] == results[1]
+        assert trio.current_time() - began == pytest.approx(5)
+        assert results[0]["_meta"]["io.modelcontextprotocol/related-task"] == {"taskId": id}
+
+
+async def test_a_session_lists_its_own_tasks(autojump_clock: MockClock) -> None:
+    server = with_tools(make_server())
+    memory: Any = client_transport("memory:")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.serve, memory)
+        async with memory.connect() as one, memory.connect() as other:
+            talks = [Talk(ScriptedPeer(each), CORE, DECLARED) for each in (one, other)]
+            for each in talks:
+                await each.peer.initialize(CORE, DECLARED)
+            ids = [await talks[0].begin("may") for _ in range(3)]
+            listed = await talks[0].result("tasks/list")
+            assert [each["taskId"] for each in listed["tasks"]] == ids
+            rest = await talks[0].result("tasks/list", {"cursor": ids[0]})
+            assert [each["taskId"] for each in rest["tasks"]] == ids[1:]
+            assert (await talks[1].result("tasks/list"))["tasks"] == []
+            assert await talks[0].code("tasks/list", {"cursor": 7}) == INVALID_PARAMS
+        nursery.cancel_scope.cancel()
+
+
+class As:
+    """A transport in memory whose peers are somebody."""
+
+    def __init__(self, *names: str) -> None:
+        self._principals = [Principal(name) for name in names]
+        self._memory: Any = client_transport("memory:")
+
+    async def serve(self, handler: Any, *, task_status: trio.TaskStatus[Any]) -> None:
+        async def served(channel: Any) -> None:
+            await handler(channel, self._principals.pop(0))
+
+        served.stopping = handler.stopping  # type: ignore[attr-defined]
+        await self._memory.serve(served, task_status=task_status)
+
+    def connect(self) -> Any:
+        return self._memory.connect()
+
+
+@asynccontextmanager
+async def two_callers(server: Server, version: str) -> AsyncIterator[tuple[Talk, Talk]]:
+    transport = As("ada", "eve")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.serve, transport)
+        async with transport.connect() as one:
+            ada = Talk(ScriptedPeer(one), version, DECLARED)
+            if version == CORE:
+                await ada.peer.initialize(version, DECLARED)
+            else:
+                await ada.result("server/discover")
+            async with transport.connect() as other:
+                eve = Talk(ScriptedPeer(other), version, DECLARED)
+                if version == CORE:
+                    await eve.peer.initialize(version, DECLARED)
+                yield ada, eve
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("version", [CORE, EXTENSION])
+async def test_a_task_is_that_of_its_principal(version: str, autojump_clock: MockClock) -> None:
+    async with two_callers(with_tools(make_server()), version) as (ada, eve):
+        id = await ada.begin("must")
+        assert (await ada.get(id))["status"] == "working"
+        methods = ["tasks/get", "tasks/cancel"]
+        methods += ["tasks/result"] if version == CORE else ["tasks/update"]
+        for method in methods:
+            params = {"taskId": id, "inputResponses": {}}
+            theirs = await eve.ask(method, params)
+            unknown = await eve.ask(method, {**params, "taskId": "nothing"})
+            assert theirs["error"] == unknown["error"]
+        if version == CORE:
+            assert [each["taskId"] for each in (await ada.result("tasks/list"))["tasks"]] == [id]
+            assert (await eve.result("tasks/list"))["tasks"] == []
+        else:
+            await eve.send("subscriptions/listen", {"notifications": {"taskIds": [id]}})
+            acknowledged = await eve.peer.receive()
+            assert acknowledged["params"]["notifications"] == {"taskIds": []}
+        assert (await ada.until(id))["status"] == "completed"
+
+
+async def test_each_principal_has_a_bound_of_its_own(autojump_clock: MockClock) -> None:
+    async with two_callers(with_tools(make_server(per_principal=2)), CORE) as (ada, eve):
+        for _ in range(2):
+            await ada.begin("must")
+        assert await ada.code("tools/call", {"name": "must", "task": {}}) == 429
+        await eve.begin("must")
+
+
+async def test_the_context_of_a_task() -> None:
+    server, seen = make_server(poll_interval=0.01), list[Any]()
+
+    @server.tool(task="optional")
+    def look(ctx: Context) -> str:
+        ctx.log("info", "logged")  # type: ignore[unused-coroutine]
+        ctx.notify("notifications/mine", {"a": 1})  # type: ignore[unused-coroutine]
+        seen.extend([ctx.params, ctx.method, ctx.principal, ctx.session is not None, ctx.state])
+        return "looked"
+
+    async with talking(server, CORE) as talk:
+        await talk.until(await talk.begin("look"))
+        assert seen == [{"name": "look", "arguments": {}}, "tools/call", None, True, None]
+        methods = [each["method"] for each in talk.notified]
+        assert "notifications/message" in methods
+        assert "notifications/mine" in methods

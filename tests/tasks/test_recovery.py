@@ -1,0 +1,196 @@
+"""Tasks of several nodes: looked at anywhere, found when their node is gone, kept through outages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from mcp_actors import Context, Server
+from mcp_actors.types import ElicitFormParams
+
+from .nodes import FakeShared
+from .talking import CORE, EXTENSION, Talk, make_server, talking
+
+FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+ANSWER = {"who": {"action": "accept", "content": {"name": "Ada"}}}
+BOTH = pytest.mark.parametrize("version", [CORE, EXTENSION])
+
+
+def make_node(shared: FakeShared, runs: list[str]) -> Server:
+    server = make_server(shared)
+
+    @server.tool(task="optional", restartable=True)
+    async def patient(word: str, ctx: Context) -> str:
+        runs.append(word)
+        await trio.sleep(60)
+        return f"{word} for {ctx.principal} by {ctx.peer.version}"
+
+    @server.tool(task="optional")
+    async def once(word: str) -> str:
+        runs.append(word)
+        await trio.sleep(60)
+        return word
+
+    @server.tool(task="optional")
+    async def asking(ctx: Context) -> str:
+        answers = await ctx.ask({"who": ElicitFormParams(message="Who?", requested_schema=FORM)})
+        return f"Hello, {answers['who'].content['name']}!"
+
+    return server
+
+
+@asynccontextmanager
+async def two_nodes(version: str, **options: Any) -> AsyncIterator[tuple[Talk, Talk, list[str], FakeShared]]:
+    shared, runs = FakeShared(**options), list[str]()
+    async with (
+        talking(make_node(shared, runs), version) as first,
+        talking(make_node(shared, runs), version) as second,
+    ):
+        yield first, second, runs, shared
+
+
+@BOTH
+@pytest.mark.parametrize("bus_spans", [True, False])
+async def test_any_node_answers_for_a_task(version: str, bus_spans: bool, autojump_clock: MockClock) -> None:
+    async with two_nodes(version, bus_spans=bus_spans) as (first, second, runs, _):
+        id = await first.begin("once", {"word": "x"})
+        assert (await second.get(id))["status"] == "working"
+        if version == CORE:
+            result = await second.result("tasks/result", {"taskId": id})
+            assert result["content"][0]["text"] == "x"
+        assert (await second.until(id))["status"] == "completed"
+        assert runs == ["x"]
+
+
+@BOTH
+@pytest.mark.parametrize("bus_spans", [True, False])
+async def test_a_task_is_cancelled_at_another_node(
+    version: str, bus_spans: bool, autojump_clock: MockClock
+) -> None:
+    async with two_nodes(version, bus_spans=bus_spans) as (first, second, _, shared):
+        id = await first.begin("once", {"word": "x"})
+        await second.result("tasks/cancel", {"taskId": id})
+        assert (await first.get(id))["status"] == "cancelled"
+        await trio.sleep(100)
+        assert shared.store.records[id].state == "cancelled"
+        assert shared.store.records[id].outcome is None
+
+
+@pytest.mark.parametrize("bus_spans", [True, False])
+async def test_a_question_is_answered_at_another_node(bus_spans: bool, autojump_clock: MockClock) -> None:
+    async with two_nodes(EXTENSION, bus_spans=bus_spans) as (first, second, _, _):
+        id = await first.begin("asking")
+        await second.until(id, "input_required")
+        await second.result("tasks/update", {"taskId": id, "inputResponses": ANSWER})
+        assert (await second.until(id))["result"]["content"][0]["text"] == "Hello, Ada!"
+
+
+@pytest.mark.parametrize("bus_spans", [True, False])
+async def test_a_listener_hears_of_a_task_of_another_node(bus_spans: bool, autojump_clock: MockClock) -> None:
+    async with two_nodes(EXTENSION, bus_spans=bus_spans) as (first, second, _, _):
+        id = await first.begin("asking")
+        await second.until(id, "input_required")
+        listening = await second.send("subscriptions/listen", {"notifications": {"taskIds": [id, "unknown"]}})
+        acknowledged = await second.peer.receive()
+        assert acknowledged["params"]["notifications"] == {"taskIds": [id]}
+        await trio.sleep(2)
+        await first.result("tasks/update", {"taskId": id, "inputResponses": ANSWER})
+        while True:
+            told = await second.peer.receive()
+            assert told["method"] == "notifications/tasks"
+            assert told["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == listening
+            if told["params"]["status"] == "completed":
+                break
+        assert told["params"]["result"]["content"][0]["text"] == "Hello, Ada!"
+
+
+async def test_nobody_listens_without_the_extension(autojump_clock: MockClock) -> None:
+    server = make_node(FakeShared(), [])
+    async with talking(server, EXTENSION, {}) as talk:
+        code = await talk.code("subscriptions/listen", {"notifications": {"taskIds": ["x"]}})
+        assert code == -32021
+        for method in ("tasks/get", "tasks/update", "tasks/cancel"):
+            assert await talk.code(method, {"taskId": "x"}) == -32021
+
+
+@BOTH
+async def test_tasks_of_a_node_that_is_gone(version: str, autojump_clock: MockClock) -> None:
+    async with two_nodes(version) as (first, second, runs, shared):
+        ids = [await first.begin(name, {"word": name}) for name in ("patient", "once")]
+        await trio.sleep(1)
+        shared.store.lost.add(shared.nodes[0])
+        await trio.sleep(6)
+        again, failed = [await second.get(id) for id in ids]
+        assert again["status"] == "working"
+        assert failed["status"] == "failed"
+        assert "ended" in failed["statusMessage"]
+        assert runs == ["patient", "once", "patient"]
+        await second.until(ids[0])
+        assert shared.store.records[ids[0]].runs == 2
+        assert b"patient for None by " in (shared.store.records[ids[0]].outcome or b"")
+        assert version.encode() in (shared.store.records[ids[0]].outcome or b"")
+
+
+async def test_a_task_that_ends_its_processes_is_given_up(autojump_clock: MockClock) -> None:
+    shared, runs = FakeShared(), list[str]()
+    async with talking(make_node(shared, runs), EXTENSION) as talk:
+        id = await talk.begin("patient", {"word": "deadly"})
+        await trio.sleep(1)
+        shared.store.lost.add(shared.nodes[0])
+        for number in range(1, 5):
+            async with talking(make_node(shared, runs), EXTENSION):
+                await trio.sleep(6)
+                shared.store.lost.add(shared.nodes[number])
+        assert shared.store.records[id].state == "failed"
+        assert len(runs) == 3
+
+
+@BOTH
+async def test_the_outcome_is_kept_when_an_outage_is_over(version: str, autojump_clock: MockClock) -> None:
+    shared = FakeShared()
+    async with talking(make_node(shared, []), version) as talk:
+        id = await talk.begin("once", {"word": "x"})
+        await trio.sleep(30)
+        shared.store.away = True
+        assert await talk.code("tasks/get", {"taskId": id}) == 503
+        params = {"name": "once", "arguments": {"word": "y"}, "task": {}}
+        assert await talk.code("tools/call", params) == 503
+        await trio.sleep(600)
+        shared.store.away = False
+        await trio.sleep(10)
+        assert (await talk.get(id))["status"] == "completed"
+
+
+async def test_a_server_that_stops_gives_tasks_their_time(autojump_clock: MockClock) -> None:
+    shared, runs = FakeShared(), list[str]()
+    server = make_node(shared, runs)
+
+    @server.tool(task="optional")
+    async def quick() -> str:
+        await trio.sleep(2)
+        return "done"
+
+    async with talking(server, EXTENSION) as talk:
+        ids = [await talk.begin("quick"), await talk.begin("once", {"word": "x"})]
+        ids.append(await talk.begin("patient", {"word": "y"}))
+        await wait_all_tasks_blocked()
+        server.stop()
+        await trio.sleep(60)
+        records = [shared.store.records[id] for id in ids]
+        assert [each.state for each in records] == ["completed", "failed", "working"]
+        assert records[1].message == "the server that ran it was stopped"
+
+
+async def test_a_server_that_is_cancelled_waits_for_nothing(autojump_clock: MockClock) -> None:
+    shared = FakeShared()
+    async with talking(make_node(shared, []), EXTENSION) as talk:
+        id = await talk.begin("once", {"word": "x"})
+        await wait_all_tasks_blocked()
+        began = trio.current_time()
+    assert trio.current_time() - began < 1
+    assert shared.store.records[id].state == "failed"
