@@ -132,7 +132,8 @@ class Client(AnyMethods):
             `~mcp_actors.auth.BearerToken` for a key of the server's own. While a person is asked to log in, neither
             ``timeout`` nor ``cap`` nor ``probe_timeout`` runs, for any call of the connection: the login has a time of
             its own. A failure raises an `AuthorizationError`, and the connection is not tried again.
-        tasks: Whether stateless servers may answer a call with a task (SEP-2663), which `call_tool` then waits for.
+        tasks: Whether stateless servers may answer a call with a task (SEP-2663), which `call_tool` then waits for,
+            and servers of sessions may have ``sampling`` and ``elicitation`` answered later (MCP 2025-11-25, Tasks).
         extensions: A list of `~mcp_actors.extensions.ClientExtension`, or a mapping of ids to settings that are only
             declared. None by default.
 
@@ -183,7 +184,8 @@ class Client(AnyMethods):
         versions = versions_for(era)
         if prior_discover is not None:
             discoverable(versions, prior_discover)
-        client_tasks = ClientTasks(takes=tasks)
+        hosts = {"sampling/createMessage": sampling, "elicitation/create": elicitation}
+        client_tasks = ClientTasks(takes=tasks, hosts=[name for name, given in hosts.items() if given])
         options = ClientOptions(
             target=connectable(target, auth),
             versions=versions,
@@ -227,14 +229,17 @@ class Client(AnyMethods):
             self._notifications.put,
             (requests, IdlePings(options.ping_interval, requests)),
         )
-        self._life = ClientLife(
+        self._life = self._new_life(options)
+        self._block = BlockNursery(type(self).__name__)
+
+    def _new_life(self, options: ClientOptions) -> ClientLife:
+        return ClientLife(
             self._supervisor,
             self._notifications,
             self._subscriptions,
             options.on_change is not None,
             [partial(made, self) for each in options.in_use for made in each.lifespans],
         )
-        self._block = BlockNursery(type(self).__name__)
 
     def __repr__(self) -> str:
         return f"<Client {self._supervisor!r}>"

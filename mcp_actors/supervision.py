@@ -272,6 +272,7 @@ CLIENT_SUPERVISOR = TaskKind("client supervisor", "client", "session", "whoever 
 CLIENT_PINGS = TaskKind("client pings", "client connection", "nothing", "nobody", restarted=True)
 CLIENT_NOTIFICATIONS = TaskKind("client notifications", "client", "nothing", "nobody", restarted=True)
 CLIENT_SUBSCRIPTION = TaskKind("client subscription", "client", "member", "the listener: SubscriptionLost")
+CLIENT_TASK = TaskKind("client task", "client", "call", "the server that looks at the task: it has failed")
 IN_PROCESS_SERVER = TaskKind(
     "in-process server",
     "client",

@@ -143,8 +143,7 @@ class Requests:
             asked = _retry(
                 params, {key: era.unstructure(each) for key, each in (answers or {}).items()}, state
             )
-        changes = self.cache.changes
-        began = trio.current_time()
+        changes, began = self.cache.changes, trio.current_time()
         for round in range(self.max_rounds + 1):
             try:
                 result = await self.send(name, asked, options or self.options)

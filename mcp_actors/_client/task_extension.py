@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+import trio
+
 from mcp_actors._client.client_extension import ClientExtension
-from mcp_actors._client.extended import AnsweredCall
+from mcp_actors._client.extended import AnsweredCall, AskedRequest
+from mcp_actors._client.hosted_tasks import HostedTasks
 from mcp_actors._client.task_dialects import EXTENSION
 from mcp_actors._client.task_handle import TaskHandle
 from mcp_actors._client.task_requests import TaskRequests
@@ -18,21 +23,66 @@ __all__ = ["ClientTasks"]
 _TARGETS = dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId")
 
 
+def _core(methods: Collection[str]) -> dict[str, Any] | None:
+    """Returns what sessions are told: MCP 2025-11-25, Tasks, Client Capabilities."""
+    requests: dict[str, dict[str, Any]] = {}
+    for method in methods:
+        group, _, name = method.partition("/")
+        requests.setdefault(group, {})[name] = {}
+    return {"tasks": {"list": {}, "cancel": {}, "requests": requests}} if requests else None
+
+
+def _wants_task(params: Mapping[str, Any]) -> bool:
+    return "task" in params
+
+
 class ClientTasks(ClientExtension):
     """Finishes the calls that a server turns into tasks, and wakes who waits for a task.
 
     Args:
         takes: Whether calls may be turned into tasks.
+        hosts: The requests of servers that this client may answer later, as tasks of its own.
     """
 
-    def __init__(self, *, takes: bool) -> None:
-        super().__init__(EXTENSION, targets=_TARGETS)
+    def __init__(self, *, takes: bool, hosts: Collection[str]) -> None:
+        super().__init__(EXTENSION, targets=_TARGETS, core=_core(hosts) if takes else None)
+        self._hosted: HostedTasks | None = None
         self.bound: TaskRequests | None = None
         """The requests about tasks of the client that has this."""
         if takes:
             self.result("task")(self._finish)
         for method in ("notifications/tasks", "notifications/tasks/status"):
             self.notification(method)(self._changed)
+        if self.core:
+            self._host(hosts)
+
+    def _host(self, methods: Collection[str]) -> None:
+        for method in methods:
+            self.around(method, when=_wants_task)(self._create)
+        for name in ("get", "result", "list", "cancel"):
+            self.method(f"tasks/{name}")(partial(self._answer, name))
+        self.lifespan(self._serving)
+
+    @asynccontextmanager
+    async def _serving(self, client: Any) -> AsyncIterator[None]:
+        assert self.bound is not None
+        async with trio.open_nursery() as nursery:
+            self._hosted = HostedTasks(nursery, client.notify, self.bound.session)
+            try:
+                yield
+            finally:
+                nursery.cancel_scope.cancel(reason="the client is closed")
+
+    async def _create(
+        self, request: AskedRequest, call_next: Callable[[], Awaitable[dict[str, Any]]]
+    ) -> dict[str, Any]:
+        assert self._hosted is not None
+        return await self._hosted.create(request, call_next)
+
+    async def _answer(self, name: str, request: AskedRequest) -> dict[str, Any]:
+        assert self._hosted is not None
+        answer: dict[str, Any] = await getattr(self._hosted, name)(request)
+        return answer
 
     async def _finish(self, call: AnsweredCall, raw: dict[str, Any]) -> dict[str, Any]:
         """Waits for the result of a call that became a task."""

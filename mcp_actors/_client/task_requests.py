@@ -32,7 +32,7 @@ from mcp_actors.errors import (
 from mcp_actors.logging import log
 from mcp_actors.types import SubscriptionFilter
 
-__all__ = ["TaskRequests", "TaskWatch", "pause_before_look"]
+__all__ = ["TaskChanges", "TaskRequests", "pause_before_look"]
 
 # Seconds between two looks, whatever a server asks for: a mistaken or hostile one must neither make a client spin nor
 # put it to sleep for good.
@@ -84,7 +84,7 @@ class TaskRequests:
         self.requests = requests
         self._connectivity = connectivity
         self._subscriptions = subscriptions
-        self._watched: dict[str, dict[TaskWatch, None]] = {}
+        self._watched: dict[str, dict[TaskChanges, None]] = {}
         # The subscription of the moment: its tasks, its beginning, and the scope that ends it.
         self._listened: frozenset[str] = frozenset()
         self._listened_since = 0.0
@@ -99,6 +99,10 @@ class TaskRequests:
     def era(self) -> Era:
         """The revision that is spoken; raises `LocalProtocolError` before the client is entered."""
         return self._connectivity.negotiated.era
+
+    def session(self) -> Session:
+        """Returns the session of the moment; raises `ConnectionLost` without one."""
+        return self._connectivity.session
 
     @property
     def dialect(self) -> TaskDialect:
@@ -146,9 +150,9 @@ class TaskRequests:
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
-    def watching(self, id: str) -> TaskWatch:
+    def watching(self, id: str) -> TaskChanges:
         """Returns what is woken by each change of a task that the server tells of, until `leave`."""
-        watch = TaskWatch()
+        watch = TaskChanges()
         self._watched.setdefault(id, {})[watch] = None
         self._adapt()
         if self.dialect.listens and not self._is_listening:
@@ -156,7 +160,7 @@ class TaskRequests:
             self._subscriptions.run(self._listen)
         return watch
 
-    def leave(self, id: str, watch: TaskWatch) -> None:
+    def leave(self, id: str, watch: TaskChanges) -> None:
         """Takes `watching` back."""
         waiting = self._watched[id]
         del waiting[watch]
@@ -222,7 +226,7 @@ class TaskRequests:
             self._listening.deadline = min(self._listening.deadline, soonest)
 
 
-class TaskWatch:
+class TaskChanges:
     """Wakes one who waits for a task to change."""
 
     def __init__(self) -> None:
@@ -230,7 +234,7 @@ class TaskWatch:
         self._looked = -math.inf
 
     def __repr__(self) -> str:
-        return f"<TaskWatch {'changed' if self._changed.is_set() else 'quiet'}>"
+        return f"<TaskChanges {'changed' if self._changed.is_set() else 'quiet'}>"
 
     def wake(self) -> None:
         """Notes that the task may have changed."""

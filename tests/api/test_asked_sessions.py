@@ -287,12 +287,28 @@ async def test_a_question_that_is_withdrawn_is_withdrawn() -> None:
         assert (await peer.request(2, "ping"))["result"] == {}
 
 
+def tasks(group: str, method: str) -> dict[str, Any]:
+    return {"list": {}, "cancel": {}, "requests": {group: {method: {}}}}
+
+
 async def test_what_is_declared_is_what_can_be_answered() -> None:
     rows: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
         ({}, {}, {}),
-        ({"sampling": sampling}, {"sampling": {}}, {"sampling": {}}),
-        ({"sampling": sampling, "sampling_tools": True}, {"sampling": {"tools": {}}}, {"sampling": {}}),
-        ({"elicitation": elicitation}, {"elicitation": {"form": {}, "url": {}}}, {}),
+        (
+            {"sampling": sampling},
+            {"sampling": {}, "tasks": tasks("sampling", "createMessage")},
+            {"sampling": {}},
+        ),
+        (
+            {"sampling": sampling, "sampling_tools": True, "tasks": False},
+            {"sampling": {"tools": {}}},
+            {"sampling": {}},
+        ),
+        (
+            {"elicitation": elicitation},
+            {"elicitation": {"form": {}, "url": {}}, "tasks": tasks("elicitation", "create")},
+            {},
+        ),
         ({"roots": []}, {"roots": {"listChanged": True}}, {"roots": {"listChanged": True}}),
     ]
     server = Server("s")

@@ -94,7 +94,9 @@ async def test_what_is_given_replaces_what_follows_from_the_handlers(version: st
 
 async def test_without_it_everything_is_declared_as_before() -> None:
     told = await declared(elicitation=elicit, sampling=sample)
-    assert told == {"elicitation": {"form": {}, "url": {}}, "sampling": {}}
+    later = {"sampling": {"createMessage": {}}, "elicitation": {"create": {}}}
+    tasks = {"list": {}, "cancel": {}, "requests": later}
+    assert told == {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "tasks": tasks}
 
 
 @pytest.mark.parametrize("version", ["2025-06-18", "2025-03-26"])
