@@ -21,6 +21,7 @@ async def accept_until(
     stopping: trio.Event,
     listeners: Sequence[ListenerT],
     arrived: Callable[[ListenerT, list[tuple[socket.socket, object]]], object],
+    connections: Callable[[], int],
 ) -> ListenError | None:
     """Accepts from every listener, each in a task of its own, until ``stopping`` is set or this process retires.
 
@@ -31,6 +32,7 @@ async def accept_until(
         stopping: Ends the accepting; nothing that was accepted is lost.
         listeners: The caller closes them.
         arrived: Called with a listener and its new connections, at least one. Must not wait.
+        connections: Returns how many of them are open.
 
     Returns:
         Why a listener cannot accept any more, or ``None`` when it was told to end.
@@ -40,7 +42,7 @@ async def accept_until(
     async def accept(listener: ListenerT) -> None:
         try:
             while True:
-                arrived(listener, await listener.accept_many())
+                arrived(listener, await listener.accept_many(connections))
         except ListenError as error:
             broken.append(error)
             accepting.cancel_scope.cancel(reason="a listening socket is broken")

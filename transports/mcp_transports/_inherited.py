@@ -8,16 +8,30 @@ is refused, and none is surprised.
 
 from __future__ import annotations
 
+import mmap
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-__all__ = ["at_retirement", "inherit", "retire", "taken", "tcp_key", "unix_key"]
+__all__ = [
+    "at_retirement",
+    "has_more_than_others",
+    "inherit",
+    "inherit_counts",
+    "retire",
+    "taken",
+    "tcp_key",
+    "unix_key",
+]
 
 # The sockets of each address that nobody has taken yet. Two listeners at port 0 have different ones.
 _waiting: dict[str, list[list[socket.socket]]] = {}
 _at_retirement: set[Callable[[], object]] = set()
+# The numbers of open connections of all processes, in memory that they share, and the place of this one's.
+_counts: list[memoryview] = []
+_place = 0
+_BYTES_OF_A_COUNT = 8
 
 
 def tcp_key(host: str | None, port: int) -> str:
@@ -46,6 +60,33 @@ def inherit(sockets: Mapping[str, Sequence[Sequence[int]]]) -> None:
                 each.setblocking(False)
                 os.set_inheritable(each.fileno(), False)
             _waiting.setdefault(key, []).append(opened)
+
+
+def inherit_counts(descriptor: int, place: int, processes: int) -> None:
+    """Takes the memory in which each process notes how many connections it has, so that all get about as many.
+
+    Args:
+        descriptor: A file of 8 bytes for each process.
+        place: That of this process, from 0 on.
+        processes: How many there are.
+
+    Raises:
+        OSError: The descriptor is no such file.
+    """
+    global _place
+    shared = mmap.mmap(descriptor, processes * _BYTES_OF_A_COUNT)
+    os.close(descriptor)
+    _place = place
+    _counts[:] = [memoryview(shared).cast("q")]
+    _counts[0][place] = 0
+
+
+def has_more_than_others(connections: int) -> bool:
+    """Notes how many connections this process has, and returns whether another process has fewer."""
+    if not _counts:
+        return False
+    _counts[0][_place] = connections
+    return min(_counts[0]) < connections
 
 
 def taken(key: str) -> list[socket.socket] | None:

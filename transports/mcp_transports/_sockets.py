@@ -10,12 +10,13 @@ import fcntl
 import os
 import socket
 import stat
+from collections.abc import Callable
 
 import trio
 
 from mcp_actors.budget import holder_of
 from mcp_actors.logging import log
-from mcp_transports._inherited import taken, tcp_key, unix_key
+from mcp_transports._inherited import has_more_than_others, taken, tcp_key, unix_key
 
 __all__ = [
     "BACKLOG",
@@ -42,6 +43,8 @@ _LOCK_PAUSE = 0.01
 # so that a burst of connections goes to all of them, and to those that are busy with calls less often.
 _ACCEPT_AT_ONCE = 64
 _ACCEPT_AT_ONCE_OF_OTHERS = 1
+# Seconds for which a process with more connections leaves a new one to the others: some calls of theirs.
+_PRECEDENCE = 0.005
 # Without descriptors or memory nothing can be accepted until some are freed.
 _EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
 _PAUSE_WHEN_EXHAUSTED = 0.1
@@ -100,10 +103,15 @@ class ListeningSocket:
         """
         return self.socket.accept()
 
-    async def accept_many(self) -> list[tuple[socket.socket, object]]:
-        """Waits for connections and returns those that there are, 64 at most, or one if it is inherited.
+    async def accept_many(
+        self, connections: Callable[[], int] = lambda: 0
+    ) -> list[tuple[socket.socket, object]]:
+        """Waits for connections and returns those that there are, 64 at most. Cancelling loses none.
 
-        Cancelling loses none.
+        Of an inherited socket it returns one, and processes with fewer connections come first for a moment.
+
+        Args:
+            connections: Returns how many connections are open, of those that were accepted before.
 
         When the process has no descriptors or memory left, it logs that once, and tries again until there are some.
 
@@ -114,6 +122,8 @@ class ListeningSocket:
         most = _ACCEPT_AT_ONCE_OF_OTHERS if self.inherited else _ACCEPT_AT_ONCE
         while not found:
             await trio.lowlevel.wait_readable(self.socket)
+            if self.inherited and has_more_than_others(connections()):
+                await trio.sleep(_PRECEDENCE)
             while len(found) < most:
                 try:
                     found.append(self.accept())

@@ -27,6 +27,8 @@ class Assignment(msgspec.Struct, frozen=True):
     """How many workers there are."""
     control: int
     """The descriptor of the socket to the supervisor."""
+    counts: int
+    """The descriptor of the memory in which the workers note how many connections they have; -1 for none."""
     linger: float
     """Seconds in which it still answers on idle connections of HTTP, once it has to retire."""
     sockets: dict[str, list[list[int]]]

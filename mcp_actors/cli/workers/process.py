@@ -60,6 +60,7 @@ class Worker:
         command: Sequence[str],
         environment: Mapping[str, str],
         sockets: Mapping[str, Sequence[Sequence[int]]],
+        counts: int,
         linger: float,
     ) -> None:
         """Starts the process and returns when it has ended. Cancelled, or when anything fails, it kills it.
@@ -68,6 +69,7 @@ class Worker:
             command: The program and its arguments.
             environment: That of the process, but for what a worker is told.
             sockets: The descriptors of the listening sockets, which the process inherits.
+            counts: The descriptor of the workers' shared counts of connections; -1 for none.
             linger: Seconds in which it still answers on idle connections, once it has to retire.
 
         Raises:
@@ -80,6 +82,7 @@ class Worker:
                     self.number,
                     self.of,
                     theirs.fileno(),
+                    counts,
                     linger,
                     {key: [list(each) for each in several] for key, several in sockets.items()},
                 )
@@ -88,7 +91,7 @@ class Worker:
                     list(command),
                     stdin=subprocess.DEVNULL,
                     env={**environment, ASSIGNMENT: msgspec.json.encode(assignment).decode()},
-                    pass_fds=[theirs.fileno(), *inherited],
+                    pass_fds=[theirs.fileno(), *inherited, *([counts] if counts >= 0 else [])],
                     # Ctrl-C is for the supervisor alone, which tells the workers: of it they would get two.
                     process_group=0,
                 )

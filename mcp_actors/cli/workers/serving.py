@@ -17,6 +17,9 @@ from mcp_actors.cli.workers.supervisor import WorkersFailed, WorkerSupervisor
 
 __all__ = ["serve_with_workers"]
 
+# As `mcp_transports.listening.inherit_counts` wants it.
+_BYTES_OF_A_COUNT = 8
+
 
 def serve_with_workers(
     words: Sequence[str], urls: Sequence[str], count: int, announce: Callable[[Ready], object]
@@ -50,6 +53,8 @@ async def _serve(
     sockets: dict[str, list[list[int]]] = {}
     for each in opened:
         sockets.setdefault(each.key, []).append(each.descriptors)
+    counts = os.memfd_create("connections of workers")
+    os.truncate(counts, _BYTES_OF_A_COUNT * count)
     supervisor = WorkerSupervisor(
         [sys.executable, "-m", "mcp_actors", *words],
         count,
@@ -58,6 +63,7 @@ async def _serve(
         environment={STATE_KEY: secrets.token_hex(32), **os.environ},
         announce=announce,
         close=close,
+        counts=counts,
     )
     try:
         await supervisor.run()
@@ -66,3 +72,4 @@ async def _serve(
         raise kind(str(failure)) from None
     finally:
         close()
+        os.close(counts)

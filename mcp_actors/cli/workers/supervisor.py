@@ -12,6 +12,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 
 import attrs
 import trio
@@ -87,6 +88,8 @@ class WorkerSupervisor:
         environment: That of the workers.
         announce: Called once, when all workers are ready for the first time, with what the first said of itself.
         close: Called when nothing is to be accepted any more.
+        counts: The descriptor of a file of 8 bytes for each worker, in which they note how many connections they have;
+            -1 for none.
         times: See `WorkerTimes`.
     """
 
@@ -99,14 +102,20 @@ class WorkerSupervisor:
         environment: Mapping[str, str],
         announce: Callable[[Ready], object],
         close: Callable[[], object],
+        counts: int = -1,
         times: WorkerTimes | None = None,
     ) -> None:
-        self._command = command
-        self._sockets = sockets
-        self._environment = environment
         self._announce = announce
         self._close = close
-        self._times = times or WorkerTimes()
+        self._times = times = times or WorkerTimes()
+        self._run_worker = partial(
+            Worker.run,
+            command=command,
+            environment=environment,
+            sockets=sockets,
+            counts=counts,
+            linger=times.linger,
+        )
         self._slots = [_Slot(number) for number in range(1, count + 1)]
         self._workers: set[Worker] = set()
         self._failure: WorkersFailed | None = None
@@ -205,7 +214,7 @@ class WorkerSupervisor:
 
     async def _run(self, worker: Worker) -> None:
         try:
-            await worker.run(self._command, self._environment, self._sockets, self._times.linger)
+            await self._run_worker(worker)
         finally:
             self._workers.discard(worker)
 

@@ -56,6 +56,8 @@ class Employment:
         os.set_inheritable(assignment.control, False)
         self._listening = importlib.import_module("mcp_transports.listening")
         self._listening.inherit(assignment.sockets)
+        if assignment.counts >= 0:
+            self._listening.inherit_counts(assignment.counts, assignment.number - 1, assignment.of)
         self._token: trio.lowlevel.TrioToken | None = None
         structlog.contextvars.bind_contextvars(worker=assignment.number)
         threading.Thread(target=self._obey, name="mcp-actors supervisor", daemon=True).start()

@@ -93,7 +93,9 @@ class SocketServer:
     async def _serve_all(self, listeners: Sequence[ListeningSocket]) -> ListenError | None:
         async with trio.open_nursery() as connections:
             arrived = partial(self._arrived, connections)
-            broken = await accept_until(self._handler.stopping, listeners, arrived)
+            broken = await accept_until(
+                self._handler.stopping, listeners, arrived, lambda: self._connections.held
+            )
             for listener in listeners:
                 listener.close()
             if broken is not None:

@@ -106,7 +106,9 @@ class HttpServer:
                 async with trio.open_nursery() as connections:
                     task_status.started(self)
                     arrived = partial(self._arrived, connections)
-                    broken = await accept_until(stopping, self.listeners, arrived)
+                    broken = await accept_until(
+                        stopping, self.listeners, arrived, lambda: self._connections.held
+                    )
                     state.stopping = True
                     self._close_listeners()
                     if broken is not None:
