@@ -13,7 +13,15 @@ from typing import IO, Any, TypeVar
 import click
 
 from mcp_actors.cli.output import safe
-from mcp_actors.errors import CallTimeout, ConnectFailed, ConnectionLost, LoginRequired, McpError, RpcError
+from mcp_actors.errors import (
+    CallTimeout,
+    ConnectFailed,
+    ConnectionLost,
+    LoginRequired,
+    McpError,
+    RpcError,
+    SharedStateUnavailable,
+)
 
 __all__ = [
     "EXIT_FAILED",
@@ -117,6 +125,8 @@ def sentence(error: Exception) -> str:
         # What it wrote to stderr was shown when it came.
         error.stderr = ()
         return str(error)
+    if isinstance(error, SharedStateUnavailable) and error.cause:
+        return f"the shared state cannot be used: {error.cause}"
     if isinstance(error, RpcError):
         return f"the server answered: {error}"
     if isinstance(error, McpError):

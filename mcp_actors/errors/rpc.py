@@ -248,6 +248,9 @@ class SharedStateUnavailable(RpcError):
             f"the shared state of this server cannot be reached, and this needs its {role}; retry later",
             {"reason": "shared_state_unavailable", "role": role},
         )
+        if cause:
+            # Tracebacks show it; what peers are sent is the message.
+            self.add_note(cause)
 
 
 _RPC_CLASS_BY_CODE: dict[int, type[RpcError]] = {

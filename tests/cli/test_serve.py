@@ -108,6 +108,18 @@ def test_an_address_that_fails_ends_all(
         (["nowhere.py"], 2, "mcp-actors: there is no file nowhere.py"),
         ([f"{SERVED}:nothing"], 2, "has no nothing; its servers: server"),
         ([str(SERVED), "--listen", "nosuchscheme:x"], 1, "nosuchscheme"),
+        ([str(SERVED), "--shared", "tasks.db"], 2, "memory:, sqlite:, redis:, rediss: or unix: URLs"),
+        (
+            [str(SERVED), "--shared", "redis:localhost"],
+            2,
+            "redis://HOST[:PORT][/DATABASE]; of this one: it names no",
+        ),
+        ([str(SERVED), "--shared", "redis://127.0.0.1:1"], 1, "redis://127.0.0.1:1: nothing listens there"),
+        (
+            [str(SERVED), "--shared", "sqlite:/no/such/tasks.db"],
+            1,
+            "/no/such/tasks.db: No such file or directory",
+        ),
     ],
 )
 def test_failures_are_one_line(mcp: Callable[..., Ran], words: list[str], code: int, says: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from mcp_actors.abc import SharedState
 from mcp_actors.shared import MemoryShared, shared_state
+from mcp_actors.shared.redis.link import Redis
 from mcp_actors.shared.sqlite import SqliteShared
 
 
@@ -36,12 +38,28 @@ def test_redis_is_loaded_for_its_urls(url: str) -> None:
     "url",
     [
         "", "state.db", "mysql://host/db", "memory://host", "sqlite:", "sqlite://", "sqlite:///", "sqlite://host/a.db",
-        "sqlite:///a.db?mode=ro",
+        "sqlite:///a.db?mode=ro", "redis:localhost", "redis://", "redis:///1", "redis://host/first", "redis://host:port",
+        "redis://host:99999", "rediss://host?ssl_cert_reqs=maybe", "rediss://host?ssl_ca_certs=/no/such/file", "unix:",
     ],
 )  # fmt: skip
 def test_other_urls_are_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"URL"):
         shared_state(url)
+
+
+@pytest.mark.parametrize(
+    ("query", "verified", "named"),
+    [
+        ("", ssl.CERT_REQUIRED, True),
+        ("?ssl_check_hostname=false", ssl.CERT_REQUIRED, False),
+        ("?ssl_cert_reqs=none", ssl.CERT_NONE, False),
+    ],
+)
+def test_a_server_behind_tls_is_verified_unless_its_url_says_otherwise(
+    query: str, verified: ssl.VerifyMode, named: bool
+) -> None:
+    context = Redis(f"rediss://host{query}", 1.0).pool("").connection_kwargs["ssl_context"]
+    assert (context.verify_mode, context.check_hostname) == (verified, named)
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

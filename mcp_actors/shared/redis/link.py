@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import attrs
 import trio
@@ -55,8 +55,42 @@ class Redis:
     def pool(self, name: str) -> ConnectionPool[Any]:
         """Returns the settings of connections, which Redis shows to its operator by a name; nothing is connected."""
         return ConnectionPool.from_url(
-            self.url, decode_components=True, connect_timeout=self.timeout, client_name=name
+            _verifying(self.url), decode_components=True, connect_timeout=self.timeout, client_name=name
         )
+
+    def check(self) -> None:
+        """Reads the URL as connections will.
+
+        Raises:
+            ValueError: It names no server, or has a port, a database or an option that cannot be.
+        """
+        parts = urlsplit(self.url)
+        by_path = parts.scheme == "unix"
+        form = f"{parts.scheme}://{'/PATH' if by_path else 'HOST[:PORT][/DATABASE]'}"
+        try:
+            if not (parts.path.strip("/") if by_path else parts.hostname):
+                raise ValueError(f"it names no {'path' if by_path else 'host'}")
+            # coredis would take the first database for one that is no number.
+            if not by_path and not (parts.path.strip("/") or "0").isdecimal():
+                raise ValueError("a database is a number")
+            self.pool("")
+        except KeyError as error:
+            raise ValueError(f"a URL of Redis is {form}; of this one an option cannot be {error}") from None
+        except (ValueError, OSError) as error:
+            raise ValueError(f"a URL of Redis is {form}; of this one: {error}") from None
+
+
+def _verifying(url: str) -> str:
+    """Returns ``url`` with what makes TLS verify the server and its name, where it does not say otherwise itself."""
+    parts = urlsplit(url)
+    if parts.scheme != "rediss":
+        return url
+    given = parse_qs(parts.query)
+    added = [] if "ssl_cert_reqs" in given else ["ssl_cert_reqs=required"]
+    # No name can be checked in a certificate that is not.
+    if "ssl_check_hostname" not in given and given.get("ssl_cert_reqs") != ["none"]:
+        added.append("ssl_check_hostname=true")
+    return parts._replace(query="&".join([*filter(None, [parts.query]), *added])).geturl()
 
 
 class RedisLink:
@@ -80,7 +114,7 @@ class RedisLink:
         self._changed = trio.Event()
         self._lost_at = trio.current_time()
         self._in_flight = 0
-        self._cause = "not connected yet"
+        self._cause = f"there was no connection within {redis.timeout:g} s"
         self.connected_at: float | None = None
         """When the present connection was made, ``None`` while there is none."""
         self.on_connect: Callable[[], object] = lambda: None
@@ -123,7 +157,7 @@ class RedisLink:
         with trio.fail_after(2 * self._redis.timeout):
             # A connection of coredis leaves its streams open when nobody listens, so that is found out before.
             if location is None or not await location.check():
-                raise OSError("it does not listen")
+                raise OSError("nothing listens there, or the name of the host is unknown")
             connection: BaseConnection = make(location, **self._pool.connection_kwargs)
             await start_and_wait(nursery, REDIS_SOCKET, connection.run, about=self._redis.place)
             try:
@@ -172,7 +206,7 @@ class RedisLink:
             while self._connection is None:
                 await self._changed.wait()
             return self._connection
-        raise SharedStateUnavailable(role, self._cause)
+        raise SharedStateUnavailable(role, f"{self._redis.place}: {self._cause}")
 
     async def request(self, role: SharedRole, command: bytes, *arguments: Any, weight: int = 0) -> Any:
         """Sends one command and returns its answer, as bytes.

@@ -98,15 +98,16 @@ class RedisShared:
     It needs the extra ``redis``. A Redis Cluster is not supported; one server with replicas behind one address is.
 
     Args:
-        url: ``redis://[user:password@]host[:port][/database]``, ``rediss://…`` for TLS, whose options are those of
-            coredis (``?ssl_cert_reqs=required&ssl_ca_certs=…``), or ``unix:///path``. It is never shown with its
-            password.
+        url: ``redis://[user:password@]host[:port][/database]``, ``rediss://…`` for TLS, or ``unix:///path``. It is
+            never shown with its password. With TLS the server's certificate and its name are verified by the
+            authorities of the system, or by those in ``?ssl_ca_certs=PATH``; ``?ssl_certfile=…&ssl_keyfile=…`` is a
+            certificate of this side, and ``?ssl_check_hostname=false`` leaves the name out.
         lease: Seconds for which a node that is not heard of counts as there.
         timeout: Seconds for which an answer is waited for, and a connection.
         prefix: What every key begins with.
 
     Raises:
-        ValueError: The URL is none of Redis, or a number is not positive.
+        ValueError: The URL is none of Redis, or has a part that cannot be, or a number is not positive.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class RedisShared:
         if min(lease, timeout) <= 0:
             raise ValueError("the lease and the timeout are seconds, and more than 0")
         self._redis = Redis(url, timeout)
+        self._redis.check()
         self._lease = lease
         self._prefix = prefix
 

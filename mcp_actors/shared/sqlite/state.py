@@ -131,9 +131,9 @@ class SqliteShared:
         try:
             writing, reading = await trio.to_thread.run_sync(connect)
         except (sqlite3.Error, OSError) as error:
-            unavailable = SharedStateUnavailable("tasks", f"{self._path}: {error}")
-            unavailable.add_note(unavailable.cause)
-            raise unavailable from error
+            # An error of the system names the file a second time.
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise SharedStateUnavailable("tasks", f"{self._path}: {reason}") from error
         return (
             BatchedConnection(writing, "BEGIN IMMEDIATE", self._timeout),
             BatchedConnection(reading, "BEGIN", self._timeout),

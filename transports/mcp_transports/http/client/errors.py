@@ -41,6 +41,14 @@ _ADVICE = {
 }
 
 
+class _Error(msgspec.Struct):
+    message: str
+
+
+class _Refused(msgspec.Struct):
+    error: _Error
+
+
 class HttpRefused(RemoteProtocolError):
     """The server refused a request with an HTTP status."""
 
@@ -128,7 +136,8 @@ def error_for_status(
     """
     text = "".join(c if c.isprintable() else " " for c in body.decode("utf-8", "replace"))
     text = " ".join(text.split())[:MAX_TEXT]
-    quoted = f": {text}" if text and not text.startswith("<") else ""
+    said = _message_in(body)
+    quoted = f": {said or text}" if text and not text.startswith("<") else ""
     if status == 401:
         message = (
             f"{peer} asks for authorization (HTTP 401{quoted}); give Client(auth=OAuth()), "
@@ -144,10 +153,21 @@ def error_for_status(
         )
         return HttpRefused(message, status=status, text=text)
     advice = _ADVICE.get(status) or ("it failed; its log may say why" if status >= 500 else None)
+    if said and status >= 500:
+        advice = None  # an MCP server says itself what is the matter
     message = f"{peer} answered with HTTP {status}{quoted}" + (f" ({advice})" if advice else "")
     if is_outage(status):
         return HttpUnavailable(message, status=status, text=text, retry_after=_seconds(retry_after))
     return HttpRefused(message, status=status, text=text)
+
+
+def _message_in(body: bytes) -> str:
+    """Returns the message of a JSON-RPC error, which is for people; empty for any other body."""
+    try:
+        message = msgspec.json.decode(body, type=_Refused).error.message
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return ""
+    return "".join(c if c.isprintable() else " " for c in message)[:MAX_TEXT]
 
 
 def _seconds(retry_after: str | None) -> float | None:
