@@ -87,13 +87,22 @@ def run(command: list[str], folder: Path, environment: dict[str, str]) -> str:
 
 
 def test_the_programs_are_there() -> None:
-    shown = {"weather.py", "ask.py", "web.py", "embedding.py", "hub.py", "watch.py", "stocks.py"}
+    shown = {
+        "weather.py",
+        "ask.py",
+        "web.py",
+        "embedding.py",
+        "hub.py",
+        "watch.py",
+        "stocks.py",
+        "reports.py",
+    }
     # These are run with a real authorization server: tests/interop/authorization/test_readme_programs.py.
     protected = {"notes.py", "login.py", "machine.py"}
     assert set(programs()) == shown | protected | {"test_notes.py"}
 
 
-@pytest.mark.parametrize("name", ["ask.py", "web.py", "embedding.py", "hub.py", "stocks.py"])
+@pytest.mark.parametrize("name", ["ask.py", "web.py", "embedding.py", "hub.py", "stocks.py", "reports.py"])
 def test_the_program_prints_what_stands_below_it(
     name: str, folder: Path, environment: dict[str, str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ import trio
 from mcp_actors._actors.outbound_call import CallOptions, Progress, ProgressCallback
 from mcp_actors._client.requests import call_options
 from mcp_actors._client.task_dialects import TaskLook
-from mcp_actors._client.task_requests import TaskRequests, pause_before_look
+from mcp_actors._client.task_requests import TaskChanges, TaskRequests, pause_before_look
 from mcp_actors.errors import (
     CallTimeout,
     InputRequired,
@@ -79,35 +80,19 @@ class TaskHandle:
         if self.id is None:
             await trio.lowlevel.checkpoint()
             return TaskStatus(id="", status="completed")
-        return (await self._look(self._options(timeout, None))).status
+        return (await self.look(self._options(timeout, None))).status
 
-    async def updates(self, *, timeout: float | None = None) -> AsyncIterator[TaskStatus]:
+    def updates(self, *, timeout: float | None = None) -> AsyncIterator[TaskStatus]:
         """Iterates over the task's states and messages as they change; the terminal state is the last one.
 
         It looks as often as the server asks for, within 0.1 s and 60 s, and at once when the server tells of a change.
         Changes that follow each other faster may be left out. Raises as `status` does; a task that is forgotten while
-        it is iterated over raises `TaskNotFound`.
+        it is iterated over raises `TaskNotFound`. Whoever stops before the end has nothing to close.
+
+        Args:
+            timeout: Seconds that one look at the task may take; by default the client's.
         """
-        if self.id is None:
-            yield await self.status()
-            return
-        options = self._options(timeout, None)
-        shown: tuple[str, str | None] | None = None
-        looks = 0
-        watched = self._requests.watching(self.id)
-        try:
-            while True:
-                watched.looking()
-                status = (await self._look(options)).status
-                if (status.status, status.message) != shown:
-                    shown = (status.status, status.message)
-                    yield status
-                if status.is_terminal:
-                    return
-                looks += 1
-                await watched.pause(pause_before_look(status.poll_interval, looks))
-        finally:
-            self._requests.leave(self.id, watched)
+        return _Updates(self, self._requests, self._options(timeout, None))
 
     async def result(
         self,
@@ -188,7 +173,7 @@ class TaskHandle:
             await self._requests.ask("tasks/cancel", self.id, {}, options)
         except TaskNotFound:
             # In sessions one that has ended is refused with the same code as one that is unknown.
-            await self._look(options)
+            await self.look(options)
 
     # -- for the client ----------------------------------------------------------------------------------------------
 
@@ -235,7 +220,7 @@ class TaskHandle:
             while True:
                 if look is None:
                     watched.looking()
-                    look = await self._look(asking)
+                    look = await self.look(asking)
                 await reports.take(look.status)
                 if look.status.is_terminal:
                     return await self._outcome(id, look, asking)
@@ -249,7 +234,8 @@ class TaskHandle:
         finally:
             self._requests.leave(id, watched)
 
-    async def _look(self, options: CallOptions) -> TaskLook:
+    async def look(self, options: CallOptions) -> TaskLook:
+        """Asks for the task, and keeps the answer as the newest; raises as `status` does."""
         assert self.id is not None
         self._first, self._last = None, await self._requests.look(self.id, options)
         return self._last
@@ -270,6 +256,66 @@ class TaskHandle:
         self, timeout: float | None, cap: float | None, on_progress: ProgressCallback | None = None
     ) -> CallOptions:
         return call_options(self._requests.requests.options, timeout, cap, on_progress)
+
+
+class _Updates:
+    """The changes of a task, for one who iterates over them.
+
+    It is no generator: one that is left before its end would have to be closed.
+    """
+
+    def __init__(self, handle: TaskHandle, requests: TaskRequests, options: CallOptions) -> None:
+        self._handle = handle
+        self._requests = requests
+        self._options = options
+        self._watched: TaskChanges | None = None
+        self._leave: Callable[[], object] = lambda: None
+        self._shown: tuple[str, str | None] | None = None
+        self._looks = 0
+        self._pause = 0.0
+        self._ended = False
+
+    def __aiter__(self) -> _Updates:
+        return self
+
+    async def __anext__(self) -> TaskStatus:
+        if self._ended:
+            raise StopAsyncIteration
+        try:
+            return await self._next()
+        except BaseException:
+            self._end()
+            raise
+
+    async def _next(self) -> TaskStatus:
+        id = self._handle.id
+        if id is None:
+            self._end()
+            return await self._handle.status()
+        if self._watched is None:
+            self._watched = self._requests.watching(id)
+            # When nobody has this iterator any more, nobody watches.
+            leave = weakref.finalize(self, self._requests.leave, id, self._watched)
+            leave.atexit = False
+            self._leave = leave
+        while True:
+            if self._looks:
+                await self._watched.pause(self._pause)
+            self._watched.looking()
+            status = (await self._handle.look(self._options)).status
+            self._looks += 1
+            self._pause = pause_before_look(status.poll_interval, self._looks)
+            if status.is_terminal:
+                self._end()
+            if (status.status, status.message) != self._shown:
+                self._shown = (status.status, status.message)
+                return status
+            if status.is_terminal:
+                raise StopAsyncIteration
+
+    def _end(self) -> None:
+        self._ended = True
+        self._leave()
 
 
 @attrs.define

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from itertools import pairwise
 from typing import Any
 
@@ -324,6 +325,21 @@ async def test_updates_end_with_the_task(version: str, autojump_clock: MockClock
         handle = await client.start_tool("t")
         seen = [(each.status, each.message) async for each in handle.updates()]
     assert seen == [("working", None), ("working", "half"), ("cancelled", None)]
+
+
+@each_dialect
+@pytest.mark.filterwarnings("error::ResourceWarning", "error::pytest.PytestUnraisableExceptionWarning")
+async def test_updates_that_are_left_are_looked_for_no_more(version: str, autojump_clock: MockClock) -> None:
+    script = TaskScript(version, WORKING)
+    async with playing(script) as client:
+        async for status in client.task(ID).updates():
+            assert status.status == "working"
+            break
+        gc.collect()
+        looks = script.methods.count("tasks/get")
+        await trio.sleep(60)
+        assert script.methods.count("tasks/get") == looks == 1
+        assert "watched=0" in repr(client._tasks)
 
 
 @each_dialect

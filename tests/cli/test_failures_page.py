@@ -51,6 +51,17 @@ TESTED_BY = {
         "cli/test_clients.py::test_wrong_words",
         "api/test_arguments.py::test_what_is_no_target_says_what_to_write",
     ],
+    "`mcp-actors serve --shared` names a place that cannot be used": [
+        "cli/test_serve.py::test_failures_are_one_line",
+        "shared/test_urls.py::test_other_urls_are_refused",
+        "shared/test_sqlite.py::test_a_file_that_cannot_be_used_is_refused_and_left",
+    ],
+    "the task was cancelled, or is not known": [
+        "cli/test_tasks.py::test_a_task_is_cancelled",
+        "cli/test_tasks.py::test_what_is_wrong_is_said",
+        "api/test_client_tasks.py::test_a_task_that_somebody_else_cancels",
+        "api/test_client_tasks.py::test_a_task_that_is_forgotten",
+    ],
     "an option of `Client` cannot be": [
         "cli/test_clients.py::test_wrong_words",
         "api/test_arguments.py::test_an_option_of_a_client",
