@@ -12,6 +12,7 @@ from trio.testing import MockClock
 
 from mcp_actors import Context, Server
 from mcp_actors.discovery import client_transport
+from mcp_actors.errors import LocalProtocolError
 from mcp_actors.principal import Principal
 from mcp_actors.tasks import TASKS, Tasks
 from mcp_actors.tasks.dialects import IMMEDIATE_RESPONSE
@@ -70,6 +71,25 @@ async def test_a_tool_brings_the_extension() -> None:
     server.add_tool(lambda: "x", name="x", task="optional")
     server.add_tool(lambda: "y", name="y", task="optional")
     assert server.capabilities.extensions == {TASKS: {}}
+
+
+async def test_the_first_task_of_a_server_that_serves_is_refused_where_it_is_added() -> None:
+    server = Server("s")
+    server.add_tool(lambda: "plain", name="plain")
+    async with talking(server, CORE) as talk:
+        with pytest.raises(LocalProtocolError, match="while the server serves"):
+            server.add_tool(lambda: "late", name="late", task="optional")
+        assert [each["name"] for each in (await talk.result("tools/list"))["tools"]] == ["plain"]
+        assert (await talk.result("tools/call", {"name": "plain"}))["content"][0]["text"] == "plain"
+
+
+async def test_a_server_with_tasks_takes_such_tools_while_it_serves(autojump_clock: MockClock) -> None:
+    server = Server("s", extensions=[Tasks()])
+    async with talking(server, CORE) as talk:
+        server.add_tool(lambda: "late", name="late", task="optional")
+        created = await talk.result("tools/call", {"name": "late", "task": {}})
+        result = await talk.result("tasks/result", {"taskId": created["task"]["taskId"]})
+        assert result["content"][0]["text"] == "late"
 
 
 @pytest.mark.parametrize(
