@@ -187,7 +187,9 @@ class Client(AnyMethods):
         hosts = {"sampling/createMessage": sampling, "elicitation/create": elicitation}
         # Imported where it is used: a process that only serves has no client.
         extension = importlib.import_module("mcp_actors._client.task_extension")
-        client_tasks = extension.ClientTasks(takes=tasks, hosts=[name for name, given in hosts.items() if given])
+        client_tasks = extension.ClientTasks(
+            takes=tasks, hosts=[name for name, given in hosts.items() if given]
+        )
         options = ClientOptions(
             target=connectable(target, auth),
             versions=versions,
@@ -337,3 +339,9 @@ class Client(AnyMethods):
             SessionExpired: The server has forgotten the session.
         """
         return (self._connectivity.attempted or self._connectivity.session).statistics()
+
+
+def _tasks_of_client(takes: bool, hosts: Sequence[str]) -> Any:
+    # Imported where it is used: a process that only serves has no client.
+    extension = importlib.import_module("mcp_actors._client.task_extension")
+    return extension.ClientTasks(takes=takes, hosts=hosts)

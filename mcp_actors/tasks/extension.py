@@ -20,6 +20,7 @@ from mcp_actors.errors import (
     MissingCapability,
     Overloaded,
     RpcError,
+    SharedStateUnavailable,
     invalid_params,
 )
 from mcp_actors.extensions import ServerExtension, Serving, detached, remembered
@@ -243,7 +244,13 @@ class Tasks(ServerExtension):
         if not record.owner:
             # All callers that nobody has authenticated have this owner: they are counted by address.
             bounds = bounds._replace(of_owner=bounds.of_all, bytes_of_owner=bounds.bytes_of_all)
-        match await node.store.create(record, bounds):
+        try:
+            over = await node.store.create(record, bounds)
+        except (trio.Cancelled, SharedStateUnavailable):
+            # The store may have it all the same; without its function it would be `working` until its time is up.
+            node.give_up(record)
+            raise
+        match over:
             case "owner":
                 raise Overloaded.for_tasks("tasks, or bytes in tasks,", "holder", settings.per_principal)
             case "all":
