@@ -185,11 +185,7 @@ class Client(AnyMethods):
         if prior_discover is not None:
             discoverable(versions, prior_discover)
         hosts = {"sampling/createMessage": sampling, "elicitation/create": elicitation}
-        # Imported where it is used: a process that only serves has no client.
-        extension = importlib.import_module("mcp_actors._client.task_extension")
-        client_tasks = extension.ClientTasks(
-            takes=tasks, hosts=[name for name, given in hosts.items() if given]
-        )
+        client_tasks = _tasks_of_client(tasks, [name for name, given in hosts.items() if given])
         options = ClientOptions(
             target=connectable(target, auth),
             versions=versions,
