@@ -139,12 +139,24 @@ async def test_who_decides(autojump_clock: MockClock) -> None:
 
 @pytest.mark.parametrize(
     ("asked", "granted"),
-    [({}, 60_000), ({"ttl": 30_000}, 30_000), ({"ttl": 10**9}, 90_000), ({"ttl": None}, 90_000)],
+    [
+        ({}, 60_000),
+        ({"ttl": 30_000}, 30_000),
+        ({"ttl": 10**9}, 90_000),
+        ({"ttl": None}, 90_000),
+        ({"ttl": 10**400}, 90_000),
+    ],
 )
 async def test_the_time_that_is_granted(asked: Any, granted: int, autojump_clock: MockClock) -> None:
     async with talking(with_tools(make_server(ttl=60, max_ttl=90)), CORE) as talk:
         created = await talk.result("tools/call", {"name": "may", "task": asked})
         assert created["task"]["ttl"] == granted
+
+
+async def test_a_time_without_an_end_is_one_that_clocks_hold(autojump_clock: MockClock) -> None:
+    async with talking(with_tools(make_server(max_ttl=None)), CORE) as talk:
+        created = await talk.result("tools/call", {"name": "may", "task": {"ttl": 10**400}})
+        assert created["task"]["ttl"] == 2**53
 
 
 async def test_results_block_until_the_end(autojump_clock: MockClock) -> None:
