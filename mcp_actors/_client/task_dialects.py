@@ -46,7 +46,8 @@ class TaskDialect:
 
 
 def _seconds(milliseconds: float | None) -> float | None:
-    return None if milliseconds is None else max(0.0, milliseconds / 1000)
+    # JSON may bring integers that no float can hold.
+    return None if milliseconds is None else max(0.0, min(milliseconds, 2**53) / 1000)
 
 
 def task_status(task: Task) -> TaskStatus:

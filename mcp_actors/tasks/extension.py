@@ -20,6 +20,7 @@ from mcp_actors.errors import (
     MissingCapability,
     Overloaded,
     RpcError,
+    SharedStateUnavailable,
     invalid_params,
 )
 from mcp_actors.extensions import ServerExtension, Serving, detached, remembered
@@ -39,6 +40,8 @@ _MEMBER, _NOTIFICATION = "taskIds", "notifications/tasks"
 _MIB = 1024 * 1024
 # Bytes of a task's id, which alone protects a task of a caller that nobody has authenticated.
 _ID_BYTES = 24
+# Milliseconds of the longest time that a client can ask for: JSON may bring integers that no clock can hold.
+_LONGEST_TTL = 2**53
 
 
 class Tasks(ServerExtension):
@@ -191,7 +194,7 @@ class Tasks(ServerExtension):
         ttl = task["ttl"]
         if ttl is not None and (isinstance(ttl, bool) or not isinstance(ttl, int | float) or not ttl > 0):
             raise invalid_params("'task.ttl' must be a number of milliseconds greater than 0, or null")
-        return settings.granted_ttl(None if ttl is None else ttl / 1000)
+        return settings.granted_ttl(None if ttl is None else min(ttl, _LONGEST_TTL) / 1000)
 
     async def _begin(
         self, ctx: Context, call_next: CallNext, rules: TaskRules, ttl: float | None
@@ -243,7 +246,13 @@ class Tasks(ServerExtension):
         if not record.owner:
             # All callers that nobody has authenticated have this owner: they are counted by address.
             bounds = bounds._replace(of_owner=bounds.of_all, bytes_of_owner=bounds.bytes_of_all)
-        match await node.store.create(record, bounds):
+        try:
+            over = await node.store.create(record, bounds)
+        except (trio.Cancelled, SharedStateUnavailable):
+            # The store may have it all the same; without its function it would be `working` until its time is up.
+            node.give_up(record)
+            raise
+        match over:
             case "owner":
                 raise Overloaded.for_tasks("tasks, or bytes in tasks,", "holder", settings.per_principal)
             case "all":

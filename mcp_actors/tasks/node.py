@@ -34,6 +34,8 @@ SWEEP_LIMIT = 100
 MAX_RUNS = 3
 # Seconds in which functions may clean up, and then their tasks be written, when the server has stopped.
 CLEANUP_BOUND, LAST_WORDS_BOUND = 1.0, 2.0
+# Seconds after which a creation that was interrupted has been kept, or never will be.
+LATE_CREATION = 10.0
 
 
 class TaskNode:
@@ -145,6 +147,16 @@ class TaskNode:
 
     def _crashed(self, record: TaskRecord) -> None:
         start(self._nursery, TASK_END, self._fail, record, "internal error", about=record.tool)
+
+    def give_up(self, record: TaskRecord) -> None:
+        """Ends a task that may have been kept, whose creation nobody was told of. Never waits."""
+        start(self._nursery, TASK_END, self._give_up, record, about=record.tool)
+
+    async def _give_up(self, record: TaskRecord) -> None:
+        await self._fail(record, "its creation was interrupted")
+        # Where the state was cut off, what was sent to it may arrive later than what was sent after it.
+        await trio.sleep(LATE_CREATION)
+        await self._fail(record, "its creation was interrupted")
 
     async def _fail(self, record: TaskRecord, reason: str) -> None:
         await TaskActor(record, self.changes).end(_failure(reason, record.node))

@@ -31,6 +31,7 @@ __all__ = [
     "questions_of",
     "restarted",
     "taken",
+    "withdrawn",
 ]
 
 _LIVE: frozenset[TaskState] = frozenset({"working", "input_required", "completed", "failed", "cancelled"})
@@ -110,6 +111,14 @@ def taken(record: TaskRecord, keys: Iterable[str], now: float) -> TaskRecord | N
         return None
     state: TaskState = "input_required" if left else "working"
     return _next(record, state, now, questions=_encode(left), answers=_encode(kept))
+
+
+def withdrawn(record: TaskRecord, keys: Iterable[str], now: float) -> TaskRecord | None:
+    """The function wants no answers any more. Always a change, so that a question which was cut off cannot come later.
+
+    Each change is kept only on top of the one that it was made of.
+    """
+    return taken(record, keys, now) or _next(record, record.state, now)
 
 
 def completed(record: TaskRecord, outcome: bytes, now: float) -> TaskRecord | None:

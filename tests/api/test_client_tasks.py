@@ -445,13 +445,19 @@ async def test_tools_of_a_session_that_need_no_task_are_called_plainly(autojump_
     assert [("task" in each) for each in script.params("tools/call")] == [False, True]
 
 
+@pytest.mark.parametrize("by_the_tool", [False, True])
 async def test_a_tool_that_was_not_listed_is_called_as_the_task_that_it_must_be(
-    autojump_clock: MockClock,
+    by_the_tool: bool, autojump_clock: MockClock
 ) -> None:
+    """The official servers refuse the plain call with an error of the tool."""
+
     class Strict(TaskScript):
         async def _answer(self, peer: Any, request: Any) -> Any:
             if request["method"] == "tools/call" and "task" not in request["params"]:
-                await fail(peer, request, -32601)
+                if by_the_tool:
+                    await reply(peer, request, {"content": [], "isError": True})
+                else:
+                    await fail(peer, request, -32601)
                 return None
             return await super()._answer(peer, request)
 
