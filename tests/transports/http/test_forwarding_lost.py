@@ -77,7 +77,7 @@ async def test_the_bus_may_be_away_for_a_moment_in_the_middle_of_an_answer() -> 
             assert (await message_of(events))["params"]["progress"] == 1
             shared.away = True
             a.go.set()
-            await trio.sleep(0.1)
+            await shared.refused.wait()
             shared.away = False
             assert (await message_of(events))["params"]["progress"] == 2
             assert text(await message_of(events)) == "waited"
