@@ -141,6 +141,31 @@ async def test_connections_that_are_cut_lose_no_event_and_no_message(redis_serve
         assert [id for id, _ in replay.events] == ids[1:]
 
 
+@pytest.mark.parametrize("earlier", [0, 1])
+async def test_a_node_that_stands_still_while_others_publish_knows_that_it_missed_events(
+    redis_server: RedisServer, earlier: int
+) -> None:
+    """Entries are dropped before it reads them, also between two reads of which each goes well."""
+    flood = "for i = 1, 11000 do redis.call('XADD', KEYS[1], 'MAXLEN', '~', 10000, '*', '', 'x', 't', i) end"
+    async with opened(redis_server).open("shop") as here:
+        for number in range(earlier):
+            redis_server.do("XADD", "mcp:shop:bus", "*", "", "x", "before", str(number))
+        heard: list[str] = []
+        missed = trio.Event()
+
+        def take(topic: str, key: str) -> None:
+            if not heard:
+                # The event loop stands still meanwhile, as it does in a process that is stopped.
+                redis_server.do("EVAL", flood, "1", "mcp:shop:bus")
+            heard.append(key)
+
+        here.bus.subscribe(take, missed.set)
+        redis_server.do("XADD", "mcp:shop:bus", "*", "", "x", "first", "0")
+        with trio.fail_after(PATIENCE):
+            await missed.wait()
+        await eventually(lambda: heard[-1] == "11000")
+
+
 async def test_calls_that_need_nothing_of_it_go_on(redis_server: RedisServer) -> None:
     server = Server("shop", shared=opened(redis_server))
 

@@ -229,18 +229,22 @@ class _RedisReader:
             self._positions[0] = newest[0][0]
 
     async def run(self) -> None:
-        is_sure = True
+        is_sure, before = True, self._positions[0]
         while True:
             try:
                 if not is_sure:
-                    await self._look_for_a_gap()
+                    await self._look_for_a_gap(before)
+                before = self._positions[0]
                 is_sure = await self._read_once()
             except SharedStateUnavailable:
                 is_sure = False
                 await trio.sleep(PAUSE)
 
     async def _read_once(self) -> bool:
-        """Returns whether nothing can have been dropped before it was read."""
+        """Returns whether nothing can have been dropped before it was read.
+
+        Nothing is dropped before `MAX_ENTRIES` are behind it, which is more than one answer has.
+        """
         answer = await self._reading.read(
             "bus", BLOCK, b"XREAD", b"COUNT", BATCH, b"BLOCK", int(BLOCK * 1000), b"STREAMS",
             *self._streams, *self._positions,
@@ -269,14 +273,16 @@ class _RedisReader:
             for take, _ in list(self._subscribers.values()):
                 take(topic.decode("utf-8", "surrogatepass"), key.decode("utf-8", "surrogatepass"))
 
-    async def _look_for_a_gap(self) -> None:
-        """Looks whether entries were dropped that were not read, or the whole stream was."""
-        stream, position = self._streams[0], _number_of(self._positions[0])
+    async def _look_for_a_gap(self, before: bytes) -> None:
+        """Looks whether entries behind the one with the id ``before`` were dropped unread, or the whole stream was."""
+        stream, position = self._streams[0], _number_of(before)
         oldest = await self._link.request("bus", b"XRANGE", stream, b"-", b"+", b"COUNT", 1)
         newest = await self._link.request("bus", b"XREVRANGE", stream, b"+", b"-", b"COUNT", 1)
         if position == (0, 0):
-            return
-        if not newest or _number_of(newest[0][0]) < position:
+            # There was nothing to read yet; what has been dropped since can be known by the number alone.
+            if await self._link.request("bus", b"XLEN", stream) >= MAX_ENTRIES:
+                self.missed()
+        elif not newest or _number_of(newest[0][0]) < position:
             # What is in the stream now is another one.
             self._positions = [b"0-0", b"0-0"]
             self.missed()
