@@ -141,6 +141,36 @@ async def test_connections_that_are_cut_lose_no_event_and_no_message(redis_serve
         assert [id for id, _ in replay.events] == ids[1:]
 
 
+async def test_after_a_flush_nothing_counts_as_gone_until_all_had_time_to_come_back(
+    redis_server: RedisServer,
+) -> None:
+    async with (
+        RedisShared(redis_server.url, lease=3, timeout=TIMEOUT).open("shop") as here,
+        RedisShared(redis_server.url, lease=3, timeout=TIMEOUT).open("shop") as there,
+    ):
+        address, _ = there.bus.open_mailbox(lambda message: None)
+        await there.sessions.register("s", "alice", address)
+        await off_loop(redis_server.do, "FLUSHALL")
+        with pytest.raises(SharedStateUnavailable, match="its sessions"):
+            await here.sessions.find("s")
+        with pytest.raises(SharedStateUnavailable, match="its bus"):
+            await here.bus.send(address, b"x")
+        with trio.fail_after(PATIENCE):
+            while True:
+                try:
+                    assert await here.sessions.find("s") == (address, "alice", True)
+                    break
+                except SharedStateUnavailable:
+                    await trio.sleep(0.05)
+            while True:
+                try:
+                    assert await here.sessions.find("unknown") is None
+                    break
+                except SharedStateUnavailable:
+                    await trio.sleep(0.05)
+        assert not await here.bus.send("nobody/1", b"x")
+
+
 @pytest.mark.parametrize("earlier", [0, 1])
 async def test_a_node_that_stands_still_while_others_publish_knows_that_it_missed_events(
     redis_server: RedisServer, earlier: int

@@ -10,6 +10,7 @@ import trio
 
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.shared.redis.keys import Keys
+from mcp_actors.shared.redis.lease import MAY_RETURN, time_to_return
 from mcp_actors.shared.redis.link import RedisLink, Script
 
 __all__ = ["MAX_MESSAGE", "SCRIPTS", "RedisBus"]
@@ -38,9 +39,11 @@ PUBLISH = Script(
     "redis.call('XADD', ARGV[1], 'MAXLEN', '~', ARGV[2], '*', unpack(ARGV, 4)) "
     "redis.call('EXPIRE', ARGV[1], ARGV[3])"
 )
-# Lease, mailbox, bytes at most, seconds, number, message. 0: the node is gone; -1: there is no room.
+# Lease, mailbox, bytes at most, seconds, number, message, `MAY_RETURN`. 0: the node is gone; -1: there is no room; -2:
+# the node is not there, and may come back.
 SEND = Script(
-    "if redis.call('EXISTS', ARGV[1]) == 0 then return 0 end "
+    MAY_RETURN + "if redis.call('EXISTS', ARGV[1]) == 0 then "
+    "return may_return(ARGV[7], ARGV[8], ARGV[9]) and -2 or 0 end "
     "local size, weight = #ARGV[6] + 100, ARGV[2] .. ':bytes' "
     "if tonumber(redis.call('GET', weight) or '0') + size > tonumber(ARGV[3]) then return -1 end "
     "redis.call('INCRBY', weight, size) "
@@ -68,12 +71,14 @@ class RedisBus:
         reading: The connection that waits for what comes.
         keys: The names of the keys.
         node: The name of this node.
+        lease: Seconds of a node's lease.
     """
 
     spans_processes = True
 
-    def __init__(self, link: RedisLink, reading: RedisLink, keys: Keys, node: str) -> None:
+    def __init__(self, link: RedisLink, reading: RedisLink, keys: Keys, node: str, lease: float) -> None:
         self._link = link
+        self._returning = keys.known, keys.returning, time_to_return(lease)
         self._reader = _RedisReader(link, reading, keys, node)
         self._keys = keys
         self._node = node
@@ -114,9 +119,10 @@ class RedisBus:
             raise ValueError(f"a message of {len(message)} bytes: divide it in parts of {MAX_MESSAGE}")
         node, _, number = address.partition("/")
         lease, mailbox = self._keys.node(node), self._keys.mailbox(node)
-        outcome = await self._link.run_script(
-            "bus", SEND, lease, mailbox, MAX_MAIL, STREAM_KEPT, number, message, weight=len(message)
-        )
+        arguments = lease, mailbox, MAX_MAIL, STREAM_KEPT, number, message, *self._returning
+        outcome = await self._link.run_script("bus", SEND, *arguments, weight=len(message))
+        if outcome == -2:
+            raise SharedStateUnavailable("bus", "redis has forgotten the nodes, which are coming back")
         if outcome == -1:
             raise SharedStateUnavailable("bus", f"{MAX_MAIL} bytes wait for another node")
         return bool(outcome)

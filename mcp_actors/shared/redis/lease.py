@@ -9,14 +9,31 @@ import trio
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.logging import log
 from mcp_actors.shared.redis.keys import Keys
-from mcp_actors.shared.redis.link import RedisLink
+from mcp_actors.shared.redis.link import RedisLink, Script
 
-__all__ = ["NodeLease"]
+__all__ = ["MAY_RETURN", "SCRIPTS", "NodeLease", "time_to_return"]
 
 # Renewals in the time of a lease: two may fail.
 RENEWALS = 3
 # Seconds for which it is known that a node has ended, and was not only away.
 ENDED = 3600
+
+# For other scripts: whether nodes and sessions that are not there may be written again, as Redis has forgotten them.
+# The keys `Keys.known` and `Keys.returning`, milliseconds.
+MAY_RETURN = (
+    "local function may_return(known, returning, milliseconds) "
+    "if redis.call('EXISTS', known) == 0 then "
+    "redis.call('SET', known, '1') redis.call('SET', returning, '1', 'PX', milliseconds) end "
+    "return redis.call('EXISTS', returning) == 1 "
+    "end "
+)
+NOTICE = Script(MAY_RETURN + "may_return(ARGV[1], ARGV[2], ARGV[3])")
+SCRIPTS = (NOTICE,)
+
+
+def time_to_return(lease: float) -> int:
+    """Returns the milliseconds in which every node that is there has renewed its lease, and what belongs to it."""
+    return max(1, int(lease * 1000 / 2))
 
 
 class NodeLease:
@@ -33,6 +50,8 @@ class NodeLease:
         self._link = link
         self._key = keys.node(node)
         self._ended = keys.ended(node)
+        self._known = keys.known
+        self._returning = keys.returning
         self._seconds = seconds
         self._wake = trio.Event()
         self.on_lost: list[Callable[[], object]] = []
@@ -51,6 +70,7 @@ class NodeLease:
         Raises:
             SharedStateUnavailable: The state cannot be reached.
         """
+        await self._link.request("bus", b"SET", self._known, b"1", b"NX")
         await self._renew()
 
     async def run(self) -> None:
@@ -72,6 +92,9 @@ class NodeLease:
     async def _renew(self) -> bool:
         milliseconds = int(self._seconds * 1000)
         before = await self._link.request("bus", b"SET", self._key, b"1", b"PX", milliseconds, b"GET")
+        if before is None:
+            milliseconds = time_to_return(self._seconds)
+            await self._link.run_script("bus", NOTICE, self._known, self._returning, milliseconds)
         return before is not None
 
     async def end(self) -> None:
