@@ -10,7 +10,7 @@ import trio
 
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.shared.redis.keys import Keys
-from mcp_actors.shared.redis.lease import MAY_RETURN, time_to_return
+from mcp_actors.shared.redis.lease import MAY_RETURN
 from mcp_actors.shared.redis.link import RedisLink, Script
 
 __all__ = ["MAX_MESSAGE", "SCRIPTS", "RedisBus"]
@@ -43,7 +43,7 @@ PUBLISH = Script(
 # the node is not there, and may come back.
 SEND = Script(
     MAY_RETURN + "if redis.call('EXISTS', ARGV[1]) == 0 then "
-    "return may_return(ARGV[7], ARGV[8], ARGV[9]) and -2 or 0 end "
+    "return may_return(ARGV[7], ARGV[8]) and -2 or 0 end "
     "local size, weight = #ARGV[6] + 100, ARGV[2] .. ':bytes' "
     "if tonumber(redis.call('GET', weight) or '0') + size > tonumber(ARGV[3]) then return -1 end "
     "redis.call('INCRBY', weight, size) "
@@ -71,14 +71,13 @@ class RedisBus:
         reading: The connection that waits for what comes.
         keys: The names of the keys.
         node: The name of this node.
-        lease: Seconds of a node's lease.
     """
 
     spans_processes = True
 
-    def __init__(self, link: RedisLink, reading: RedisLink, keys: Keys, node: str, lease: float) -> None:
+    def __init__(self, link: RedisLink, reading: RedisLink, keys: Keys, node: str) -> None:
         self._link = link
-        self._returning = keys.known, keys.returning, time_to_return(lease)
+        self._returning = keys.node(node), keys.returning
         self._reader = _RedisReader(link, reading, keys, node)
         self._keys = keys
         self._node = node
@@ -122,7 +121,7 @@ class RedisBus:
         arguments = lease, mailbox, MAX_MAIL, STREAM_KEPT, number, message, *self._returning
         outcome = await self._link.run_script("bus", SEND, *arguments, weight=len(message))
         if outcome == -2:
-            raise SharedStateUnavailable("bus", "redis has forgotten the nodes, which are coming back")
+            raise SharedStateUnavailable("bus", "redis had forgotten nodes, which are coming back")
         if outcome == -1:
             raise SharedStateUnavailable("bus", f"{MAX_MAIL} bytes wait for another node")
         return bool(outcome)

@@ -9,7 +9,7 @@ import trio
 from mcp_actors.abc.shared import SessionPlace
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.shared.redis.keys import Keys
-from mcp_actors.shared.redis.lease import MAY_RETURN, time_to_return
+from mcp_actors.shared.redis.lease import MAY_RETURN
 from mcp_actors.shared.redis.link import RedisLink, Script
 
 __all__ = ["SCRIPTS", "RedisSessionDirectory"]
@@ -33,7 +33,7 @@ FORGET = Script("for i = 1, #ARGV do redis.call('DEL', ARGV[i]) end")
 FIND = Script(
     MAY_RETURN + "local place = redis.call('GET', ARGV[1]) "
     "local alive = place and redis.call('EXISTS', ARGV[2] .. string.match(place, '^[^/]*')) "
-    "if alive ~= 1 and may_return(ARGV[3], ARGV[4], ARGV[5]) then return -1 end "
+    "if alive ~= 1 and may_return(ARGV[3], ARGV[4]) then return -1 end "
     "return place and {place, alive}"
 )
 SCRIPTS = (KEEP, FORGET, FIND)
@@ -45,15 +45,15 @@ class RedisSessionDirectory:
     Args:
         link: The connection.
         keys: The names of the keys.
-        lease: Seconds of a node's lease.
+        node: The name of this node.
     """
 
     spans_processes = True
 
-    def __init__(self, link: RedisLink, keys: Keys, lease: float) -> None:
+    def __init__(self, link: RedisLink, keys: Keys, node: str) -> None:
         self._link = link
         self._keys = keys
-        self._returning = keys.known, keys.returning, time_to_return(lease)
+        self._returning = keys.node(node), keys.returning
         self._held: dict[str, bytes] = {}
         self._forgotten: dict[str, None] = {}
         self._wake = trio.Event()
@@ -79,9 +79,7 @@ class RedisSessionDirectory:
         key = self._keys.session(session)
         found = await self._link.run_script("sessions", FIND, key, self._keys.node(""), *self._returning)
         if found == -1:
-            raise SharedStateUnavailable(
-                "sessions", "redis has forgotten the sessions, which are written again"
-            )
+            raise SharedStateUnavailable("sessions", "redis had forgotten nodes, which are coming back")
         if found is None:
             return None
         address, _, owner = found[0].decode("utf-8", "surrogatepass").partition("\n")

@@ -29,9 +29,7 @@ class Keys:
     def __init__(self, prefix: str, server: str) -> None:
         self.root = f"{prefix}:{quote(server, safe='')}:"
         self.bus = f"{self.root}bus"
-        # Says that nodes have been here: when it is missing, Redis has forgotten everything.
-        self.known = f"{self.root}known"
-        # Exists while nodes may be writing again what Redis has forgotten.
+        # Exists while nodes may be writing again what Redis has forgotten or let end.
         self.returning = f"{self.root}returning"
 
     def __repr__(self) -> str:

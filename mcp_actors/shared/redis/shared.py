@@ -12,12 +12,11 @@ from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.logging import log
 from mcp_actors.shared.memory import new_node_name
 from mcp_actors.shared.redis import bus, directory, event_scripts, task_scripts
-from mcp_actors.shared.redis import lease as leases
 from mcp_actors.shared.redis.bus import RedisBus
 from mcp_actors.shared.redis.directory import RedisSessionDirectory
 from mcp_actors.shared.redis.events import RedisEventLog
 from mcp_actors.shared.redis.keys import Keys
-from mcp_actors.shared.redis.lease import NodeLease
+from mcp_actors.shared.redis.lease import RENEW, NodeLease
 from mcp_actors.shared.redis.link import Redis, RedisLink
 from mcp_actors.shared.redis.replays import RedisReplayGuard
 from mcp_actors.shared.redis.tasks import RedisTaskStore
@@ -45,16 +44,14 @@ class RedisState:
         name = f"mcp-{self.node}"
         # Long events must not hold up the lease and the requests of others; a reader that waits holds up everything.
         self._links = (
-            RedisLink(
-                redis, name, (*leases.SCRIPTS, *directory.SCRIPTS, *bus.SCRIPTS, *task_scripts.SCRIPTS)
-            ),
+            RedisLink(redis, name, (RENEW, *directory.SCRIPTS, *bus.SCRIPTS, *task_scripts.SCRIPTS)),
             RedisLink(redis, name, event_scripts.SCRIPTS),
             RedisLink(redis, name),
         )
         link, writing, reading = self._links
-        self.sessions = RedisSessionDirectory(link, keys, lease)
+        self.sessions = RedisSessionDirectory(link, keys, self.node)
         self.events = RedisEventLog(writing, keys, redis.timeout)
-        self.bus = RedisBus(link, reading, keys, self.node, lease)
+        self.bus = RedisBus(link, reading, keys, self.node)
         self.tasks = RedisTaskStore(link, keys, lease)
         self.replays = RedisReplayGuard(link, keys)
         self._lease = NodeLease(link, keys, self.node, lease)
