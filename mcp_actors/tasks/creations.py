@@ -15,12 +15,12 @@ __all__ = ["Creations"]
 
 
 @attrs.define
-class _Held:
+class _TasksOfHolder:
     tasks: int = 0
     weight: int = 0
 
 
-class _Counted(NamedTuple):
+class _CountedTask(NamedTuple):
     holder: str
     weight: int
 
@@ -38,8 +38,8 @@ class Creations:
     def __init__(self, tasks: int, weight: int) -> None:
         self._tasks = tasks
         self._weight = weight
-        self._by_holder: dict[str, _Held] = {}
-        self._counted: dict[str, _Counted] = {}
+        self._by_holder: dict[str, _TasksOfHolder] = {}
+        self._counted: dict[str, _CountedTask] = {}
         self._until: list[tuple[float, str]] = []
 
     def __repr__(self) -> str:
@@ -53,11 +53,11 @@ class Creations:
         """
         while self._until and self._until[0][0] <= record.created:
             self.forget(heapq.heappop(self._until)[1])
-        held = self._by_holder.get(holder) or _Held()
+        held = self._by_holder.get(holder) or _TasksOfHolder()
         if held.tasks >= self._tasks or held.weight + record.weight > self._weight:
             raise Overloaded.for_tasks("tasks, or bytes in tasks,", "holder", self._tasks)
         self._by_holder[holder] = held
-        self._counted[record.id] = _Counted(holder, record.weight)
+        self._counted[record.id] = _CountedTask(holder, record.weight)
         held.tasks += 1
         held.weight += record.weight
         heapq.heappush(
