@@ -117,6 +117,12 @@ async def test_questions_are_limited(autojump_clock: MockClock) -> None:
     assert person.asked == 32
 
 
+async def test_no_number_is_too_large_for_a_time() -> None:
+    async with scripted(LEGACY, elicitation=Person()) as (_, peer):
+        answer = await peer.request(1, "elicitation/create", {**FORM, "task": {"ttl": 10**400}})
+        assert answer["result"]["task"]["ttl"] == 3_600_000
+
+
 @pytest.mark.parametrize("task", [[], "x", {"ttl": "x"}, {"ttl": 0}, {"ttl": True}])
 async def test_a_malformed_wish_is_refused(task: Any) -> None:
     async with scripted(LEGACY, elicitation=Person()) as (_, peer):
