@@ -189,7 +189,7 @@ def _ttl_of(wish: Any) -> float:
         return DEFAULT_TTL
     if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not ttl > 0:
         raise RpcError(INVALID_PARAMS, "task.ttl must be a number of milliseconds above 0")
-    # JSON may bring integers that no float can hold.
+    # Compared before any arithmetic: an integer of JSON has as many digits as a server likes.
     return min(ttl, LONGEST_TTL * 1000) / 1000
 
 

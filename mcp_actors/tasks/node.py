@@ -18,6 +18,7 @@ from mcp_actors.logging import log
 from mcp_actors.supervision import TASK, TASK_END, TASK_SWEEP, TASK_WATCH, start, start_again
 from mcp_actors.tasks.actor import TaskActor
 from mcp_actors.tasks.changes import Changes, Step
+from mcp_actors.tasks.creations import Creations
 from mcp_actors.tasks.dialects import core_task, is_error, outcome_of, outcome_of_error
 from mcp_actors.tasks.results import ResultStreams
 from mcp_actors.tasks.settings import TaskSettings
@@ -66,6 +67,7 @@ class TaskNode:
         bus = serving.shared.bus
         hears = bus.spans_processes or not store.spans_processes
         self._watch = TaskWatch(store, None if hears else LOOK_EVERY, listened, publish)
+        self.creations = Creations(settings.per_principal, settings.bytes_per_principal)
         self.changes = Changes(store, self._watch, self._announce, clock)
         self.results = ResultStreams(self.changes, serving.server.limits.ask_timeout)
         self._publish = publish
@@ -164,6 +166,7 @@ class TaskNode:
     # -- changes -----------------------------------------------------------------------------------------------------
 
     def _announce(self, record: TaskRecord) -> None:
+        self.creations.changed(record)
         self._publish(record.id)
         actor = self._running.get(record.id)
         if actor is not None:

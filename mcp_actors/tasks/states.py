@@ -68,9 +68,8 @@ def answers_of(record: TaskRecord) -> dict[str, Any]:
 def _next(record: TaskRecord, state: TaskState, now: float, **changes: Any) -> TaskRecord | None:
     if state not in NEXT_STATES[record.state]:
         return None
-    message = changes.get("message")
-    if message is not None and len(message) > LONGEST_MESSAGE:
-        changes["message"] = f"{message[: LONGEST_MESSAGE - 1]}…"
+    if changes.get("message") is not None:
+        changes["message"] = _readable(changes["message"])
     # The wall clock may be set back; what clients see of a task never goes back.
     updated = max(now, record.updated)
     return msgspec.structs.replace(
@@ -78,9 +77,17 @@ def _next(record: TaskRecord, state: TaskState, now: float, **changes: Any) -> T
     )
 
 
+def _readable(message: str) -> str:
+    """A sentence that JSON can hold, which it cannot with lone surrogates, and that is not too long."""
+    if len(message) > LONGEST_MESSAGE:
+        message = f"{message[: LONGEST_MESSAGE - 1]}…"
+    return message.encode("utf-8", "replace").decode()
+
+
 def described(record: TaskRecord, message: str | None, now: float) -> TaskRecord | None:
     """The function has said where it stands."""
-    return None if message == record.message else _next(record, record.state, now, message=message)
+    readable = None if message is None else _readable(message)
+    return None if readable == record.message else _next(record, record.state, now, message=readable)
 
 
 def asked(record: TaskRecord, questions: Mapping[str, Any], now: float) -> TaskRecord | None:

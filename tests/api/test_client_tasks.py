@@ -66,7 +66,8 @@ async def test_looks_are_as_far_apart_as_the_server_wants(version: str, autojump
 
 @each_dialect
 @pytest.mark.parametrize(
-    ("poll", "shortest", "longest"), [(0, 0.1, 0.11), (-5, 0.1, 0.11), (10**15, 60, 60.1)]
+    ("poll", "shortest", "longest"),
+    [(0, 0.1, 0.11), (-5, 0.1, 0.11), (10**15, 60, 60.1), (10**400, 60, 60.1)],
 )
 async def test_a_hostile_interval_neither_spins_nor_stalls(
     version: str, poll: int, shortest: float, longest: float, autojump_clock: MockClock
@@ -476,6 +477,7 @@ async def test_a_tool_that_was_not_listed_is_called_as_the_task_that_it_must_be(
         {"status": "asleep"},
         {"status": 5},
         {"taskId": 7, "status": "working"},
+        {"taskId": "another one", "status": "completed"},
         {"status": "completed", "result": "text"},
         {"status": "failed", "error": {"code": "x"}},
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -35,6 +36,27 @@ server = Server("with tasks")
 @server.tool(task="optional")
 async def long() -> int:
     return 1
+"""
+
+WITH_CHILDREN = """
+import json
+import os
+import subprocess
+import sys
+from mcp_actors import Server
+server = Server("parent")
+
+SHOWS = '''
+import json, os
+descriptors = [each for each in os.listdir("/proc/self/fd") if int(each) > 2]
+links = [os.readlink(f"/proc/self/fd/{each}") for each in descriptors if os.path.exists(f"/proc/self/fd/{each}")]
+print(json.dumps([[each for each in os.environ if each.startswith("MCP_ACTORS")], links]))
+'''
+
+@server.tool
+def inherited() -> str:
+    done = subprocess.run([sys.executable, "-S", "-E", "-c", SHOWS], stdout=subprocess.PIPE, close_fds=False)
+    return done.stdout.decode()
 """
 
 
@@ -103,6 +125,14 @@ async def test_workers_share_an_address_survive_a_death_and_end_at_sigterm(
         said = process.stderr.read() if process.stderr is not None else ""
     assert "a worker has died and is started again" in said
     assert "killed by SIGKILL" in said
+
+
+async def test_what_a_tool_starts_gets_nothing_of_its_worker(started: Started, tmp_path: Path) -> None:
+    (tmp_path / "parent.py").write_text(WITH_CHILDREN)
+    words = ["--listen", "http://127.0.0.1:0/mcp", "--workers", "2"]
+    async with serving(started, str(tmp_path / "parent.py"), *words) as (url, _), Client(url) as client:
+        [text] = (await client.call_tool("inherited")).content
+        assert json.loads(text.text) == [[], []]  # type: ignore[union-attr]
 
 
 async def test_sighup_replaces_the_workers_and_no_call_is_lost(started: Started, target: str) -> None:

@@ -134,6 +134,39 @@ async def test_hostile_messages_change_nothing(logs: list[MutableMapping[str, An
     assert not [entry for entry in logs if entry["log_level"] == "error"]
 
 
+async def test_what_comes_behind_the_last_part_of_a_request_is_not_served(
+    logs: list[MutableMapping[str, Any]],
+) -> None:
+    shared = Spanning()
+    async with nodes(2, shared) as (a, b):
+        session = await a.open()
+        (address,) = a.state.mailboxes
+        (source,) = b.state.mailboxes
+        begun = messages.Begun(
+            source=f"{b.state.node}/{source}",
+            number=77,
+            method="DELETE",
+            path="/mcp",
+            query="",
+            headers={"mcp-session-id": session},
+            peer="10.0.0.1",
+            secure=False,
+            http_sse=False,
+            principal=None,
+            answer_headers=[],
+            body=b"x",
+            last=False,
+        )
+        for message in (
+            begun,
+            messages.BodyPart(begun.source, 77, 1, b"y", True),
+            messages.BodyPart(begun.source, 77, 2, b"z", True),
+        ):
+            a.state.mailboxes[address](encode_message(message))
+        await trio.testing.wait_all_tasks_blocked(0.05)
+    assert not [entry for entry in logs if entry["log_level"] == "error"]
+
+
 @given(st.binary(max_size=200))
 def test_bytes_are_a_message_or_malformed(data: bytes) -> None:
     try:
