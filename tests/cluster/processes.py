@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .network import Network, open_network
+from .network import Network, mortal, open_network
 from .node_program import STATE_KEY
 
 __all__ = ["NODES", "Cluster", "ProgramMissing", "open_cluster"]
@@ -102,7 +102,7 @@ class Cluster:
         given = [f"{key}={value}" for key, value in environment.items()]
         with output.open("ab") as file:
             process = subprocess.Popen(
-                ["env", *given, *self.network.command(place, command)],
+                mortal(["env", *given, *self.network.command(place, command)]),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
