@@ -135,8 +135,13 @@ class Cluster:
             lambda: proxy.process.poll() is None,
         )
 
-    def start_node(self, node: str) -> Program:
-        """Starts a node, anew if it has run before, and waits until it serves."""
+    def start_nodes(self, *nodes: str) -> None:
+        """Starts nodes, anew if they have run before, and waits until they serve."""
+        for node, program in {node: self._start_node(node) for node in nodes}.items():
+            self.until(program, "serving ")
+            self.running[node] = program
+
+    def _start_node(self, node: str) -> Program:
         self.nodes_started += 1
         command = [sys.executable, "-m", "mcp_actors", "serve", str(PROGRAM)]
         command += ["--listen", f"http://{self.network.address(node)}:{PORT}/mcp"]
@@ -145,10 +150,7 @@ class Cluster:
         if self.shared:
             command += ["--shared", f"redis://{self.network.reached('redis')}:{REDIS_PORT}"]
         named = f"{node}-{self.nodes_started}"
-        program = self.start(node, named, [*command, "--", named], **{STATE_KEY: "k" * 32})
-        self.until(program, "serving ")
-        self.running[node] = self.running.pop(named)
-        return program
+        return self.start(node, named, [*command, "--", named], **{STATE_KEY: "k" * 32})
 
     def until(self, program: Program, said: str) -> None:
         self.until_true(
@@ -188,6 +190,7 @@ class Cluster:
     def stop(self) -> None:
         for program in self.running.values():
             program.process.kill()
+        for program in self.running.values():
             program.process.wait()
 
 
@@ -210,8 +213,7 @@ def open_cluster(folder: Path, *, shared: bool = True) -> Iterator[Cluster]:
         try:
             if shared:
                 cluster.start_redis()
-            for node in NODES:
-                cluster.start_node(node)
+            cluster.start_nodes(*NODES)
             cluster.start_proxy()
             yield cluster
         finally:

@@ -19,12 +19,12 @@ from .figures import Phase, failures, most_forgotten, table
 from .load import Load, Row
 from .processes import NODES, Cluster, open_cluster
 
-SESSIONS = int(os.environ.get("MCP_NODES_SESSIONS", "26"))
-CALM = float(os.environ.get("MCP_NODES_CALM", "2"))  # seconds of each phase without a disturbance
+SESSIONS = int(os.environ.get("MCP_NODES_SESSIONS", "24"))
+CALM = float(os.environ.get("MCP_NODES_CALM", "0.5"))  # seconds of each phase without a disturbance
 CUT = float(os.environ.get("MCP_NODES_CUT", "3"))  # seconds for which a node is cut off
 FIGURES = os.environ.get("MCP_NODES_FIGURES")
 """A file that the figures are written to."""
-AFTER = float(os.environ.get("MCP_NODES_AFTER", "1.5"))  # seconds after a disturbance that count as disturbed
+AFTER = float(os.environ.get("MCP_NODES_AFTER", "0.5"))  # seconds after a disturbance that count as disturbed
 
 
 class Run:
@@ -47,11 +47,11 @@ class Run:
 
     def replace(self) -> None:
         """Starts a node in the place of the one that was killed, as a supervisor would."""
-        self.cluster.start_node(NODES[0])
+        self.cluster.start_nodes(NODES[0])
 
     def drain(self) -> None:
         self.drained = self.cluster.drain(NODES[2])
-        self.cluster.start_node(NODES[2])
+        self.cluster.start_nodes(NODES[2])
 
     def everything(self) -> None:
         self.phase("before", CALM)

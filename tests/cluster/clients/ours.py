@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any
 
 import trio
-from record import CLOCK, Load, Session
+from record import CLOCK, Load, Session, described
 
 from mcp_actors import Client
 from mcp_actors.errors import ConnectionLost, McpError, SessionExpired
@@ -53,8 +53,8 @@ class Ours:
                     load.ready[topic] = time.time()
                     async for change in listener:
                         load.hear(topic, str(change.uri))
-            except McpError:
-                pass
+            except McpError as error:
+                print(f"{time.time():.3f} {topic}: {described(error)}", file=sys.stderr)
             load.ready.pop(topic, None)
             await trio.sleep(0.5)
 

@@ -11,9 +11,9 @@ import { join } from 'node:path';
 
 const [modules, kind, mode, url, sessions, over] = process.argv.slice(2);
 const load = createRequire(join(modules, 'package.json'));
-const CLOCK = 30_000; // milliseconds that a client gives an answer
-const SILENCE = 60_000; // milliseconds; more than any clock of a client
-const HEARING = 5_000; // milliseconds for an update to reach its subscriber
+const CLOCK = 1000 * (process.env.MCP_NODES_CLOCK ?? 8); // milliseconds that a client gives an answer
+const SILENCE = CLOCK + 30_000; // milliseconds; more than any clock of a client
+const HEARING = 4_000; // milliseconds for an update to reach its subscriber
 const KINDS = [['echo', 11], ['count', 3], ['slow', 3], ['publish', 3]].flatMap(([name, times]) => Array(times).fill(name));
 const UPDATED = 'notifications/resources/updated';
 const NAME = kind === 'sdk' ? 'typescript-v1-legacy' : `typescript-v2-${mode}`;
@@ -23,8 +23,9 @@ const heard = new Map(); // topic -> how often its subscriber was told
 
 const isOver = () => existsSync(over);
 const sleep = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
-const PAUSE = 1000 * (process.env.MCP_NODES_PAUSE ?? 1.5); // milliseconds between two calls, at the mean
-const RAMP = 1000 * (process.env.MCP_NODES_RAMP ?? 2); // milliseconds until all sessions have begun
+const PAUSE = 1000 * (process.env.MCP_NODES_PAUSE ?? 0.8); // milliseconds between two calls, at the mean
+const STEP = Number(process.env.MCP_NODES_STEP ?? 0.1); // seconds between two reports of progress
+const RAMP = 1000 * (process.env.MCP_NODES_RAMP ?? 1); // milliseconds until all sessions have begun
 const pause = (mean = PAUSE) => sleep((0.5 + Math.random()) * mean);
 const topicOf = (number) => `news://${NAME}-${number}`;
 const random = (least, most) => least + Math.floor(Math.random() * (most - least + 1));
@@ -109,8 +110,8 @@ class Session {
             } catch {
                 // It may have ended before.
             }
-            await Promise.race([connection.client.close().catch(() => {}), sleep(2000)]);
-            await pause(1000);
+            await Promise.race([connection.client.close().catch(() => {}), sleep(1000)]);
+            await pause(600);
         }
     }
 
@@ -161,7 +162,7 @@ class Session {
         const since = ready.get(partner);
         const before = heard.get(partner) ?? 0;
         const parameters = { token };
-        if (what === 'slow') Object.assign(parameters, { steps: random(3, 12), pause: 0.25 });
+        if (what === 'slow') Object.assign(parameters, { steps: random(3, 12), pause: STEP });
         if (what === 'publish') parameters.uri = partner;
         if (what === 'count') this.attempted += 1;
         const onprogress = ({ message }) => message === token || foreign.push(message);
