@@ -86,7 +86,6 @@ class Cluster:
 
     network: Network
     folder: Path
-    shared: bool
     running: dict[str, Program] = field(default_factory=dict)
     nodes_started: int = 0
 
@@ -110,6 +109,16 @@ class Cluster:
         program = Program(process, output)
         self.running[name] = program
         return program
+
+    def start_all(self) -> None:
+        """Starts Redis, the nodes and HAProxy.
+
+        Raises:
+            ProgramMissing: HAProxy or Redis is not installed.
+        """
+        self.start_redis()
+        self.start_nodes(*NODES)
+        self.start_proxy()
 
     def start_redis(self) -> None:
         command = [
@@ -147,8 +156,7 @@ class Cluster:
         command += ["--listen", f"http://{self.network.address(node)}:{PORT}/mcp"]
         for place in (node, "proxy"):
             command += ["--allow-host", self.network.reached(place)]
-        if self.shared:
-            command += ["--shared", f"redis://{self.network.reached('redis')}:{REDIS_PORT}"]
+        command += ["--shared", f"redis://{self.network.reached('redis')}:{REDIS_PORT}"]
         named = f"{node}-{self.nodes_started}"
         return self.start(node, named, [*command, "--", named], **{STATE_KEY: "k" * 32})
 
@@ -202,19 +210,11 @@ def _installed(program: str) -> str:
 
 
 @contextmanager
-def open_cluster(folder: Path, *, shared: bool = True) -> Iterator[Cluster]:
-    """Starts everything, and ends it however the block ends.
-
-    Raises:
-        ProgramMissing: HAProxy or Redis is not installed.
-    """
+def open_cluster(folder: Path) -> Iterator[Cluster]:
+    """Makes the network, in which nothing runs yet, and ends all that is started there however the block ends."""
     with open_network(PLACES, (PORT, REDIS_PORT)) as network:
-        cluster = Cluster(network, folder, shared)
+        cluster = Cluster(network, folder)
         try:
-            if shared:
-                cluster.start_redis()
-            cluster.start_nodes(*NODES)
-            cluster.start_proxy()
             yield cluster
         finally:
             cluster.stop()

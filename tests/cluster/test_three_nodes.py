@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -65,12 +66,14 @@ class Run:
         self.phase("after", CALM)
 
 
-def report(run: Run, rows: list[Row]) -> str:
+def report(run: Run, rows: list[Row], times: list[float]) -> str:
+    starting, connecting, running, ending = (later - earlier for earlier, later in pairwise(times))
     memory = {node: run.cluster.memory(node) // 1024 for node in NODES}
     text = "\n".join(
         [
             f"in {run.cluster.network.kind}",
             table(rows, run.phases),
+            f"seconds to start {starting:.1f}, connect {connecting:.1f}, run {running:.1f}, end {ending:.1f}",
             f"memory in MB: {memory}; drained with code {run.drained[0]} in {run.drained[1]:.1f} s",
         ]
     )
@@ -81,14 +84,20 @@ def report(run: Run, rows: list[Row]) -> str:
 
 @pytest.mark.long
 def test_every_call_ends_rightly_or_with_a_typed_error(peers: Peers, tmp_path: Path) -> None:
+    times = [time.monotonic()]
     with open_cluster(tmp_path) as cluster:
-        run = Run(cluster)
         load = Load(cluster, peers, SESSIONS)
-        load.wait_until_connected()
+        cluster.start_all()
+        times.append(time.monotonic())
+        run = Run(cluster)
+        load.begin()
+        times.append(time.monotonic())
         run.everything()
+        times.append(time.monotonic())
         load.end()
         rows = load.rows()
-        text = report(run, rows)
+        times.append(time.monotonic())
+        text = report(run, rows, times)
     assert failures(rows, run.phases) == [], text
     assert run.drained[0] == 0, text
     assert most_forgotten(rows, next(phase for phase in run.phases if phase.name == "drained")) <= 1, text

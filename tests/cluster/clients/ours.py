@@ -1,6 +1,6 @@
 """Load by our client.
 
-Usage: ours.py legacy|modern URL SESSIONS OVER
+Usage: ours.py legacy|modern URL SESSIONS FOLDER
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Ours:
         await trio.sleep(seconds)
 
 
-async def main(era: str, url: str, sessions: str, over: str) -> None:
-    load = Load(f"ours-{era}", over, tasks=True)
+async def main(era: str, url: str, sessions: str, folder: str) -> None:
+    load = Load(f"ours-{era}", folder, tasks=True)
     async with trio.open_nursery() as nursery:
         for number in range(int(sessions)):
             nursery.start_soon(Session(load, Ours(era, url), number).run)

@@ -33,19 +33,23 @@ KINDS = ("echo",) * 8 + ("count",) * 3 + ("slow",) * 3 + ("publish",) * 3 + ("ta
 
 
 class Load:
-    """One program's part of the load, until there is a file ``over``."""
+    """One program's part of the load: from when there is a file ``begin`` in a folder until there is one ``over``."""
 
-    def __init__(self, client: str, over: str, tasks: bool) -> None:
+    def __init__(self, client: str, folder: str, tasks: bool) -> None:
         self.client = client
         self.tasks = tasks
-        self._over = over
+        self._folder = folder
         self.ready: dict[str, float] = {}
         """Since when each topic's subscriber is subscribed; without those who are not."""
         self.heard: dict[str, int] = {}
 
     @property
+    def begun(self) -> bool:
+        return os.path.exists(f"{self._folder}/begin")
+
+    @property
     def over(self) -> bool:
-        return os.path.exists(self._over)
+        return os.path.exists(f"{self._folder}/over")
 
     def next_kind(self) -> str:
         kind = random.choice(KINDS)
@@ -144,6 +148,8 @@ class Session:
         return f"news://{self.load.client}-{number}"
 
     async def run(self) -> None:
+        while not self.load.begun:
+            await self.client.sleep(0.1)
         await self.client.sleep(random.random() * RAMP)
         while not self.load.over:
             began, phase = time.time(), "connect"

@@ -1,6 +1,6 @@
 // Load by the official TypeScript SDK's clients. What it prints for each call is described in record.py.
 //
-// Usage: typescript.mjs MODULES sdk|client legacy|auto URL SESSIONS OVER
+// Usage: typescript.mjs MODULES sdk|client legacy|auto URL SESSIONS FOLDER
 //
 // "sdk" is @modelcontextprotocol/sdk, which speaks the legacy era only; "client" is its successor
 // @modelcontextprotocol/client, which speaks both.
@@ -9,7 +9,7 @@ import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 
-const [modules, kind, mode, url, sessions, over] = process.argv.slice(2);
+const [modules, kind, mode, url, sessions, folder] = process.argv.slice(2);
 const load = createRequire(join(modules, 'package.json'));
 const CLOCK = 1000 * (process.env.MCP_NODES_CLOCK ?? 8); // milliseconds that a client gives an answer
 const SILENCE = CLOCK + 30_000; // milliseconds; more than any clock of a client
@@ -21,7 +21,7 @@ const NAME = kind === 'sdk' ? 'typescript-v1-legacy' : `typescript-v2-${mode}`;
 const ready = new Map(); // topic -> since when its subscriber is subscribed
 const heard = new Map(); // topic -> how often its subscriber was told
 
-const isOver = () => existsSync(over);
+const isOver = () => existsSync(join(folder, 'over'));
 const sleep = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 const PAUSE = 1000 * (process.env.MCP_NODES_PAUSE ?? 0.8); // milliseconds between two calls, at the mean
 const STEP = Number(process.env.MCP_NODES_STEP ?? 0.1); // seconds between two reports of progress
@@ -80,6 +80,7 @@ class Session {
     }
 
     async run() {
+        while (!existsSync(join(folder, 'begin'))) await sleep(100);
         await sleep(Math.random() * RAMP);
         while (!isOver()) {
             let began = Date.now();
