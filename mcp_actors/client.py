@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import trio
+
 from mcp_actors._actors.counters import Counters, SessionStatistics
 from mcp_actors._actors.inbound_call import CallStatistics
 from mcp_actors._actors.limits import Limits
@@ -185,7 +187,10 @@ class Client(AnyMethods):
         if prior_discover is not None:
             discoverable(versions, prior_discover)
         hosts = {"sampling/createMessage": sampling, "elicitation/create": elicitation}
-        client_tasks = _tasks_of_client(tasks, [name for name, given in hosts.items() if given])
+        client_tasks = _tasks_of_client()
+        task_extension = client_tasks.extension(
+            takes=tasks, hosts=[name for name, given in hosts.items() if given]
+        )
         options = ClientOptions(
             target=connectable(target, auth),
             versions=versions,
@@ -210,14 +215,14 @@ class Client(AnyMethods):
             limits=limits or Limits(),
             auth=auth,
             extensions=extensions,
-            tasks=client_tasks,
+            tasks=task_extension,
         )
         self._options = options
         self._connectivity = Connectivity(restart)
         handlers = RequestHandlers(options, self._connectivity)
         requests = Requests(options, self._connectivity, handlers)
         super().__init__(requests, Subscriptions(self._connectivity, requests), self._connectivity)
-        client_tasks.bound = self._tasks
+        client_tasks.bind(self._tasks)
         self._notifications = Notifications(options, requests, self._subscriptions)
         self._handshake = Handshake(options, handlers.capabilities)
         self._connectivity.on_lost = self._notifications.lost
@@ -229,17 +234,10 @@ class Client(AnyMethods):
             self._notifications.put,
             (requests, IdlePings(options.ping_interval, requests)),
         )
-        self._life = self._new_life(options)
-        self._block = BlockNursery(type(self).__name__)
-
-    def _new_life(self, options: ClientOptions) -> ClientLife:
-        return ClientLife(
-            self._supervisor,
-            self._notifications,
-            self._subscriptions,
-            options.on_change is not None,
-            [partial(made, self) for each in options.in_use for made in each.lifespans],
+        self._life = ClientLife(
+            self._supervisor, self._notifications, self._subscriptions, on_change is not None
         )
+        self._block = BlockNursery(type(self).__name__)
 
     def __repr__(self) -> str:
         return f"<Client {self._supervisor!r}>"
@@ -248,7 +246,7 @@ class Client(AnyMethods):
         require_trio("async with Client(...)")
         block = BlockNursery(type(self).__name__)
         try:
-            await self._life.begin(await block.open())
+            await self._begin(await block.open())
         except BaseException:
             await block.close()
             raise
@@ -262,6 +260,11 @@ class Client(AnyMethods):
             await self._life.wait_until_ended()
         await self._block.close()
         self._life.raise_failure()
+
+    async def _begin(self, nursery: trio.Nursery) -> None:
+        """Opens the client in a nursery, which has its tasks from then on; raises as entering it does."""
+        lifespans = [partial(made, self) for each in self._options.in_use for made in each.lifespans]
+        await self._life.begin(nursery, lifespans)
 
     async def aclose(self) -> None:
         """Closes the connection and waits for its end; calls in flight raise `ConnectionLost`.
@@ -337,7 +340,6 @@ class Client(AnyMethods):
         return (self._connectivity.attempted or self._connectivity.session).statistics()
 
 
-def _tasks_of_client(takes: bool, hosts: Sequence[str]) -> Any:
+def _tasks_of_client() -> Any:
     # Imported where it is used: a process that only serves has no client.
-    extension = importlib.import_module("mcp_actors._client.task_extension")
-    return extension.ClientTasks(takes=takes, hosts=hosts)
+    return importlib.import_module("mcp_actors._client.task_extension").ClientTasks()

@@ -69,7 +69,7 @@ class ClientPool:
             raise LocalProtocolError("this client is in the pool already")
         self._clients.add(client)
         try:
-            await client._life.begin(self._nursery)
+            await client._begin(self._nursery)
         except BaseException:
             self._clients.discard(client)
             raise

@@ -25,6 +25,8 @@ from mcp_actors.supervision import (
 
 __all__ = ["ClientLife"]
 
+Lifespan = Callable[[], AbstractAsyncContextManager[object]]
+
 
 class ClientLife:
     """Opens a client in a task of its own, which can be told to end from any task.
@@ -34,7 +36,6 @@ class ClientLife:
         notifications: Calls the client's handlers of notifications.
         subscriptions: Gets the nursery of the client's tasks.
         follows_changes: Whether the client has a handler of changes.
-        lifespans: Make what extensions enter once the client is connected, and leave when it is closed.
     """
 
     def __init__(
@@ -43,13 +44,11 @@ class ClientLife:
         notifications: Notifications,
         subscriptions: Subscriptions,
         follows_changes: bool,
-        lifespans: Sequence[Callable[[], AbstractAsyncContextManager[object]]] = (),
     ) -> None:
         self._supervisor = supervisor
         self._notifications = notifications
         self._subscriptions = subscriptions
         self._follows_changes = follows_changes
-        self._lifespans = lifespans
         self._has_begun = False
         self._ending = trio.Event()
         self._ended = trio.Event()
@@ -58,15 +57,16 @@ class ClientLife:
     def __repr__(self) -> str:
         return f"<ClientLife {'ended' if self._ended.is_set() else 'ending' if self._ending.is_set() else 'open'}>"
 
-    async def begin(self, nursery: trio.Nursery) -> None:
+    async def begin(self, nursery: trio.Nursery, lifespans: Sequence[Lifespan] = ()) -> None:
         """Connects; the client lives in ``nursery`` from then on. Raises as entering a `Client` does.
 
-        Cancelled, or if it fails, nothing is left.
+        Cancelled, or if it fails, nothing is left. ``lifespans`` make what extensions enter once the client is
+        connected, and leave when it is closed; they have the client, which therefore does not have them.
         """
         if self._has_begun:
             raise LocalProtocolError(OPENED_BEFORE)
         self._has_begun = True
-        await start_and_wait(nursery, CLIENT_LIFE, self._live, about=repr(self._supervisor))
+        await start_and_wait(nursery, CLIENT_LIFE, self._live, lifespans, about=repr(self._supervisor))
 
     def end(self) -> None:
         """Tells the client to close its connection and end. Legal from any task, any time."""
@@ -83,7 +83,7 @@ class ClientLife:
         if failure is not None:
             raise failure
 
-    async def _live(self, *, task_status: trio.TaskStatus[None]) -> None:
+    async def _live(self, lifespans: Sequence[Lifespan], *, task_status: trio.TaskStatus[None]) -> None:
         is_open = False
         try:
             async with self._supervisor.running() as nursery:
@@ -93,7 +93,7 @@ class ClientLife:
                     follow, changed = self._subscriptions.follow, self._notifications.changed
                     start(nursery, CLIENT_SUBSCRIPTION, follow, changed, about="on_change")
                 async with AsyncExitStack() as stack:
-                    for each in self._lifespans:
+                    for each in lifespans:
                         await stack.enter_async_context(each())
                     is_open = True
                     task_status.started()

@@ -168,7 +168,10 @@ class ClientOptions:
     def in_use(self) -> Sequence[DeclaredExtension]:
         """The extensions that do something, and are not only declared."""
         extensions = () if isinstance(self.extensions, Mapping) else self.extensions
-        return extensions if self.tasks is None else (*extensions, self.tasks)
+        if self.tasks is None or any(each.id == self.tasks.id for each in extensions):
+            # A program may bring tasks of its own.
+            return extensions
+        return (*extensions, self.tasks)
 
     @property
     def settings(self) -> dict[str, Any]:

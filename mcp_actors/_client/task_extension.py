@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -36,41 +37,55 @@ def _wants_task(params: Mapping[str, Any]) -> bool:
     return "task" in params
 
 
-class ClientTasks(ClientExtension):
-    """Finishes the calls that a server turns into tasks, and wakes who waits for a task.
+class ClientTasks:
+    """The part of one client that finishes the calls which a server turns into tasks, and answers for its own tasks.
 
-    Args:
-        takes: Whether calls may be turned into tasks.
-        hosts: The requests of servers that this client may answer later, as tasks of its own.
+    It does not have the extension whose functions are its methods, and the client's requests have it only weakly, so
+    that a client which has ended is freed at once.
     """
 
-    def __init__(self, *, takes: bool, hosts: Collection[str]) -> None:
-        super().__init__(EXTENSION, targets=_TARGETS, core=_core(hosts) if takes else None)
+    def __init__(self) -> None:
         self._hosted: HostedTasks | None = None
-        self.bound: TaskRequests | None = None
-        """The requests about tasks of the client that has this."""
-        if takes:
-            self.result("task")(self._finish)
-        for method in ("notifications/tasks", "notifications/tasks/status"):
-            self.notification(method)(self._changed)
-        if self.core:
-            self._host(hosts)
+        self._requests: weakref.ref[TaskRequests] | None = None
 
-    def _host(self, methods: Collection[str]) -> None:
-        for method in methods:
-            self.around(method, when=_wants_task)(self._create)
-        for name in ("get", "result", "list", "cancel"):
-            self.method(f"tasks/{name}")(partial(self._answer, name))
-        self.lifespan(self._serving)
+    def extension(self, *, takes: bool, hosts: Collection[str]) -> ClientExtension:
+        """Returns the extension that leads to this.
+
+        Args:
+            takes: Whether calls may be turned into tasks.
+            hosts: The requests of servers that this client may answer later, as tasks of its own.
+        """
+        made = ClientExtension(EXTENSION, targets=_TARGETS, core=_core(hosts) if takes else None)
+        if takes:
+            made.result("task")(self._finish)
+        for method in ("notifications/tasks", "notifications/tasks/status"):
+            made.notification(method)(self._changed)
+        if made.core:
+            for method in hosts:
+                made.around(method, when=_wants_task)(self._create)
+            for name in ("get", "result", "list", "cancel"):
+                made.method(f"tasks/{name}")(partial(self._answer, name))
+            made.lifespan(self._serving)
+        return made
+
+    def bind(self, requests: TaskRequests) -> None:
+        """Takes what makes the requests of the client; it lives as long as the client."""
+        self._requests = weakref.ref(requests)
+
+    @property
+    def _bound(self) -> TaskRequests:
+        requests = None if self._requests is None else self._requests()
+        assert requests is not None
+        return requests
 
     @asynccontextmanager
     async def _serving(self, client: Any) -> AsyncIterator[None]:
-        assert self.bound is not None
         async with trio.open_nursery() as nursery:
-            self._hosted = HostedTasks(nursery, client.notify, self.bound.session)
+            self._hosted = HostedTasks(nursery, client.notify, self._bound.session)
             try:
                 yield
             finally:
+                self._hosted = None
                 nursery.cancel_scope.cancel(reason="the client is closed")
 
     async def _create(
@@ -86,13 +101,11 @@ class ClientTasks(ClientExtension):
 
     async def _finish(self, call: AnsweredCall, raw: dict[str, Any]) -> dict[str, Any]:
         """Waits for the result of a call that became a task."""
-        tasks = self.bound
-        assert tasks is not None
+        tasks = self._bound
         look = tasks.dialect.created(tasks.era, raw)
         read = partial(read_result, tasks.era, cls=CallToolResult)
         handle = TaskHandle(tasks, look.status.id, read, first=look)
         return await handle.wait_or_cancel(call.options, call.began)
 
     def _changed(self, params: dict[str, Any]) -> None:
-        if self.bound is not None:
-            self.bound.notified(params)
+        self._bound.notified(params)

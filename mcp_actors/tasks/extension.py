@@ -39,8 +39,6 @@ _MEMBER, _NOTIFICATION = "taskIds", "notifications/tasks"
 _MIB = 1024 * 1024
 # Bytes of a task's id, which alone protects a task of a caller that nobody has authenticated.
 _ID_BYTES = 24
-# Milliseconds of the longest time that a client can ask for: JSON may bring integers that no clock can hold.
-_LONGEST_TTL = 2**53
 
 
 class Tasks(ServerExtension):

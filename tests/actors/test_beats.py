@@ -221,7 +221,7 @@ async def test_one_task_serves_all_calls_and_keeps_none_that_has_ended(calls: in
             names = [each for each in running_tasks() if each.startswith("beats")]
             assert names == ["beats"]
         (handler,) = server._runtime._handlers
-        assert repr(handler._responder.beats) == f"<Beats of 0 calls, every {BEAT:g} s>"
+        assert repr(handler.responder.beats) == f"<Beats of 0 calls, every {BEAT:g} s>"
     assert len(told) == 2 * calls
 
 

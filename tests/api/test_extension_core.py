@@ -46,7 +46,7 @@ async def answered(client: Client) -> dict[str, str]:
 async def test_each_revision_has_its_own_methods(version: str, declares: bool) -> None:
     server = Server("s", extensions=[tasks({"tasks": {"list": {}, "cancel": {}}})])
     extensions = {ID: {}} if declares else {}
-    async with Client(server, era=version, extensions=extensions) as client:
+    async with Client(server, era=version, extensions=extensions, tasks=False) as client:
         answers = await answered(client)
         declared = client.server_capabilities.tasks
     refusal = MissingCapability.__name__ if version == MODERN else MethodNotFound.__name__
