@@ -21,6 +21,12 @@ from mcp_actors.principal import Principal
 
 __all__ = ["Serving", "detached", "outcome", "remembered"]
 
+# Bytes by which an outcome is shorter than the longest message: so much more stands round it in the answer in which a
+# client is given it later, such as a status message of a thousand characters, each escaped.
+_AROUND = 8192
+# Bytes of the longest message, by default, of every transport: a function that is run again has no client.
+_LONGEST_MESSAGE = 16 * 1024 * 1024
+
 
 class _Remembered(msgspec.Struct, forbid_unknown_fields=True):
     """A request as it is kept outside of this process."""
@@ -59,8 +65,14 @@ def detached(ctx: Context, voice: Voice) -> Context:
         principal=principal_of(call),
         reported=False,
     )
-    later = DetachedCall(invocation, call.owner, request_of(call), call.outlet.longest, voice)
+    later = DetachedCall(
+        invocation, call.owner, request_of(call), _longest_outcome(call.outlet.longest), voice
+    )
     return Context(later, ctx._scope)
+
+
+def _longest_outcome(longest_message: int) -> int:
+    return max(longest_message - _AROUND, longest_message // 2)
 
 
 async def outcome(ctx: Context, function: Callable[[], Awaitable[Any]]) -> dict[str, Any]:
@@ -113,7 +125,7 @@ class Serving:
     """What outlives a session, and what other nodes share."""
     _responder: MethodDispatch
     _owner: CallOwner
-    longest: int = 2**31
+    longest: int = _longest_outcome(_LONGEST_MESSAGE)
 
     def begin_again(self, request: bytes, voice: Voice) -> tuple[Context, Callable[[], Awaitable[Any]]]:
         """Returns the context of a remembered request, and the function that runs it: middleware, then the handler.
