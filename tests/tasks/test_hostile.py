@@ -14,6 +14,7 @@ from mcp_actors import Context, Server
 from mcp_actors.errors import RpcError
 from mcp_actors.framing import LineChannel
 from mcp_actors.testing import ScriptedPeer
+from mcp_actors.types import ElicitFormParams
 from tests.actors.peers import Serves
 
 from .talking import ASKED, CORE, DECLARED, EXTENSION, Talk, make_server, talking
@@ -107,6 +108,26 @@ async def test_a_refused_task_counts_for_nobody(version: str, autojump_clock: Mo
 def _call(version: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     params: dict[str, Any] = {"name": name, "arguments": arguments}
     return {**params, "task": {}} if version == CORE else params
+
+
+async def test_answers_that_a_task_has_not_taken_are_bounded(autojump_clock: MockClock) -> None:
+    server = make_server()
+
+    @server.tool(task="optional")
+    async def asks(ctx: Context) -> str:
+        form = {"type": "object", "properties": {"text": {"type": "string"}}}
+        asked = {name: ElicitFormParams(message=name, requested_schema=form) for name in "abcd"}
+        return str(len(await ctx.ask(asked)))
+
+    answer = {"action": "accept", "content": {"text": "x" * 12_000_000}}
+    async with talking(server, EXTENSION) as talk:
+        id = await talk.begin("asks")
+        asked = await talk.until(id, "input_required")
+        answers = [
+            await talk.ask("tasks/update", {"taskId": id, "inputResponses": {name: answer}})
+            for name in asked["inputRequests"]
+        ]
+        assert ["error" in each for each in answers] == [False, False, False, True]
 
 
 # -- authors of tools -------------------------------------------------------------------------------------------------
