@@ -7,6 +7,7 @@ from typing import Any
 
 from mcp_actors._actors.continuation import Continuation
 from mcp_actors._actors.inbound_call import CallOwner, InboundCall
+from mcp_actors._actors.responses import too_long_frame
 from mcp_actors._actors.voice import Voice
 from mcp_actors._eras.era import Invocation
 from mcp_actors._wire.codec import decode_value
@@ -58,6 +59,8 @@ class DetachedCall(InboundCall):
         self.continuation = Continuation(function)
         frame = await self._outcome()
         assert frame is not None
+        if len(frame.data) > self.outlet.longest:
+            frame = too_long_frame(self.id, len(frame.data), self.outlet.longest)
         answer = decode_value(frame.data)
         return {name: answer[name] for name in ("result", "error") if name in answer}
 

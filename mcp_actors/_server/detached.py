@@ -26,6 +26,12 @@ from mcp_actors.principal import Principal
 
 __all__ = ["Serving", "detached", "outcome", "remembered"]
 
+# Bytes by which an outcome is shorter than the longest message: so much more stands round it in the answer in which a
+# client is given it later, such as a status message of a thousand characters, each escaped.
+_AROUND = 8192
+# Bytes of the longest message, by default, of every transport: a function that is run again has no client.
+_LONGEST_MESSAGE = 16 * 1024 * 1024
+
 
 class _Remembered(msgspec.Struct, forbid_unknown_fields=True):
     """A request as it is kept outside of this process."""
@@ -65,7 +71,8 @@ def detached(ctx: Context, voice: Voice) -> Context:
         reported=False,
     )
     owner = _LaterOwner(call.owner)
-    later = DetachedCall(invocation, owner, request_of(call), call.outlet.longest, voice)
+    longest = _longest_outcome(call.outlet.longest)
+    later = DetachedCall(invocation, owner, request_of(call), longest, voice)
     session_of = partial(_while_it_lives, weakref.ref(call.owner), ctx._scope.session_of)
     return Context(later, attrs.evolve(ctx._scope, session_of=session_of))
 
@@ -94,6 +101,10 @@ class _LaterOwner:
 
     def forget(self, call: InboundCall) -> None:
         """Does nothing: the call is in no table."""
+
+
+def _longest_outcome(longest_message: int) -> int:
+    return max(longest_message - _AROUND, longest_message // 2)
 
 
 async def outcome(ctx: Context, function: Callable[[], Awaitable[Any]]) -> dict[str, Any]:
@@ -146,7 +157,7 @@ class Serving:
     """What outlives a session, and what other nodes share."""
     _responder: MethodDispatch
     _owner: CallOwner
-    longest: int = 2**31
+    longest: int = _longest_outcome(_LONGEST_MESSAGE)
 
     def begin_again(self, request: bytes, voice: Voice) -> tuple[Context, Callable[[], Awaitable[Any]]]:
         """Returns the context of a remembered request, and the function that runs it: middleware, then the handler.

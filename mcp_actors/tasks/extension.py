@@ -58,8 +58,8 @@ class Tasks(ServerExtension):
         per_principal: Tasks that are kept for one principal or, without one, that one address may have created at one
             node: 1000.
         in_all: Tasks that are kept in all, of all nodes: 100,000.
-        bytes_per_principal: Bytes of the tasks of one principal, 64 MiB. It is looked at before a task is created:
-            results may exceed it.
+        bytes_per_principal: Bytes of these tasks, 64 MiB, for one principal or, without one, one address. It is looked
+            at before a task is created: results may exceed it.
         bytes_in_all: The same for all principals: 512 MiB.
         clock: Returns seconds since the epoch, which all nodes must agree on.
 

@@ -22,6 +22,9 @@ _Function = Callable[[dict[str, Any], Context], Awaitable[dict[str, Any]]]
 
 # Characters of the longest id that is looked up; those of this engine have 32.
 LONGEST_ID = 256
+# Bytes of a task from which on no more answers are taken until its function has taken those that wait: two of the
+# longest messages, each of which may answer one question of many.
+HEAVIEST_ANSWERED = 32 * 1024 * 1024
 # Tasks on one page of ``tasks/list``.
 PAGE = 100
 
@@ -130,6 +133,10 @@ class ExtensionMethods:
         answers = {key: {"result": each} for key, each in responses.items() if key in questions}
         for key in answers:
             _check(questions[key], key, responses, ctx.era)
+        if answers and record.weight > HEAVIEST_ANSWERED:
+            raise invalid_params(
+                "too many bytes wait for the task already: it has to take these answers first"
+            )
         await node.changes.apply(record, lambda found, now: answered(found, answers, now))
         return {}
 

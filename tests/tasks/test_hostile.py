@@ -6,12 +6,18 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from mcp_actors import Context, Server
+from mcp_actors.errors import RpcError
+from mcp_actors.framing import LineChannel
+from mcp_actors.testing import ScriptedPeer
+from mcp_actors.types import ElicitFormParams
+from tests.actors.peers import Serves
 
-from .talking import CORE, EXTENSION, make_server, talking
+from .talking import ASKED, CORE, DECLARED, EXTENSION, Talk, make_server, talking
 
 BOTH = pytest.mark.parametrize("version", [CORE, EXTENSION])
 OVERLOADED = 429
@@ -31,6 +37,10 @@ def with_tools(server: Server) -> Server:
         await ctx.progress(1, 2, "half \ud800 done")
         await trio.sleep(5)
         return "done"
+
+    @server.tool(task="optional")
+    async def refuses(size: int) -> str:
+        raise RpcError(-32000, "no", {"why": "x" * size})
 
     return server
 
@@ -100,6 +110,26 @@ def _call(version: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     return {**params, "task": {}} if version == CORE else params
 
 
+async def test_answers_that_a_task_has_not_taken_are_bounded(autojump_clock: MockClock) -> None:
+    server = make_server()
+
+    @server.tool(task="optional")
+    async def asks(ctx: Context) -> str:
+        form = {"type": "object", "properties": {"text": {"type": "string"}}}
+        asked = {name: ElicitFormParams(message=name, requested_schema=form) for name in "abcd"}
+        return str(len(await ctx.ask(asked)))
+
+    answer = {"action": "accept", "content": {"text": "x" * 12_000_000}}
+    async with talking(server, EXTENSION) as talk:
+        id = await talk.begin("asks")
+        asked = await talk.until(id, "input_required")
+        answers = [
+            await talk.ask("tasks/update", {"taskId": id, "inputResponses": {name: answer}})
+            for name in asked["inputRequests"]
+        ]
+        assert ["error" in each for each in answers] == [False, False, False, True]
+
+
 # -- authors of tools -------------------------------------------------------------------------------------------------
 
 
@@ -112,3 +142,26 @@ async def test_a_status_message_that_json_cannot_hold(version: str, autojump_clo
             assert (await talk.get(id))["statusMessage"] == "half ? done"
             assert (await talk.until(id))["status"] == "completed"
     assert [each for each in logs if each["log_level"] == "error"] == []
+
+
+@BOTH
+@pytest.mark.parametrize("tool", ["large", "refuses"])
+@pytest.mark.parametrize("around", [-5000, -300, 300, 50_000])
+async def test_what_no_answer_can_carry_is_no_outcome(
+    version: str, tool: str, around: int, autojump_clock: MockClock
+) -> None:
+    """A task whose outcome cannot be sent would never be known to have ended."""
+    limit = 100_000
+    ours, theirs = trio.testing.memory_stream_pair()
+    near, far = (LineChannel(each, each, max_message_bytes=limit) for each in (ours, theirs))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(with_tools(make_server()).serve, Serves(near))
+        talk = Talk(ScriptedPeer(far), version, {**ASKED, **DECLARED})
+        if version == CORE:
+            await talk.peer.initialize(version, {})
+        id = await talk.begin(tool, {"size": limit + around})
+        task = await talk.until(id)
+        shown = task if version == EXTENSION else await talk.ask("tasks/result", {"taskId": id})
+        assert shown["error"]["code"] in (-32603, -32000)
+        assert len(str(shown)) < 2000
+        nursery.cancel_scope.cancel()

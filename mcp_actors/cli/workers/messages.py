@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["ASSIGNMENT", "RETIRE", "Assignment", "Failed", "Ready"]
+__all__ = ["ASSIGNMENT", "RETIRE", "STATE_KEY", "Assignment", "Failed", "Ready"]
 
 ASSIGNMENT = "MCP_ACTORS_WORKER"
 """The variable of the environment that makes a process a worker; it has JSON of `Assignment`."""
+STATE_KEY = "MCP_ACTORS_STATE_KEY"
+"""The variable that has the key of all processes of a server, where a program gives none."""
 RETIRE = b"r"
 """From the supervisor: another worker has taken the place of this one."""
 

@@ -15,8 +15,7 @@ import structlog
 import trio
 
 from mcp_actors import Server
-from mcp_actors._server.state_key import use_state_key
-from mcp_actors.cli.workers.messages import ASSIGNMENT, RETIRE, Assignment, Failed, Ready
+from mcp_actors.cli.workers.messages import ASSIGNMENT, RETIRE, STATE_KEY, Assignment, Failed, Ready
 from mcp_actors.logging import log
 
 __all__ = ["Employment", "employment"]
@@ -55,7 +54,9 @@ class Employment:
         self._drain = _DRAIN
         self._control = socket.socket(fileno=assignment.control)
         os.set_inheritable(assignment.control, False)
-        use_state_key(bytes.fromhex(assignment.key))
+        self._has_key = bool(assignment.key) and not os.environ.get(STATE_KEY, "").strip()
+        if self._has_key:
+            os.environ[STATE_KEY] = assignment.key
         self._listening = importlib.import_module("mcp_transports.listening")
         self._listening.inherit(assignment.sockets)
         if assignment.counts >= 0:
@@ -66,6 +67,9 @@ class Employment:
 
     def status(self, server: Server, offer: str) -> trio.TaskStatus[Sequence[object]]:
         """Returns a task status for `Server.run` that tells the supervisor when the server accepts connections."""
+        if self._has_key:
+            # The server has it now. The programs that tools start get the environment, and must not get the key.
+            del os.environ[STATE_KEY]
         self._drain = server.limits.drain_grace + server.limits.close_timeout
         return _ReadyStatus(lambda places: self._ready(places, offer))
 

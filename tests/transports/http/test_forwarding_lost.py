@@ -163,7 +163,7 @@ async def test_what_comes_behind_the_last_part_of_a_request_is_not_served(
             messages.BodyPart(begun.source, 77, 2, b"z", True),
         ):
             a.state.mailboxes[address](encode_message(message))
-        await trio.testing.wait_all_tasks_blocked(0.05)
+        await trio.testing.wait_all_tasks_blocked()
     assert not [entry for entry in logs if entry["log_level"] == "error"]
 
 

@@ -132,9 +132,10 @@ class Forwarder:
         Returns:
             ``None`` if it is answered, else the place of the session, whose node is gone. Nothing was answered then.
         """
+        if self._serve is None:
+            exchange.refuse(shared_state_unavailable(SharedStateUnavailable("bus", "nothing is forwarded")))
+            return None
         try:
-            if self._serve is None:
-                raise SharedStateUnavailable("bus", "the listener forwards nothing any more")
             address = self._places.get(session)
             if address is None or not await self._forward(exchange, principal, address, http_sse=http_sse):
                 self._places.pop(session, None)
