@@ -136,8 +136,8 @@ class Cluster:
         configuration = self.folder / "haproxy.cfg"
         configuration.write_text(CONFIGURATION.format(port=PORT, servers=servers))
         proxy = self.start("proxy", "haproxy", [_installed("haproxy"), "-db", "-f", str(configuration)])
-        connect = f"import socket; socket.create_connection(({self.network.reached('proxy')!r}, {PORT}), 5)"
-        command = self.network.command("clients", [sys.executable, "-c", connect])
+        connect = f"exec 3<>/dev/tcp/{self.network.reached('proxy')}/{PORT}"
+        command = self.network.command("clients", ["bash", "-c", connect])
         self.until_true(
             lambda: subprocess.run(command, capture_output=True, check=False).returncode == 0,
             lambda: f"HAProxy does not serve:\n{proxy.text}",

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 CLOCK = float(os.environ.get("MCP_NODES_CLOCK", "8"))  # seconds that each client gives an answer
 SILENCE = CLOCK + 30.0  # seconds; more than any clock of a client, so that only a call that hangs is silent
 HEARING = 4.0  # seconds for an update to reach its subscriber
-PAUSE = float(os.environ.get("MCP_NODES_PAUSE", "0.8"))  # seconds between two calls of a session, at the mean
+PAUSE = float(os.environ.get("MCP_NODES_PAUSE", "1.2"))  # seconds between two calls of a session, at the mean
 STEP = float(os.environ.get("MCP_NODES_STEP", "0.1"))  # seconds between two reports of progress
 RAMP = float(os.environ.get("MCP_NODES_RAMP", "1"))  # seconds until all sessions of a program have begun
 

@@ -23,7 +23,7 @@ const heard = new Map(); // topic -> how often its subscriber was told
 
 const isOver = () => existsSync(join(folder, 'over'));
 const sleep = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
-const PAUSE = 1000 * (process.env.MCP_NODES_PAUSE ?? 0.8); // milliseconds between two calls, at the mean
+const PAUSE = 1000 * (process.env.MCP_NODES_PAUSE ?? 1.2); // milliseconds between two calls, at the mean
 const STEP = Number(process.env.MCP_NODES_STEP ?? 0.1); // seconds between two reports of progress
 const RAMP = 1000 * (process.env.MCP_NODES_RAMP ?? 1); // milliseconds until all sessions have begun
 const pause = (mean = PAUSE) => sleep((0.5 + Math.random()) * mean);
