@@ -5,6 +5,7 @@ Beside `Client` this module has the types of what its users hold or write: handl
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -41,7 +42,6 @@ from mcp_actors._client.requests import Requests
 from mcp_actors._client.subscriptions import Subscriptions
 from mcp_actors._client.supervisor import Supervisor
 from mcp_actors._client.targets import connectable
-from mcp_actors._client.task_extension import ClientTasks
 from mcp_actors._client.task_handle import TaskHandle
 from mcp_actors._eras.changes import Event, EventKind
 from mcp_actors._eras.probe import discoverable, versions_for
@@ -185,7 +185,7 @@ class Client(AnyMethods):
         if prior_discover is not None:
             discoverable(versions, prior_discover)
         hosts = {"sampling/createMessage": sampling, "elicitation/create": elicitation}
-        client_tasks = ClientTasks(takes=tasks, hosts=[name for name, given in hosts.items() if given])
+        client_tasks = _tasks_of_client(tasks, [name for name, given in hosts.items() if given])
         options = ClientOptions(
             target=connectable(target, auth),
             versions=versions,
@@ -335,3 +335,9 @@ class Client(AnyMethods):
             SessionExpired: The server has forgotten the session.
         """
         return (self._connectivity.attempted or self._connectivity.session).statistics()
+
+
+def _tasks_of_client(takes: bool, hosts: Sequence[str]) -> Any:
+    # Imported where it is used: a process that only serves has no client.
+    extension = importlib.import_module("mcp_actors._client.task_extension")
+    return extension.ClientTasks(takes=takes, hosts=hosts)

@@ -189,7 +189,8 @@ def _ttl_of(wish: Any) -> float:
         return DEFAULT_TTL
     if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not ttl > 0:
         raise RpcError(INVALID_PARAMS, "task.ttl must be a number of milliseconds above 0")
-    return min(ttl / 1000, LONGEST_TTL)
+    # Compared before any arithmetic: an integer of JSON has as many digits as a server likes.
+    return min(ttl, LONGEST_TTL * 1000) / 1000
 
 
 def _now() -> str:

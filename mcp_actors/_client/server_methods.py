@@ -164,8 +164,11 @@ class ServerMethods(TaskMethods):
             result: CallToolResult = await requests.call("tools/call", params, options, answers, state)
         except MethodNotFound:
             # So a session's server refuses to call a tool plainly that it runs as a task only; it was not run.
-            if name in self._task_support or await self._support_of(name, options) != "required":
+            if not await self._runs_as_task_only(name, options):
                 raise
+            return await self._call_as_task(name, params, options)
+        if result.is_error and await self._runs_as_task_only(name, options):
+            # The official servers refuse it with an error of the tool.
             return await self._call_as_task(name, params, options)
         if name in requests.outputs:
             requests.outputs.check(name, result)

@@ -119,7 +119,8 @@ class Subscriptions:
 
     @asynccontextmanager
     async def _in_session(self, listener: Listener) -> AsyncIterator[None]:
-        key = self._connectivity.session.outbound.next_id()
+        session = self._connectivity.session
+        key = session.outbound.next_id()
         uris = listener.filter.resource_subscriptions or []
         self._open[key] = listener
         listener.honored = listener.filter
@@ -130,8 +131,10 @@ class Subscriptions:
             yield
         finally:
             self._forget(key, listener)
-            with trio.move_on_after(UNSUBSCRIBE_TIMEOUT, shield=True):
-                await self._unsubscribe(set(uris) - self._wanted())
+            # What a session subscribed to ends with it. In the next one this could overtake who subscribes again.
+            if not session.ended.is_set():
+                with trio.move_on_after(UNSUBSCRIBE_TIMEOUT, shield=True):
+                    await self._unsubscribe(set(uris) - self._wanted())
 
     @asynccontextmanager
     async def _by_request(self, listener: Listener, method: str) -> AsyncIterator[None]:

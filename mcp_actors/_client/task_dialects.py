@@ -17,6 +17,9 @@ __all__ = ["EXTENSION", "TaskDialect", "TaskLook", "dialect_of", "task_status"]
 EXTENSION = "io.modelcontextprotocol/tasks"
 """SEP-2663."""
 
+# Milliseconds, a thousand years: longer times of a server are read as this one.
+_LONGEST = 31_557_600_000_000
+
 
 @attrs.frozen
 class TaskLook:
@@ -46,7 +49,8 @@ class TaskDialect:
 
 
 def _seconds(milliseconds: float | None) -> float | None:
-    return None if milliseconds is None else max(0.0, milliseconds / 1000)
+    # Compared before any arithmetic: an integer of JSON has as many digits as a server likes.
+    return None if milliseconds is None else min(max(0, milliseconds), _LONGEST) / 1000
 
 
 def task_status(task: Task) -> TaskStatus:

@@ -15,7 +15,8 @@ from mcp_actors._client.task_dialects import TaskLook, task_status
 from mcp_actors._client.task_handle import TaskHandle
 from mcp_actors._client.task_requests import TaskRequests
 from mcp_actors._eras.era import read_result
-from mcp_actors.errors import LocalProtocolError
+from mcp_actors.errors import LocalProtocolError, McpError
+from mcp_actors.logging import log
 from mcp_actors.types import CallToolResult, InputResponse, Tool
 from mcp_actors.types.tasks import ListTasksResult, TaskStatus
 
@@ -165,6 +166,20 @@ class TaskMethods:
         requests = (self._declared() or {}).get("requests")
         tools = requests.get("tools") if isinstance(requests, dict) else None
         return self._tasks.dialect.result_method is not None and isinstance(tools, dict) and "call" in tools
+
+    async def _runs_as_task_only(self, name: str, options: CallOptions) -> bool:
+        """Whether a tool turns out to be one that cannot be called plainly. False for those that are known already."""
+        if name in self._task_support:
+            return False
+        try:
+            support = await self._support_of(name, options)
+        except McpError as error:
+            log.debug("it is not known whether a tool runs as a task only", tool=name, error=str(error))
+            return False
+        if self._may_augment():
+            # One that is in no list is not looked for again.
+            self._task_support.setdefault(name, "forbidden")
+        return support == "required"
 
     async def _support_of(self, name: str, options: CallOptions) -> str | None:
         """Returns how a tool runs as a task, ``None`` if none does; the tools are listed if that is unknown."""

@@ -22,6 +22,7 @@ from mcp_actors.errors import (
     ConnectionLost,
     McpError,
     Overloaded,
+    RemoteProtocolError,
     RpcError,
     SessionExpired,
     SharedStateUnavailable,
@@ -112,7 +113,10 @@ class TaskRequests:
     async def look(self, id: str, options: CallOptions) -> TaskLook:
         """Asks for a task, with ``tasks/get``; raises as `ask` does."""
         raw = await self.ask("tasks/get", id, {}, options)
-        return self.dialect.look(self.era, raw)
+        look = self.dialect.look(self.era, raw)
+        if look.status.id != id:
+            raise RemoteProtocolError("the server has answered for another task than it was asked for")
+        return look
 
     async def ask(
         self, method: str, id: str, params: dict[str, Any], options: CallOptions, *, patiently: bool = True

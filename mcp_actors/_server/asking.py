@@ -8,6 +8,7 @@ from typing import Any
 import trio
 
 from mcp_actors._actors.inbound_call import InboundCall
+from mcp_actors._server.asked_tasks import answer_later, hosts_tasks
 from mcp_actors._server.client_requests import input_required, read_answer, read_recorded
 from mcp_actors._server.scope import ServerScope
 from mcp_actors.types import ElicitResult, ElicitUrlParams, InputRequest, InputResponse
@@ -16,29 +17,37 @@ __all__ = ["ask_by_requests", "ask_by_retry"]
 
 
 async def ask_by_requests(
-    call: InboundCall, scope: ServerScope, questions: Mapping[str, InputRequest]
+    call: InboundCall, scope: ServerScope, questions: Mapping[str, InputRequest], ttl: float | None
 ) -> dict[str, Any]:
     """Sends one question after the other, each for at most `Limits.ask_timeout` seconds, and returns the answers.
+
+    With a ``ttl`` a client that has tasks may answer in so many seconds, see `mcp_actors._server.asked_tasks`.
 
     Cancelled, it sends a cancellation of the question that is not answered yet. Raises what `Context.ask` raises.
     """
     answers: dict[str, Any] = {}
     for key, each in questions.items():
         if isinstance(each, ElicitUrlParams) and each.elicitation_id is not None:
-            answers[key] = await _send_to_url(call, scope, each, each.elicitation_id)
+            answers[key] = await _send_to_url(call, scope, each, each.elicitation_id, ttl)
         else:
-            answers[key] = await _answer(call, scope, each)
+            answers[key] = await _answer(call, scope, each, ttl)
     return answers
 
 
-async def _answer(call: InboundCall, scope: ServerScope, question: InputRequest) -> InputResponse:
-    seconds, era = scope.limits.ask_timeout, call.invocation.era
-    raw = await call.ask(question.method, era.unstructure(question), idle=seconds, cap=seconds)
+async def _answer(
+    call: InboundCall, scope: ServerScope, question: InputRequest, ttl: float | None
+) -> InputResponse:
+    seconds, era, method = scope.limits.ask_timeout, call.invocation.era, question.method
+    params = era.unstructure(question)
+    if ttl is not None and hosts_tasks(call.invocation.peer.raw_capabilities, era, method):
+        raw = await answer_later(call, method, params, ttl, seconds)
+    else:
+        raw = await call.ask(method, params, idle=seconds, cap=seconds)
     return read_answer(question, raw, era)
 
 
 async def _send_to_url(
-    call: InboundCall, scope: ServerScope, question: ElicitUrlParams, id: str
+    call: InboundCall, scope: ServerScope, question: ElicitUrlParams, id: str, ttl: float | None
 ) -> InputResponse:
     """Asks for a visit to a URL. Once that is agreed to, the client can be told of its end by the id."""
     session = scope.session_of(call.owner)
@@ -47,7 +56,7 @@ async def _send_to_url(
         scope.elicitations.begin(id, session)
     agreed = False
     try:
-        answer = await _answer(call, scope, question)
+        answer = await _answer(call, scope, question, ttl)
         agreed = isinstance(answer, ElicitResult) and answer.action == "accept"
         return answer
     finally:

@@ -244,7 +244,12 @@ class Context:
     # -- asking the client -----------------------------------------------------------------------------------------
 
     async def elicit(
-        self, message: str, schema: Mapping[str, Any] | type, *, key: str | None = None
+        self,
+        message: str,
+        schema: Mapping[str, Any] | type,
+        *,
+        key: str | None = None,
+        ttl: float | None = None,
     ) -> ElicitResult:
         """Asks the person at the client to fill in a form. Code before this line may run again: see `ask`.
 
@@ -254,6 +259,7 @@ class Context:
             message: The question, for the person.
             schema: The form: a flat JSON Schema, or a class with such fields (text, numbers, booleans, choices).
             key: The name of the question in every run of the function; by default one that counts up.
+            ttl: As `ask`.
 
         Returns:
             What the person did (``action``) and, if that was to accept, the ``content`` of the form, which fits the
@@ -266,7 +272,7 @@ class Context:
         """
         requested = schema if isinstance(schema, Mapping) else JsonType(schema).schema
         question = ElicitFormParams(message=message, requested_schema=flat_form(requested))
-        result: ElicitResult = await self._ask_one(question, key)
+        result: ElicitResult = await self._ask_one(question, key, ttl)
         return result
 
     async def elicit_url(
@@ -299,6 +305,7 @@ class Context:
         *,
         max_tokens: int,
         key: str | None = None,
+        ttl: float | None = None,
         **more: Any,
     ) -> CreateMessageResult:
         """Asks the client's model. Code before this line may run again: see `ask`.
@@ -309,6 +316,7 @@ class Context:
             messages: The messages, or the text of one message of the user.
             max_tokens: How many tokens the model may generate.
             key: The name of the question in every run of the function; by default one that counts up.
+            ttl: As `ask`.
             more: Further fields of `~mcp_actors.types.CreateMessageParams`. ``tools`` need the client's capability
                 ``sampling.tools``, and ``include_context`` needs ``sampling.context``.
 
@@ -319,7 +327,7 @@ class Context:
         if isinstance(messages, str):
             messages = [SamplingMessage(role="user", content=TextContent(text=messages))]
         question = CreateMessageParams(messages=list(messages), max_tokens=max_tokens, **more)
-        result: CreateMessageResult = await self._ask_one(question, key)
+        result: CreateMessageResult = await self._ask_one(question, key, ttl)
         return result
 
     async def list_roots(self, *, key: str | None = None) -> list[Root]:
@@ -335,7 +343,7 @@ class Context:
         """
         return list((await self._ask_one(ListRootsParams(), key)).roots)
 
-    async def ask(self, questions: Mapping[str, InputRequest]) -> dict[str, Any]:
+    async def ask(self, questions: Mapping[str, InputRequest], *, ttl: float | None = None) -> dict[str, Any]:
         """Asks the client several things at once. Code before this line may run again.
 
         A legacy client is sent requests while this call waits, each for at most `Limits.ask_timeout` seconds. To a
@@ -348,6 +356,7 @@ class Context:
 
         Args:
             questions: The questions by their keys: params objects of `mcp_actors.types`, such as `ElicitFormParams`.
+            ttl: Seconds for which a legacy client that has tasks of its own may take instead (MCP 2025-11-25, Tasks).
 
         Returns:
             The answers by the same keys: `ElicitResult`, `CreateMessageResult` or `ListRootsResult`.
@@ -375,15 +384,15 @@ class Context:
         if (voice := self.call.voice) is not None:
             return dict(await voice.ask(questions))
         if not self.era.asks_by_retry:
-            return await ask_by_requests(self.call, self._scope, questions)
+            return await ask_by_requests(self.call, self._scope, questions, ttl)
         if not self.call.invocation.method.may_ask:
             raise LocalProtocolError(
                 f"protocol version {self.era.version} lets {self.method} ask for nothing"
             )
         return await ask_by_retry(self.call, self._scope, self._kept, questions)
 
-    async def _ask_one(self, question: InputRequest, key: str | None) -> Any:
+    async def _ask_one(self, question: InputRequest, key: str | None, ttl: float | None = None) -> Any:
         if key is None:
             self._asked += 1
             key = f"{question.method.partition('/')[0]}-{self._asked}"
-        return (await self.ask({key: question}))[key]
+        return (await self.ask({key: question}, ttl=ttl))[key]

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import attrs
 import msgspec
 
 from mcp_actors._actors.detached_call import DetachedCall
-from mcp_actors._actors.inbound_call import CallOwner
+from mcp_actors._actors.inbound_call import CallOwner, InboundCall
+from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._actors.voice import Voice
 from mcp_actors._eras.era import Invocation, Peer
 from mcp_actors._eras.server_negotiation import era_of
 from mcp_actors._server.access import principal_of, request_of
 from mcp_actors._server.context import Context
 from mcp_actors._server.dispatch import MethodDispatch
+from mcp_actors._server.peer_session import PeerSession
 from mcp_actors.abc import OpenState
+from mcp_actors.errors import LocalProtocolError
 from mcp_actors.principal import Principal
 
 __all__ = ["Serving", "detached", "outcome", "remembered"]
@@ -59,8 +64,36 @@ def detached(ctx: Context, voice: Voice) -> Context:
         principal=principal_of(call),
         reported=False,
     )
-    later = DetachedCall(invocation, call.owner, request_of(call), call.outlet.longest, voice)
-    return Context(later, ctx._scope)
+    owner = _LaterOwner(call.owner)
+    later = DetachedCall(invocation, owner, request_of(call), call.outlet.longest, voice)
+    session_of = partial(_while_it_lives, weakref.ref(call.owner), ctx._scope.session_of)
+    return Context(later, attrs.evolve(ctx._scope, session_of=session_of))
+
+
+def _while_it_lives(
+    held: weakref.ref[CallOwner], session_of: Callable[[CallOwner], PeerSession | None], _: CallOwner
+) -> PeerSession | None:
+    owner = held()
+    return None if owner is None else session_of(owner)
+
+
+class _LaterOwner:
+    """Stands for the dispatcher of a call that was answered, so that an ended session is not kept with its buffers."""
+
+    def __init__(self, owner: CallOwner) -> None:
+        self.name = owner.name
+        self.responder = owner.responder
+        self.rules = owner.rules
+        self.limiters = owner.limiters
+
+    async def request(
+        self, method: str, params: dict[str, Any], options: CallOptions, *, call: InboundCall | None = None
+    ) -> dict[str, Any]:
+        """Raises `LocalProtocolError`: the call that could ask has been answered, and its function has a voice."""
+        raise LocalProtocolError("the call was answered: its function asks by ctx.ask")
+
+    def forget(self, call: InboundCall) -> None:
+        """Does nothing: the call is in no table."""
 
 
 async def outcome(ctx: Context, function: Callable[[], Awaitable[Any]]) -> dict[str, Any]:

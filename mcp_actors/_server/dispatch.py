@@ -16,7 +16,7 @@ from mcp_actors._server.context import Context
 from mcp_actors._server.failures import answer_to
 from mcp_actors._server.handler import Handler
 from mcp_actors._server.scope import ServerScope
-from mcp_actors.errors import MethodNotFound, invalid_params
+from mcp_actors.errors import LocalProtocolError, MethodNotFound, invalid_params
 from mcp_actors.types import (
     LOGGING_LEVELS,
     DiscoverResult,
@@ -134,11 +134,19 @@ async def _through(middleware: Sequence[Middleware], ctx: Context, handler: Hand
         result = handler(ctx)
         return await result() if result.__class__ is Continuation else result
     outermost, *inner = middleware
+    of_call: Context | None = ctx
 
     async def call_next(other: Context | None = None, /) -> Any:
-        return await _through(inner, other or ctx, handler)
+        next_context = other or of_call
+        if next_context is None:
+            raise LocalProtocolError("the call was answered: go on with a context of `detached`")
+        return await _through(inner, next_context, handler)
 
-    return await outermost(ctx, call_next)
+    try:
+        return await outermost(ctx, call_next)
+    finally:
+        # What goes on behind the call has `call_next`, and must not keep the call, and its session, by it.
+        of_call = None
 
 
 def stamp_of(info: Implementation, ttl_ms: int, cache_scope: str) -> dict[str, Any]:

@@ -97,6 +97,7 @@ class Features:
         self.layered = False
         self.topics: dict[str, ListenMember] = {}
         self.extensions: dict[str, OfferedExtension] = {}
+        self._served = 0
         self.handlers: dict[str, Handler] = {
             **self.tools.handlers(),
             **self.resources.handlers(),
@@ -151,6 +152,11 @@ class Features:
             )
         if extension.id in self.extensions or extension.id in self._settings:
             raise LocalProtocolError(f"the extension {extension.id!r} is offered already")
+        if self._served:
+            raise LocalProtocolError(
+                f"{extension.id!r} cannot be offered while the server serves, since clients were told what there is: "
+                f"write Server(extensions=[…]), or add it before serve()"
+            )
         extension.offered(self)
         self.extensions[extension.id] = extension
         self.layered = self.layered or bool(self.around)
@@ -161,10 +167,14 @@ class Features:
         self, responder: MethodDispatch, owner: CallOwner, shared: OpenState
     ) -> AsyncIterator[None]:
         """Enters what the extensions do while the server serves, in the order in which they were given."""
-        async with AsyncExitStack() as stack:
-            for each in self.extensions.values():
-                await stack.enter_async_context(each.served(responder, owner, shared))
-            yield
+        self._served += 1
+        try:
+            async with AsyncExitStack() as stack:
+                for each in self.extensions.values():
+                    await stack.enter_async_context(each.served(responder, owner, shared))
+                yield
+        finally:
+            self._served -= 1
 
     def capabilities(self) -> ServerCapabilities:
         """Returns what is declared to clients: what the program named or ever registered something for, and logging."""

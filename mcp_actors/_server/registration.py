@@ -227,7 +227,7 @@ class Registration:
         Raises:
             TypeError: It is no such extension.
             LocalProtocolError: Its id, or a method, notification or member of subscriptions of it, is taken, or it is
-                offered by a server already.
+                offered by a server already, or this server serves.
         """
         with LineNamed():
             self._features.add_extension(extension)
@@ -257,14 +257,23 @@ class Registration:
         Raises:
             TypeError: The signature cannot be used, or the function has no name of its own and none is given.
             ValueError: A schema cannot be used.
-            LocalProtocolError: There is a tool with this name.
+            LocalProtocolError: There is a tool with this name, or it is the first one with ``task`` and the server
+                serves: ``Server(extensions=[Tasks()])`` is ready for tools that are added later.
         """
         with LineNamed():
             check_options(options, ToolOptions)
-            on_loop_of_worker(partial(self._features.tools.add, function, **options))
+            on_loop_of_worker(partial(self._add_tool, function, options))
+
+    def _add_tool(self, function: Callable[..., Any], options: ToolOptions) -> None:
+        tool = self._features.tools.add(function, **options)
         if options.get("task") is not None and TASKS not in self._features.extensions:
             # Imported where it is used: most servers have no tasks.
-            self.add_extension(importlib.import_module("mcp_actors.tasks").Tasks())
+            tasks = importlib.import_module("mcp_actors.tasks").Tasks()
+            try:
+                self._features.add_extension(tasks)
+            except BaseException:
+                self._features.tools.remove(tool.name)
+                raise
 
     def remove_tool(self, name: str) -> None:
         """Removes a tool. Calls in flight go on.

@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 
-__all__ = ["VARIABLE", "derived_key", "state_key_of_environment"]
+__all__ = ["VARIABLE", "derived_key", "state_key_of_environment", "use_state_key"]
 
 VARIABLE = "MCP_ACTORS_STATE_KEY"
 """The environment variable that has the key where a program gives none, in hexadecimal digits or in base64."""
@@ -19,15 +19,24 @@ _SHORTEST = 16
 _HEXADECIMAL = re.compile(r"(?:[0-9A-Fa-f]{2})+")
 
 
+# What `use_state_key` was given. The programs that a tool starts get the environment, and must not get it.
+_given: list[bytes] = []
+
+
+def use_state_key(key: bytes) -> None:
+    """Has the servers of this process use a key where the environment has none; an empty one changes nothing."""
+    _given[:] = [key] if key else []
+
+
 def state_key_of_environment() -> bytes:
-    """Returns the key of `VARIABLE`, or a random one if it is not set.
+    """Returns the key of `VARIABLE`; if it is not set, that of `use_state_key`, or a random one.
 
     Raises:
         ValueError: It is neither hexadecimal nor base64, or too short. The text does not show it.
     """
     text = os.environ.get(VARIABLE, "").strip()
     if not text:
-        return secrets.token_bytes(_KEY_BYTES)
+        return _given[0] if _given else secrets.token_bytes(_KEY_BYTES)
     try:
         if _HEXADECIMAL.fullmatch(text):
             key = bytes.fromhex(text)

@@ -62,10 +62,15 @@ class SyncContext(Context):
         on_loop(super().close_stream)
 
     def elicit(  # type: ignore[override]
-        self, message: str, schema: Mapping[str, Any] | type, *, key: str | None = None
+        self,
+        message: str,
+        schema: Mapping[str, Any] | type,
+        *,
+        key: str | None = None,
+        ttl: float | None = None,
     ) -> ElicitResult:
         """Asks the person at the client to fill in a form; see `Context.elicit`."""
-        return self._wait(super().elicit, message, schema, key=key)
+        return self._wait(super().elicit, message, schema, key=key, ttl=ttl)
 
     def elicit_url(  # type: ignore[override]
         self, message: str, url: str | Callable[[str], str], *, key: str | None = None
@@ -79,18 +84,21 @@ class SyncContext(Context):
         *,
         max_tokens: int,
         key: str | None = None,
+        ttl: float | None = None,
         **more: Any,
     ) -> CreateMessageResult:
         """Asks the client's model; see `Context.sample`."""
-        return self._wait(super().sample, messages, max_tokens=max_tokens, key=key, **more)
+        return self._wait(super().sample, messages, max_tokens=max_tokens, key=key, ttl=ttl, **more)
 
     def list_roots(self, *, key: str | None = None) -> list[Root]:  # type: ignore[override]
         """Asks for the folders that the server may work in; see `Context.list_roots`."""
         return self._wait(super().list_roots, key=key)
 
-    def ask(self, questions: Mapping[str, InputRequest]) -> dict[str, Any]:  # type: ignore[override]
+    def ask(  # type: ignore[override]
+        self, questions: Mapping[str, InputRequest], *, ttl: float | None = None
+    ) -> dict[str, Any]:
         """Asks the client several things at once; see `Context.ask`."""
-        return self._wait(super().ask, questions)
+        return self._wait(super().ask, questions, ttl=ttl)
 
     def end(self) -> None:
         """The call no longer waits for the function: what its thread waits for ends with `CallCancelled`."""

@@ -77,7 +77,7 @@ class SessionDirectory(Protocol):
         """Returns where a session is, ``None`` for one that was never registered, was forgotten, or is long dead.
 
         Raises:
-            SharedStateUnavailable: The state cannot be reached.
+            SharedStateUnavailable: The state cannot be reached, or has lost what it knew, and is being told again.
         """
 
     def forget(self, session: str) -> None:
@@ -195,7 +195,8 @@ class Bus(Protocol):
             Whether the mailbox's node was there when it was handed over. That it takes the message is not promised.
 
         Raises:
-            SharedStateUnavailable: The state cannot be reached; the message may have been handed over.
+            SharedStateUnavailable: The state cannot be reached; the message may have been handed over. Or the state
+                has lost what it knew, and the node may be telling it again.
         """
 
     def open_mailbox(self, take: Callable[[bytes], None]) -> tuple[str, Callable[[], None]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import Any
 
 import trio
@@ -17,7 +16,7 @@ from mcp_actors.errors import RpcError, SharedStateUnavailable
 from mcp_actors.logging import log
 from mcp_actors.supervision import TASK_STATUS, start
 from mcp_actors.tasks.changes import Changes, Step
-from mcp_actors.tasks.states import answers_of, asked, described, taken
+from mcp_actors.tasks.states import answers_of, asked, described, taken, withdrawn
 from mcp_actors.types import InputRequest, InputResponse
 
 __all__ = ["TaskActor"]
@@ -217,7 +216,7 @@ class TaskActor:
             return
         with trio.CancelScope(shield=True, deadline=trio.current_time() + WITHDRAW_BOUND):
             try:
-                await self._changes.apply(self.record, partial(_withdrawn, names))
+                await self._changes.apply(self.record, lambda record, now: withdrawn(record, names, now))
             except SharedStateUnavailable as error:
                 log.debug("questions of a task are not withdrawn", cause=error.cause)
 
@@ -227,7 +226,3 @@ def _read(question: InputRequest, answer: Mapping[str, Any], era: Era) -> InputR
     if error is not None:
         raise RpcError.from_wire(error["code"], error["message"], error.get("data"))
     return read_answer(question, answer["result"], era)
-
-
-def _withdrawn(names: Mapping[str, str], record: TaskRecord, now: float) -> TaskRecord | None:
-    return taken(record, names, now)

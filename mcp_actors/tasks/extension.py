@@ -20,12 +20,12 @@ from mcp_actors.errors import (
     MissingCapability,
     Overloaded,
     RpcError,
+    SharedStateUnavailable,
     invalid_params,
 )
 from mcp_actors.extensions import ServerExtension, Serving, detached, remembered
 from mcp_actors.server import CallNext
 from mcp_actors.tasks.actor import TaskActor
-from mcp_actors.tasks.creations import Creations
 from mcp_actors.tasks.dialects import IMMEDIATE_RESPONSE, core_created, detailed_task, extension_created
 from mcp_actors.tasks.methods import CoreMethods, ExtensionMethods, may_see
 from mcp_actors.tasks.node import TaskNode
@@ -39,6 +39,8 @@ _MEMBER, _NOTIFICATION = "taskIds", "notifications/tasks"
 _MIB = 1024 * 1024
 # Bytes of a task's id, which alone protects a task of a caller that nobody has authenticated.
 _ID_BYTES = 24
+# Milliseconds of the longest time that a client can ask for: JSON may bring integers that no clock can hold.
+_LONGEST_TTL = 2**53
 
 
 class Tasks(ServerExtension):
@@ -94,7 +96,6 @@ class Tasks(ServerExtension):
         )
         self._clock = clock
         self._nodes: list[TaskNode] = []
-        self._creations = Creations(per_principal)
         self.serving(self._serve)
         self.around("tools/call", when=self._concerns)(self._call)
         self.listen(_MEMBER, _NOTIFICATION)(self._notification_params)
@@ -191,7 +192,7 @@ class Tasks(ServerExtension):
         ttl = task["ttl"]
         if ttl is not None and (isinstance(ttl, bool) or not isinstance(ttl, int | float) or not ttl > 0):
             raise invalid_params("'task.ttl' must be a number of milliseconds greater than 0, or null")
-        return settings.granted_ttl(None if ttl is None else ttl / 1000)
+        return settings.granted_ttl(ttl)
 
     async def _begin(
         self, ctx: Context, call_next: CallNext, rules: TaskRules, ttl: float | None
@@ -203,8 +204,6 @@ class Tasks(ServerExtension):
         now, principal = self._clock(), principal_of(ctx.call)
         memory = ctx.call.owner.limiters.memory
         holder = None if memory is None else memory.new_account(ctx.call.invocation).holder
-        if principal is None and holder is not None:
-            self._creations.check(holder, now)
         record = TaskRecord(
             id=secrets.token_urlsafe(_ID_BYTES),
             owner="" if principal is None else principal.key,
@@ -218,14 +217,17 @@ class Tasks(ServerExtension):
             node=node.serving.shared.node,
             restartable=rules.restartable,
         )
-        leave = node.reserve(holder)
+        if principal is None and holder is not None:
+            node.creations.count(holder, record)
+        leave = None
         try:
+            leave = node.reserve(holder)
             await self._keep(record, node)
         except BaseException:
-            leave()
+            node.creations.forget(record.id)
+            if leave is not None:
+                leave()
             raise
-        if principal is None and holder is not None:
-            self._creations.count(holder, None if ttl is None else now + ttl)
         actor = TaskActor(record, node.changes, token)
         ctx2 = detached(ctx, actor)
         node.run(actor, ctx2, lambda: call_next(ctx2), leave)
@@ -243,8 +245,13 @@ class Tasks(ServerExtension):
         if not record.owner:
             # All callers that nobody has authenticated have this owner: they are counted by address.
             bounds = bounds._replace(of_owner=bounds.of_all, bytes_of_owner=bounds.bytes_of_all)
-        match await node.store.create(record, bounds):
-            case "owner":
-                raise Overloaded.for_tasks("tasks, or bytes in tasks,", "holder", settings.per_principal)
-            case "all":
-                raise Overloaded.for_tasks("tasks, or bytes in tasks,", "all", settings.in_all)
+        try:
+            over = await node.store.create(record, bounds)
+        except (trio.Cancelled, SharedStateUnavailable):
+            # The store may have it all the same; without its function it would be `working` until its time is up.
+            node.give_up(record)
+            raise
+        if over == "owner" and record.owner:
+            raise Overloaded.for_tasks("tasks, or bytes in tasks,", "holder", settings.per_principal)
+        if over is not None:
+            raise Overloaded.for_tasks("tasks, or bytes in tasks,", "all", settings.in_all)

@@ -83,14 +83,17 @@ class CoreMethods:
         cursor = params.get("cursor")
         if cursor is not None and (not isinstance(cursor, str) or len(cursor) > LONGEST_ID):
             raise invalid_params("invalid cursor")
+        found: list[TaskRecord]
         store, principal = self._node().store, principal_of(ctx.call)
         if principal is not None:
-            found = await store.page(principal.key, cursor, PAGE + 1)
+            found = list(await store.page(principal.key, cursor, PAGE + 1))
         elif (session := ctx.session) is not None:
-            tasks = session.get(SessionTasks)
-            ids = tasks.after(cursor)[: PAGE + 1]
-            known = await store.get(ids)
-            found = [known[id] for id in ids if id in known]
+            found, ids = [], session.get(SessionTasks).after(cursor)
+            # Some of them are no more, perhaps more than fit on a page.
+            while ids and len(found) <= PAGE:
+                known = await store.get(ids[: PAGE + 1])
+                found += [known[id] for id in ids[: PAGE + 1] if id in known]
+                del ids[: PAGE + 1]
         else:
             # MCP 2025-11-25, Tasks: without an authorization context nobody's tasks can be told from another's.
             raise MethodNotFound(ctx.method)

@@ -18,6 +18,7 @@ from mcp_actors.logging import log
 from mcp_actors.supervision import TASK, TASK_END, TASK_SWEEP, TASK_WATCH, start, start_again
 from mcp_actors.tasks.actor import TaskActor
 from mcp_actors.tasks.changes import Changes, Step
+from mcp_actors.tasks.creations import Creations
 from mcp_actors.tasks.dialects import core_task, is_error, outcome_of, outcome_of_error
 from mcp_actors.tasks.results import ResultStreams
 from mcp_actors.tasks.settings import TaskSettings
@@ -34,6 +35,8 @@ SWEEP_LIMIT = 100
 MAX_RUNS = 3
 # Seconds in which functions may clean up, and then their tasks be written, when the server has stopped.
 CLEANUP_BOUND, LAST_WORDS_BOUND = 1.0, 2.0
+# Seconds after which a creation that was interrupted has been kept, or never will be.
+LATE_CREATION = 10.0
 
 
 class TaskNode:
@@ -64,6 +67,7 @@ class TaskNode:
         bus = serving.shared.bus
         hears = bus.spans_processes or not store.spans_processes
         self._watch = TaskWatch(store, None if hears else LOOK_EVERY, listened, publish)
+        self.creations = Creations(settings.per_principal, settings.bytes_per_principal)
         self.changes = Changes(store, self._watch, self._announce, clock)
         self.results = ResultStreams(self.changes, serving.server.limits.ask_timeout)
         self._publish = publish
@@ -146,12 +150,23 @@ class TaskNode:
     def _crashed(self, record: TaskRecord) -> None:
         start(self._nursery, TASK_END, self._fail, record, "internal error", about=record.tool)
 
+    def give_up(self, record: TaskRecord) -> None:
+        """Ends a task that may have been kept, whose creation nobody was told of. Never waits."""
+        start(self._nursery, TASK_END, self._give_up, record, about=record.tool)
+
+    async def _give_up(self, record: TaskRecord) -> None:
+        await self._fail(record, "its creation was interrupted")
+        # Where the state was cut off, what was sent to it may arrive later than what was sent after it.
+        await trio.sleep(LATE_CREATION)
+        await self._fail(record, "its creation was interrupted")
+
     async def _fail(self, record: TaskRecord, reason: str) -> None:
         await TaskActor(record, self.changes).end(_failure(reason, record.node))
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
     def _announce(self, record: TaskRecord) -> None:
+        self.creations.changed(record)
         self._publish(record.id)
         actor = self._running.get(record.id)
         if actor is not None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 __all__ = ["SessionTasks"]
 
 # The oldest are left out of the list beyond it; they can still be looked at by their ids.
@@ -28,8 +26,3 @@ class SessionTasks:
         if id is None:
             return ids
         return ids[ids.index(id) + 1 :] if id in self._ids else []
-
-    def keep(self, ids: Iterable[str]) -> None:
-        """Forgets those that are no more."""
-        known = set(ids)
-        self._ids = {id: None for id in self._ids if id in known}

@@ -8,6 +8,9 @@ from mcp_actors.abc import TaskBounds
 
 __all__ = ["TaskSettings"]
 
+# Seconds, a thousand years: who asks for more asks for no end. The numbers of stores and of JSON have room for it.
+LONGEST_TTL = 31_557_600_000.0
+
 
 @attrs.frozen
 class TaskSettings:
@@ -49,12 +52,15 @@ class TaskSettings:
         return TaskBounds(self.per_principal, self.in_all, self.bytes_per_principal, self.bytes_in_all)
 
     def granted_ttl(self, asked: float | None) -> float | None:
-        """Returns the seconds for which a task is kept whose client asked for ``asked``, ``None`` for no end."""
-        if asked is None:
+        """Returns the seconds for which a task is kept whose client asked for milliseconds, ``None`` for no end."""
+        if asked is None or asked > LONGEST_TTL * 1000:
+            # Before any arithmetic: an integer of JSON has as many digits as a client likes.
             return self.max_ttl
-        return asked if self.max_ttl is None else min(asked, self.max_ttl)
+        return asked / 1000 if self.max_ttl is None else min(asked / 1000, self.max_ttl)
 
 
 def _check_number(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise ValueError(f"{name}={value!r}: write a number of seconds greater than 0")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LONGEST_TTL:
+        raise ValueError(
+            f"{name}={value!r}: write a number of seconds greater than 0, a thousand years at most"
+        )

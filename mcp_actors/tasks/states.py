@@ -31,6 +31,7 @@ __all__ = [
     "questions_of",
     "restarted",
     "taken",
+    "withdrawn",
 ]
 
 _LIVE: frozenset[TaskState] = frozenset({"working", "input_required", "completed", "failed", "cancelled"})
@@ -67,9 +68,8 @@ def answers_of(record: TaskRecord) -> dict[str, Any]:
 def _next(record: TaskRecord, state: TaskState, now: float, **changes: Any) -> TaskRecord | None:
     if state not in NEXT_STATES[record.state]:
         return None
-    message = changes.get("message")
-    if message is not None and len(message) > LONGEST_MESSAGE:
-        changes["message"] = f"{message[: LONGEST_MESSAGE - 1]}…"
+    if changes.get("message") is not None:
+        changes["message"] = _readable(changes["message"])
     # The wall clock may be set back; what clients see of a task never goes back.
     updated = max(now, record.updated)
     return msgspec.structs.replace(
@@ -77,9 +77,17 @@ def _next(record: TaskRecord, state: TaskState, now: float, **changes: Any) -> T
     )
 
 
+def _readable(message: str) -> str:
+    """A sentence that JSON can hold, which it cannot with lone surrogates, and that is not too long."""
+    if len(message) > LONGEST_MESSAGE:
+        message = f"{message[: LONGEST_MESSAGE - 1]}…"
+    return message.encode("utf-8", "replace").decode()
+
+
 def described(record: TaskRecord, message: str | None, now: float) -> TaskRecord | None:
     """The function has said where it stands."""
-    return None if message == record.message else _next(record, record.state, now, message=message)
+    readable = None if message is None else _readable(message)
+    return None if readable == record.message else _next(record, record.state, now, message=readable)
 
 
 def asked(record: TaskRecord, questions: Mapping[str, Any], now: float) -> TaskRecord | None:
@@ -110,6 +118,14 @@ def taken(record: TaskRecord, keys: Iterable[str], now: float) -> TaskRecord | N
         return None
     state: TaskState = "input_required" if left else "working"
     return _next(record, state, now, questions=_encode(left), answers=_encode(kept))
+
+
+def withdrawn(record: TaskRecord, keys: Iterable[str], now: float) -> TaskRecord | None:
+    """The function wants no answers any more. Always a change, so that a question which was cut off cannot come later.
+
+    Each change is kept only on top of the one that it was made of.
+    """
+    return taken(record, keys, now) or _next(record, record.state, now)
 
 
 def completed(record: TaskRecord, outcome: bytes, now: float) -> TaskRecord | None:

@@ -117,6 +117,12 @@ async def test_questions_are_limited(autojump_clock: MockClock) -> None:
     assert person.asked == 32
 
 
+async def test_a_time_that_no_clock_holds_is_cut(autojump_clock: MockClock) -> None:
+    async with asking(Person(), ttl=10**400) as (peer, id, _client):
+        seen = await peer.request(1, "tasks/get", {"taskId": id})
+        assert seen["result"]["ttl"] == 3_600_000
+
+
 @pytest.mark.parametrize("task", [[], "x", {"ttl": "x"}, {"ttl": 0}, {"ttl": True}])
 async def test_a_malformed_wish_is_refused(task: Any) -> None:
     async with scripted(LEGACY, elicitation=Person()) as (_, peer):

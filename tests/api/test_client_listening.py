@@ -326,6 +326,35 @@ async def test_a_client_that_is_started_again_listens_again(autojump_clock: Mock
             assert sorted(told) == [("prompts", None), ("resources", None), ("tools", None)]
 
 
+async def test_the_next_session_is_not_asked_to_take_back_what_the_last_one_subscribed_to() -> None:
+    """The request could arrive after that of a listener that subscribes again, and leave it deaf."""
+    async with raw_server() as server, trio.open_nursery() as nursery:
+        peers: list[ScriptedPeer] = []
+
+        async def play() -> None:
+            for _ in range(2):
+                peer = await server.accept()
+                await greet(peer, "2025-11-25")
+                peers.append(peer)
+
+        nursery.start_soon(play)
+        async with Client(server.transport, era="legacy", restart=True) as client:
+            await wait_all_tasks_blocked()
+            heard = Listening()
+            nursery.start_soon(lambda: heard.run(client, uris=("x://a",)))
+            await reply(peers[0], await peers[0].receive(), {})
+            await wait_all_tasks_blocked()
+            await peers[0].channel.aclose()
+            with trio.fail_after(5):
+                while len(peers) < 2 or heard.end is None:
+                    await trio.lowlevel.checkpoint()
+            assert isinstance(heard.end, SubscriptionLost)
+            nursery.start_soon(lambda: Listening().run(client, uris=("x://b",)))
+            request = await peers[1].receive()
+            assert (request["method"], request["params"]) == ("resources/subscribe", {"uri": "x://b"})
+            nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize("how", ["ended", "cancelled", "refused"])
 async def test_changes_are_followed_again_on_a_connection_that_goes_on(
     how: str, autojump_clock: MockClock

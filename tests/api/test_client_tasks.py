@@ -66,7 +66,8 @@ async def test_looks_are_as_far_apart_as_the_server_wants(version: str, autojump
 
 @each_dialect
 @pytest.mark.parametrize(
-    ("poll", "shortest", "longest"), [(0, 0.1, 0.11), (-5, 0.1, 0.11), (10**15, 60, 60.1)]
+    ("poll", "shortest", "longest"),
+    [(0, 0.1, 0.11), (-5, 0.1, 0.11), (10**15, 60, 60.1), (10**400, 60, 60.1)],
 )
 async def test_a_hostile_interval_neither_spins_nor_stalls(
     version: str, poll: int, shortest: float, longest: float, autojump_clock: MockClock
@@ -445,13 +446,19 @@ async def test_tools_of_a_session_that_need_no_task_are_called_plainly(autojump_
     assert [("task" in each) for each in script.params("tools/call")] == [False, True]
 
 
+@pytest.mark.parametrize("by_the_tool", [False, True])
 async def test_a_tool_that_was_not_listed_is_called_as_the_task_that_it_must_be(
-    autojump_clock: MockClock,
+    by_the_tool: bool, autojump_clock: MockClock
 ) -> None:
+    """The official servers refuse the plain call with an error of the tool."""
+
     class Strict(TaskScript):
         async def _answer(self, peer: Any, request: Any) -> Any:
             if request["method"] == "tools/call" and "task" not in request["params"]:
-                await fail(peer, request, -32601)
+                if by_the_tool:
+                    await reply(peer, request, {"content": [], "isError": True})
+                else:
+                    await fail(peer, request, -32601)
                 return None
             return await super()._answer(peer, request)
 
@@ -470,6 +477,7 @@ async def test_a_tool_that_was_not_listed_is_called_as_the_task_that_it_must_be(
         {"status": "asleep"},
         {"status": 5},
         {"taskId": 7, "status": "working"},
+        {"taskId": "another one", "status": "completed"},
         {"status": "completed", "result": "text"},
         {"status": "failed", "error": {"code": "x"}},
     ],

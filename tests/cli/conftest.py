@@ -49,13 +49,13 @@ def mcp(environment: dict[str, str], tmp_path: Path) -> Callable[..., Ran]:
 
 @pytest.fixture
 def started(environment: dict[str, str]) -> Started:
-    """Starts ``mcp-actors`` with words for the length of a block, whose end it does not survive."""
+    """Starts ``mcp-actors`` with words for the length of a block, whose end it does not survive, nor ``limit``."""
 
     @contextmanager
-    def start(*words: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    def start(*words: str, limit: float = LIMIT, **options: Any) -> Iterator[subprocess.Popen[str]]:
         command = [sys.executable, "-m", "mcp_actors", *words]
         with subprocess.Popen(command, text=True, env=environment, **options) as process:
-            watchdog = threading.Timer(LIMIT, process.kill)  # whoever waits for a line of it waits no longer
+            watchdog = threading.Timer(limit, process.kill)  # whoever waits for a line of it waits no longer
             watchdog.start()
             try:
                 yield process

@@ -42,8 +42,23 @@ def gives_up_listening(client: str) -> bool:
 
 
 def failures(rows: Iterable[Row], phases: Sequence[Phase]) -> list[Row]:
-    """What must not be: wrong answers and silence ever, errors and unheard updates while nothing is disturbed."""
-    return [row for row in rows if is_failure(row, phase_of(row, phases), phases[0])]
+    """What must not be: wrong answers and silence ever, errors and unheard updates while nothing is disturbed.
+
+    A client that called nothing meanwhile learns of the end of its session by its next call, which is no failure.
+    """
+    found = []
+    answered: dict[tuple[str, int], float] = {}
+    for row in sorted(rows, key=lambda row: row["at"] + row["took"]):
+        session, phase = (row["client"], row["session"]), phase_of(row, phases)
+        disturbed = max(
+            (each.ends for each in phases if not each.calm and each.ends <= row["at"]), default=0.0
+        )
+        is_news = is_404(row) and 0.0 < answered.get(session, 0.0) < disturbed
+        if is_failure(row, phase, phases[0]) and not is_news:
+            found.append(row)
+        if row["end"] == "right":
+            answered[session] = row["at"]
+    return found
 
 
 def is_failure(row: Row, phase: Phase, first: Phase) -> bool:
@@ -54,11 +69,7 @@ def is_failure(row: Row, phase: Phase, first: Phase) -> bool:
 
 def most_forgotten(rows: Iterable[Row], phase: Phase) -> int:
     """How often one client was told in a phase that its session is not there; the most of all."""
-    told = Counter(
-        (row["client"], row["session"])
-        for row in rows
-        if row["end"] == "error" and _is_404(row["error"]) and phase.overlaps(row)
-    )
+    told = Counter((row["client"], row["session"]) for row in rows if is_404(row) and phase.overlaps(row))
     return max(told.values(), default=0)
 
 
@@ -93,7 +104,7 @@ def table(rows: Sequence[Row], phases: Sequence[Phase]) -> str:
         of = [row for row in rows if row["client"] == client]
         connects = sum(row["kind"] == "connect" and row["end"] == "right" for row in of)
         errors = [row for row in of if row["end"] == "error"]
-        forgotten = sum(_is_404(row["error"]) for row in errors)
+        forgotten = sum(map(is_404, errors))
         longest = max(row["took"] for row in of)
         sessions = len({row["session"] for row in of})
         lines.append(
@@ -110,5 +121,7 @@ def table(rows: Sequence[Row], phases: Sequence[Phase]) -> str:
     return "\n".join(lines)
 
 
-def _is_404(error: str) -> bool:
-    return any(word in error for word in ("404", "Session terminated", "SessionExpired", "session not found"))
+def is_404(row: Row) -> bool:
+    """Whether a client was told that its session is not there."""
+    told = ("404", "Session terminated", "SessionExpired", "session not found")
+    return row["end"] == "error" and any(words in row["error"] for words in told)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ CLIENTS = {
     "ours-modern": 4,
 }
 """Each client's share of the sessions."""
+FEW = 100  # sessions; with fewer a run is to be short, and leaves out what another client shows as well
+FEWER = {client: share for client, share in CLIENTS.items() if client != "python-v2-legacy"}
 BEGIN = 0.4  # seconds that a session may take to begin, besides those for all
 LATE = 130.0  # seconds that a client may take for its last calls
 
@@ -34,25 +36,24 @@ Row = dict[str, Any]
 
 @dataclass
 class Load:
-    """The programs that make the load of one run, until they are told to end by a file that is there."""
+    """The programs that make the load of one run; files that are there tell them to begin and to end."""
 
     cluster: Cluster
     peers: Peers
     sessions: int
-    clients: Mapping[str, int] = field(default_factory=lambda: CLIENTS)
 
     def __post_init__(self) -> None:
-        shares = sum(self.clients.values())
-        self._over = self.cluster.folder / "over"
+        clients = FEWER if self.sessions < FEW else CLIENTS
+        shares = sum(clients.values())
         # An even number, because each session publishes what another one of the same program listens to.
         self.share = {
-            client: max(2, round(self.sessions * share / shares / 2) * 2)
-            for client, share in self.clients.items()
+            client: max(2, round(self.sessions * share / shares / 2) * 2) for client, share in clients.items()
         }
         self.started = {client: self.start(client, sessions) for client, sessions in self.share.items()}
 
-    def wait_until_connected(self) -> None:
-        """Waits until every session has been begun once."""
+    def begin(self) -> None:
+        """Tells the programs to begin, which may have started long before, and waits for every session's first time."""
+        (self.cluster.folder / "begin").touch()
         for client, program in self.started.items():
             self.cluster.until_true(
                 lambda client=client, program=program: self.connected(program) == self.share[client],
@@ -66,13 +67,13 @@ class Load:
 
     def end(self) -> None:
         """Tells the programs to begin nothing more."""
-        self._over.touch()
+        (self.cluster.folder / "over").touch()
 
     def start(self, client: str, sessions: int) -> Program:
         language, version, mode = (
             client.split("-") if client.count("-") == 2 else ("ours", *client.split("-"))
         )
-        arguments = [self.cluster.url, str(sessions), str(self._over)]
+        arguments = [self.cluster.url, str(sessions), str(self.cluster.folder)]
         if language == "typescript":
             kind = {"v1": "sdk", "v2": "client"}[version]
             command = [

@@ -19,10 +19,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["Namespaces", "Network", "Relays", "namespaces_work", "open_network"]
+__all__ = ["Namespaces", "Network", "Relays", "mortal", "namespaces_work", "open_network"]
 
 PREFIX = "mcpn"
 RELAY = Path(__file__).parent / "relay.py"
+GUARDIAN = Path(__file__).parent / "guardian.py"
 COMMAND_LIMIT = 20.0  # seconds for one command of ``ip``; it takes a hundredth of one
 LOOPBACK = os.environ.get("MCP_NODES_LOOPBACK") == "1"
 """Whether relays are taken although namespaces may work."""
@@ -85,6 +86,12 @@ def namespaces_work() -> bool:
     return all(each.returncode == 0 for each in done)
 
 
+def mortal(command: Sequence[str]) -> list[str]:
+    """Returns a command whose process is killed by the kernel when the thread that started it is no more."""
+    setpriv = shutil.which("setpriv")
+    return [*((setpriv, "--pdeathsig", "KILL") if setpriv else ()), *command]
+
+
 def ip(*arguments: str) -> str:
     done = subprocess.run(
         ["ip", *arguments], capture_output=True, text=True, timeout=COMMAND_LIMIT, check=False
@@ -131,8 +138,17 @@ class Namespaces:
         self._names = {place: f"{PREFIX}-{os.getpid()}-{place}" for place in places}
         self._addresses = {place: f"10.213.0.{number}" for number, place in enumerate(places, start=1)}
         self._bridge = f"{PREFIX}-{os.getpid()}-bridge"
+        self._guardian: subprocess.Popen[bytes] | None = None
+
+    @property
+    def _all(self) -> list[str]:
+        return [*self._names.values(), self._bridge]
 
     def make(self) -> None:
+        # The guardian is in a session of its own, so that what kills the whole group of a run spares it.
+        self._guardian = subprocess.Popen(
+            [sys.executable, str(GUARDIAN), *self._all], stdin=subprocess.PIPE, start_new_session=True
+        )
         ip("netns", "add", self._bridge)
         ip("-n", self._bridge, "link", "add", "bridge", "type", "bridge")
         ip("-n", self._bridge, "link", "set", "bridge", "up")
@@ -158,8 +174,10 @@ class Namespaces:
             ip("-n", name, "link", "set", "lo", "up")
 
     def remove(self) -> None:
-        for name in (*self._names.values(), self._bridge):
+        for name in self._all:
             remove_namespace(name)
+        if self._guardian is not None:
+            self._guardian.communicate()
 
     def address(self, place: str) -> str:
         return self._addresses[place]
@@ -198,7 +216,9 @@ class Relays:
     def make(self) -> None:
         for place, (address, reached) in self._addresses.items():
             command = [sys.executable, str(RELAY), reached, address, *self._ports]
-            relay = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+            relay = subprocess.Popen(
+                mortal(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+            )
             self._relays[place] = relay
             assert relay.stdout is not None
             assert relay.stdout.readline() == "ready\n"

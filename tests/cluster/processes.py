@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .network import Network, open_network
+from .network import Network, mortal, open_network
 from .node_program import STATE_KEY
 
 __all__ = ["NODES", "Cluster", "ProgramMissing", "open_cluster"]
@@ -86,7 +86,6 @@ class Cluster:
 
     network: Network
     folder: Path
-    shared: bool
     running: dict[str, Program] = field(default_factory=dict)
     nodes_started: int = 0
 
@@ -102,7 +101,7 @@ class Cluster:
         given = [f"{key}={value}" for key, value in environment.items()]
         with output.open("ab") as file:
             process = subprocess.Popen(
-                ["env", *given, *self.network.command(place, command)],
+                mortal(["env", *given, *self.network.command(place, command)]),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
@@ -110,6 +109,16 @@ class Cluster:
         program = Program(process, output)
         self.running[name] = program
         return program
+
+    def start_all(self) -> None:
+        """Starts Redis, the nodes and HAProxy.
+
+        Raises:
+            ProgramMissing: HAProxy or Redis is not installed.
+        """
+        self.start_redis()
+        self.start_nodes(*NODES)
+        self.start_proxy()
 
     def start_redis(self) -> None:
         command = [
@@ -135,20 +144,21 @@ class Cluster:
             lambda: proxy.process.poll() is None,
         )
 
-    def start_node(self, node: str) -> Program:
-        """Starts a node, anew if it has run before, and waits until it serves."""
+    def start_nodes(self, *nodes: str) -> None:
+        """Starts nodes, anew if they have run before, and waits until they serve."""
+        for node, program in {node: self._start_node(node) for node in nodes}.items():
+            self.until(program, "serving ")
+            self.running[node] = program
+
+    def _start_node(self, node: str) -> Program:
         self.nodes_started += 1
         command = [sys.executable, "-m", "mcp_actors", "serve", str(PROGRAM)]
         command += ["--listen", f"http://{self.network.address(node)}:{PORT}/mcp"]
         for place in (node, "proxy"):
             command += ["--allow-host", self.network.reached(place)]
-        if self.shared:
-            command += ["--shared", f"redis://{self.network.reached('redis')}:{REDIS_PORT}"]
+        command += ["--shared", f"redis://{self.network.reached('redis')}:{REDIS_PORT}"]
         named = f"{node}-{self.nodes_started}"
-        program = self.start(node, named, [*command, "--", named], **{STATE_KEY: "k" * 32})
-        self.until(program, "serving ")
-        self.running[node] = self.running.pop(named)
-        return program
+        return self.start(node, named, [*command, "--", named], **{STATE_KEY: "k" * 32})
 
     def until(self, program: Program, said: str) -> None:
         self.until_true(
@@ -188,6 +198,7 @@ class Cluster:
     def stop(self) -> None:
         for program in self.running.values():
             program.process.kill()
+        for program in self.running.values():
             program.process.wait()
 
 
@@ -199,20 +210,11 @@ def _installed(program: str) -> str:
 
 
 @contextmanager
-def open_cluster(folder: Path, *, shared: bool = True) -> Iterator[Cluster]:
-    """Starts everything, and ends it however the block ends.
-
-    Raises:
-        ProgramMissing: HAProxy or Redis is not installed.
-    """
+def open_cluster(folder: Path) -> Iterator[Cluster]:
+    """Makes the network, in which nothing runs yet, and ends all that is started there however the block ends."""
     with open_network(PLACES, (PORT, REDIS_PORT)) as network:
-        cluster = Cluster(network, folder, shared)
+        cluster = Cluster(network, folder)
         try:
-            if shared:
-                cluster.start_redis()
-            for node in NODES:
-                cluster.start_node(node)
-            cluster.start_proxy()
             yield cluster
         finally:
             cluster.stop()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from interop.installation import Peers
 
@@ -22,6 +24,17 @@ try:
     print(connection.getresponse().status)
 except OSError as error:
     print(type(error).__name__)
+"""
+RUN = """
+import subprocess, sys, time
+from cluster.network import {kind}, mortal
+network = {kind}(["near", "far"]{ports})
+network.make()
+process = subprocess.Popen(mortal(network.command("near", ["sleep", "60"])))
+while open(f"/proc/{{process.pid}}/comm").read() != "sleep\\n":
+    time.sleep(0.01)
+print(process.pid, *(relay.pid for relay in getattr(network, "_relays", {{}}).values()), flush=True)
+time.sleep(60)
 """
 PATIENCE = "10"  # seconds for an answer that must come
 SILENCE = "1"  # seconds for one that must not
@@ -79,3 +92,40 @@ def test_what_a_killed_run_has_left_is_removed(peers: Peers) -> None:
 def leave(name: str) -> subprocess.Popen[bytes]:
     ip("netns", "add", name)
     return subprocess.Popen(["ip", "netns", "exec", name, "sleep", "60"])
+
+
+def test_nothing_of_a_run_that_is_killed_goes_on(peers: Peers) -> None:
+    kinds = [("Relays", ", [8000]")]
+    if namespaces_work():
+        kinds.append(("Namespaces", ""))
+    for kind, ports in kinds:
+        run = subprocess.Popen(
+            [sys.executable, "-c", RUN.format(kind=kind, ports=ports)],
+            cwd=Path(__file__).parents[1],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        with run:
+            assert run.stdout is not None
+            started = [int(process) for process in run.stdout.readline().split()]
+            run.kill()
+        own = f"{PREFIX}-{run.pid}-"
+        assert started
+        assert soon(lambda started=started: not any(map(is_running, started))), kind
+        if kind == "Namespaces":
+            assert soon(lambda own=own: own not in ip("netns", "list"))
+
+
+def is_running(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def soon(condition: Callable[[], bool]) -> bool:
+    end = time.monotonic() + float(PATIENCE)
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()

@@ -80,6 +80,7 @@ def test_what_needs_redis_is_refused_while_it_is_away_and_the_rest_goes_on(
     peers: Peers, tmp_path: Path
 ) -> None:
     with open_cluster(tmp_path) as cluster, asking(cluster) as ask:
+        cluster.start_all()
         assert works(ask("begin"))
         assert works(ask("ask")), ask.told
         cluster.network.cut("redis")

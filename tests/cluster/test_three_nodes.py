@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,12 @@ from .figures import Phase, failures, most_forgotten, table
 from .load import Load, Row
 from .processes import NODES, Cluster, open_cluster
 
-SESSIONS = int(os.environ.get("MCP_NODES_SESSIONS", "26"))
-CALM = float(os.environ.get("MCP_NODES_CALM", "2"))  # seconds of each phase without a disturbance
+SESSIONS = int(os.environ.get("MCP_NODES_SESSIONS", "24"))
+CALM = float(os.environ.get("MCP_NODES_CALM", "0.5"))  # seconds of each phase without a disturbance
 CUT = float(os.environ.get("MCP_NODES_CUT", "3"))  # seconds for which a node is cut off
 FIGURES = os.environ.get("MCP_NODES_FIGURES")
 """A file that the figures are written to."""
-AFTER = float(os.environ.get("MCP_NODES_AFTER", "1.5"))  # seconds after a disturbance that count as disturbed
+AFTER = float(os.environ.get("MCP_NODES_AFTER", "0.5"))  # seconds after a disturbance that count as disturbed
 
 
 class Run:
@@ -47,11 +48,11 @@ class Run:
 
     def replace(self) -> None:
         """Starts a node in the place of the one that was killed, as a supervisor would."""
-        self.cluster.start_node(NODES[0])
+        self.cluster.start_nodes(NODES[0])
 
     def drain(self) -> None:
         self.drained = self.cluster.drain(NODES[2])
-        self.cluster.start_node(NODES[2])
+        self.cluster.start_nodes(NODES[2])
 
     def everything(self) -> None:
         self.phase("before", CALM)
@@ -65,12 +66,14 @@ class Run:
         self.phase("after", CALM)
 
 
-def report(run: Run, rows: list[Row]) -> str:
+def report(run: Run, rows: list[Row], times: list[float]) -> str:
+    starting, connecting, running, ending = (later - earlier for earlier, later in pairwise(times))
     memory = {node: run.cluster.memory(node) // 1024 for node in NODES}
     text = "\n".join(
         [
             f"in {run.cluster.network.kind}",
             table(rows, run.phases),
+            f"seconds to start {starting:.1f}, connect {connecting:.1f}, run {running:.1f}, end {ending:.1f}",
             f"memory in MB: {memory}; drained with code {run.drained[0]} in {run.drained[1]:.1f} s",
         ]
     )
@@ -81,14 +84,20 @@ def report(run: Run, rows: list[Row]) -> str:
 
 @pytest.mark.long
 def test_every_call_ends_rightly_or_with_a_typed_error(peers: Peers, tmp_path: Path) -> None:
+    times = [time.monotonic()]
     with open_cluster(tmp_path) as cluster:
-        run = Run(cluster)
         load = Load(cluster, peers, SESSIONS)
-        load.wait_until_connected()
+        cluster.start_all()
+        times.append(time.monotonic())
+        run = Run(cluster)
+        load.begin()
+        times.append(time.monotonic())
         run.everything()
+        times.append(time.monotonic())
         load.end()
         rows = load.rows()
-        text = report(run, rows)
+        times.append(time.monotonic())
+        text = report(run, rows, times)
     assert failures(rows, run.phases) == [], text
     assert run.drained[0] == 0, text
     assert most_forgotten(rows, next(phase for phase in run.phases if phase.name == "drained")) <= 1, text

@@ -17,12 +17,14 @@ from mcp_actors.shared.memory import MemoryReplayGuard, new_node_name
 class Spanning:
     """A `SharedState`. Messages and events arrive a little later, as they do with a real one.
 
-    ``latency`` are the seconds of that; ``away`` makes every method raise that may.
+    ``latency`` are the seconds of that; ``away`` makes every method raise that may, and
+    ``refused`` says that one did.
     """
 
     def __init__(self, *, latency: float = 0.001) -> None:
         self.latency = latency
         self.away = False
+        self.refused = trio.Event()
         self.keeps = True
         self.nodes: dict[str, SpanningNode] = {}
         self.places: dict[str, tuple[str, str]] = {}
@@ -50,6 +52,7 @@ class Spanning:
     async def reach(self, role: Any) -> None:
         await trio.sleep(self.latency)
         if self.away:
+            self.refused.set()
             raise SharedStateUnavailable(role, "the test says so")
 
 

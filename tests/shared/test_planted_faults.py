@@ -417,7 +417,7 @@ FAULTS: list[tuple[type[Any], str, str, str]] = [
     (LosesTheOwner, "sessions", "registered_sessions_are_found", rules.FOUND),
     (NeverForgets, "sessions", "forgotten_sessions_are_not_found", rules.FORGOTTEN),
     (ForgetsOnlyWithoutOutage, "sessions", "outages_end_by_themselves", rules.FORGOTTEN),
-    (LosesSessionsInAFlush, "content", "flushed_state_works_again", rules.REACHED),
+    (LosesSessionsInAFlush, "content", "flushed_state_works_again", rules.FLUSHED),
     (RepeatsIds, "events", "event_ids_are_unique", rules.EVENT_IDS),
     (SkipsAnEvent, "events", "events_are_replayed_exactly", rules.REPLAYED),
     (SkipsAnEvent, "events", "long_streams_have_no_gaps", rules.REPLAYED),

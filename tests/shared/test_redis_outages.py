@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import TypeVar
 
 import pytest
 import trio
@@ -22,6 +23,7 @@ from .test_redis import subject_of
 
 TIMEOUT = 0.5
 PATIENCE = 20.0
+T = TypeVar("T")
 
 
 def opened(server: RedisServer) -> RedisShared:
@@ -139,6 +141,78 @@ async def test_connections_that_are_cut_lose_no_event_and_no_message(redis_serve
         replay = await there.events.after("s", ids[0])
         assert replay is not None
         assert [id for id, _ in replay.events] == ids[1:]
+
+
+@pytest.mark.parametrize("command", ["FLUSHALL", "the end of all leases"])
+async def test_nothing_counts_as_gone_until_all_had_time_to_come_back(
+    redis_server: RedisServer, command: str
+) -> None:
+    async with (
+        RedisShared(redis_server.url, lease=3, timeout=TIMEOUT).open("shop") as here,
+        RedisShared(redis_server.url, lease=3, timeout=TIMEOUT).open("shop") as there,
+    ):
+        address, _ = there.bus.open_mailbox(lambda message: None)
+        await there.sessions.register("s", "alice", address)
+        if command == "FLUSHALL":
+            await off_loop(redis_server.do, command)
+        else:
+            await off_loop(
+                redis_server.do, "DEL", f"mcp:shop:node:{here.node}", f"mcp:shop:node:{there.node}"
+            )
+        with pytest.raises(SharedStateUnavailable, match="its sessions"):
+            await here.sessions.find("s")
+        with pytest.raises(SharedStateUnavailable, match="its bus"):
+            await here.bus.send(address, b"x")
+        assert await certain(partial(here.sessions.find, "s")) == (address, "alice", True)
+        assert await certain(partial(here.sessions.find, "unknown")) is None
+        assert not await here.bus.send("nobody/1", b"x")
+
+
+async def certain(ask: Callable[[], Awaitable[T]]) -> T:
+    """Returns the first answer that is no refusal."""
+    with trio.fail_after(PATIENCE):
+        while True:
+            try:
+                return await ask()
+            except SharedStateUnavailable:
+                await trio.sleep(0.05)
+
+
+async def test_a_node_hears_that_it_was_lost_also_if_the_answer_that_says_so_is_lost(
+    redis_server: RedisServer,
+) -> None:
+    async with RedisShared(redis_server.url, lease=1, timeout=TIMEOUT).open("shop") as here:
+        missed = trio.Event()
+        here.bus.subscribe(lambda topic, key: None, missed.set)
+        # As a renewal leaves it whose answer did not arrive.
+        await off_loop(redis_server.do, "SET", f"mcp:shop:node:{here.node}", "new", "PX", "1000")
+        with trio.fail_after(PATIENCE):
+            await missed.wait()
+
+
+@pytest.mark.parametrize("earlier", [0, 1])
+async def test_a_node_that_stands_still_while_others_publish_knows_that_it_missed_events(
+    redis_server: RedisServer, earlier: int
+) -> None:
+    """Entries are dropped before it reads them, also between two reads of which each goes well."""
+    flood = "for i = 1, 11000 do redis.call('XADD', KEYS[1], 'MAXLEN', '~', 10000, '*', '', 'x', 't', i) end"
+    async with opened(redis_server).open("shop") as here:
+        for number in range(earlier):
+            redis_server.do("XADD", "mcp:shop:bus", "*", "", "x", "before", str(number))
+        heard: list[str] = []
+        missed = trio.Event()
+
+        def take(topic: str, key: str) -> None:
+            if not heard:
+                # The event loop stands still meanwhile, as it does in a process that is stopped.
+                redis_server.do("EVAL", flood, "1", "mcp:shop:bus")
+            heard.append(key)
+
+        here.bus.subscribe(take, missed.set)
+        redis_server.do("XADD", "mcp:shop:bus", "*", "", "x", "first", "0")
+        with trio.fail_after(PATIENCE):
+            await missed.wait()
+        await eventually(lambda: heard[-1] == "11000")
 
 
 async def test_calls_that_need_nothing_of_it_go_on(redis_server: RedisServer) -> None:

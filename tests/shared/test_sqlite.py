@@ -105,8 +105,8 @@ async def opened(path: Path, *, timeout: float = 5.0, lease: float = 60.0) -> As
         yield state
 
 
-def rows(path: Path, query: str) -> list[Any]:
-    connection = sqlite3.connect(path)
+def rows(path: Path, query: str, *, commit: bool = False) -> list[Any]:
+    connection = sqlite3.connect(path, isolation_level=None if commit else "DEFERRED")
     try:
         return connection.execute(query).fetchall()
     finally:
@@ -118,6 +118,20 @@ async def test_only_the_owner_may_read_the_file(path: Path) -> None:
         await state.tasks.create(make_record(state.node), ROOMY)
         modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()}
     assert modes == dict.fromkeys(("state.db", "state.db-wal", "state.db-shm"), 0o600)
+
+
+@pytest.mark.parametrize("written", ["x'00'", "x'81a26964'", "17", "'text'"])
+async def test_what_is_no_task_costs_no_other(path: Path, written: str) -> None:
+    async with opened(path) as state:
+        good, spoilt = make_record("gone"), make_record("gone")
+        for each in (good, spoilt):
+            await state.tasks.create(each, ROOMY)
+        rows(path, f"UPDATE tasks SET record = {written} WHERE id = '{spoilt.id}' RETURNING 1", commit=True)
+        with structlog.testing.capture_logs() as logs:
+            assert await state.tasks.get([spoilt.id, good.id]) == {good.id: good}
+            assert await state.tasks.page("alice", None, 9) == [good]
+            assert await state.tasks.abandoned(9) == [good]
+    assert [each["log_level"] for each in logs] == ["warning"] * 3
 
 
 async def test_a_change_is_on_the_disk_when_it_is_done(path: Path) -> None:

@@ -12,6 +12,7 @@ from trio.testing import MockClock
 
 from mcp_actors import Context, Server
 from mcp_actors.discovery import client_transport
+from mcp_actors.errors import LocalProtocolError
 from mcp_actors.principal import Principal
 from mcp_actors.tasks import TASKS, Tasks
 from mcp_actors.tasks.dialects import IMMEDIATE_RESPONSE
@@ -72,6 +73,25 @@ async def test_a_tool_brings_the_extension() -> None:
     assert server.capabilities.extensions == {TASKS: {}}
 
 
+async def test_the_first_task_of_a_server_that_serves_is_refused_where_it_is_added() -> None:
+    server = Server("s")
+    server.add_tool(lambda: "plain", name="plain")
+    async with talking(server, CORE) as talk:
+        with pytest.raises(LocalProtocolError, match="while the server serves"):
+            server.add_tool(lambda: "late", name="late", task="optional")
+        assert [each["name"] for each in (await talk.result("tools/list"))["tools"]] == ["plain"]
+        assert (await talk.result("tools/call", {"name": "plain"}))["content"][0]["text"] == "plain"
+
+
+async def test_a_server_with_tasks_takes_such_tools_while_it_serves(autojump_clock: MockClock) -> None:
+    server = Server("s", extensions=[Tasks()])
+    async with talking(server, CORE) as talk:
+        server.add_tool(lambda: "late", name="late", task="optional")
+        created = await talk.result("tools/call", {"name": "late", "task": {}})
+        result = await talk.result("tasks/result", {"taskId": created["task"]["taskId"]})
+        assert result["content"][0]["text"] == "late"
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -119,12 +139,24 @@ async def test_who_decides(autojump_clock: MockClock) -> None:
 
 @pytest.mark.parametrize(
     ("asked", "granted"),
-    [({}, 60_000), ({"ttl": 30_000}, 30_000), ({"ttl": 10**9}, 90_000), ({"ttl": None}, 90_000)],
+    [
+        ({}, 60_000),
+        ({"ttl": 30_000}, 30_000),
+        ({"ttl": 10**9}, 90_000),
+        ({"ttl": None}, 90_000),
+        ({"ttl": 10**400}, 90_000),
+    ],
 )
 async def test_the_time_that_is_granted(asked: Any, granted: int, autojump_clock: MockClock) -> None:
     async with talking(with_tools(make_server(ttl=60, max_ttl=90)), CORE) as talk:
         created = await talk.result("tools/call", {"name": "may", "task": asked})
         assert created["task"]["ttl"] == granted
+
+
+async def test_a_time_without_an_end_is_one_that_clocks_hold(autojump_clock: MockClock) -> None:
+    async with talking(with_tools(make_server(max_ttl=None)), CORE) as talk:
+        created = await talk.result("tools/call", {"name": "may", "task": {"ttl": 10**400}})
+        assert created["task"]["ttl"] == 2**53
 
 
 async def test_results_block_until_the_end(autojump_clock: MockClock) -> None:

@@ -28,6 +28,7 @@ EVENTS = st.one_of(
     event("asked", SOME),
     event("answered", SOME),
     event("taken", st.lists(KEYS)),
+    event("withdrawn", st.lists(KEYS)),
     event("completed", st.just(b'{"result":{}}')),
     event("failed", st.just(b'{"error":{}}'), st.none() | st.just("broken")),
     event("cancelled", st.none() | st.just("not wanted")),

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["ASSIGNMENT", "RETIRE", "STATE_KEY", "Assignment", "Failed", "Ready"]
+__all__ = ["ASSIGNMENT", "RETIRE", "Assignment", "Failed", "Ready"]
 
 ASSIGNMENT = "MCP_ACTORS_WORKER"
 """The variable of the environment that makes a process a worker; it has JSON of `Assignment`."""
-STATE_KEY = "MCP_ACTORS_STATE_KEY"
-"""The variable that has the key of all processes of a server, as hexadecimal digits."""
 RETIRE = b"r"
 """From the supervisor: another worker has taken the place of this one."""
 
 
 class Assignment(msgspec.Struct, frozen=True):
-    """The place of a worker among others."""
+    """The place of a worker among others. It takes it out of its environment, so that its own children have none."""
 
     number: int
     """From 1 on; that of a replacement is the same."""
@@ -33,6 +31,11 @@ class Assignment(msgspec.Struct, frozen=True):
     """Seconds in which it still answers on idle connections of HTTP, once it has to retire."""
     sockets: dict[str, list[list[int]]]
     """The descriptors of the listening sockets, as `mcp_transports.listening.inherit` takes them."""
+    key: str
+    """The key that all workers have in common where their environment has none, as hexadecimal digits."""
+
+    def __repr__(self) -> str:
+        return f"<Assignment {self.number} of {self.of}>"
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):

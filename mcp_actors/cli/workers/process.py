@@ -62,6 +62,7 @@ class Worker:
         sockets: Mapping[str, Sequence[Sequence[int]]],
         counts: int,
         linger: float,
+        key: str,
     ) -> None:
         """Starts the process and returns when it has ended. Cancelled, or when anything fails, it kills it.
 
@@ -71,6 +72,7 @@ class Worker:
             sockets: The descriptors of the listening sockets, which the process inherits.
             counts: The descriptor of the workers' shared counts of connections; -1 for none.
             linger: Seconds in which it still answers on idle connections, once it has to retire.
+            key: The key of all workers, as hexadecimal digits.
 
         Raises:
             OSError: The process cannot be started.
@@ -84,7 +86,8 @@ class Worker:
                     theirs.fileno(),
                     counts,
                     linger,
-                    {key: [list(each) for each in several] for key, several in sockets.items()},
+                    {name: [list(each) for each in several] for name, several in sockets.items()},
+                    key,
                 )
                 inherited = [fd for several in sockets.values() for each in several for fd in each]
                 self.process = await trio.lowlevel.open_process(

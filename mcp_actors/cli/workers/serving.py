@@ -12,7 +12,7 @@ from typing import Any
 import trio
 
 from mcp_actors.cli.failures import EXIT_USAGE, CommandFailure, WrongUsage
-from mcp_actors.cli.workers.messages import STATE_KEY, Ready
+from mcp_actors.cli.workers.messages import Ready
 from mcp_actors.cli.workers.supervisor import WorkersFailed, WorkerSupervisor
 
 __all__ = ["serve_with_workers"]
@@ -59,8 +59,9 @@ async def _serve(
         [sys.executable, "-m", "mcp_actors", *words],
         count,
         sockets,
+        environment=os.environ,
         # A retry of a call may reach any of them.
-        environment={STATE_KEY: secrets.token_hex(32), **os.environ},
+        key=secrets.token_hex(32),
         announce=announce,
         close=close,
         counts=counts,

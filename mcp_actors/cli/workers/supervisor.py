@@ -90,6 +90,8 @@ class WorkerSupervisor:
         close: Called when nothing is to be accepted any more.
         counts: The descriptor of a file of 8 bytes for each worker, in which they note how many connections they have;
             -1 for none.
+        key: The key of all workers where their environment has none, as hexadecimal digits; by default each has its
+            own.
         times: See `WorkerTimes`.
     """
 
@@ -103,6 +105,7 @@ class WorkerSupervisor:
         announce: Callable[[Ready], object],
         close: Callable[[], object],
         counts: int = -1,
+        key: str = "",
         times: WorkerTimes | None = None,
     ) -> None:
         self._announce = announce
@@ -114,6 +117,7 @@ class WorkerSupervisor:
             environment=environment,
             sockets=sockets,
             counts=counts,
+            key=key,
             linger=times.linger,
         )
         self._slots = [_Slot(number) for number in range(1, count + 1)]

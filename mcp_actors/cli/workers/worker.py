@@ -15,6 +15,7 @@ import structlog
 import trio
 
 from mcp_actors import Server
+from mcp_actors._server.state_key import use_state_key
 from mcp_actors.cli.workers.messages import ASSIGNMENT, RETIRE, Assignment, Failed, Ready
 from mcp_actors.logging import log
 
@@ -54,6 +55,7 @@ class Employment:
         self._drain = _DRAIN
         self._control = socket.socket(fileno=assignment.control)
         os.set_inheritable(assignment.control, False)
+        use_state_key(bytes.fromhex(assignment.key))
         self._listening = importlib.import_module("mcp_transports.listening")
         self._listening.inherit(assignment.sockets)
         if assignment.counts >= 0:

@@ -20,6 +20,7 @@ key                    content                                                  
 ``session:SESSION``    mailbox and owner of a session                                 15 minutes after its node
 ``events:SESSION``     stream: the events of a session, bounded as in memory          10 minutes after the last event
 ``heads:SESSION``      the last id of each of its open streams                        the same, or with its node
+``returning``          the mark that a node has found its lease missing               half a lease after that
 ``used:NAME``          a name that was used                                           after its time
 see `.task_scripts`    tasks                                                          after their time
 ====================== ============================================================== ==============================
@@ -31,8 +32,11 @@ kept within the timeout breaks its stream: it is sent without an id, and nothing
 
 **Loss.** When Redis has forgotten everything, each node finds its lease missing when it renews it next, or at once if
 the connection was lost; then it writes its sessions and the heads of its streams again, and its subscribers are told
-that they missed changes. Tasks, events and used names are lost. Redis answers before it has written to disk or to a
-replica: what it confirmed in its last moments may be lost with it, as its own settings say.
+that they missed changes. Until the first of them has noticed, and for half a lease from then on, a session or node that
+is not there raises `~mcp_actors.errors.SharedStateUnavailable`, because it may be written again; so it is when Redis
+stood still for longer than a lease, and all leases have ended. Tasks, events and used names are lost. Redis answers
+before it has written to disk or to a replica: what it confirmed in its last moments may be lost with it, as its own
+settings say.
 
 **Partitions.** A node that does not reach Redis for a lease is gone for the others: they answer 404 for its sessions,
 and its tasks are abandoned. It goes on serving what needs nothing of Redis; when it is back it has its lease and its

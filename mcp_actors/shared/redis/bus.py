@@ -10,6 +10,7 @@ import trio
 
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.shared.redis.keys import Keys
+from mcp_actors.shared.redis.lease import MAY_RETURN
 from mcp_actors.shared.redis.link import RedisLink, Script
 
 __all__ = ["MAX_MESSAGE", "SCRIPTS", "RedisBus"]
@@ -38,9 +39,11 @@ PUBLISH = Script(
     "redis.call('XADD', ARGV[1], 'MAXLEN', '~', ARGV[2], '*', unpack(ARGV, 4)) "
     "redis.call('EXPIRE', ARGV[1], ARGV[3])"
 )
-# Lease, mailbox, bytes at most, seconds, number, message. 0: the node is gone; -1: there is no room.
+# Lease, mailbox, bytes at most, seconds, number, message, `MAY_RETURN`. 0: the node is gone; -1: there is no room; -2:
+# the node is not there, and may come back.
 SEND = Script(
-    "if redis.call('EXISTS', ARGV[1]) == 0 then return 0 end "
+    MAY_RETURN + "if redis.call('EXISTS', ARGV[1]) == 0 then "
+    "return may_return(ARGV[7], ARGV[8]) and -2 or 0 end "
     "local size, weight = #ARGV[6] + 100, ARGV[2] .. ':bytes' "
     "if tonumber(redis.call('GET', weight) or '0') + size > tonumber(ARGV[3]) then return -1 end "
     "redis.call('INCRBY', weight, size) "
@@ -74,6 +77,7 @@ class RedisBus:
 
     def __init__(self, link: RedisLink, reading: RedisLink, keys: Keys, node: str) -> None:
         self._link = link
+        self._returning = keys.node(node), keys.returning
         self._reader = _RedisReader(link, reading, keys, node)
         self._keys = keys
         self._node = node
@@ -114,9 +118,10 @@ class RedisBus:
             raise ValueError(f"a message of {len(message)} bytes: divide it in parts of {MAX_MESSAGE}")
         node, _, number = address.partition("/")
         lease, mailbox = self._keys.node(node), self._keys.mailbox(node)
-        outcome = await self._link.run_script(
-            "bus", SEND, lease, mailbox, MAX_MAIL, STREAM_KEPT, number, message, weight=len(message)
-        )
+        arguments = lease, mailbox, MAX_MAIL, STREAM_KEPT, number, message, *self._returning
+        outcome = await self._link.run_script("bus", SEND, *arguments, weight=len(message))
+        if outcome == -2:
+            raise SharedStateUnavailable("bus", "redis had forgotten nodes, which are coming back")
         if outcome == -1:
             raise SharedStateUnavailable("bus", f"{MAX_MAIL} bytes wait for another node")
         return bool(outcome)
@@ -229,18 +234,22 @@ class _RedisReader:
             self._positions[0] = newest[0][0]
 
     async def run(self) -> None:
-        is_sure = True
+        is_sure, before = True, self._positions[0]
         while True:
             try:
                 if not is_sure:
-                    await self._look_for_a_gap()
+                    await self._look_for_a_gap(before)
+                before = self._positions[0]
                 is_sure = await self._read_once()
             except SharedStateUnavailable:
                 is_sure = False
                 await trio.sleep(PAUSE)
 
     async def _read_once(self) -> bool:
-        """Returns whether nothing can have been dropped before it was read."""
+        """Returns whether nothing can have been dropped before it was read.
+
+        Nothing is dropped before `MAX_ENTRIES` are behind it, which is more than one answer has.
+        """
         answer = await self._reading.read(
             "bus", BLOCK, b"XREAD", b"COUNT", BATCH, b"BLOCK", int(BLOCK * 1000), b"STREAMS",
             *self._streams, *self._positions,
@@ -269,14 +278,16 @@ class _RedisReader:
             for take, _ in list(self._subscribers.values()):
                 take(topic.decode("utf-8", "surrogatepass"), key.decode("utf-8", "surrogatepass"))
 
-    async def _look_for_a_gap(self) -> None:
-        """Looks whether entries were dropped that were not read, or the whole stream was."""
-        stream, position = self._streams[0], _number_of(self._positions[0])
+    async def _look_for_a_gap(self, before: bytes) -> None:
+        """Looks whether entries behind the one with the id ``before`` were dropped unread, or the whole stream was."""
+        stream, position = self._streams[0], _number_of(before)
         oldest = await self._link.request("bus", b"XRANGE", stream, b"-", b"+", b"COUNT", 1)
         newest = await self._link.request("bus", b"XREVRANGE", stream, b"+", b"-", b"COUNT", 1)
         if position == (0, 0):
-            return
-        if not newest or _number_of(newest[0][0]) < position:
+            # There was nothing to read yet; what has been dropped since can be known by the number alone.
+            if await self._link.request("bus", b"XLEN", stream) >= MAX_ENTRIES:
+                self.missed()
+        elif not newest or _number_of(newest[0][0]) < position:
             # What is in the stream now is another one.
             self._positions = [b"0-0", b"0-0"]
             self.missed()

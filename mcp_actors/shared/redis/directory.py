@@ -9,6 +9,7 @@ import trio
 from mcp_actors.abc.shared import SessionPlace
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.shared.redis.keys import Keys
+from mcp_actors.shared.redis.lease import MAY_RETURN
 from mcp_actors.shared.redis.link import RedisLink, Script
 
 __all__ = ["SCRIPTS", "RedisSessionDirectory"]
@@ -27,11 +28,13 @@ PAUSE = 0.5
 
 KEEP = Script("for i = 2, #ARGV, 2 do redis.call('SET', ARGV[i], ARGV[i + 1], 'PX', ARGV[1]) end")
 FORGET = Script("for i = 1, #ARGV do redis.call('DEL', ARGV[i]) end")
+# Session, what the keys of nodes begin with, those of `MAY_RETURN`. -1: the session or its node may be written again.
 # The value begins with the address of a mailbox, which begins with the name of its node.
 FIND = Script(
-    "local place = redis.call('GET', ARGV[1]) "
-    "if not place then return false end "
-    "return {place, redis.call('EXISTS', ARGV[2] .. string.match(place, '^[^/]*'))}"
+    MAY_RETURN + "local place = redis.call('GET', ARGV[1]) "
+    "local alive = place and redis.call('EXISTS', ARGV[2] .. string.match(place, '^[^/]*')) "
+    "if alive ~= 1 and may_return(ARGV[3], ARGV[4]) then return -1 end "
+    "return place and {place, alive}"
 )
 SCRIPTS = (KEEP, FORGET, FIND)
 
@@ -42,13 +45,15 @@ class RedisSessionDirectory:
     Args:
         link: The connection.
         keys: The names of the keys.
+        node: The name of this node.
     """
 
     spans_processes = True
 
-    def __init__(self, link: RedisLink, keys: Keys) -> None:
+    def __init__(self, link: RedisLink, keys: Keys, node: str) -> None:
         self._link = link
         self._keys = keys
+        self._returning = keys.node(node), keys.returning
         self._held: dict[str, bytes] = {}
         self._forgotten: dict[str, None] = {}
         self._wake = trio.Event()
@@ -72,7 +77,9 @@ class RedisSessionDirectory:
     async def find(self, session: str) -> SessionPlace | None:
         """See `mcp_actors.abc.SessionDirectory.find`."""
         key = self._keys.session(session)
-        found = await self._link.run_script("sessions", FIND, key, self._keys.node(""))
+        found = await self._link.run_script("sessions", FIND, key, self._keys.node(""), *self._returning)
+        if found == -1:
+            raise SharedStateUnavailable("sessions", "redis had forgotten nodes, which are coming back")
         if found is None:
             return None
         address, _, owner = found[0].decode("utf-8", "surrogatepass").partition("\n")

@@ -29,6 +29,8 @@ class Keys:
     def __init__(self, prefix: str, server: str) -> None:
         self.root = f"{prefix}:{quote(server, safe='')}:"
         self.bus = f"{self.root}bus"
+        # Exists while nodes may be writing again what Redis has forgotten or let end.
+        self.returning = f"{self.root}returning"
 
     def __repr__(self) -> str:
         return f"<Keys {self.root}>"

@@ -16,7 +16,7 @@ from mcp_actors.shared.redis.bus import RedisBus
 from mcp_actors.shared.redis.directory import RedisSessionDirectory
 from mcp_actors.shared.redis.events import RedisEventLog
 from mcp_actors.shared.redis.keys import Keys
-from mcp_actors.shared.redis.lease import NodeLease
+from mcp_actors.shared.redis.lease import RENEW, NodeLease
 from mcp_actors.shared.redis.link import Redis, RedisLink
 from mcp_actors.shared.redis.replays import RedisReplayGuard
 from mcp_actors.shared.redis.tasks import RedisTaskStore
@@ -44,12 +44,12 @@ class RedisState:
         name = f"mcp-{self.node}"
         # Long events must not hold up the lease and the requests of others; a reader that waits holds up everything.
         self._links = (
-            RedisLink(redis, name, (*directory.SCRIPTS, *bus.SCRIPTS, *task_scripts.SCRIPTS)),
+            RedisLink(redis, name, (RENEW, *directory.SCRIPTS, *bus.SCRIPTS, *task_scripts.SCRIPTS)),
             RedisLink(redis, name, event_scripts.SCRIPTS),
             RedisLink(redis, name),
         )
         link, writing, reading = self._links
-        self.sessions = RedisSessionDirectory(link, keys)
+        self.sessions = RedisSessionDirectory(link, keys, self.node)
         self.events = RedisEventLog(writing, keys, redis.timeout)
         self.bus = RedisBus(link, reading, keys, self.node)
         self.tasks = RedisTaskStore(link, keys, lease)

@@ -6,18 +6,16 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import msgspec
 import trio
 
 from mcp_actors.abc.shared import TaskBounds, TaskRecord
 from mcp_actors.shared.redis.keys import Keys, short
 from mcp_actors.shared.redis.link import RedisLink, Script
 from mcp_actors.shared.redis.task_scripts import ABANDONED, CREATE, GET, PAGE, REPLACE
+from mcp_actors.shared.stored_records import read_record, read_records, stored_record
 
 __all__ = ["RedisTaskStore"]
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(TaskRecord).decode
 _Side = Literal["owner", "all"]
 _OUTCOMES: dict[int, _Side | None] = {0: None, 1: "owner", 2: "all"}
 
@@ -54,7 +52,8 @@ class RedisTaskStore:
     async def get(self, ids: Sequence[str]) -> Mapping[str, TaskRecord]:
         """See `mcp_actors.abc.TaskStore.get`."""
         found = await self._run(GET, *(short(id) for id in ids))
-        return {id: _decode(data) for id, data in zip(ids, found, strict=True) if data is not None}
+        pairs = [(id, read_record(data)) for id, data in zip(ids, found, strict=True) if data is not None]
+        return {id: record for id, record in pairs if record is not None}
 
     async def replace(self, record: TaskRecord) -> bool:
         """See `mcp_actors.abc.TaskStore.replace`."""
@@ -63,13 +62,13 @@ class RedisTaskStore:
     async def page(self, owner: str, after: str | None, limit: int) -> Sequence[TaskRecord]:
         """See `mcp_actors.abc.TaskStore.page`. Nothing is behind a task that was dropped more than an hour ago."""
         found = await self._run(PAGE, short(owner), "" if after is None else short(after), limit)
-        return [_decode(data) for data in found]
+        return read_records(found)
 
     async def abandoned(self, limit: int) -> Sequence[TaskRecord]:
         """See `mcp_actors.abc.TaskStore.abandoned`. After an outage, each node has the time of a lease to come back."""
         since = self._link.connected_at
         all_are_back = since is not None and trio.current_time() >= since + self._lease
-        return [_decode(data) for data in await self._run(ABANDONED, limit, int(all_are_back))]
+        return read_records(await self._run(ABANDONED, limit, int(all_are_back)))
 
     async def _run(self, script: Script, *arguments: Any, weight: int = 0) -> Any:
         return await self._link.run_script(
@@ -83,7 +82,7 @@ def _values(record: TaskRecord) -> tuple[Any, ...]:
     return (
         short(record.id),
         short(record.owner),
-        _encode(record),
+        stored_record(record),
         record.revision,
         terminal,
         record.node,

@@ -7,9 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-import msgspec
-
 from mcp_actors.abc.shared import TaskBounds, TaskRecord
+from mcp_actors.shared.stored_records import read_record, read_records, stored_record
 
 __all__ = [
     "Place",
@@ -32,9 +31,6 @@ DROPPED_REMEMBERED = 3600.0
 # Seconds: a lease that was renewed so far ahead of now is one of an earlier start of the machine, where its name is not
 # known. Less would be wrong: while this process reads the clock and then the leases, others renew theirs.
 STRANGE = 60.0
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(TaskRecord).decode
 
 
 class Place(NamedTuple):
@@ -87,7 +83,7 @@ def _full(
 
 def _columns(record: TaskRecord) -> tuple[str, bool, int, float | None, int, bytes]:
     expires = None if record.ttl is None else record.created + record.ttl
-    return record.node, record.is_terminal, record.revision, expires, record.weight, _encode(record)
+    return record.node, record.is_terminal, record.revision, expires, record.weight, stored_record(record)
 
 
 def get(
@@ -100,8 +96,9 @@ def get(
             "SELECT record FROM tasks WHERE server = ? AND id = ? AND (expires IS NULL OR expires > ?)",
             (place.server, id, now),
         ).fetchone()
-        if row:
-            found[id] = _decode(row[0])
+        record = read_record(row[0]) if row else None
+        if record is not None:
+            found[id] = record
     return found
 
 
@@ -135,7 +132,7 @@ def page(
         " ORDER BY seq LIMIT ?",
         (place.server, owner, begin, now, limit),
     )
-    return [_decode(record) for (record,) in rows]
+    return read_records(record for (record,) in rows)
 
 
 def abandoned(connection: sqlite3.Connection, place: Place, now: float, limit: int) -> list[TaskRecord]:
@@ -147,7 +144,7 @@ def abandoned(connection: sqlite3.Connection, place: Place, now: float, limit: i
         " AND (expires IS NULL OR expires > ?) LIMIT ?",
         (place.server, place.node, place.server, place.boot, machine + STRANGE, machine, now, limit),
     )
-    return [_decode(record) for (record,) in rows]
+    return read_records(record for (record,) in rows)
 
 
 def drop_expired(connection: sqlite3.Connection, now: float) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from mcp_actors.abc.shared import OpenState
+from mcp_actors.abc.shared import OpenState, SessionPlace
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.testing.conformance.report import Check, expect
 from mcp_actors.testing.shared_state.bus import BusSubscriber
@@ -163,7 +163,10 @@ async def _expect_all_back(tested: StateUnderTest, node: OpenState, other: OpenS
         return place is not None and place.alive and place.address == address
 
     async def session_is_forgotten() -> bool:
-        return await node.sessions.find("goes") is None
+        try:
+            return await node.sessions.find("goes") is None
+        except SharedStateUnavailable:
+            return False
 
     async def mailbox_is_there() -> bool:
         try:
@@ -196,6 +199,21 @@ async def _expect_all_back(tested: StateUnderTest, node: OpenState, other: OpenS
     await tested.until(tasks_are_read, REACHED, "tasks cannot be read after an outage")
 
 
+async def _expect_never_missing(tested: StateUnderTest, node: OpenState, address: str) -> None:
+    """A session that is there is found, or refused until it is: a client that is told it is gone gives it up."""
+
+    async def session_is_found() -> bool:
+        try:
+            place = await node.sessions.find("stays")
+        except SharedStateUnavailable:
+            return False
+        expect(place == SessionPlace(address, "alice", True), FLUSHED, f"after a flush find returned {place}")
+        return True
+
+    if node.sessions.spans_processes:
+        await tested.until(session_is_found, FLUSHED, "after a flush a session cannot be found any more")
+
+
 async def flushed_state_works_again(tested: StateUnderTest) -> None:
     """All is lost while two nodes are there: nothing is replayed with a gap, and both work on."""
     assert tested.subject.flush is not None
@@ -224,6 +242,7 @@ async def flushed_state_works_again(tested: StateUnderTest) -> None:
             FLUSHED,
             f"{replay} was replayed after a flush, in place of two events or nothing",
         )
+        await _expect_never_missing(tested, node, address)
         await _expect_all_back(tested, node, other, address)
         await append_kept(tested, other, "new", "a", [b"1", b"2"])
         again = make_task(tested, other)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -18,6 +20,7 @@ from tests.cli.conftest import LIMIT, Ran, Started
 pytestmark = pytest.mark.long
 ROUNDS = int(os.environ.get("WORKER_ROUNDS", "1"))
 """Replacements of all workers under load: in CI few, by hand many."""
+MANY = LIMIT * (1 + ROUNDS)
 
 SERVER = """
 import os
@@ -35,6 +38,27 @@ server = Server("with tasks")
 @server.tool(task="optional")
 async def long() -> int:
     return 1
+"""
+
+WITH_CHILDREN = """
+import json
+import os
+import subprocess
+import sys
+from mcp_actors import Server
+server = Server("parent")
+
+SHOWS = '''
+import json, os
+descriptors = [each for each in os.listdir("/proc/self/fd") if int(each) > 2]
+links = [os.readlink(f"/proc/self/fd/{each}") for each in descriptors if os.path.exists(f"/proc/self/fd/{each}")]
+print(json.dumps([[each for each in os.environ if each.startswith("MCP_ACTORS")], links]))
+'''
+
+@server.tool
+def inherited() -> str:
+    done = subprocess.run([sys.executable, "-S", "-E", "-c", SHOWS], stdout=subprocess.PIPE, close_fds=False)
+    return done.stdout.decode()
 """
 
 
@@ -65,15 +89,25 @@ def children(pid: int) -> list[int]:
 
 @asynccontextmanager
 async def serving(
-    started: Started, target: str, *words: str
+    started: Started, target: str, *words: str, limit: float = LIMIT
 ) -> AsyncIterator[tuple[str, subprocess.Popen[str]]]:
     """A supervisor, and the URL of its first address."""
-    with started("serve", target, *words, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL) as process:
+    options: dict[str, Any] = {"stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+    with started("serve", target, *words, limit=limit, **options) as process:
         assert process.stderr is not None
         line = await trio.to_thread.run_sync(process.stderr.readline)
         assert line.startswith("serving "), line
-        with trio.fail_after(LIMIT):
+        with trio.fail_after(limit):
             yield line.split()[-1], process
+
+
+async def replace_workers(process: subprocess.Popen[str]) -> None:
+    """Has a supervisor of two workers replace them, and waits until it has."""
+    before = set(children(process.pid))
+    process.send_signal(signal.SIGHUP)
+    await until(lambda: len(set(children(process.pid)) - before) == 2)
+    await until(lambda: not before & set(children(process.pid)))
+    print("all workers have been replaced", flush=True)
 
 
 async def test_workers_share_an_address_survive_a_death_and_end_at_sigterm(
@@ -105,6 +139,14 @@ async def test_workers_share_an_address_survive_a_death_and_end_at_sigterm(
     assert "killed by SIGKILL" in said
 
 
+async def test_what_a_tool_starts_gets_nothing_of_its_worker(started: Started, tmp_path: Path) -> None:
+    (tmp_path / "parent.py").write_text(WITH_CHILDREN)
+    words = ["--listen", "http://127.0.0.1:0/mcp", "--workers", "2"]
+    async with serving(started, str(tmp_path / "parent.py"), *words) as (url, _), Client(url) as client:
+        [text] = (await client.call_tool("inherited")).content
+        assert json.loads(text.text) == [[], []]  # type: ignore[union-attr]
+
+
 async def test_sighup_replaces_the_workers_and_no_call_is_lost(started: Started, target: str) -> None:
     """Clients of both eras call all the time, over connections that they keep."""
     words = ["--listen", "http://127.0.0.1:0/mcp", "--workers", "2"]
@@ -123,18 +165,16 @@ async def test_sighup_replaces_the_workers_and_no_call_is_lost(started: Started,
         except Exception as error:
             failures.append(error)
 
-    with trio.fail_after(LIMIT * (1 + ROUNDS)):
-        async with serving(started, target, *words) as (url, process), trio.open_nursery() as nursery:
-            for era in ("modern", "legacy", "modern", "legacy"):
-                nursery.start_soon(call_all_the_time, url, era)
-            for _ in range(ROUNDS):
-                before, calls = set(children(process.pid)), answered
-                process.send_signal(signal.SIGHUP)
-                await until(lambda before=before: len(set(children(process.pid)) - before) == 2)  # type: ignore[misc]
-                await until(lambda before=before: not before & set(children(process.pid)))  # type: ignore[misc]
-                assert answered > calls
-            await until(lambda calls=answered: answered > calls + 50)  # type: ignore[misc]
-            stop.set()
+    async with serving(started, target, *words, limit=MANY) as (url, process), trio.open_nursery() as nursery:
+        for era in ("modern", "legacy", "modern", "legacy"):
+            nursery.start_soon(call_all_the_time, url, era)
+        for _ in range(ROUNDS):
+            calls = answered
+            await replace_workers(process)
+            assert answered > calls
+        await until(lambda calls=answered: answered > calls + 50)  # type: ignore[misc]
+        stop.set()
+    print(f"{answered} calls answered, {ROUNDS} replacements")
     assert failures == []
 
 

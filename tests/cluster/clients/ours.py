@@ -1,6 +1,6 @@
 """Load by our client.
 
-Usage: ours.py legacy|modern URL SESSIONS OVER
+Usage: ours.py legacy|modern URL SESSIONS FOLDER
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any
 
 import trio
-from record import CLOCK, Load, Session
+from record import CLOCK, Load, Session, described
 
 from mcp_actors import Client
 from mcp_actors.errors import ConnectionLost, McpError, SessionExpired
@@ -53,8 +53,8 @@ class Ours:
                     load.ready[topic] = time.time()
                     async for change in listener:
                         load.hear(topic, str(change.uri))
-            except McpError:
-                pass
+            except McpError as error:
+                print(f"{time.time():.3f} {topic}: {described(error)}", file=sys.stderr)
             load.ready.pop(topic, None)
             await trio.sleep(0.5)
 
@@ -68,8 +68,8 @@ class Ours:
         await trio.sleep(seconds)
 
 
-async def main(era: str, url: str, sessions: str, over: str) -> None:
-    load = Load(f"ours-{era}", over, tasks=True)
+async def main(era: str, url: str, sessions: str, folder: str) -> None:
+    load = Load(f"ours-{era}", folder, tasks=True)
     async with trio.open_nursery() as nursery:
         for number in range(int(sessions)):
             nursery.start_soon(Session(load, Ours(era, url), number).run)

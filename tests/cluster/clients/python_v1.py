@@ -1,6 +1,6 @@
 """Load by the official Python SDK's first generation, which speaks the legacy era and its tasks.
 
-Usage: python_v1.py URL SESSIONS OVER
+Usage: python_v1.py URL SESSIONS FOLDER
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class PythonV1:
         await anyio.sleep(seconds)
 
 
-async def main(url: str, sessions: str, over: str) -> None:
-    load = Load("python-v1-legacy", over, tasks=True)
+async def main(url: str, sessions: str, folder: str) -> None:
+    load = Load("python-v1-legacy", folder, tasks=True)
     async with anyio.create_task_group() as group:
         for number in range(int(sessions)):
             group.start_soon(Session(load, PythonV1(url), number).run)

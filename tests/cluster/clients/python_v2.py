@@ -1,6 +1,6 @@
 """Load by the official Python SDK's second generation, which speaks both eras.
 
-Usage: python_v2.py legacy|auto URL SESSIONS OVER
+Usage: python_v2.py legacy|auto URL SESSIONS FOLDER
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class PythonV2:
         await anyio.sleep(seconds)
 
 
-async def main(mode: str, url: str, sessions: str, over: str) -> None:
-    load = Load(f"python-v2-{mode}", over, tasks=False)
+async def main(mode: str, url: str, sessions: str, folder: str) -> None:
+    load = Load(f"python-v2-{mode}", folder, tasks=False)
     async with anyio.create_task_group() as group:
         for number in range(int(sessions)):
             group.start_soon(Session(load, PythonV2(mode, url), number).run)

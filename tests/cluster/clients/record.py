@@ -21,30 +21,35 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol
 
-SILENCE = 60.0  # seconds; more than any clock of a client, so that only a call that hangs is silent
-CLOCK = 30.0  # seconds that each client gives an answer, which is the default of two of the four
-HEARING = 5.0  # seconds for an update to reach its subscriber
-PAUSE = float(os.environ.get("MCP_NODES_PAUSE", "1.5"))  # seconds between two calls of a session, at the mean
-RAMP = float(os.environ.get("MCP_NODES_RAMP", "2"))  # seconds until all sessions of a program have begun
+CLOCK = float(os.environ.get("MCP_NODES_CLOCK", "8"))  # seconds that each client gives an answer
+SILENCE = CLOCK + 30.0  # seconds; more than any clock of a client, so that only a call that hangs is silent
+HEARING = 4.0  # seconds for an update to reach its subscriber
+PAUSE = float(os.environ.get("MCP_NODES_PAUSE", "0.8"))  # seconds between two calls of a session, at the mean
+STEP = float(os.environ.get("MCP_NODES_STEP", "0.1"))  # seconds between two reports of progress
+RAMP = float(os.environ.get("MCP_NODES_RAMP", "1"))  # seconds until all sessions of a program have begun
 
 KINDS = ("echo",) * 8 + ("count",) * 3 + ("slow",) * 3 + ("publish",) * 3 + ("task",) * 3
 """The calls of a session are drawn from these."""
 
 
 class Load:
-    """One program's part of the load, until there is a file ``over``."""
+    """One program's part of the load: from when there is a file ``begin`` in a folder until there is one ``over``."""
 
-    def __init__(self, client: str, over: str, tasks: bool) -> None:
+    def __init__(self, client: str, folder: str, tasks: bool) -> None:
         self.client = client
         self.tasks = tasks
-        self._over = over
+        self._folder = folder
         self.ready: dict[str, float] = {}
         """Since when each topic's subscriber is subscribed; without those who are not."""
         self.heard: dict[str, int] = {}
 
     @property
+    def begun(self) -> bool:
+        return os.path.exists(f"{self._folder}/begin")
+
+    @property
     def over(self) -> bool:
-        return os.path.exists(self._over)
+        return os.path.exists(f"{self._folder}/over")
 
     def next_kind(self) -> str:
         kind = random.choice(KINDS)
@@ -143,6 +148,8 @@ class Session:
         return f"news://{self.load.client}-{number}"
 
     async def run(self) -> None:
+        while not self.load.begun:
+            await self.client.sleep(0.1)
         await self.client.sleep(random.random() * RAMP)
         while not self.load.over:
             began, phase = time.time(), "connect"
@@ -159,7 +166,7 @@ class Session:
             except Exception as error:
                 self.load.note(self.number, phase, began, "error", described(error))
             self.load.ready.pop(self.topic(self.number), None)
-            await self.client.sleep(random.uniform(0.5, 1.5))
+            await self.client.sleep(random.uniform(0.2, 1))
 
     async def one_call(self, connection: Connection) -> None:
         self.calls += 1
@@ -186,13 +193,13 @@ class Session:
         partner = self.topic(self.number ^ 1)
         since, heard = self.load.ready.get(partner), self.load.heard.get(partner, 0)
         if kind == "slow":
-            arguments |= {"steps": random.randint(3, 12), "pause": 0.25}
+            arguments |= {"steps": random.randint(3, 12), "pause": STEP}
         elif kind == "publish":
             arguments["uri"] = partner
         elif kind == "count":
             self.counter.attempted += 1
         if kind == "task":
-            text = await connection.task(token, random.uniform(0.5, 3))
+            text = await connection.task(token, random.uniform(2, 12) * STEP)
         else:
             text = await connection.call(kind, arguments, on_progress)
         answer, node, *rest = text.split("|")

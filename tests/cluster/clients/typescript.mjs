@@ -1,6 +1,6 @@
 // Load by the official TypeScript SDK's clients. What it prints for each call is described in record.py.
 //
-// Usage: typescript.mjs MODULES sdk|client legacy|auto URL SESSIONS OVER
+// Usage: typescript.mjs MODULES sdk|client legacy|auto URL SESSIONS FOLDER
 //
 // "sdk" is @modelcontextprotocol/sdk, which speaks the legacy era only; "client" is its successor
 // @modelcontextprotocol/client, which speaks both.
@@ -9,11 +9,11 @@ import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 
-const [modules, kind, mode, url, sessions, over] = process.argv.slice(2);
+const [modules, kind, mode, url, sessions, folder] = process.argv.slice(2);
 const load = createRequire(join(modules, 'package.json'));
-const CLOCK = 30_000; // milliseconds that a client gives an answer
-const SILENCE = 60_000; // milliseconds; more than any clock of a client
-const HEARING = 5_000; // milliseconds for an update to reach its subscriber
+const CLOCK = 1000 * (process.env.MCP_NODES_CLOCK ?? 8); // milliseconds that a client gives an answer
+const SILENCE = CLOCK + 30_000; // milliseconds; more than any clock of a client
+const HEARING = 4_000; // milliseconds for an update to reach its subscriber
 const KINDS = [['echo', 11], ['count', 3], ['slow', 3], ['publish', 3]].flatMap(([name, times]) => Array(times).fill(name));
 const UPDATED = 'notifications/resources/updated';
 const NAME = kind === 'sdk' ? 'typescript-v1-legacy' : `typescript-v2-${mode}`;
@@ -21,10 +21,11 @@ const NAME = kind === 'sdk' ? 'typescript-v1-legacy' : `typescript-v2-${mode}`;
 const ready = new Map(); // topic -> since when its subscriber is subscribed
 const heard = new Map(); // topic -> how often its subscriber was told
 
-const isOver = () => existsSync(over);
+const isOver = () => existsSync(join(folder, 'over'));
 const sleep = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
-const PAUSE = 1000 * (process.env.MCP_NODES_PAUSE ?? 1.5); // milliseconds between two calls, at the mean
-const RAMP = 1000 * (process.env.MCP_NODES_RAMP ?? 2); // milliseconds until all sessions have begun
+const PAUSE = 1000 * (process.env.MCP_NODES_PAUSE ?? 0.8); // milliseconds between two calls, at the mean
+const STEP = Number(process.env.MCP_NODES_STEP ?? 0.1); // seconds between two reports of progress
+const RAMP = 1000 * (process.env.MCP_NODES_RAMP ?? 1); // milliseconds until all sessions have begun
 const pause = (mean = PAUSE) => sleep((0.5 + Math.random()) * mean);
 const topicOf = (number) => `news://${NAME}-${number}`;
 const random = (least, most) => least + Math.floor(Math.random() * (most - least + 1));
@@ -79,6 +80,7 @@ class Session {
     }
 
     async run() {
+        while (!existsSync(join(folder, 'begin'))) await sleep(100);
         await sleep(Math.random() * RAMP);
         while (!isOver()) {
             let began = Date.now();
@@ -109,8 +111,8 @@ class Session {
             } catch {
                 // It may have ended before.
             }
-            await Promise.race([connection.client.close().catch(() => {}), sleep(2000)]);
-            await pause(1000);
+            await Promise.race([connection.client.close().catch(() => {}), sleep(1000)]);
+            await pause(600);
         }
     }
 
@@ -161,7 +163,7 @@ class Session {
         const since = ready.get(partner);
         const before = heard.get(partner) ?? 0;
         const parameters = { token };
-        if (what === 'slow') Object.assign(parameters, { steps: random(3, 12), pause: 0.25 });
+        if (what === 'slow') Object.assign(parameters, { steps: random(3, 12), pause: STEP });
         if (what === 'publish') parameters.uri = partner;
         if (what === 'count') this.attempted += 1;
         const onprogress = ({ message }) => message === token || foreign.push(message);

@@ -12,7 +12,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_transports.http.server.forwarding import messages
+from mcp_transports.http.server.forwarding import forwarder, messages
 from mcp_transports.http.server.forwarding.messages import (
     CHUNK,
     CutOff,
@@ -77,10 +77,30 @@ async def test_the_bus_may_be_away_for_a_moment_in_the_middle_of_an_answer() -> 
             assert (await message_of(events))["params"]["progress"] == 1
             shared.away = True
             a.go.set()
-            await trio.sleep(0.1)
+            await shared.refused.wait()
             shared.away = False
             assert (await message_of(events))["params"]["progress"] == 2
             assert text(await message_of(events)) == "waited"
+
+
+async def test_a_node_that_falls_silent_costs_its_calls_an_error_and_is_heard_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is there for the shared state, as a process is that was stopped."""
+    monkeypatch.setattr(forwarder, "WATCH_INTERVAL", 0.05)
+    monkeypatch.setattr(forwarder, "MAX_SILENCE", 0.2)
+    shared = Spanning()
+    async with nodes(2, shared) as (a, b):
+        session = await a.open()
+        async with b.stream("POST", call(1, "wait"), session) as events:
+            assert (await message_of(events))["params"]["progress"] == 1
+            shared.loses = lambda address, message: decode_message(message).source.startswith(a.state.node)
+            assert (await b.post(call(2, "silent"), session)).status_code == 502
+            with pytest.raises(AssertionError, match="the end came before"):
+                await _last(events)
+        shared.loses = lambda address, message: False
+        a.go.set()
+        assert text((await b.post(call(3, "add", a=1, b=1), session)).json()) == "2"
 
 
 async def test_hostile_messages_change_nothing(logs: list[MutableMapping[str, Any]]) -> None:
@@ -111,6 +131,39 @@ async def test_hostile_messages_change_nothing(logs: list[MutableMapping[str, An
         assert text((await b.post(call(1, "add", a=1, b=1), session)).json()) == "2"
     malformed = [entry for entry in logs if "malformed" in entry["event"]]
     assert len(malformed) == 8
+    assert not [entry for entry in logs if entry["log_level"] == "error"]
+
+
+async def test_what_comes_behind_the_last_part_of_a_request_is_not_served(
+    logs: list[MutableMapping[str, Any]],
+) -> None:
+    shared = Spanning()
+    async with nodes(2, shared) as (a, b):
+        session = await a.open()
+        (address,) = a.state.mailboxes
+        (source,) = b.state.mailboxes
+        begun = messages.Begun(
+            source=f"{b.state.node}/{source}",
+            number=77,
+            method="DELETE",
+            path="/mcp",
+            query="",
+            headers={"mcp-session-id": session},
+            peer="10.0.0.1",
+            secure=False,
+            http_sse=False,
+            principal=None,
+            answer_headers=[],
+            body=b"x",
+            last=False,
+        )
+        for message in (
+            begun,
+            messages.BodyPart(begun.source, 77, 1, b"y", True),
+            messages.BodyPart(begun.source, 77, 2, b"z", True),
+        ):
+            a.state.mailboxes[address](encode_message(message))
+        await trio.testing.wait_all_tasks_blocked(0.05)
     assert not [entry for entry in logs if entry["log_level"] == "error"]
 
 

@@ -102,9 +102,11 @@ class Forwarder:
         self._serve = serve
 
     def close(self) -> None:
-        """Drops all that was taken and not answered, and takes nothing more. Never raises."""
+        """Drops all that was taken or sent and not answered, and takes and sends nothing more. Never raises."""
         self._serve = None
         self._close_mailbox()
+        for sent in tuple(self._sent.values()):
+            sent.lose()
         for taken in tuple(self._taken.values()):
             taken.response.lose(tell=False)
         self._taken.clear()
@@ -131,6 +133,8 @@ class Forwarder:
             ``None`` if it is answered, else the place of the session, whose node is gone. Nothing was answered then.
         """
         try:
+            if self._serve is None:
+                raise SharedStateUnavailable("bus", "the listener forwards nothing any more")
             address = self._places.get(session)
             if address is None or not await self._forward(exchange, principal, address, http_sse=http_sse):
                 self._places.pop(session, None)

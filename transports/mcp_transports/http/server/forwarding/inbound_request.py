@@ -53,6 +53,7 @@ class InboundRequest:
 
     __slots__ = (
         "_body",
+        "_is_complete",
         "_parts",
         "begun",
         "held",
@@ -69,6 +70,8 @@ class InboundRequest:
         """Bytes of its body that have arrived."""
         self._body = [begun.body]
         self._parts = 0
+        # Nothing belongs behind the last part, and a request is served once.
+        self._is_complete = begun.last
 
     def __repr__(self) -> str:
         return f"<InboundRequest {self.begun.number} from {self.begun.source}: {self.response!r}>"
@@ -87,8 +90,9 @@ class InboundRequest:
         """Takes a part of the body, and returns whether it was the next one. One that came before is ignored."""
         if part.sequence <= self._parts:
             return True
-        if part.sequence != self._parts + 1:
+        if part.sequence != self._parts + 1 or self._is_complete:
             return False
+        self._is_complete = part.last
         self._parts += 1
         self._body.append(part.body)
         self.received += len(part.body)
