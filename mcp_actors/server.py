@@ -140,6 +140,7 @@ class Server(Registration):
                 versions=versions,
                 state_key=state_key,
                 extensions=extensions,
+                shared=shared,
                 lifespan=lifespan,
                 page_size=page_size,
                 ttl_ms=ttl_ms,

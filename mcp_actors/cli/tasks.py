@@ -98,7 +98,7 @@ def _show_all(tasks: list[TaskStatus], as_json: bool) -> None:
     for each in tasks:
         echo_text(f"{safe(each.id)}  {_line(each)}")
     if not tasks:
-        click.echo("no tasks", err=True)
+        click.echo("no tasks; without a login, a server lists those of one connection alone", err=True)
 
 
 def _show_status(status: TaskStatus, as_json: bool) -> None:

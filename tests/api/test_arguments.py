@@ -149,6 +149,7 @@ def not_async(server: Server) -> Iterator[None]:
         ("versions", "2025-06-18", "versions is a list of protocol versions, not '2025-06-18'"),
         ("limits", 3, "limits is a Limits object"),
         ("state_key", "x", "state_key is bytes, not 'x'"),
+        ("shared", "redis://localhost", "shared is a MemoryShared, SqliteShared or RedisShared"),
     ],
 )
 def test_an_argument_of_a_server(name: str, value: Any, says: str) -> None:
