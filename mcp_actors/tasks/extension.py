@@ -130,7 +130,9 @@ class Tasks(ServerExtension):
 
     def _node(self) -> TaskNode:
         if not self._nodes:
-            raise RpcError(INTERNAL_ERROR, "the server is stopping: its tasks cannot be reached here any more")
+            raise RpcError(
+                INTERNAL_ERROR, "the server is stopping: its tasks cannot be reached here any more"
+            )
         return self._nodes[0]
 
     async def _notification_params(
