@@ -15,8 +15,8 @@ from mcp_actors._server.task_rules import TaskRules
 from mcp_actors.abc import TaskRecord
 from mcp_actors.context import Context
 from mcp_actors.errors import (
+    INTERNAL_ERROR,
     METHOD_NOT_FOUND,
-    LocalProtocolError,
     MissingCapability,
     Overloaded,
     RpcError,
@@ -126,8 +126,8 @@ class Tasks(ServerExtension):
 
     def _node(self) -> TaskNode:
         if not self._nodes:
-            raise LocalProtocolError(
-                "a tool with task= was added while the server serves: write Server(extensions=[Tasks()])"
+            raise RpcError(
+                INTERNAL_ERROR, "the server is stopping: its tasks cannot be reached here any more"
             )
         return self._nodes[0]
 

@@ -29,8 +29,9 @@ __all__ = ["TaskNode"]
 
 # Seconds between two searches for tasks whose node is gone: half of the lease after which a node counts as gone.
 SWEEP_EVERY = 5.0
-# Tasks that one search looks at; the next one goes on with the others.
-SWEEP_LIMIT = 100
+# Tasks that one search looks at beyond those that this node cannot look after, and the most of those: a store brings
+# them again each time.
+SWEEP_LIMIT, MOST_PASSED_OVER = 100, 1000
 # Runs after which a task is not run again: a function that ends its process would end one node after the other.
 MAX_RUNS = 3
 # Seconds in which functions may clean up, and then their tasks be written, when the server has stopped.
@@ -179,15 +180,23 @@ class TaskNode:
     # -- tasks whose node is gone ------------------------------------------------------------------------------------
 
     async def _sweep(self) -> None:
+        passed_over = 0
         while True:
+            more = False
             try:
-                for record in await self.store.abandoned(SWEEP_LIMIT):
-                    await self._look_after(record)
+                limit = SWEEP_LIMIT + passed_over
+                found = await self.store.abandoned(limit)
+                left = [record for record in found if not await self._look_after(record)]
+                # Those must not hide the others.
+                passed_over = min(len(left), MOST_PASSED_OVER)
+                more = len(found) == limit and passed_over == len(left)
             except SharedStateUnavailable as error:
                 log.debug("abandoned tasks cannot be looked for", cause=error.cause)
-            await trio.sleep(SWEEP_EVERY)
+            if not more:
+                await trio.sleep(SWEEP_EVERY)
 
-    async def _look_after(self, record: TaskRecord) -> None:
+    async def _look_after(self, record: TaskRecord) -> bool:
+        """Ends or runs a task whose node is gone. False for one that this node has no tool or no room for."""
         about = {"task": record.id[:6], "tool": record.tool, "runs": record.runs}
         if not record.restartable:
             await self.changes.apply(record, _failure("the process that ran it has ended", record.node))
@@ -197,14 +206,17 @@ class TaskNode:
             await self.changes.apply(record, _failure(reason, record.node))
             log.error("a task is not run again: it may be what ends the processes that run it", **about)
         elif self.serving.server.tools.task_rules(record.tool) is not None:
-            await self._run_again(record, about)
+            return await self._run_again(record, about)
+        else:
+            return False
+        return True
 
-    async def _run_again(self, record: TaskRecord, about: dict[str, Any]) -> None:
+    async def _run_again(self, record: TaskRecord, about: dict[str, Any]) -> bool:
         try:
             leave = self.reserve(None)
         except Overloaded:
             # Another node may have room, or this one later.
-            return
+            return False
         begun = False
         try:
             node = self.serving.shared.node
@@ -212,16 +224,17 @@ class TaskNode:
                 record, lambda found, now: restarted(found, node, now) if found.node == record.node else None
             )
             if after is None or after.node != node or after.runs == record.runs or after.is_terminal:
-                return
+                return True
             actor = TaskActor(after, self.changes)
             try:
                 ctx, function = self.serving.begin_again(record.request, actor)
             except ValueError as error:
                 await self._fail(after, f"it cannot be run again: {error}")
-                return
+                return True
             log.warning("a task is run again, since the process that ran it has ended", **about)
             self.run(actor, ctx, function, leave)
             begun = True
+            return True
         finally:
             if not begun:
                 leave()

@@ -150,6 +150,29 @@ async def test_a_task_that_ends_its_processes_is_given_up(autojump_clock: MockCl
         assert len(runs) == 3
 
 
+async def test_tasks_that_no_node_can_run_do_not_hide_the_others(autojump_clock: MockClock) -> None:
+    shared = FakeShared()
+    server = make_node(shared, [])
+
+    @server.tool(task="optional", restartable=True)
+    async def removed() -> str:
+        await trio.sleep_forever()
+        return "never"
+
+    async with talking(server, EXTENSION) as talk:
+        for _ in range(250):
+            await talk.begin("removed")
+        lost = [await talk.begin("once", {"word": "x"}) for _ in range(250)]
+        # As if its process had been killed.
+        records = dict(shared.store.records)
+    shared.store.records.update(records)
+    async with talking(make_node(shared, []), EXTENSION):
+        await trio.sleep(1)
+        states = [each.state for each in shared.store.records.values()]
+        assert (states.count("working"), states.count("failed")) == (250, 250)
+        assert all(shared.store.records[id].state == "failed" for id in lost)
+
+
 @BOTH
 async def test_the_outcome_is_kept_when_an_outage_is_over(version: str, autojump_clock: MockClock) -> None:
     shared = FakeShared()
