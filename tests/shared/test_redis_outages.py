@@ -93,9 +93,8 @@ async def test_after_a_restart_without_memory_nodes_sessions_and_mailboxes_are_t
         await back_again(here)
         with trio.fail_after(PATIENCE):
             await missed.wait()
-            while (place := await here.sessions.find("s")) is None or not place.alive:
-                await trio.lowlevel.checkpoint()
-        assert await here.bus.send(address, b"hello")
+        assert await certain(partial(here.sessions.find, "s")) == (address, "alice", True)
+        assert await certain(partial(here.bus.send, address, b"hello"))
         await eventually(lambda: bool(got))
         assert got == [b"hello"]
 

@@ -75,7 +75,11 @@ class RedisSessionDirectory:
             raise
 
     async def find(self, session: str) -> SessionPlace | None:
-        """See `mcp_actors.abc.SessionDirectory.find`."""
+        """See `mcp_actors.abc.SessionDirectory.find`.
+
+        Raises:
+            SharedStateUnavailable: The state cannot be reached, or nodes that it had forgotten may be coming back.
+        """
         key = self._keys.session(session)
         found = await self._link.run_script("sessions", FIND, key, self._keys.node(""), *self._returning)
         if found == -1:

@@ -55,7 +55,7 @@ class NodeLease:
         self._returning = keys.returning
         self._seconds = seconds
         self._wake = trio.Event()
-        self._heard = False
+        self._was_missing = False
         self.on_lost: list[Callable[[], object]] = []
         """Are called in the event loop when the lease had ended, or Redis had lost it: everything else may be lost."""
 
@@ -73,7 +73,7 @@ class NodeLease:
             SharedStateUnavailable: The state cannot be reached.
         """
         await self._renew(0)
-        self._heard = True
+        self._was_missing = True
 
     async def run(self) -> None:
         """Renews the lease until it is cancelled."""
@@ -88,7 +88,7 @@ class NodeLease:
             except SharedStateUnavailable as error:
                 log.debug("a lease is not renewed", cause=error.cause)
                 continue
-            self._heard = was_missing
+            self._was_missing = was_missing
             if was_missing:
                 log.warning("the lease of this node was lost in redis, and is taken again")
                 for each in self.on_lost:
@@ -96,7 +96,7 @@ class NodeLease:
 
     async def _renew(self, returning: int) -> bool:
         """Returns whether the lease was missing."""
-        arguments = self._key, int(self._seconds * 1000), self._returning, returning, int(self._heard)
+        arguments = self._key, int(self._seconds * 1000), self._returning, returning, int(self._was_missing)
         return bool(await self._link.run_script("bus", RENEW, *arguments))
 
     async def end(self) -> None:

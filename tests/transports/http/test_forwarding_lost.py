@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -93,11 +94,15 @@ async def test_a_node_that_falls_silent_costs_its_calls_an_error_and_is_heard_ag
     async with nodes(2, shared) as (a, b):
         session = await a.open()
         async with b.stream("POST", call(1, "wait"), session) as events:
+            before = await events.__anext__()
             assert (await message_of(events))["params"]["progress"] == 1
             shared.loses = lambda address, message: decode_message(message).source.startswith(a.state.node)
             assert (await b.post(call(2, "silent"), session)).status_code == 502
             with pytest.raises(AssertionError, match="the end came before"):
                 await _last(events)
+        # The events that it has sent are still there for a client that resumes.
+        async with b.stream("GET", None, session, **{"last-event-id": before.id or ""}) as resumed:
+            assert [json.loads(event.data)["params"]["progress"] async for event in resumed] == [1]
         shared.loses = lambda address, message: False
         a.go.set()
         assert text((await b.post(call(3, "add", a=1, b=1), session)).json()) == "2"

@@ -130,7 +130,8 @@ class Forwarder:
         """Answers a request of a session that this listener does not hold.
 
         Returns:
-            ``None`` if it is answered, else the place of the session, whose node is gone. Nothing was answered then.
+            ``None`` if it is answered, else the place of the session, whose node is gone, or does not answer a request
+            that resumes a stream. Nothing was answered then.
         """
         if self._serve is None:
             exchange.refuse(shared_state_unavailable(SharedStateUnavailable("bus", "nothing is forwarded")))

@@ -133,7 +133,8 @@ class OutboundRequest:
         """Forwards the request and gives its answer to the client.
 
         Returns:
-            False if the other side was gone before it had anything of the request. Nothing was answered then.
+            False if the other side was gone before it had anything of the request, or was lost before it resumed a
+            stream, whose events others have too. Nothing was answered then.
 
         Raises:
             trio.BrokenResourceError: The client left.
@@ -146,13 +147,23 @@ class OutboundRequest:
             # The request may have arrived all the same: it is not sent again, and its client is told.
             self._exchange.refuse(shared_state_unavailable(error))
             return True
-        while not self._give(message := await self._next()):
+        message = await self._next()
+        if isinstance(message, CutOff) and self._resumes:
+            self.ended = True
+            return False
+        while not self._give(message):
             if self._exchange.response.full:
                 await self._exchange.response.drained()
             if not isinstance(message, CutOff):
                 self._report(len(message.body))
+            message = await self._next()
         self.ended = True
         return True
+
+    @property
+    def _resumes(self) -> bool:
+        request = self._exchange.request
+        return request.method == "GET" and "last-event-id" in request.headers
 
     async def _send(self, principal: Principal | None, *, http_sse: bool) -> bool:
         request, listener = self._exchange.request, self._listener
