@@ -217,7 +217,7 @@ class Client(AnyMethods):
         handlers = RequestHandlers(options, self._connectivity)
         requests = Requests(options, self._connectivity, handlers)
         super().__init__(requests, Subscriptions(self._connectivity, requests), self._connectivity)
-        client_tasks.bound = self._tasks
+        client_tasks.bind(self._tasks)
         self._notifications = Notifications(options, requests, self._subscriptions)
         self._handshake = Handshake(options, handlers.capabilities)
         self._connectivity.on_lost = self._notifications.lost

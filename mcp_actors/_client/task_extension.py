@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -46,53 +47,64 @@ class ClientTasks(ClientExtension):
 
     def __init__(self, *, takes: bool, hosts: Collection[str]) -> None:
         super().__init__(EXTENSION, targets=_TARGETS, core=_core(hosts) if takes else None)
-        self._hosted: HostedTasks | None = None
-        self.bound: TaskRequests | None = None
-        """The requests about tasks of the client that has this."""
+        # The functions are those of another object, and that one knows its client by a weak reference: then nothing of
+        # a client that has left waits for the collector.
+        self._functions = functions = TaskFunctions()
         if takes:
-            self.result("task")(self._finish)
+            self.result("task")(functions.finish)
         for method in ("notifications/tasks", "notifications/tasks/status"):
-            self.notification(method)(self._changed)
+            self.notification(method)(functions.changed)
         if self.core:
-            self._host(hosts)
+            for method in hosts:
+                self.around(method, when=_wants_task)(functions.create)
+            for name in ("get", "result", "list", "cancel"):
+                self.method(f"tasks/{name}")(partial(functions.answer, name))
+            self.lifespan(functions.serving)
 
-    def _host(self, methods: Collection[str]) -> None:
-        for method in methods:
-            self.around(method, when=_wants_task)(self._create)
-        for name in ("get", "result", "list", "cancel"):
-            self.method(f"tasks/{name}")(partial(self._answer, name))
-        self.lifespan(self._serving)
+    def bind(self, requests: TaskRequests) -> None:
+        """Names the requests about tasks of the client that has this."""
+        self._functions.requests = weakref.ref(requests)
+
+
+class TaskFunctions:
+    """The functions of `ClientTasks`, and what they share."""
+
+    def __init__(self) -> None:
+        self.requests: Callable[[], TaskRequests | None] = lambda: None
+        self._hosted: HostedTasks | None = None
 
     @asynccontextmanager
-    async def _serving(self, client: Any) -> AsyncIterator[None]:
-        assert self.bound is not None
+    async def serving(self, client: Any) -> AsyncIterator[None]:
+        requests = self.requests()
+        assert requests is not None
         async with trio.open_nursery() as nursery:
-            self._hosted = HostedTasks(nursery, client.notify, self.bound.session)
+            self._hosted = HostedTasks(nursery, client.notify, requests.session)
             try:
                 yield
             finally:
                 nursery.cancel_scope.cancel(reason="the client is closed")
 
-    async def _create(
+    async def create(
         self, request: AskedRequest, call_next: Callable[[], Awaitable[dict[str, Any]]]
     ) -> dict[str, Any]:
         assert self._hosted is not None
         return await self._hosted.create(request, call_next)
 
-    async def _answer(self, name: str, request: AskedRequest) -> dict[str, Any]:
+    async def answer(self, name: str, request: AskedRequest) -> dict[str, Any]:
         assert self._hosted is not None
         answer: dict[str, Any] = await getattr(self._hosted, name)(request)
         return answer
 
-    async def _finish(self, call: AnsweredCall, raw: dict[str, Any]) -> dict[str, Any]:
+    async def finish(self, call: AnsweredCall, raw: dict[str, Any]) -> dict[str, Any]:
         """Waits for the result of a call that became a task."""
-        tasks = self.bound
+        tasks = self.requests()
         assert tasks is not None
         look = tasks.dialect.created(tasks.era, raw)
         read = partial(read_result, tasks.era, cls=CallToolResult)
         handle = TaskHandle(tasks, look.status.id, read, first=look)
         return await handle.wait_or_cancel(call.options, call.began)
 
-    def _changed(self, params: dict[str, Any]) -> None:
-        if self.bound is not None:
-            self.bound.notified(params)
+    def changed(self, params: dict[str, Any]) -> None:
+        tasks = self.requests()
+        if tasks is not None:
+            tasks.notified(params)
