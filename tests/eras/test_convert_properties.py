@@ -41,7 +41,7 @@ UNKNOWN = st.dictionaries(TEXT.map("x-{}".format), JSON, max_size=2)
 
 
 # Few examples for each class, as there are many classes; how long one takes says nothing about the code.
-MODEST = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+MODEST = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def values(annotation: Any) -> st.SearchStrategy[Any]:
