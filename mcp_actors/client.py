@@ -188,9 +188,6 @@ class Client(AnyMethods):
             discoverable(versions, prior_discover)
         hosts = {"sampling/createMessage": sampling, "elicitation/create": elicitation}
         client_tasks = _tasks_of_client()
-        task_extension = client_tasks.extension(
-            takes=tasks, hosts=[name for name, given in hosts.items() if given]
-        )
         options = ClientOptions(
             target=connectable(target, auth),
             versions=versions,
@@ -215,7 +212,7 @@ class Client(AnyMethods):
             limits=limits or Limits(),
             auth=auth,
             extensions=extensions,
-            tasks=task_extension,
+            tasks=client_tasks.extension(takes=tasks, hosts=[name for name, given in hosts.items() if given]),
         )
         self._options = options
         self._connectivity = Connectivity(restart)
@@ -234,9 +231,7 @@ class Client(AnyMethods):
             self._notifications.put,
             (requests, IdlePings(options.ping_interval, requests)),
         )
-        self._life = ClientLife(
-            self._supervisor, self._notifications, self._subscriptions, on_change is not None
-        )
+        self._life = ClientLife(self._supervisor, self._notifications, self._subscriptions)
         self._block = BlockNursery(type(self).__name__)
 
     def __repr__(self) -> str:

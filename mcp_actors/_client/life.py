@@ -35,7 +35,6 @@ class ClientLife:
         supervisor: Keeps the client's connection.
         notifications: Calls the client's handlers of notifications.
         subscriptions: Gets the nursery of the client's tasks.
-        follows_changes: Whether the client has a handler of changes.
     """
 
     def __init__(
@@ -43,12 +42,10 @@ class ClientLife:
         supervisor: Supervisor,
         notifications: Notifications,
         subscriptions: Subscriptions,
-        follows_changes: bool,
     ) -> None:
         self._supervisor = supervisor
         self._notifications = notifications
         self._subscriptions = subscriptions
-        self._follows_changes = follows_changes
         self._has_begun = False
         self._ending = trio.Event()
         self._ended = trio.Event()
@@ -89,7 +86,7 @@ class ClientLife:
             async with self._supervisor.running() as nursery:
                 self._subscriptions.run_in(nursery)
                 start_again(nursery, CLIENT_NOTIFICATIONS, self._notifications.run)
-                if self._follows_changes:
+                if self._notifications.follows_changes:
                     follow, changed = self._subscriptions.follow, self._notifications.changed
                     start(nursery, CLIENT_SUBSCRIPTION, follow, changed, about="on_change")
                 async with AsyncExitStack() as stack:

@@ -53,6 +53,11 @@ class Notifications:
     def __repr__(self) -> str:
         return f"<Notifications {len(self._waiting)}/{MAX_WAITING}>"
 
+    @property
+    def follows_changes(self) -> bool:
+        """Whether there is a handler of changes."""
+        return self._on_change is not None
+
     def put(self, method: str, params: dict[str, Any]) -> None:
         """Takes one notification of the server."""
         if method == "notifications/message":
