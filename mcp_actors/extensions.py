@@ -10,6 +10,13 @@ from mcp_actors._actors.voice import Voice
 from mcp_actors._client.client_extension import ClientExtension
 from mcp_actors._client.extended import AnsweredCall, AskedRequest
 from mcp_actors._server.detached import Serving, detached, outcome, remembered
+from mcp_actors._server.extended_calls import (
+    ask_client,
+    check_answer,
+    holder_of,
+    progress_token_of,
+    read_answer,
+)
 from mcp_actors._server.server_extension import ServerExtension
 
 __all__ = [
@@ -19,7 +26,12 @@ __all__ = [
     "ServerExtension",
     "Serving",
     "Voice",
+    "ask_client",
+    "check_answer",
     "detached",
+    "holder_of",
     "outcome",
+    "progress_token_of",
+    "read_answer",
     "remembered",
 ]

@@ -32,6 +32,7 @@ from mcp_actors._server.runtime import ServerRuntime, ServerStatistics
 from mcp_actors._server.scope import ServerScope
 from mcp_actors._server.settings import check_settings
 from mcp_actors._server.state_key import state_key_of_environment
+from mcp_actors._server.task_rules import TaskRules
 from mcp_actors._server.terminal_hint import write_terminal_hint
 from mcp_actors.abc import ServerTransport, SharedState
 from mcp_actors.context import Context
@@ -52,6 +53,7 @@ __all__ = [
     "Server",
     "ServerStatistics",
     "SessionStatistics",
+    "TaskRules",
 ]
 
 Lifespan = Callable[["Server"], AbstractAsyncContextManager[Any]]

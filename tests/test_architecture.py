@@ -205,7 +205,7 @@ def top_floor_uses_public_names_only(modules: list[Module]) -> list[str]:
     return [
         f"{module.name} imports {target}{'.' + name if name else ''}"
         for module in modules
-        if module.within("mcp_actors.cli", "mcp_actors.examples", "mcp_transports")
+        if module.within("mcp_actors.cli", "mcp_actors.examples", "mcp_actors.tasks", "mcp_transports")
         for target, name in module.imports()
         if target.partition(".")[0] == "mcp_actors"
         if any(part.startswith("_") for part in [*target.split("."), name or ""])

@@ -8,11 +8,10 @@ from typing import Any
 
 import trio
 
-from mcp_actors._eras.era import Era
-from mcp_actors._server.client_requests import read_answer
 from mcp_actors.abc import TaskRecord
 from mcp_actors.context import Context
 from mcp_actors.errors import RpcError, SharedStateUnavailable
+from mcp_actors.extensions import read_answer
 from mcp_actors.logging import log
 from mcp_actors.supervision import TASK_STATUS, start
 from mcp_actors.tasks.changes import Changes, Step
@@ -176,11 +175,11 @@ class TaskActor:
         """
         if not questions:
             return {}
-        assert self.ctx is not None
-        era = self.ctx.era
+        ctx = self.ctx
+        assert ctx is not None
         names = {self._unique(key): key for key in questions}
         wire = {
-            name: {"method": questions[key].method, "params": era.unstructure(questions[key])}
+            name: {"method": questions[key].method, "params": ctx.era.unstructure(questions[key])}
             for name, key in names.items()
         }
         try:
@@ -191,7 +190,7 @@ class TaskActor:
         except BaseException:
             await self._withdraw(names)
             raise
-        return {key: _read(questions[key], found[name], era) for name, key in names.items()}
+        return {key: _read(ctx, questions[key], found[name]) for name, key in names.items()}
 
     def _unique(self, key: str) -> str:
         """A key that this task has never asked by: clients take a known one for a question that they have answered."""
@@ -221,8 +220,8 @@ class TaskActor:
                 log.debug("questions of a task are not withdrawn", cause=error.cause)
 
 
-def _read(question: InputRequest, answer: Mapping[str, Any], era: Era) -> InputResponse:
+def _read(ctx: Context, question: InputRequest, answer: Mapping[str, Any]) -> InputResponse:
     error = answer.get("error")
     if error is not None:
         raise RpcError.from_wire(error["code"], error["message"], error.get("data"))
-    return read_answer(question, answer["result"], era)
+    return read_answer(ctx, question, answer["result"])

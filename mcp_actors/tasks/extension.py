@@ -10,8 +10,6 @@ from typing import Any
 
 import trio
 
-from mcp_actors._server.access import principal_of
-from mcp_actors._server.task_rules import TaskRules
 from mcp_actors.abc import TaskRecord
 from mcp_actors.context import Context
 from mcp_actors.errors import (
@@ -23,8 +21,15 @@ from mcp_actors.errors import (
     SharedStateUnavailable,
     invalid_params,
 )
-from mcp_actors.extensions import ServerExtension, Serving, detached, remembered
-from mcp_actors.server import CallNext
+from mcp_actors.extensions import (
+    ServerExtension,
+    Serving,
+    detached,
+    holder_of,
+    progress_token_of,
+    remembered,
+)
+from mcp_actors.server import CallNext, TaskRules
 from mcp_actors.tasks.actor import TaskActor
 from mcp_actors.tasks.dialects import IMMEDIATE_RESPONSE, core_created, detailed_task, extension_created
 from mcp_actors.tasks.methods import CoreMethods, ExtensionMethods, may_see
@@ -198,10 +203,9 @@ class Tasks(ServerExtension):
         """Keeps a new task, starts it and returns the answer to the call."""
         node, core = self._node(), not ctx.era.declares_in_requests
         ctx.params.pop("task", None)
-        token = ctx.call.invocation.progress_token if core else None
-        now, principal = self._clock(), principal_of(ctx.call)
-        memory = ctx.call.owner.limiters.memory
-        holder = None if memory is None else memory.new_account(ctx.call.invocation).holder
+        token = progress_token_of(ctx) if core else None
+        now, principal = self._clock(), ctx.principal
+        holder = holder_of(ctx)
         record = TaskRecord(
             id=secrets.token_urlsafe(_ID_BYTES),
             owner="" if principal is None else principal.key,

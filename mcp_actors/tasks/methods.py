@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from mcp_actors._eras.era import Era, structured
-from mcp_actors._server.access import principal_of
-from mcp_actors._server.client_requests import read_recorded
 from mcp_actors.abc import TaskRecord
 from mcp_actors.context import Context
 from mcp_actors.errors import MethodNotFound, RpcError, invalid_params
+from mcp_actors.extensions import check_answer
 from mcp_actors.tasks.dialects import core_result, core_task, detailed_task
 from mcp_actors.tasks.node import TaskNode
 from mcp_actors.tasks.session_tasks import SessionTasks
@@ -35,7 +33,7 @@ def may_see(record: TaskRecord, ctx: Context) -> bool:
     The tasks of callers that nobody has authenticated are protected by their ids alone (MCP 2025-11-25, Tasks, Task
     Isolation and Access Control).
     """
-    principal = principal_of(ctx.call)
+    principal = ctx.principal
     return record.owner == ("" if principal is None else principal.key) and record.version == ctx.era.version
 
 
@@ -87,7 +85,7 @@ class CoreMethods:
         if cursor is not None and (not isinstance(cursor, str) or len(cursor) > LONGEST_ID):
             raise invalid_params("invalid cursor")
         found: list[TaskRecord]
-        store, principal = self._node().store, principal_of(ctx.call)
+        store, principal = self._node().store, ctx.principal
         if principal is not None:
             found = list(await store.page(principal.key, cursor, PAGE + 1))
         elif (session := ctx.session) is not None:
@@ -132,7 +130,7 @@ class ExtensionMethods:
         questions = questions_of(record)
         answers = {key: {"result": each} for key, each in responses.items() if key in questions}
         for key in answers:
-            _check(questions[key], key, responses, ctx.era)
+            check_answer(ctx, questions[key], key, responses)
         if answers and record.weight > HEAVIEST_ANSWERED:
             raise invalid_params(
                 "too many bytes wait for the task already: it has to take these answers first"
@@ -158,9 +156,3 @@ class ExtensionMethods:
         if record.state != "cancelled":
             raise invalid_params(f"the task has ended already: {record.state}")
         return core_task(record)
-
-
-def _check(question: Mapping[str, Any], key: str, responses: Mapping[str, Any], era: Era) -> None:
-    """Raises `RpcError` (-32602) for an answer that is none to its question: the question stays."""
-    method = era.client_methods[question["method"]]
-    read_recorded(structured(era, question["params"], method.params), key, responses, era)

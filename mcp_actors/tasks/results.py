@@ -9,6 +9,7 @@ import trio
 from mcp_actors.abc import TaskRecord
 from mcp_actors.context import Context
 from mcp_actors.errors import CallTimeout, RpcError
+from mcp_actors.extensions import ask_client
 from mcp_actors.tasks.changes import Changes
 from mcp_actors.tasks.dialects import RELATED_TASK
 from mcp_actors.tasks.states import answered, questions_of
@@ -70,12 +71,8 @@ class ResultStreams:
         try:
             with self._changes.watch.interest(record.id, take), trio.CancelScope() as scope:
                 try:
-                    result = await ctx.call.ask(
-                        question["method"],
-                        {**question["params"], "_meta": meta},
-                        idle=self._seconds,
-                        cap=self._seconds,
-                    )
+                    params = {**question["params"], "_meta": meta}
+                    result = await ask_client(ctx, question["method"], params, seconds=self._seconds)
                     answer = {"result": result}
                 except CallTimeout:
                     # A person may be away: the task waits, and the client is asked again.
