@@ -23,6 +23,24 @@ from mcp_transports.memory import MemoryTransport
 
 ERAS = ["legacy", "modern"]
 TABLE = Path(__file__).parent.parent.parent / "docs" / "failures.md"
+TESTS = Path(__file__).parent.parent
+# What happens -> what shows it, for what is not shown by a row of this file.
+ELSEWHERE = {
+    "the engine itself fails": (
+        "api/test_failures.py",
+        "test_a_defect_of_the_engine_says_nothing_to_the_client",
+    ),
+    "the client has cancelled the call": (
+        "api/test_failures.py",
+        "test_a_call_that_was_cancelled_says_nothing",
+    ),
+    "the shared state cannot be reached, and the call needs it": (
+        "cluster/test_redis_away.py",
+        "test_what_needs_redis_is_refused_while_it_is_away_and_the_rest_goes_on",
+    ),
+    "a task fails, in any of these ways": ("tasks/test_both_dialects.py", "test_how_a_failure_is_called"),
+    "the process that ran a task has ended": ("tasks/test_recovery.py", "test_tasks_of_a_node_that_is_gone"),
+}
 
 
 class Socket:
@@ -200,8 +218,9 @@ async def outcome(asked: Any) -> tuple[str, int | None]:
 def test_every_row_of_the_page_is_tested() -> None:
     page = TABLE.read_text().partition("\n## A call that fails\n")[2].partition("\n## ")[0]
     rows = [line.split(" | ")[0].removeprefix("| ") for line in page.splitlines() if line.startswith("| ")]
-    elsewhere = {"the engine itself fails", "the client has cancelled the call"}
-    assert set(rows[1:]) == {row.what for row in ROWS} | elsewhere
+    assert set(rows[1:]) == {row.what for row in ROWS} | ELSEWHERE.keys()
+    for path, test in ELSEWHERE.values():
+        assert f"def {test}(" in (TESTS / path).read_text()
 
 
 @pytest.mark.parametrize("era", ERAS)

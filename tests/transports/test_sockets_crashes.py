@@ -45,8 +45,8 @@ async def test_a_loop_that_accepts_is_started_again(monkeypatch: pytest.MonkeyPa
     transport = TcpTransport("tcp://127.0.0.1:0")
     accept_many, crashes = ListeningSocket.accept_many, [SystemExit(3), OSError(errno.EIO, "an odd system")]
 
-    async def accept(self: ListeningSocket) -> object:
-        found = await accept_many(self)
+    async def accept(self: ListeningSocket, connections: Callable[[], int]) -> object:
+        found = await accept_many(self, connections)
         if crashes:
             for accepted, _ in found:
                 accepted.close()
