@@ -74,7 +74,9 @@ async def test_our_client_at_the_official_python_server(peers: Peers) -> None:
             assert client.version == LEGACY
             worked = await client.call_tool("work", on_progress=lambda each: messages.append(each.message))
             assert text_of(worked.content) == "worked"
-            assert "step 1" in messages
+            # A look shows where the task stands: a step that is over by then is not seen.
+            assert messages
+            assert set(messages) <= {"step 1", "step 2", "step 3"}
             handle = await client.start_tool("ask")
             assert text_of((await handle.result()).content) == "accept: Ada"
             assert handle.id in [each.id async for each in client.tasks()]
