@@ -55,14 +55,18 @@ def _seconds(milliseconds: float | None) -> float | None:
 
 def task_status(task: Task) -> TaskStatus:
     """Returns a task of MCP 2025-11-25 as both dialects have it."""
+    return _status_of(task, task.ttl, task.poll_interval)
+
+
+def _status_of(task: Task | DetailedTask, ttl: float | None, poll_interval: float | None) -> TaskStatus:
     return TaskStatus(
         id=task.task_id,
         status=task.status,
         message=task.status_message,
         created_at=task.created_at,
         updated_at=task.last_updated_at,
-        ttl=_seconds(task.ttl),
-        poll_interval=_seconds(task.poll_interval),
+        ttl=_seconds(ttl),
+        poll_interval=_seconds(poll_interval),
     )
 
 
@@ -77,15 +81,7 @@ def _core_look(era: Era, raw: dict[str, Any]) -> TaskLook:
 
 def _detailed_look(era: Era, raw: dict[str, Any]) -> TaskLook:
     task: DetailedTask = read_result(era, raw, DetailedTask)
-    status = TaskStatus(
-        id=task.task_id,
-        status=task.status,
-        message=task.status_message,
-        created_at=task.created_at,
-        updated_at=task.last_updated_at,
-        ttl=_seconds(task.ttl_ms),
-        poll_interval=_seconds(task.poll_interval_ms),
-    )
+    status = _status_of(task, task.ttl_ms, task.poll_interval_ms)
     # Members that do not belong to the state are not looked at: a server that mixes them is not believed.
     if task.status == "input_required":
         return TaskLook(status, questions=task.input_requests or {})
@@ -99,19 +95,9 @@ def _detailed_look(era: Era, raw: dict[str, Any]) -> TaskLook:
 
 
 def _detailed_created(era: Era, raw: dict[str, Any]) -> TaskLook:
-    # What creates a task carries neither questions nor a result: they are looked at.
     task: DetailedTask = read_result(era, raw, DetailedTask)
-    look = _detailed_look(era, {"taskId": task.task_id, "status": "working"})
-    return TaskLook(
-        attrs.evolve(
-            look.status,
-            message=task.status_message,
-            created_at=task.created_at,
-            updated_at=task.last_updated_at,
-            ttl=_seconds(task.ttl_ms),
-            poll_interval=_seconds(task.poll_interval_ms),
-        )
-    )
+    # A task may be created in any state, but what that brings (questions, a result) is told by a look alone.
+    return TaskLook(attrs.evolve(_status_of(task, task.ttl_ms, task.poll_interval_ms), status="working"))
 
 
 def _error_of(error: dict[str, Any] | None) -> RpcError:

@@ -70,7 +70,9 @@ async def answer_later(
             ended = status != "input_required"
             if status == "cancelled":
                 raise RpcError(INTERNAL_ERROR, f"the client has cancelled its task for {method}")
-            return await call.ask("tasks/result", {"taskId": id}, idle=math.inf, cap=math.inf)
+            answer = await call.ask("tasks/result", {"taskId": id}, idle=math.inf, cap=math.inf)
+            ended = True
+            return answer
         raise CallTimeout(method, "cap", ttl)
     finally:
         if not ended:
