@@ -38,7 +38,8 @@ from mcp_actors.abc import ServerTransport, SharedState
 from mcp_actors.context import Context
 from mcp_actors.discovery import server_transport
 from mcp_actors.shared import MemoryShared
-from mcp_actors.supervision import SIGNALS, start_again
+from mcp_actors.supervision import start_again
+from mcp_actors.task_kinds import SIGNALS
 from mcp_actors.types import CacheScope, Icon, Implementation, LoggingLevel
 
 __all__ = [

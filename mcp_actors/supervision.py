@@ -12,8 +12,8 @@ not: being cancelled, `KeyboardInterrupt`, which belongs to the program, and the
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Any, Literal
 
@@ -22,7 +22,16 @@ import trio
 
 from mcp_actors.logging import log
 
-__all__ = ["TASKS", "Containment", "Cost", "TaskKind", "reraised", "start", "start_again", "start_and_wait"]
+__all__ = [
+    "Containment",
+    "Cost",
+    "TaskKind",
+    "outliving",
+    "reraised",
+    "start",
+    "start_again",
+    "start_and_wait",
+]
 
 Cost = Literal["nothing", "member", "call", "session", "connection", "transport", "server"]
 """What ends when a task of a kind crashes; ``member`` is one of those that the task serves."""
@@ -33,7 +42,7 @@ RESTART_PAUSE = 0.1
 
 @attrs.frozen
 class TaskKind:
-    """A row of `TASKS`."""
+    """A row of `mcp_actors.task_kinds.TASKS`."""
 
     name: str
     """What the task's name in Trio begins with."""
@@ -226,6 +235,30 @@ def reraised() -> Iterator[AbstractContextManager[None]]:
         del error
 
 
+@asynccontextmanager
+async def outliving(kind: TaskKind) -> AsyncIterator[trio.Nursery]:
+    """Yields a nursery whose tasks go on while the block is cancelled, until it has ended.
+
+    For what the cleanup of a cancelled block still needs, which bounds itself. ``kind`` is the row of the task that
+    owns the nursery.
+    """
+    with reraised() as body:
+        async with trio.open_nursery() as nursery:
+            inner: trio.Nursery = await start_and_wait(nursery, kind, _own_nursery)
+            try:
+                with body:
+                    yield inner
+            finally:
+                inner.cancel_scope.cancel(reason="the block has ended")
+
+
+async def _own_nursery(*, task_status: trio.TaskStatus[trio.Nursery]) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.cancel_scope.shield = True
+        task_status.started(nursery)
+        await trio.sleep_forever()
+
+
 class _Kept:
     """The inner block of `reraised`."""
 
@@ -240,144 +273,3 @@ class _Kept:
     ) -> bool:
         self.error = error
         return True
-
-
-# -- the engine ----------------------------------------------------------------------------------------------
-TRANSPORT = TaskKind("transport", "server", "server", "whoever awaits serve(): it cannot listen any more")
-DRAIN = TaskKind("drain", "server", "nothing", "nobody: the server can still be stopped", restarted=True)
-SIGNALS = TaskKind("signals", "server", "nothing", "nobody", restarted=True)
-CONNECTION_WRITER = TaskKind("link", "connection", "connection", "the peer: its connection closes")
-# A session has no task of its own: it runs in that of its connection, or of the transport that has only one.
-SESSION = TaskKind("session", "connection", "connection", "the peer: its connection closes")
-CALL_WORKER = TaskKind("call", "session or server", "call", "the peer: -32603; the session goes on")
-SESSION_CLOCK = TaskKind(
-    "clock", "session", "nothing", "nobody: the calls keep their deadlines", restarted=True
-)
-BEATS = TaskKind(
-    "beats", "server", "member", "nobody: the call that failed goes on without them", restarted=True
-)
-CHANGE_DELIVERY = TaskKind("deliver changes", "session", "nothing", "nobody: the next change starts it anew")
-EXCHANGE = TaskKind("batch", "server", "call", "the peer: -32603 for each request that is left")
-CLIENT_LIFE = TaskKind(
-    "client life",
-    "client block or pool",
-    "connection",
-    "whoever called: ConnectionLost; whoever closes the client",
-)
-CLIENT_CONNECTION = TaskKind("client connection", "client", "connection", "whoever called: ConnectionLost")
-CLIENT_HANDSHAKE = TaskKind(
-    "handshake request", "client connection", "connection", "whoever connects: ConnectFailed"
-)
-CLIENT_SUPERVISOR = TaskKind("client supervisor", "client", "session", "whoever called: ConnectionLost")
-CLIENT_PINGS = TaskKind("client pings", "client connection", "nothing", "nobody", restarted=True)
-CLIENT_NOTIFICATIONS = TaskKind("client notifications", "client", "nothing", "nobody", restarted=True)
-CLIENT_SUBSCRIPTION = TaskKind("client subscription", "client", "member", "the listener: SubscriptionLost")
-CLIENT_TASK = TaskKind("client task", "client", "call", "the server that looks at the task: it has failed")
-IN_PROCESS_SERVER = TaskKind(
-    "in-process server",
-    "client",
-    "connection",
-    "whoever called: ConnectionLost; the client's block raises the crash where it ends",
-)
-
-# -- tasks of the protocol, which outlive their calls --------------------------------------------------------
-TASK = TaskKind("task", "tasks of a server", "call", "whoever looks at the task: it has failed")
-TASK_STATUS = TaskKind("status messages", "task", "nothing", "nobody: the task goes on without them")
-TASK_END = TaskKind(
-    "end task", "tasks of a server", "nothing", "nobody: the task is kept until its time is up"
-)
-TASK_WATCH = TaskKind("watch tasks", "tasks of a server", "nothing", "nobody", restarted=True)
-TASK_SWEEP = TaskKind("find abandoned tasks", "tasks of a server", "nothing", "nobody", restarted=True)
-
-# -- shared state in SQLite ----------------------------------------------------------------------------------
-SQLITE_WORKER = TaskKind(
-    "SQLite worker", "server", "call", "whoever waits for the file: SharedStateUnavailable", restarted=True
-)
-SQLITE_LEASE = TaskKind(
-    "SQLite lease", "server", "nothing", "nobody: other nodes wait for the lease", restarted=True
-)
-
-# -- shared state in Redis -----------------------------------------------------------------------------------
-REDIS_UPKEEP = TaskKind(
-    "redis upkeep",
-    "server",
-    "member",
-    "whoever needs the state meanwhile: SharedStateUnavailable",
-    restarted=True,
-)
-REDIS_SOCKET = TaskKind(
-    "redis socket",
-    "redis upkeep",
-    "connection",
-    "whoever waits for an answer: SharedStateUnavailable; another connection is made",
-)
-
-# -- sockets, HTTP and WebSocket, server side ----------------------------------------------------------------
-POLLER = TaskKind(
-    "poller", "listener", "member", "the member that failed: its connection closes", restarted=True
-)
-TICKER = TaskKind(
-    "ticker", "listener", "member", "the member that failed: its connection closes", restarted=True
-)
-ACCEPT = TaskKind("accept", "listener", "nothing", "nobody", restarted=True)
-SOCKET_CONNECTION = TaskKind("connection", "listener", "connection", "the peer: its connection closes")
-HTTP_FLUSH = TaskKind("flush", "connection", "connection", "the peer: its connection closes")
-HTTP_RESPONSE = TaskKind("response", "connection", "call", "the peer: 500, or its stream is cut off")
-HTTP_SERVE = TaskKind("serve pipelined", "connection", "connection", "the peer: its connection closes")
-EVENT_STREAMS = TaskKind(
-    "keep event streams alive", "transport", "member", "the stream that failed", restarted=True
-)
-SESSION_EXPIRY = TaskKind("expire sessions", "transport", "member", "the session that failed", restarted=True)
-STOP_STREAMS = TaskKind(
-    "stop event streams", "transport", "nothing", "nobody: the server can still be stopped", restarted=True
-)
-FORWARDED_REQUESTS = TaskKind(
-    "hold forwarded requests", "listener", "transport", "the other nodes: what they forwarded is lost"
-)
-FORWARDED_ANSWER = TaskKind(
-    "answer forwarded request", "listener", "call", "the other node: the answer is cut off there"
-)
-FORWARDING_MESSAGES = TaskKind(
-    "forwarding",
-    "listener",
-    "nothing",
-    "nobody: what is lost is noticed",
-    restarted=True,
-)
-FORWARDING_WATCH = TaskKind(
-    "watch forwarded requests", "listener", "nothing", "nobody: the requests go on", restarted=True
-)
-MEMORY_CONNECTION = TaskKind(
-    "memory connection", "transport", "connection", "the client: its connection breaks"
-)
-WEBSOCKET_CONTROL = TaskKind(
-    "websocket control", "connection", "connection", "the peer: its connection closes"
-)
-
-# -- clients' bindings ---------------------------------------------------------------------------------------
-HTTP_CHANNEL = TaskKind("HTTP channel", "client connection", "connection", "whoever called: ConnectionLost")
-HTTP_POST = TaskKind("POST", "HTTP channel", "call", "whoever called: ConnectionLost")
-HTTP_MESSAGE = TaskKind("message", "HTTP channel", "nothing", "nobody: a message has no answer")
-HTTP_STREAM = TaskKind("GET", "HTTP channel", "connection", "whoever called: ConnectionLost")
-HTTP_SESSION_END = TaskKind("end session", "HTTP channel", "connection", "whoever called: SessionExpired")
-AUTHORIZATION = TaskKind(
-    "authorization", "HTTP or WebSocket channel", "nothing", "whoever waits for access: AuthorizationError"
-)
-LOGIN_LISTENER = TaskKind("login listener", "login", "call", "whoever logs in: LoginFailed")
-CHILD_WATCH = TaskKind("child process", "client connection", "connection", "whoever called: ConnectionLost")
-CHILD_OUTPUT = TaskKind("child output", "child process", "nothing", "nobody", restarted=True)
-
-# -- mcp-actors serve --workers ------------------------------------------------------------------------------
-WORKER_SLOT = TaskKind(
-    "slot", "supervisor of workers", "nothing", "nobody: its worker goes on", restarted=True
-)
-WORKER_PROCESS = TaskKind(
-    "worker process", "supervisor of workers", "member", "its slot, which starts another"
-)
-WORKER_SIGNALS = TaskKind("worker signals", "supervisor of workers", "nothing", "nobody", restarted=True)
-WORKER_REPLACEMENT = TaskKind(
-    "replacement", "supervisor of workers", "nothing", "nobody: the workers that are there go on"
-)
-
-TASKS: tuple[TaskKind, ...] = tuple(each for each in list(globals().values()) if isinstance(each, TaskKind))
-"""Every kind of task there is; the tests hold the engine and the bindings to it."""

@@ -26,6 +26,7 @@ FLOORS = {
     "mcp_actors.logging": 0,
     "mcp_actors.budget": 0,
     "mcp_actors.supervision": 1,
+    "mcp_actors.task_kinds": 1,
     "mcp_actors._exception_groups": 0,
     "mcp_actors._wire": 1,
     "mcp_actors.auth": 1,
@@ -71,7 +72,7 @@ ONLY_IN = {
     "watchfiles": ("mcp_actors.examples",),
 }
 # Packages of ours that know nothing of ours but this, and themselves.
-_SUPERVISED = ("mcp_actors.supervision", "mcp_actors.logging", "mcp_actors.budget")
+_SUPERVISED = ("mcp_actors.supervision", "mcp_actors.task_kinds", "mcp_actors.logging", "mcp_actors.budget")
 _SHARED_BY_LISTENERS = (
     "mcp_transports._sockets",
     "mcp_transports._inherited",
@@ -195,7 +196,7 @@ def sans_io_floors_know_no_trio(modules: list[Module]) -> list[str]:
         f"{module.name} imports {target}"
         for module in modules
         if module.floor <= SANS_IO_FLOORS
-        and not module.within("mcp_actors.logging", "mcp_actors.supervision")
+        and not module.within("mcp_actors.logging", "mcp_actors.supervision", "mcp_actors.task_kinds")
         for target, _ in module.imports()
         if target.partition(".")[0] in banned
     ]

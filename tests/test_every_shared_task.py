@@ -17,11 +17,14 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mcp_actors import Context, Server
 from mcp_actors.abc import TaskRecord
+from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.shared.sqlite import SqliteShared
-from mcp_actors.supervision import (
+from mcp_actors.supervision import TaskKind
+from mcp_actors.task_kinds import (
     FORWARDED_REQUESTS,
     FORWARDING_MESSAGES,
     FORWARDING_WATCH,
+    SHARED_STATE,
     SQLITE_LEASE,
     SQLITE_WORKER,
     TASK,
@@ -29,7 +32,6 @@ from mcp_actors.supervision import (
     TASK_STATUS,
     TASK_SWEEP,
     TASK_WATCH,
-    TaskKind,
 )
 from tests.shared.spanning import Spanning
 from tests.tasks.nodes import FakeShared
@@ -136,6 +138,24 @@ async def test_what_serves_a_file_costs_no_task(row: TaskKind, crash: str, tmp_p
             go.set()
             assert await both_complete(talk, [*ids, await talk.begin("hold")])
     assert errors(logs) == [f"{row.name} failed"]
+
+
+@EACH_CRASH
+async def test_shared_state_that_has_ended_costs_what_needs_it(crash: str, tmp_path: Path) -> None:
+    server, _ = with_tools(Server("s", shared=SqliteShared(tmp_path / "state.db", timeout=0.5)))
+
+    @server.tool
+    def plain() -> str:
+        return "served"
+
+    with captured_logs() as logs:
+        async with talking(server, EXTENSION) as talk:
+            inject(running(SHARED_STATE)[0], CRASHES[crash]())
+            await until(lambda: bool(errors(logs)))
+            await until(lambda: not running(SQLITE_WORKER))
+            assert await talk.code("tools/call", {"name": "hold"}) == SharedStateUnavailable.CODE
+            assert (await talk.result("tools/call", {"name": "plain"}))["content"][0]["text"] == "served"
+    assert errors(logs)[0] == "shared state failed"
 
 
 @EACH_CRASH

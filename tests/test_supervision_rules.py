@@ -11,8 +11,8 @@ from itertools import permutations
 
 import pytest
 
-from mcp_actors import supervision
-from mcp_actors.supervision import TASKS
+from mcp_actors import task_kinds
+from mcp_actors.task_kinds import TASKS
 from tests.test_architecture import Module, load_sources
 
 # Programs, examples and what tests are made of: they are users of the engine, and their failures are their own.
@@ -99,7 +99,7 @@ def rows_without_use(modules: list[Module], rows: set[str]) -> set[str]:
     used = {
         node.id
         for module in modules
-        if module.name != "mcp_actors.supervision"
+        if module.name != "mcp_actors.task_kinds"
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Name)
     }
@@ -160,7 +160,7 @@ def test_a_task_that_is_started_through_the_table_is_none() -> None:
 
 
 def test_every_row_is_used(sources: list[Module]) -> None:
-    rows = {name for name, value in vars(supervision).items() if value in TASKS}
+    rows = {name for name, value in vars(task_kinds).items() if value in TASKS}
     assert len(rows) == len(TASKS)
     assert rows_without_use(sources, rows) == set()
 
@@ -168,7 +168,7 @@ def test_every_row_is_used(sources: list[Module]) -> None:
 def test_a_row_that_is_not_used_is_found() -> None:
     modules = [
         Module("mcp_actors.server", "start(nursery, SESSION, f)"),
-        Module("mcp_actors.supervision", "SESSION = LEFT_OVER = 1"),
+        Module("mcp_actors.task_kinds", "SESSION = LEFT_OVER = 1"),
     ]
     assert rows_without_use(modules, {"SESSION", "LEFT_OVER"}) == {"LEFT_OVER"}
 

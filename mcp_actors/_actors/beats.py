@@ -19,7 +19,8 @@ from mcp_actors._wire.codec import encode_notification
 from mcp_actors._wire.messages import RequestId
 from mcp_actors.abc import Frame, Outlet
 from mcp_actors.errors import LocalProtocolError
-from mcp_actors.supervision import BEATS, Containment
+from mcp_actors.supervision import Containment
+from mcp_actors.task_kinds import BEATS
 
 __all__ = ["Beats", "ProgressReports"]
 

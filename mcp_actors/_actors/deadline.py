@@ -12,7 +12,8 @@ from typing import Any, Literal, Protocol
 
 import trio
 
-from mcp_actors.supervision import SESSION_CLOCK, TaskKind
+from mcp_actors.supervision import TaskKind
+from mcp_actors.task_kinds import SESSION_CLOCK
 
 __all__ = ["Deadline", "DeadlineClock"]
 

@@ -30,7 +30,8 @@ from mcp_actors.errors import (
     RemoteProtocolError,
     SessionExpired,
 )
-from mcp_actors.supervision import CONNECTION_WRITER, SESSION, Containment, TaskKind, start, start_again
+from mcp_actors.supervision import Containment, TaskKind, start, start_again
+from mcp_actors.task_kinds import CONNECTION_WRITER, SESSION
 
 __all__ = ["Session"]
 

@@ -19,7 +19,8 @@ from mcp_actors._wire.messages import JsonRpcNotification, JsonRpcRequest, Reque
 from mcp_actors.abc import Outlet
 from mcp_actors.errors import ConnectionLost, LocalProtocolError, MalformedMessage
 from mcp_actors.principal import Principal
-from mcp_actors.supervision import EXCHANGE, TaskKind, start, start_again
+from mcp_actors.supervision import TaskKind, start, start_again
+from mcp_actors.task_kinds import EXCHANGE
 
 __all__ = ["StatelessCalls"]
 

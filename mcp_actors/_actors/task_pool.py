@@ -21,7 +21,8 @@ import trio
 
 from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors.logging import log
-from mcp_actors.supervision import CALL_WORKER, Containment
+from mcp_actors.supervision import Containment
+from mcp_actors.task_kinds import CALL_WORKER
 
 __all__ = ["INNERMOST_SCOPE", "TaskPool", "abandon_nurseries", "run_call"]
 

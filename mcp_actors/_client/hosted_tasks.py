@@ -14,7 +14,8 @@ from mcp_actors._actors.session import Session
 from mcp_actors._client.extended import AskedRequest
 from mcp_actors.errors import INVALID_PARAMS, McpError, Overloaded, RpcError, TaskNotFound
 from mcp_actors.logging import log
-from mcp_actors.supervision import CLIENT_TASK, start
+from mcp_actors.supervision import start
+from mcp_actors.task_kinds import CLIENT_TASK
 from mcp_actors.types.tasks import TaskStatusName
 
 __all__ = ["HostedTasks"]

@@ -12,7 +12,8 @@ from mcp_actors._client.options import Access, Connectable, InProcessServer
 from mcp_actors._exception_groups import sole_cause
 from mcp_actors.abc import ClientTransport, ServerHandler, ServerTransport
 from mcp_actors.discovery import client_transport
-from mcp_actors.supervision import IN_PROCESS_SERVER, TRANSPORT, start_and_wait
+from mcp_actors.supervision import start_and_wait
+from mcp_actors.task_kinds import IN_PROCESS_SERVER, TRANSPORT
 
 __all__ = ["CLOSE_TIMEOUT", "transport_to"]
 

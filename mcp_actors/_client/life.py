@@ -13,15 +13,8 @@ from mcp_actors._client.notifications import Notifications
 from mcp_actors._client.subscriptions import Subscriptions
 from mcp_actors._client.supervisor import Supervisor
 from mcp_actors.errors import LocalProtocolError
-from mcp_actors.supervision import (
-    CLIENT_LIFE,
-    CLIENT_NOTIFICATIONS,
-    CLIENT_SUBSCRIPTION,
-    Containment,
-    start,
-    start_again,
-    start_and_wait,
-)
+from mcp_actors.supervision import Containment, start, start_again, start_and_wait
+from mcp_actors.task_kinds import CLIENT_LIFE, CLIENT_NOTIFICATIONS, CLIENT_SUBSCRIPTION
 
 __all__ = ["ClientLife"]
 

@@ -57,7 +57,7 @@ class BlockNursery:
 
         Raises:
             ClosedElsewhere: It may not be closed here. It was given up, and cannot be closed any more.
-            BaseException: What a task raised that no row of `mcp_actors.supervision.TASKS` contains.
+            BaseException: What a task raised that no row of `mcp_actors.task_kinds.TASKS` contains.
         """
         nursery, opening = self._nursery, self._opening
         if nursery is None or opening is None:

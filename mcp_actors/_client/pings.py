@@ -12,7 +12,7 @@ from mcp_actors._actors.session import Session
 from mcp_actors._client.connectivity import Negotiated
 from mcp_actors._client.requests import Requests
 from mcp_actors.errors import CallTimeout, ConnectionLost, ProtocolError, RpcError, SessionExpired
-from mcp_actors.supervision import CLIENT_PINGS
+from mcp_actors.task_kinds import CLIENT_PINGS
 
 __all__ = ["IdlePings"]
 

@@ -28,7 +28,8 @@ from mcp_actors.errors import (
     SubscriptionLost,
 )
 from mcp_actors.logging import log
-from mcp_actors.supervision import CLIENT_SUBSCRIPTION, start
+from mcp_actors.supervision import start
+from mcp_actors.task_kinds import CLIENT_SUBSCRIPTION
 from mcp_actors.types import SubscriptionFilter
 
 __all__ = ["Subscriptions"]

@@ -41,7 +41,8 @@ from mcp_actors.errors import (
     SessionExpired,
 )
 from mcp_actors.logging import log
-from mcp_actors.supervision import CLIENT_CONNECTION, CLIENT_SUPERVISOR, crash_in, start_and_wait
+from mcp_actors.supervision import crash_in, start_and_wait
+from mcp_actors.task_kinds import CLIENT_CONNECTION, CLIENT_SUPERVISOR
 
 __all__ = ["Supervisor"]
 

@@ -26,7 +26,8 @@ from mcp_actors.errors import (
     Unavailable,
     UnsupportedVersion,
 )
-from mcp_actors.supervision import CLIENT_HANDSHAKE, start
+from mcp_actors.supervision import start
+from mcp_actors.task_kinds import CLIENT_HANDSHAKE
 
 __all__ = ["ConnectAnew", "FoundVersion", "Preference", "VersionNegotiation"]
 

@@ -26,7 +26,8 @@ from mcp_actors._server.subscriptions import SessionSubscriber
 from mcp_actors._server.transport_handler import ServerConfig, TransportHandler
 from mcp_actors.abc import OpenState, ServerTransport, SharedState
 from mcp_actors.errors import MethodNotFound, ResourceNotFound
-from mcp_actors.supervision import DRAIN, TRANSPORT, start_again
+from mcp_actors.supervision import start_again
+from mcp_actors.task_kinds import DRAIN, TRANSPORT
 
 __all__ = ["ServerRuntime", "ServerStatistics"]
 

@@ -21,7 +21,7 @@ from mcp_actors._server.access import principal_of
 from mcp_actors._server.context import Context
 from mcp_actors._server.handler import Continuation, Handler
 from mcp_actors.errors import ConnectionLost, MissingCapability, SessionExpired, invalid_params
-from mcp_actors.supervision import CHANGE_DELIVERY
+from mcp_actors.task_kinds import CHANGE_DELIVERY
 from mcp_actors.types import ServerCapabilities, SubscriptionFilter, SubscriptionsListenResult
 
 __all__ = ["ListenMember", "SessionSubscriber", "listen_handler"]

@@ -39,7 +39,8 @@ from mcp_actors.abc import Arrival, Frame, FrameChannel, OpenState, Outlet, Shar
 from mcp_actors.budget import Account, holder_of
 from mcp_actors.errors import MalformedMessage, RpcError
 from mcp_actors.principal import Principal
-from mcp_actors.supervision import BEATS, start_again
+from mcp_actors.supervision import start_again
+from mcp_actors.task_kinds import BEATS
 
 __all__ = ["ServerConfig", "TransportHandler"]
 

@@ -15,7 +15,8 @@ from mcp_actors.context import Context
 from mcp_actors.errors import INTERNAL_ERROR, Overloaded, RpcError, SharedStateUnavailable
 from mcp_actors.extensions import Serving, outcome
 from mcp_actors.logging import log
-from mcp_actors.supervision import TASK, TASK_END, TASK_SWEEP, TASK_WATCH, start, start_again
+from mcp_actors.supervision import start, start_again
+from mcp_actors.task_kinds import TASK, TASK_END, TASK_SWEEP, TASK_WATCH
 from mcp_actors.tasks.actor import TaskActor
 from mcp_actors.tasks.changes import Changes, Step
 from mcp_actors.tasks.creations import Creations

@@ -19,6 +19,7 @@ from mcp_actors.testing import SharedStateSubject, check_shared_state
 from mcp_transports.memory import MemoryTransport
 from tests.redis_server import RedisServer
 
+from .cleaning import cleaned_up_when_cancelled
 from .test_redis import subject_of
 
 TIMEOUT = 0.5
@@ -245,6 +246,40 @@ async def test_a_node_that_ends_while_redis_hangs_ends_within_the_timeout(redis_
         async with opened(redis_server).open("shop"):
             await off_loop(redis_server.stop)
     await off_loop(redis_server.go_on)
+
+
+async def test_a_server_that_is_cancelled_can_still_write_and_ends_its_lease(
+    redis_server: RedisServer,
+) -> None:
+    shared = RedisShared(redis_server.url, lease=3600)
+    with capture_logs() as logs:
+        ended = await cleaned_up_when_cancelled(shared)
+    assert [each for each in logs if each["log_level"] == "warning"] == []
+    async with shared.open("shop") as other:
+        assert [each.node for each in await other.tasks.abandoned(10)] == [ended.node]
+
+
+async def test_a_subscriber_that_fails_costs_no_other_and_nothing_that_comes_later(
+    redis_server: RedisServer,
+) -> None:
+    heard: list[tuple[str, str]] = []
+
+    def fails(topic: str, key: str) -> None:
+        raise ValueError("on purpose")
+
+    def hears(topic: str, key: str) -> None:
+        heard.append((topic, key))
+
+    shared = opened(redis_server)
+    with capture_logs() as logs:
+        async with shared.open("shop") as state, shared.open("shop") as other:
+            state.bus.subscribe(fails, lambda: None)
+            state.bus.subscribe(hears, lambda: None)
+            for key in ("1", "2", "3"):
+                other.bus.publish("news", key)
+            await eventually(lambda: len(heard) == 3)
+    assert heard == [("news", "1"), ("news", "2"), ("news", "3")]
+    assert [each["event"] for each in logs if each["log_level"] == "error"] == ["redis upkeep failed"] * 3
 
 
 async def test_a_password_is_neither_shown_nor_logged(redis_server: RedisServer) -> None:

@@ -20,6 +20,7 @@ from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.shared.sqlite import SqliteShared
 from mcp_actors.testing import SharedStateSubject, check_shared_state
 
+from .cleaning import cleaned_up_when_cancelled
 from .records import ROOMY, make_record
 
 LEASE = 0.4
@@ -323,3 +324,10 @@ async def test_a_node_that_cannot_say_that_it_ends_is_logged(path: Path) -> None
 def test_times_that_cannot_be_meant_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must be positive"):
         SqliteShared("state.db", **wrong)
+
+
+async def test_a_server_that_is_cancelled_can_still_write_and_ends_its_lease(tmp_path: Path) -> None:
+    shared = SqliteShared(tmp_path / "state.db", lease=3600)
+    ended = await cleaned_up_when_cancelled(shared)
+    async with shared.open("shop") as other:
+        assert [each.node for each in await other.tasks.abandoned(10)] == [ended.node]

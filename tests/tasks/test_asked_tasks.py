@@ -111,6 +111,16 @@ async def test_a_task_is_looked_at_until_it_has_ended(autojump_clock: MockClock)
         assert asked.methods == ["elicitation/create", "tasks/get", "tasks/result", "answer"]
 
 
+async def test_a_task_that_asked_and_was_answered_is_not_cancelled(autojump_clock: MockClock) -> None:
+    async with raw_client(make_server()) as peer:
+        asked = Asked(peer)
+        await asked.begin({"taskId": "t", "status": "input_required"})
+        await asked.reply(await asked.take(), {"action": "decline"})
+        answer = await asked.take()
+        assert answer["result"]["content"][0]["text"] == "decline None"
+        assert asked.methods == ["elicitation/create", "tasks/result", "answer"]
+
+
 @pytest.mark.parametrize(
     ("task", "then"),
     [

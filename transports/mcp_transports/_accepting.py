@@ -8,7 +8,8 @@ from typing import TypeVar
 
 import trio
 
-from mcp_actors.supervision import ACCEPT, start_again
+from mcp_actors.supervision import start_again
+from mcp_actors.task_kinds import ACCEPT
 from mcp_transports._inherited import at_retirement
 from mcp_transports._sockets import ListenError, ListeningSocket
 

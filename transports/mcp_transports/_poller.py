@@ -15,7 +15,8 @@ from typing import Protocol
 import outcome
 import trio
 
-from mcp_actors.supervision import POLLER, Containment
+from mcp_actors.supervision import Containment
+from mcp_actors.task_kinds import POLLER
 
 __all__ = ["Pollable", "Poller", "Waiter"]
 

@@ -7,7 +7,8 @@ from typing import Generic, Protocol, TypeVar
 
 import trio
 
-from mcp_actors.supervision import TICKER, Containment
+from mcp_actors.supervision import Containment
+from mcp_actors.task_kinds import TICKER
 
 __all__ = ["Ticker", "Timed"]
 

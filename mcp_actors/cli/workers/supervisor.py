@@ -20,14 +20,8 @@ import trio
 from mcp_actors.cli.workers.messages import Failed, Ready
 from mcp_actors.cli.workers.process import Worker
 from mcp_actors.logging import log
-from mcp_actors.supervision import (
-    WORKER_PROCESS,
-    WORKER_REPLACEMENT,
-    WORKER_SIGNALS,
-    WORKER_SLOT,
-    start,
-    start_again,
-)
+from mcp_actors.supervision import start, start_again
+from mcp_actors.task_kinds import WORKER_PROCESS, WORKER_REPLACEMENT, WORKER_SIGNALS, WORKER_SLOT
 
 __all__ = ["WorkerSupervisor", "WorkerTimes", "WorkersFailed"]
 

@@ -12,6 +12,8 @@ from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.shared.redis.keys import Keys
 from mcp_actors.shared.redis.lease import MAY_RETURN
 from mcp_actors.shared.redis.link import RedisLink, Script
+from mcp_actors.supervision import Containment
+from mcp_actors.task_kinds import REDIS_UPKEEP
 
 __all__ = ["MAX_MESSAGE", "SCRIPTS", "RedisBus"]
 
@@ -222,11 +224,13 @@ class _RedisReader:
     def hand_over(self, number: str, message: bytes) -> None:
         take = self._mailboxes.get(number)
         if take is not None:
-            take(message)
+            with Containment(REDIS_UPKEEP):
+                take(message)
 
     def missed(self) -> None:
         for _, missed in list(self._subscribers.values()):
-            missed()
+            with Containment(REDIS_UPKEEP):
+                missed()
 
     async def begin(self) -> None:
         newest = await self._link.request("bus", b"XREVRANGE", self._streams[0], b"+", b"-", b"COUNT", 1)
@@ -276,7 +280,8 @@ class _RedisReader:
                 self.missed()
                 continue
             for take, _ in list(self._subscribers.values()):
-                take(topic.decode("utf-8", "surrogatepass"), key.decode("utf-8", "surrogatepass"))
+                with Containment(REDIS_UPKEEP):
+                    take(topic.decode("utf-8", "surrogatepass"), key.decode("utf-8", "surrogatepass"))
 
     async def _look_for_a_gap(self, before: bytes) -> None:
         """Looks whether entries behind the one with the id ``before`` were dropped unread, or the whole stream was."""

@@ -23,7 +23,8 @@ from mcp_actors.shared.memory_events import (
 from mcp_actors.shared.redis.event_scripts import AFTER, APPEND, BREAK, BROKEN, CLOSE, DROP, HEADS
 from mcp_actors.shared.redis.keys import Keys
 from mcp_actors.shared.redis.link import RedisLink, Script
-from mcp_actors.supervision import REDIS_UPKEEP, Containment
+from mcp_actors.supervision import Containment
+from mcp_actors.task_kinds import REDIS_UPKEEP
 
 __all__ = ["RedisEventLog"]
 

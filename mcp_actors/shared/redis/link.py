@@ -16,7 +16,8 @@ from coredis.pool import ConnectionPool
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.errors.rpc import SharedRole
 from mcp_actors.logging import log
-from mcp_actors.supervision import REDIS_SOCKET, start_and_wait
+from mcp_actors.supervision import start_and_wait
+from mcp_actors.task_kinds import REDIS_SOCKET
 
 __all__ = ["Redis", "RedisLink", "Script"]
 

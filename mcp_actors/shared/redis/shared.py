@@ -20,7 +20,8 @@ from mcp_actors.shared.redis.lease import RENEW, NodeLease
 from mcp_actors.shared.redis.link import Redis, RedisLink
 from mcp_actors.shared.redis.replays import RedisReplayGuard
 from mcp_actors.shared.redis.tasks import RedisTaskStore
-from mcp_actors.supervision import REDIS_UPKEEP, reraised, start_again
+from mcp_actors.supervision import outliving, start_again
+from mcp_actors.task_kinds import REDIS_UPKEEP, SHARED_STATE
 
 __all__ = ["RedisShared", "RedisState"]
 
@@ -132,14 +133,13 @@ class RedisShared:
     async def open(self, name: str) -> AsyncIterator[RedisState]:
         """See `mcp_actors.abc.SharedState.open`."""
         state = RedisState(self._redis, Keys(self._prefix, name), self._lease)
-        with reraised() as body:
-            async with trio.open_nursery() as nursery:
-                with body:
-                    await state.begin(nursery)
-                    yield state
+        async with outliving(SHARED_STATE) as nursery:
+            try:
+                await state.begin(nursery)
+                yield state
+            finally:
                 with trio.move_on_after(self._redis.timeout, shield=True):
                     try:
                         await state.end()
                     except SharedStateUnavailable as unavailable:
                         log.debug("a node ends without telling the others", cause=unavailable.cause)
-                nursery.cancel_scope.cancel(reason="the state is closed")

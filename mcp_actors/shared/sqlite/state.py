@@ -19,7 +19,8 @@ from mcp_actors.shared.sqlite import schema, steps
 from mcp_actors.shared.sqlite.batches import BatchedConnection
 from mcp_actors.shared.sqlite.steps import Place
 from mcp_actors.shared.sqlite.tasks import SqliteTaskStore
-from mcp_actors.supervision import SQLITE_LEASE, SQLITE_WORKER, reraised, start_again
+from mcp_actors.supervision import outliving, start_again
+from mcp_actors.task_kinds import SHARED_STATE, SQLITE_LEASE, SQLITE_WORKER
 
 __all__ = ["DEFAULT_LEASE", "DEFAULT_TIMEOUT", "SqliteShared", "SqliteState"]
 
@@ -105,14 +106,11 @@ class SqliteShared:
         writing, reading = await self._connect(place)
         state = SqliteState(memory, SqliteTaskStore(place, writing, reading))
         try:
-            with reraised() as body:
-                async with trio.open_nursery() as nursery:
-                    with body:
-                        start_again(nursery, SQLITE_WORKER, writing.work, about="writing")
-                        start_again(nursery, SQLITE_WORKER, reading.work, about="reading")
-                        start_again(nursery, SQLITE_LEASE, self._renew, place, writing)
-                        yield state
-                    nursery.cancel_scope.cancel(reason="the shared state is closed")
+            async with outliving(SHARED_STATE) as nursery:
+                start_again(nursery, SQLITE_WORKER, writing.work, about="writing")
+                start_again(nursery, SQLITE_WORKER, reading.work, about="reading")
+                start_again(nursery, SQLITE_LEASE, self._renew, place, writing)
+                yield state
         finally:
             await _close(place, writing, reading)
 

@@ -18,7 +18,8 @@ from mcp_actors.auth.client.authorization import Answered, Authorization, SentRe
 from mcp_actors.auth.effects import Steps
 from mcp_actors.errors import AuthorizationError
 from mcp_actors.logging import log
-from mcp_actors.supervision import AUTHORIZATION, start
+from mcp_actors.supervision import start
+from mcp_actors.task_kinds import AUTHORIZATION
 from mcp_transports.auth.bearer import BearerAccess
 from mcp_transports.auth.browsers import default_browser
 from mcp_transports.auth.effects_performed import Performer

@@ -13,7 +13,8 @@ import trio
 from mcp_actors.abc import ServerHandler
 from mcp_actors.budget import Account, Budget, BudgetStatistics, holder_of
 from mcp_actors.logging import log
-from mcp_actors.supervision import POLLER, SOCKET_CONNECTION, start, start_again
+from mcp_actors.supervision import start, start_again
+from mcp_actors.task_kinds import POLLER, SOCKET_CONNECTION
 from mcp_transports._accepting import accept_until
 from mcp_transports._poller import Poller
 from mcp_transports._sockets import ListenError, ListeningSocket

@@ -18,7 +18,8 @@ from pathlib import Path
 import trio
 
 from mcp_actors.errors import ConnectFailed
-from mcp_actors.supervision import CHILD_OUTPUT, reraised, start_again
+from mcp_actors.supervision import reraised, start_again
+from mcp_actors.task_kinds import CHILD_OUTPUT
 from mcp_transports.stdio.group import REAP_TIMEOUT, end_group, signal_group
 from mcp_transports.stdio.streams import DescriptorReceiveStream, DescriptorSendStream, EndHook
 

@@ -16,7 +16,8 @@ from mcp_actors.abc import FrameChannel
 from mcp_actors.auth.client.settings import BearerToken, ClientAuth, OAuth
 from mcp_actors.errors import ConnectFailed
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
-from mcp_actors.supervision import TICKER, reraised, start_again
+from mcp_actors.supervision import reraised, start_again
+from mcp_actors.task_kinds import TICKER
 from mcp_transports._ticker import Ticker
 from mcp_transports.websocket.channel import WebSocketChannel
 from mcp_transports.websocket.keepalive import KeepAliveTimes

@@ -17,7 +17,8 @@ from mcp_actors.errors import LocalProtocolError
 from mcp_actors.framing import DEFAULT_HELD_BYTES, DEFAULT_MAX_MESSAGE_BYTES
 from mcp_actors.logging import log
 from mcp_actors.principal import Principal
-from mcp_actors.supervision import POLLER, SOCKET_CONNECTION, TICKER, Containment, reraised, start_again
+from mcp_actors.supervision import Containment, reraised, start_again
+from mcp_actors.task_kinds import POLLER, SOCKET_CONNECTION, TICKER
 from mcp_transports._listen_errors import as_engine_errors
 from mcp_transports._poller import Poller
 from mcp_transports._ticker import Ticker

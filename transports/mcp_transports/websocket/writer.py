@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 import trio
 
 from mcp_actors.abc import Frame
-from mcp_actors.supervision import WEBSOCKET_CONTROL, start
+from mcp_actors.supervision import start
+from mcp_actors.task_kinds import WEBSOCKET_CONTROL
 from mcp_transports.sockets.stream import ConnectedSocket
 from mcp_transports.websocket.protocol import WebSocketProtocol
 

@@ -7,14 +7,8 @@ import trio
 from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.errors import McpError, RemoteProtocolError, SessionExpired
 from mcp_actors.logging import log
-from mcp_actors.supervision import (
-    HTTP_MESSAGE,
-    HTTP_POST,
-    HTTP_STREAM,
-    Containment,
-    start,
-    start_and_wait,
-)
+from mcp_actors.supervision import Containment, start, start_and_wait
+from mcp_actors.task_kinds import HTTP_MESSAGE, HTTP_POST, HTTP_STREAM
 from mcp_transports.http.client.errors import names_forgotten_session
 from mcp_transports.http.client.http import RequestBody
 from mcp_transports.http.client.messages_sent import HeldScope

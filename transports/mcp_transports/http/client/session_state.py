@@ -18,7 +18,8 @@ from mcp_actors.errors import (
     RemoteProtocolError,
     SessionExpired,
 )
-from mcp_actors.supervision import HTTP_SESSION_END, start
+from mcp_actors.supervision import start
+from mcp_actors.task_kinds import HTTP_SESSION_END
 from mcp_transports.http.client.http import Headers, HttpRequester, HttpResponse
 from mcp_transports.http.client.receive_queue import ReceiveQueue
 

@@ -18,7 +18,8 @@ import trio
 from mcp_actors.abc import FrameChannel
 from mcp_actors.auth.client.settings import BearerToken, ClientAuth, OAuth
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
-from mcp_actors.supervision import HTTP_CHANNEL, reraised, start_and_wait
+from mcp_actors.supervision import reraised, start_and_wait
+from mcp_actors.task_kinds import HTTP_CHANNEL
 from mcp_transports.http.client.channel import HttpChannel
 from mcp_transports.http.client.http import HttpRequester
 from mcp_transports.http.client.pool import ConnectionPool, HttpAddress

@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from mcp_actors.logging import log
-from mcp_actors.supervision import HTTP_SERVE, SOCKET_CONNECTION, Containment, TaskKind, start
+from mcp_actors.supervision import Containment, TaskKind, start
+from mcp_actors.task_kinds import HTTP_SERVE, SOCKET_CONNECTION
 from mcp_transports.http.h1.byte_stream import ByteStream
 from mcp_transports.http.h1.connection_states import STATE_AFTER, ConnectionEvent, ConnectionState
 from mcp_transports.http.h1.held_bodies import HeldBodies
@@ -354,10 +355,8 @@ class Connection:
         if self._output.deadline <= now:
             log.info("a peer takes no bytes and is dropped", peer=self._stream.peer, unsent=self.unsent)
             self.lost()
-        elif self._parser is not None:
-            self._refuse_unfinished(
-                self._parser, 408, f"the {self._parser.state} of the request takes too long"
-            )
+        elif (parser := self._parser) is not None:
+            self._refuse_unfinished(parser, 408, f"the {parser.state} of the request takes too long")
             self._go_on()
         elif self.busy and self.state is not _LINGERING:
             self.read_deadline = math.inf

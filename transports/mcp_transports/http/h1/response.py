@@ -11,7 +11,8 @@ from typing import Literal, Protocol
 import trio
 
 from mcp_actors.logging import log
-from mcp_actors.supervision import HTTP_RESPONSE, Containment, TaskKind
+from mcp_actors.supervision import Containment, TaskKind
+from mcp_actors.task_kinds import HTTP_RESPONSE
 from mcp_transports.http.h1.errors import ResponseStateError
 from mcp_transports.http.h1.no_room import NO_ROOM_AFTER, error_body
 from mcp_transports.http.h1.request import Request

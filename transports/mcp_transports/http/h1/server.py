@@ -10,7 +10,8 @@ import trio
 
 from mcp_actors.budget import Budget, Limited
 from mcp_actors.logging import log
-from mcp_actors.supervision import POLLER, SOCKET_CONNECTION, TICKER, start, start_again
+from mcp_actors.supervision import start, start_again
+from mcp_actors.task_kinds import POLLER, SOCKET_CONNECTION, TICKER
 from mcp_transports._accepting import accept_until
 from mcp_transports.http.h1.byte_stream import ByteStream, SocketByteStream, WrappedByteStream
 from mcp_transports.http.h1.connection import Connection

@@ -11,7 +11,8 @@ import trio
 from mcp_actors.abc import Frame
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.logging import log
-from mcp_actors.supervision import HTTP_RESPONSE, Containment
+from mcp_actors.supervision import Containment
+from mcp_actors.task_kinds import HTTP_RESPONSE
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
 from mcp_transports.http.server.authentication import Authentication

@@ -16,7 +16,8 @@ from typing import Protocol
 import trio
 
 from mcp_actors.abc import EventLog, Frame, ServerSession
-from mcp_actors.supervision import EVENT_STREAMS, Containment
+from mcp_actors.supervision import Containment
+from mcp_actors.task_kinds import EVENT_STREAMS
 from mcp_transports.http.server.error_responses import (
     INTERNAL_ERROR,
     SESSION_NOT_FOUND,

@@ -17,7 +17,8 @@ from mcp_actors.budget import Budget, BudgetStatistics, holder_of
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.logging import log
 from mcp_actors.principal import Principal
-from mcp_actors.supervision import SESSION_EXPIRY, Containment, TaskKind
+from mcp_actors.supervision import Containment, TaskKind
+from mcp_actors.task_kinds import SESSION_EXPIRY
 from mcp_transports.http.server.error_responses import (
     EVENT_NOT_FOUND,
     INTERNAL_ERROR,

@@ -10,7 +10,8 @@ from typing import Protocol
 import trio
 
 from mcp_actors.principal import Principal
-from mcp_actors.supervision import EVENT_STREAMS, Containment
+from mcp_actors.supervision import Containment
+from mcp_actors.task_kinds import EVENT_STREAMS
 from mcp_transports.http.server.error_responses import Header
 from mcp_transports.http.server.http_exchange import HttpExchange
 from mcp_transports.http.server.media_types import EVENTS

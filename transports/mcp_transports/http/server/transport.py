@@ -14,7 +14,8 @@ from mcp_actors.budget import Budget, BudgetStatistics
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
 from mcp_actors.logging import log
-from mcp_actors.supervision import EVENT_STREAMS, SESSION_EXPIRY, STOP_STREAMS, reraised, start_again
+from mcp_actors.supervision import reraised, start_again
+from mcp_actors.task_kinds import EVENT_STREAMS, SESSION_EXPIRY, STOP_STREAMS
 from mcp_transports._listen_errors import as_engine_errors
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.listen_url import ListenUrl

@@ -12,13 +12,8 @@ from mcp_actors.budget import Budget
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.logging import log
 from mcp_actors.principal import Principal
-from mcp_actors.supervision import (
-    FORWARDED_ANSWER,
-    FORWARDING_MESSAGES,
-    FORWARDING_WATCH,
-    Containment,
-    start_again,
-)
+from mcp_actors.supervision import Containment, start_again
+from mcp_actors.task_kinds import FORWARDED_ANSWER, FORWARDING_MESSAGES, FORWARDING_WATCH
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
 from mcp_transports.http.server.error_responses import (

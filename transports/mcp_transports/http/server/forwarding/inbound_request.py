@@ -9,7 +9,8 @@ import trio
 
 from mcp_actors.logging import log
 from mcp_actors.principal import Principal
-from mcp_actors.supervision import FORWARDED_ANSWER, HTTP_RESPONSE, start
+from mcp_actors.supervision import start
+from mcp_actors.task_kinds import FORWARDED_ANSWER, HTTP_RESPONSE
 from mcp_transports.http.h1.errors import ResponseStateError
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response, Successor

@@ -10,7 +10,8 @@ import trio
 from mcp_actors.abc import EventLog, OpenState, SessionPlace
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.principal import Principal
-from mcp_actors.supervision import FORWARDED_REQUESTS, reraised, start_and_wait
+from mcp_actors.supervision import reraised, start_and_wait
+from mcp_actors.task_kinds import FORWARDED_REQUESTS
 from mcp_transports.http.server.error_responses import SESSION_NOT_FOUND, shared_state_unavailable
 from mcp_transports.http.server.forwarding.forwarder import Forwarder
 from mcp_transports.http.server.http_exchange import HttpExchange

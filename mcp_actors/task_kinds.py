@@ -1,0 +1,154 @@
+"""The table of every kind of task: who owns it, what its crash costs and who is told.
+
+`mcp_actors.supervision` starts tasks by these rows, and tests hold the engine and the bindings to them.
+"""
+
+from __future__ import annotations
+
+from mcp_actors.supervision import TaskKind
+
+__all__ = ["TASKS"]
+
+# -- the engine ----------------------------------------------------------------------------------------------
+TRANSPORT = TaskKind("transport", "server", "server", "whoever awaits serve(): it cannot listen any more")
+DRAIN = TaskKind("drain", "server", "nothing", "nobody: the server can still be stopped", restarted=True)
+SIGNALS = TaskKind("signals", "server", "nothing", "nobody", restarted=True)
+CONNECTION_WRITER = TaskKind("link", "connection", "connection", "the peer: its connection closes")
+# A session has no task of its own: it runs in that of its connection, or of the transport that has only one.
+SESSION = TaskKind("session", "connection", "connection", "the peer: its connection closes")
+CALL_WORKER = TaskKind("call", "session or server", "call", "the peer: -32603; the session goes on")
+SESSION_CLOCK = TaskKind(
+    "clock", "session", "nothing", "nobody: the calls keep their deadlines", restarted=True
+)
+BEATS = TaskKind(
+    "beats", "server", "member", "nobody: the call that failed goes on without them", restarted=True
+)
+CHANGE_DELIVERY = TaskKind("deliver changes", "session", "nothing", "nobody: the next change starts it anew")
+EXCHANGE = TaskKind("batch", "server", "call", "the peer: -32603 for each request that is left")
+CLIENT_LIFE = TaskKind(
+    "client life",
+    "client block or pool",
+    "connection",
+    "whoever called: ConnectionLost; whoever closes the client",
+)
+CLIENT_CONNECTION = TaskKind("client connection", "client", "connection", "whoever called: ConnectionLost")
+CLIENT_HANDSHAKE = TaskKind(
+    "handshake request", "client connection", "connection", "whoever connects: ConnectFailed"
+)
+CLIENT_SUPERVISOR = TaskKind("client supervisor", "client", "session", "whoever called: ConnectionLost")
+CLIENT_PINGS = TaskKind("client pings", "client connection", "nothing", "nobody", restarted=True)
+CLIENT_NOTIFICATIONS = TaskKind("client notifications", "client", "nothing", "nobody", restarted=True)
+CLIENT_SUBSCRIPTION = TaskKind("client subscription", "client", "member", "the listener: SubscriptionLost")
+CLIENT_TASK = TaskKind("client task", "client", "call", "the server that looks at the task: it has failed")
+IN_PROCESS_SERVER = TaskKind(
+    "in-process server",
+    "client",
+    "connection",
+    "whoever called: ConnectionLost; the client's block raises the crash where it ends",
+)
+
+# -- tasks of the protocol, which outlive their calls --------------------------------------------------------
+TASK = TaskKind("task", "tasks of a server", "call", "whoever looks at the task: it has failed")
+TASK_STATUS = TaskKind("status messages", "task", "nothing", "nobody: the task goes on without them")
+TASK_END = TaskKind(
+    "end task", "tasks of a server", "nothing", "nobody: the task is kept until its time is up"
+)
+TASK_WATCH = TaskKind("watch tasks", "tasks of a server", "nothing", "nobody", restarted=True)
+TASK_SWEEP = TaskKind("find abandoned tasks", "tasks of a server", "nothing", "nobody", restarted=True)
+
+SHARED_STATE = TaskKind(
+    "shared state", "server", "member", "whoever needs the state from then on: SharedStateUnavailable"
+)
+
+# -- shared state in SQLite ----------------------------------------------------------------------------------
+SQLITE_WORKER = TaskKind(
+    "SQLite worker", "server", "call", "whoever waits for the file: SharedStateUnavailable", restarted=True
+)
+SQLITE_LEASE = TaskKind(
+    "SQLite lease", "server", "nothing", "nobody: other nodes wait for the lease", restarted=True
+)
+
+# -- shared state in Redis -----------------------------------------------------------------------------------
+REDIS_UPKEEP = TaskKind(
+    "redis upkeep",
+    "server",
+    "member",
+    "whoever needs the state meanwhile: SharedStateUnavailable",
+    restarted=True,
+)
+REDIS_SOCKET = TaskKind(
+    "redis socket",
+    "redis upkeep",
+    "connection",
+    "whoever waits for an answer: SharedStateUnavailable; another connection is made",
+)
+
+# -- sockets, HTTP and WebSocket, server side ----------------------------------------------------------------
+POLLER = TaskKind(
+    "poller", "listener", "member", "the member that failed: its connection closes", restarted=True
+)
+TICKER = TaskKind(
+    "ticker", "listener", "member", "the member that failed: its connection closes", restarted=True
+)
+ACCEPT = TaskKind("accept", "listener", "nothing", "nobody", restarted=True)
+SOCKET_CONNECTION = TaskKind("connection", "listener", "connection", "the peer: its connection closes")
+HTTP_FLUSH = TaskKind("flush", "connection", "connection", "the peer: its connection closes")
+HTTP_RESPONSE = TaskKind("response", "connection", "call", "the peer: 500, or its stream is cut off")
+HTTP_SERVE = TaskKind("serve pipelined", "connection", "connection", "the peer: its connection closes")
+EVENT_STREAMS = TaskKind(
+    "keep event streams alive", "transport", "member", "the stream that failed", restarted=True
+)
+SESSION_EXPIRY = TaskKind("expire sessions", "transport", "member", "the session that failed", restarted=True)
+STOP_STREAMS = TaskKind(
+    "stop event streams", "transport", "nothing", "nobody: the server can still be stopped", restarted=True
+)
+FORWARDED_REQUESTS = TaskKind(
+    "hold forwarded requests", "listener", "transport", "the other nodes: what they forwarded is lost"
+)
+FORWARDED_ANSWER = TaskKind(
+    "answer forwarded request", "listener", "call", "the other node: the answer is cut off there"
+)
+FORWARDING_MESSAGES = TaskKind(
+    "forwarding",
+    "listener",
+    "nothing",
+    "nobody: what is lost is noticed",
+    restarted=True,
+)
+FORWARDING_WATCH = TaskKind(
+    "watch forwarded requests", "listener", "nothing", "nobody: the requests go on", restarted=True
+)
+MEMORY_CONNECTION = TaskKind(
+    "memory connection", "transport", "connection", "the client: its connection breaks"
+)
+WEBSOCKET_CONTROL = TaskKind(
+    "websocket control", "connection", "connection", "the peer: its connection closes"
+)
+
+# -- clients' bindings ---------------------------------------------------------------------------------------
+HTTP_CHANNEL = TaskKind("HTTP channel", "client connection", "connection", "whoever called: ConnectionLost")
+HTTP_POST = TaskKind("POST", "HTTP channel", "call", "whoever called: ConnectionLost")
+HTTP_MESSAGE = TaskKind("message", "HTTP channel", "nothing", "nobody: a message has no answer")
+HTTP_STREAM = TaskKind("GET", "HTTP channel", "connection", "whoever called: ConnectionLost")
+HTTP_SESSION_END = TaskKind("end session", "HTTP channel", "connection", "whoever called: SessionExpired")
+AUTHORIZATION = TaskKind(
+    "authorization", "HTTP or WebSocket channel", "nothing", "whoever waits for access: AuthorizationError"
+)
+LOGIN_LISTENER = TaskKind("login listener", "login", "call", "whoever logs in: LoginFailed")
+CHILD_WATCH = TaskKind("child process", "client connection", "connection", "whoever called: ConnectionLost")
+CHILD_OUTPUT = TaskKind("child output", "child process", "nothing", "nobody", restarted=True)
+
+# -- mcp-actors serve --workers ------------------------------------------------------------------------------
+WORKER_SLOT = TaskKind(
+    "slot", "supervisor of workers", "nothing", "nobody: its worker goes on", restarted=True
+)
+WORKER_PROCESS = TaskKind(
+    "worker process", "supervisor of workers", "member", "its slot, which starts another"
+)
+WORKER_SIGNALS = TaskKind("worker signals", "supervisor of workers", "nothing", "nobody", restarted=True)
+WORKER_REPLACEMENT = TaskKind(
+    "replacement", "supervisor of workers", "nothing", "nobody: the workers that are there go on"
+)
+
+TASKS: tuple[TaskKind, ...] = tuple(each for each in list(globals().values()) if isinstance(each, TaskKind))
+"""Every kind of task there is; the tests hold the engine and the bindings to it."""
