@@ -47,6 +47,13 @@ IN_PROCESS_SERVER = TaskKind(
     "whoever called: ConnectionLost; the client's block raises the crash where it ends",
 )
 
+# -- programs without Trio -----------------------------------------------------------------------------------
+BRIDGED_CALL = TaskKind(
+    "bridged call", "engine thread", "call", "whoever called, in the program's loop or thread"
+)
+# A step has no task of its own: it runs between two turns of the engine's loop.
+BRIDGED_STEP = TaskKind("bridged step", "engine thread", "call", "nobody")
+
 # -- tasks of the protocol, which outlive their calls --------------------------------------------------------
 TASK = TaskKind("task", "tasks of a server", "call", "whoever looks at the task: it has failed")
 TASK_STATUS = TaskKind("status messages", "task", "nothing", "nobody: the task goes on without them")

@@ -38,6 +38,8 @@
     ├── ConnectionLost            the connection ended during a call
     ├── SessionExpired            the server has ended or forgotten the session
     ├── SubscriptionLost          a subscription ended without the server's closing result
+    ├── EngineStopped             the program ends, or has forked: the engine of programs without Trio is gone
+    ├── LoopClosed                the loop is closed in which a function of the program was to be called
     └── TransportNotFound         no installed binding has that URL scheme
 
 Exception groups that arise inside this package never reach the program, and exceptions of the program's own functions
@@ -77,6 +79,8 @@ from mcp_actors.errors.codes import (
 from mcp_actors.errors.connection import (
     ConnectFailed,
     ConnectionLost,
+    EngineStopped,
+    LoopClosed,
     SessionExpired,
     SubscriptionLost,
     TransportNotFound,
@@ -120,12 +124,14 @@ __all__ = [
     "ConnectFailed",
     "ConnectionLost",
     "DiscoveryFailed",
+    "EngineStopped",
     "HeaderMismatch",
     "InputRequired",
     "InsufficientScope",
     "LocalProtocolError",
     "LoginFailed",
     "LoginRequired",
+    "LoopClosed",
     "MalformedMessage",
     "McpError",
     "MetadataMismatch",

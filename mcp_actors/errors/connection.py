@@ -7,6 +7,8 @@ from mcp_actors.errors.protocol import McpError
 __all__ = [
     "ConnectFailed",
     "ConnectionLost",
+    "EngineStopped",
+    "LoopClosed",
     "SessionExpired",
     "SubscriptionLost",
     "TransportNotFound",
@@ -87,3 +89,22 @@ def what_came(received: tuple[str, ...]) -> str:
         "\nwhat came was no JSON-RPC message (a program on stdio prints to stderr, never to stdout):\n"
         + "\n".join(f"  {line}" for line in received)
     )
+
+
+class EngineStopped(McpError):
+    """The engine of this process is gone, which runs clients and servers for programs without Trio.
+
+    Args:
+        is_forked: Whether that is so because this process is a fork of the one that has the engine.
+    """
+
+    def __init__(self, is_forked: bool) -> None:
+        super().__init__(
+            "this belongs to the process that forked this one: make a new client or server in this process"
+            if is_forked
+            else "the program ends, and the engine has stopped"
+        )
+
+
+class LoopClosed(McpError):
+    """A function of the program could not be called, because the loop or thread that it belongs to has ended."""
