@@ -36,7 +36,9 @@ class AsyncioBridge:
     def __init__(self, loop: asyncio.AbstractEventLoop, engine: EngineThread) -> None:
         self.loop = loop
         self.engine = engine
-        self._steps = StepQueue(loop.call_soon_threadsafe)
+        self._steps = StepQueue(lambda: loop.call_soon_threadsafe(self._take_steps))
+        # Whether the tasks run that a burst of results has woken: their next calls are made in one burst as well.
+        self._is_collecting = False
         self._belongings = Belongings(engine, self)
         self._shutdown: AsyncGenerator[None, None] | None = None
 
@@ -79,7 +81,10 @@ class AsyncioBridge:
         try:
             if not belongings.is_watched:
                 belongings.watch()
-            self.engine.post(call.begin)
+            if self._is_collecting:
+                self.engine.hold(call.begin)
+            else:
+                self.engine.post(call.begin)
             await call.future
         except EngineStopped:
             if self.engine.leaves_thread_waiting():
@@ -162,6 +167,19 @@ class AsyncioBridge:
         finally:
             belongings.functions.discard(run)
         return run.unwrap()
+
+    def _take_steps(self) -> None:
+        try:
+            self._steps.take()
+        finally:
+            if not self._is_collecting:
+                # The tasks that were woken are in front of it in the loop's queue.
+                self._is_collecting = True
+                self.loop.call_soon(self._end_collecting)
+
+    def _end_collecting(self) -> None:
+        self._is_collecting = False
+        self.engine.wake()
 
     async def _cancel(self, run: LoopFunction, function: Callable[..., Any]) -> None:
         with trio.move_on_after(CANCEL_TIME, shield=True) as patience:

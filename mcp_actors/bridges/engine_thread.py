@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from contextlib import suppress
 from typing import Any, Protocol
 
 import trio
@@ -116,6 +117,21 @@ class EngineThread:
         except trio.RunFinishedError:
             raise self.stopped() from None
 
+    def hold(self, step: Step) -> None:
+        """As `post`, for a caller that holds several steps and calls `wake` behind them, soon and in any case.
+
+        Raises:
+            EngineStopped: As `post`.
+        """
+        if self.has_ended:
+            raise self.stopped()
+        self._steps.hold(step)
+
+    def wake(self) -> None:
+        """Has the engine run the steps that are held; does nothing if it has ended."""
+        with suppress(trio.RunFinishedError):
+            self._steps.wake()
+
     def start_call(self, call: BridgedCall[Any]) -> None:
         """Runs ``call`` soon, in a task of its own; a step. Raises ``RuntimeError`` if no task is started any more."""
         self._calls.start(call)
@@ -136,7 +152,7 @@ class EngineThread:
             return
         self._thread.join(STOP_TIME)
 
-    def _wake(self, take: Step) -> None:
+    def _wake(self) -> None:
         # Before the loop has begun there is nobody to wake: it takes the steps as soon as it begins.
         if self._token is not None:
             self._token.run_sync_soon(self._take_steps)
@@ -169,6 +185,8 @@ class EngineThread:
     async def _watch_loops(self) -> None:
         while True:
             await trio.sleep(LOOK_AGAIN)
+            # A loop that was stopped may hold some.
+            self._take_steps()
             for each in list(self.watched):
                 # What is added from here on, or while it looks, stays.
                 self.watched.discard(each)

@@ -87,12 +87,14 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize(
-    "place",
-    [IN_A_LOOP, IN_A_DAEMON_THREAD, IN_A_LOOP_OF_A_DAEMON_THREAD],
-    ids=["loop", "daemon", "daemon loop"],
-)
+PLACES = [(IN_A_LOOP, ending) for ending in ENDINGS]
+PLACES += [
+    (IN_A_DAEMON_THREAD, "sys.exit(3)"),
+    (IN_A_LOOP_OF_A_DAEMON_THREAD, "raise ValueError('unhandled')"),
+]
+
+
+@pytest.mark.parametrize(("place", "ending"), PLACES)
 def test_the_program_ends_with_a_call_in_flight(place: str, ending: str) -> None:
     code, said, error = program(place + ending)
     assert (code, error) == ENDINGS[ending]
