@@ -36,7 +36,7 @@ class AsyncioBridge:
     def __init__(self, loop: asyncio.AbstractEventLoop, engine: EngineThread) -> None:
         self.loop = loop
         self.engine = engine
-        self._steps = StepQueue(lambda: loop.call_soon_threadsafe(self._take_steps))
+        self._steps = StepQueue(lambda take: loop.call_soon_threadsafe(self._take_steps))
         # Whether the tasks run that a burst of results has woken: their next calls are made in one burst as well.
         self._is_collecting = False
         self._belongings = Belongings(engine, self)
@@ -145,7 +145,7 @@ class AsyncioBridge:
 
         The function sees the engine's context variables: those of the caller, where a call brought them. Cancelled, it
         cancels the function there and waits until that has ended, `CANCEL_TIME` seconds at most, and not at all for
-        one that has not begun, or in a loop that does not run.
+        one that has not begun, in a loop that does not run, or when the interpreter exits.
 
         Raises:
             LoopClosed: The loop is closed, or ends the function; or the function ends the program.
@@ -161,7 +161,7 @@ class AsyncioBridge:
             await run.ended.wait()
         except trio.Cancelled:
             run.forget()
-            if run.has_begun and self.loop.is_running():
+            if run.has_begun and self.loop.is_running() and not self.engine.is_exiting:
                 await self._cancel(run, function)
             raise
         finally:

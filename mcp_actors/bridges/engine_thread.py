@@ -152,7 +152,7 @@ class EngineThread:
             return
         self._thread.join(STOP_TIME)
 
-    def _wake(self) -> None:
+    def _wake(self, take: Step) -> None:
         # Before the loop has begun there is nobody to wake: it takes the steps as soon as it begins.
         if self._token is not None:
             self._token.run_sync_soon(self._take_steps)

@@ -14,12 +14,13 @@ class StepQueue:
     """A queue of steps.
 
     Args:
-        wake: Has the loop call `take` soon. Legal from any thread; raises ``RuntimeError`` when the loop has ended.
+        wake: Is called with `take`, and has the loop call it soon. Legal from any thread; raises ``RuntimeError`` when
+            the loop has ended.
     """
 
     __slots__ = ("_is_woken", "_steps", "_wake")
 
-    def __init__(self, wake: Callable[[], object]) -> None:
+    def __init__(self, wake: Callable[[Step], object]) -> None:
         self._wake = wake
         self._steps: deque[Step] = deque()
         self._is_woken = False
@@ -52,7 +53,7 @@ class StepQueue:
         # An interrupt may come at any instruction: if nobody was woken, the next one who posts has to do it.
         try:
             self._is_woken = True
-            self._wake()
+            self._wake(self.take)
         except RuntimeError:
             self._is_woken = False
             self._steps.clear()

@@ -38,7 +38,7 @@ class TrioBridge:
     def __init__(self, token: trio.lowlevel.TrioToken, engine: EngineThread) -> None:
         self.engine = engine
         self._token = token
-        self._steps = StepQueue(lambda: token.run_sync_soon(self._take_steps))
+        self._steps = StepQueue(lambda take: token.run_sync_soon(self._take_steps))
         self._belongings = Belongings(engine, self)
 
     def is_closed(self) -> bool:
@@ -135,7 +135,7 @@ class TrioBridge:
             await run.ended.wait()
         except trio.Cancelled:
             run.is_cancelled = True
-            if run.has_begun:
+            if run.has_begun and not self.engine.is_exiting:
                 await self._cancel(run, function)
             raise
         finally:
