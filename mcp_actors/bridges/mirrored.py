@@ -1,0 +1,111 @@
+"""The classes of programs that do not run on Trio, made from those of the engine, so that they cannot drift apart.
+
+Each public member becomes one that does the same over a bridge, with the same signature and docstring. What a method
+returns is put into the class that the same world has for it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from functools import partial, wraps
+from typing import Any
+
+from mcp_actors.bridges.face_parts import AsyncioBlock, AsyncioIterator, SyncBlock, SyncIterator
+from mcp_actors.bridges.faces import AsyncioFace, Face, SyncFace, in_engine
+
+__all__ = ["mirror"]
+
+
+def mirror(
+    original: type, face: type[Face], about: str, *, module: str, without: Iterable[str] = (), **members: Any
+) -> Any:
+    """Returns a class with the name of ``original`` and its public members, for programs that do not run on Trio.
+
+    Args:
+        original: A class of the engine.
+        face: What the new class has of its own, beside what is made of the original.
+        about: The beginning of its docstring, which replaces that of the original down to the arguments.
+        module: The module that it belongs to.
+        without: The members that programs have no use for.
+        members: More members of the class.
+    """
+    _, args, rest = (inspect.getdoc(original) or "").partition("\nArgs:")
+    made = type(original.__name__, (face,), {"__module__": module, **members})
+    made.__doc__ = f"{inspect.cleandoc(about)}\n{args}{rest}"
+    for name in dir(original):
+        if not name.startswith("_") and name not in without and not hasattr(face, name):
+            member = inspect.getattr_static(original, name)
+            setattr(made, name, _mirrored(name, member, issubclass(face, AsyncioFace)))
+    return made
+
+
+def _mirrored(name: str, member: Any, is_asyncio: bool) -> Any:
+    if isinstance(member, property):
+        return _reading(name, member)
+    if inspect.iscoroutinefunction(member):
+        return _in_asyncio(member) if is_asyncio else _in_thread(member)
+    if inspect.isasyncgenfunction(inspect.unwrap(member)):
+        return _making(member, AsyncioBlock if is_asyncio else SyncBlock)
+    if str(inspect.signature(member).return_annotation).startswith("AsyncIterator["):
+        return _making(member, AsyncioIterator if is_asyncio else SyncIterator)
+    return _asking(member)
+
+
+def _in_asyncio(method: Callable[..., Any]) -> Any:
+    reports = "on_progress" in inspect.signature(method).parameters
+
+    @wraps(method)
+    async def call(self: AsyncioFace, *args: Any, **options: Any) -> Any:
+        bridge = self._bridge()
+        if reports and options.get("on_progress") is not None:
+            options["on_progress"] = partial(bridge.run, options["on_progress"])
+        return self._faced(await bridge.call(partial(method, self._original, *args, **options)))
+
+    return call
+
+
+def _in_thread(method: Callable[..., Any]) -> Any:
+    reports = "on_progress" in inspect.signature(method).parameters
+
+    @wraps(method)
+    def call(self: SyncFace, *args: Any, **options: Any) -> Any:
+        bridge = self._bridge()
+        if reports and options.get("on_progress") is not None:
+            options["on_progress"] = partial(bridge.run, options["on_progress"])
+        return self._faced(bridge.call(partial(method, self._original, *args, **options)))
+
+    return call
+
+
+def _making(method: Callable[..., Any], made: Callable[..., Any]) -> Any:
+    """Makes a method that returns an iterator or a block at once, of which the program then makes use."""
+
+    @wraps(method)
+    def make(self: Face, *args: Any, **options: Any) -> Any:
+        part = made(method(self._original, *args, **options), self._opened)
+        part.faces = self.faces
+        return part
+
+    return make
+
+
+def _asking(method: Callable[..., Any]) -> Any:
+    """Makes a method of one that does not wait: that is called in the engine, where nothing it reads changes."""
+
+    @wraps(method)
+    def ask(self: Face, *args: Any, **options: Any) -> Any:
+        engine = self._opened.engine
+        function = partial(method, self._original, *args, **options)
+        return self._faced(function() if engine is None else in_engine(engine, function))
+
+    return ask
+
+
+def _reading(name: str, original: property) -> property:
+    def read(self: Face) -> Any:
+        if self._opened.engine is None:
+            self._not_here()
+        return getattr(self._original, name)
+
+    return property(read, doc=original.__doc__)
