@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from mcp_actors import client
-from mcp_actors.bridges.client_faces import AsyncioClientFace
+from mcp_actors import client, client_pool
+from mcp_actors.bridges.client_faces import AsyncioClientFace, AsyncioPoolFace
 from mcp_actors.bridges.face_parts import AsyncioListener, AsyncioTaskHandle
 from mcp_actors.bridges.mirrored import mirror
 
-__all__ = ["Client", "Listener", "TaskHandle"]
+__all__ = ["Client", "ClientPool", "Listener", "TaskHandle"]
 
 
 Client = mirror(
@@ -46,6 +46,17 @@ iteration ends when the subscription ended in order; it raises `SubscriptionLost
 """,
     module=__name__,
     without=("deliver", "end", "raise_if_lost"),
+)
+ClientPool = mirror(
+    client_pool.ClientPool,
+    AsyncioPoolFace,
+    """Owns many clients, used as ``async with ClientPool() as pool``; leaving the block closes all of them at once.
+
+    Clients of asyncio programs may be closed in any order, from any task, without it too. A client that fails costs
+    nothing but itself.
+    """,
+    module=__name__,
+    make=client_pool.ClientPool,
 )
 for _face in (Client, TaskHandle, Listener):
     _face.faces = {client.TaskHandle: TaskHandle, client.Listener: Listener}

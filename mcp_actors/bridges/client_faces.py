@@ -1,4 +1,4 @@
-"""A client as programs see it that do not run on Trio: how it is made, opened and closed."""
+"""A client and a pool of clients for programs that do not run on Trio: how they are made, opened and closed."""
 
 from __future__ import annotations
 
@@ -11,16 +11,21 @@ import trio
 
 from mcp_actors.bridges.asyncio_bridge import AsyncioBridge
 from mcp_actors.bridges.bridged_call import calling_bridge
+from mcp_actors.bridges.engine_thread import EngineThread
 from mcp_actors.bridges.faces import AsyncioFace, Face, Opened, SyncFace
 from mcp_actors.bridges.held_block import HeldBlock
 from mcp_actors.bridges.thread_bridge import ThreadBridge
 from mcp_actors.errors import LocalProtocolError
+from mcp_actors.supervision import start
+from mcp_actors.task_kinds import BRIDGED_CALL
 
-__all__ = ["AsyncioClientFace", "SyncClientFace"]
+__all__ = ["AsyncioClientFace", "AsyncioPoolFace", "SyncClientFace", "SyncPoolFace"]
 
 # The options of a client that are functions of the program.
 CALLBACKS = ("sampling", "elicitation", "roots", "on_log", "on_change", "on_notification", "on_lost")
 OPENED_BEFORE = "a Client is opened once; make a new one"
+# Threads in which the functions of one client's program run at the same time.
+CALLBACK_THREADS = 40
 
 
 class ClientFace(Face):
@@ -42,19 +47,28 @@ class ClientFace(Face):
         """Returns an async function for the engine that calls one of the program where that belongs."""
         raise NotImplementedError
 
-    def _begin(self, bridge: AsyncioBridge | ThreadBridge) -> HeldBlock[Any]:
-        if self._block is not None:
+    def _begin(self, bridge: AsyncioBridge | ThreadBridge) -> Any:
+        """Takes note that the client is opened over ``bridge``, and returns the original."""
+        if self._opened.engine is not None:
             raise LocalProtocolError(OPENED_BEFORE)
         self._opened.engine, self._opened.bridge = bridge.engine, bridge
-        self._block = HeldBlock(lambda: self._original)
+        return self._original
+
+    def _hold(self, bridge: AsyncioBridge | ThreadBridge) -> HeldBlock[Any]:
+        original = self._begin(bridge)
+        self._block = HeldBlock(lambda: original)
         return self._block
 
     async def _close(self) -> None:
         """Closes the connection and waits for its end, in the engine."""
         await self._original.aclose()
-        # A callback of the client would wait for itself.
-        if self._block is not None and not _in_callback():
+        if self._block is None:
+            return
+        if calling_bridge.get() is None:
             await self._block.leave()
+        else:
+            # A callback of the client would wait for itself.
+            start(EngineThread.of_this_run().nursery, BRIDGED_CALL, self._block.leave)
 
 
 class AsyncioClientFace(ClientFace, AsyncioFace):
@@ -73,7 +87,7 @@ class AsyncioClientFace(ClientFace, AsyncioFace):
             McpError: What entering the block raises.
         """
         bridge = AsyncioBridge.of_running_loop()
-        block = self._begin(bridge)
+        block = self._hold(bridge)
         try:
             await bridge.call(block.enter)
         except BaseException:
@@ -97,7 +111,13 @@ class AsyncioClientFace(ClientFace, AsyncioFace):
     def _adapted(function: Callable[..., Any], opened: Opened) -> Callable[..., Any]:
         async def call(*args: Any) -> Any:
             assert opened.bridge is not None
-            return await opened.bridge.run(function, *args)
+            try:
+                return await opened.bridge.run(function, *args)
+            except (Exception, trio.Cancelled):
+                raise
+            except BaseException as error:
+                # A cancellation of another loop would mean nothing here, and an interrupt would end the engine.
+                raise RuntimeError(f"a callback has raised {error!r}") from error
 
         return call
 
@@ -118,7 +138,7 @@ class SyncClientFace(ClientFace, SyncFace):
             McpError: What entering the block raises.
         """
         bridge = ThreadBridge()
-        block = self._begin(bridge)
+        block = self._hold(bridge)
         try:
             bridge.call(block.enter)
         except BaseException:
@@ -141,14 +161,98 @@ class SyncClientFace(ClientFace, SyncFace):
     def _adapted(function: Callable[..., Any], opened: Opened) -> Callable[..., Any]:
         if inspect.iscoroutinefunction(function):
             return function
+        threads = trio.CapacityLimiter(CALLBACK_THREADS)
 
         async def call(*args: Any) -> Any:
-            result = await trio.to_thread.run_sync(partial(function, *args), abandon_on_cancel=True)
+            # One that never returns must not hold up the end of the client.
+            result = await trio.to_thread.run_sync(
+                partial(function, *args), abandon_on_cancel=True, limiter=threads
+            )
             return await result if inspect.isawaitable(result) else result
 
         return call
 
 
-def _in_callback() -> bool:
-    """Whether a function runs here, or has called this, that the engine has called."""
-    return calling_bridge.get() is not None
+class PoolFace(Face):
+    """A pool of clients for programs without Trio; its originals are made by ``make``."""
+
+    make: Callable[..., Any]
+
+    def __init__(self) -> None:
+        super().__init__(type(self).make(), Opened())
+        self._block = HeldBlock[Any](lambda: self._original)
+
+    def _begin(self, bridge: AsyncioBridge | ThreadBridge) -> HeldBlock[Any]:
+        if self._opened.engine is not None:
+            raise LocalProtocolError("a ClientPool is good for one block; make a new one")
+        self._opened.engine = bridge.engine
+        return self._block
+
+
+class AsyncioPoolFace(PoolFace, AsyncioFace):
+    """A pool of clients for asyncio programs."""
+
+    usage = "async with ClientPool() as pool"
+
+    async def __aenter__(self) -> Self:
+        bridge = AsyncioBridge.of_running_loop()
+        block = self._begin(bridge)
+        try:
+            await bridge.call(block.enter)
+        except BaseException:
+            await bridge.call(block.leave)
+            raise
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._bridge().call(self._block.leave)
+
+    async def open(self, client: Any) -> Any:
+        """See `ClientPool.open`."""
+        bridge = self._bridge()
+        original = client._begin(bridge)
+        try:
+            await bridge.call(self._original.open, original)
+        except BaseException:
+            # The engine may have connected just before this was cancelled.
+            await bridge.call(self._original.close, original)
+            raise
+        return client
+
+    async def close(self, client: Any) -> None:
+        """See `ClientPool.close`."""
+        await self._bridge().call(self._original.close, client._original)
+
+
+class SyncPoolFace(PoolFace, SyncFace):
+    """A pool of clients for programs without a loop."""
+
+    usage = "with ClientPool() as pool"
+
+    def __enter__(self) -> Self:
+        bridge = ThreadBridge()
+        block = self._begin(bridge)
+        try:
+            bridge.call(block.enter)
+        except BaseException:
+            ThreadBridge().call(block.leave)
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._bridge().call(self._block.leave)
+
+    def open(self, client: Any) -> Any:
+        """See `ClientPool.open`."""
+        bridge = self._bridge()
+        original = client._begin(bridge)
+        try:
+            bridge.call(self._original.open, original)
+        except BaseException:
+            self._bridge().call(self._original.close, original)
+            raise
+        return client
+
+    def close(self, client: Any) -> None:
+        """See `ClientPool.close`."""
+        self._bridge().call(self._original.close, client._original)

@@ -9,12 +9,21 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from functools import partial, wraps
+from types import FunctionType
 from typing import Any
 
 from mcp_actors.bridges.face_parts import AsyncioBlock, AsyncioIterator, SyncBlock, SyncIterator
 from mcp_actors.bridges.faces import AsyncioFace, Face, SyncFace, in_engine
 
-__all__ = ["mirror"]
+__all__ = ["in_sync_words", "mirror"]
+
+# The words of the original's docstrings that are others where there is no loop.
+SYNC_WORDS = (
+    ("async with", "with"),
+    ("await ", ""),
+    ("an async iterator", "an iterator"),
+    ("aclose", "close"),
+)
 
 
 def mirror(
@@ -31,12 +40,17 @@ def mirror(
         members: More members of the class.
     """
     _, args, rest = (inspect.getdoc(original) or "").partition("\nArgs:")
+    is_asyncio = issubclass(face, AsyncioFace)
     made = type(original.__name__, (face,), {"__module__": module, **members})
     made.__doc__ = f"{inspect.cleandoc(about)}\n{args}{rest}"
     for name in dir(original):
-        if not name.startswith("_") and name not in without and not hasattr(face, name):
-            member = inspect.getattr_static(original, name)
-            setattr(made, name, _mirrored(name, member, issubclass(face, AsyncioFace)))
+        member = inspect.getattr_static(original, name)
+        if name.startswith("_") or name in without:
+            continue
+        if not hasattr(face, name):
+            setattr(made, name, _mirrored(name, member, is_asyncio))
+        elif (getattr(face, name).__doc__ or "").startswith("See `"):
+            setattr(made, name, _redocumented(getattr(face, name), member, is_asyncio))
     return made
 
 
@@ -44,12 +58,31 @@ def _mirrored(name: str, member: Any, is_asyncio: bool) -> Any:
     if isinstance(member, property):
         return _reading(name, member)
     if inspect.iscoroutinefunction(member):
-        return _in_asyncio(member) if is_asyncio else _in_thread(member)
-    if inspect.isasyncgenfunction(inspect.unwrap(member)):
-        return _making(member, AsyncioBlock if is_asyncio else SyncBlock)
-    if str(inspect.signature(member).return_annotation).startswith("AsyncIterator["):
-        return _making(member, AsyncioIterator if is_asyncio else SyncIterator)
-    return _asking(member)
+        made = (_in_asyncio if is_asyncio else _in_thread)(member)
+    elif inspect.isasyncgenfunction(inspect.unwrap(member)):
+        made = _making(member, AsyncioBlock if is_asyncio else SyncBlock)
+    elif str(inspect.signature(member).return_annotation).startswith("AsyncIterator["):
+        made = _making(member, AsyncioIterator if is_asyncio else SyncIterator)
+    else:
+        made = _asking(member)
+    if not is_asyncio:
+        made.__doc__ = in_sync_words(member.__doc__)
+    return made
+
+
+def _redocumented(function: Callable[..., Any], member: Any, is_asyncio: bool) -> Any:
+    """Returns a function that does the same, with the signature and the docstring of the original's."""
+    copy = FunctionType(function.__code__, function.__globals__, closure=function.__closure__)
+    made = wraps(member)(copy)
+    made.__doc__ = member.__doc__ if is_asyncio else in_sync_words(member.__doc__)
+    return made
+
+
+def in_sync_words(text: str) -> str:
+    """Returns the text of a docstring as it is right for programs without a loop."""
+    for asynchronous, sync in SYNC_WORDS:
+        text = text.replace(asynchronous, sync)
+    return text
 
 
 def _in_asyncio(method: Callable[..., Any]) -> Any:

@@ -1,5 +1,5 @@
 """The engine for programs that have no event loop."""
 
-from mcp_actors.sync.client import Client, Listener, TaskHandle
+from mcp_actors.sync.client import Client, ClientPool, Listener, TaskHandle
 
-__all__ = ["Client", "Listener", "TaskHandle"]
+__all__ = ["Client", "ClientPool", "Listener", "TaskHandle"]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from mcp_actors import client
-from mcp_actors.bridges.client_faces import SyncClientFace
+from mcp_actors import client, client_pool
+from mcp_actors.bridges.client_faces import SyncClientFace, SyncPoolFace
 from mcp_actors.bridges.face_parts import SyncListener, SyncTaskHandle
 from mcp_actors.bridges.mirrored import mirror
 
-__all__ = ["Client", "Listener", "TaskHandle"]
+__all__ = ["Client", "ClientPool", "Listener", "TaskHandle"]
 
 
 Client = mirror(
@@ -23,6 +23,7 @@ functions, and in the engine, on Trio, if they are async. Exceptions are those o
 """,
     module=__name__,
     make=client.Client,
+    without=("aclose",),
 )
 TaskHandle = mirror(
     client.TaskHandle,
@@ -46,6 +47,17 @@ iteration ends when the subscription ended in order; it raises `SubscriptionLost
 """,
     module=__name__,
     without=("deliver", "end", "raise_if_lost"),
+)
+ClientPool = mirror(
+    client_pool.ClientPool,
+    SyncPoolFace,
+    """Owns many clients, used as ``with ClientPool() as pool``; leaving the block closes all of them at once.
+
+    Clients of programs without a loop may be closed in any order, from any thread, without it too. A client that fails
+    costs nothing but itself.
+    """,
+    module=__name__,
+    make=client_pool.ClientPool,
 )
 for _face in (Client, TaskHandle, Listener):
     _face.faces = {client.TaskHandle: TaskHandle, client.Listener: Listener}
