@@ -38,7 +38,9 @@ class RequestRefused(Exception):
         self.reason = reason
 
 
-def request_of(scope: Scope, limits: HttpLimits, paths: Collection[str], documents: Collection[str]) -> Request:
+def request_of(
+    scope: Scope, limits: HttpLimits, paths: Collection[str], documents: Collection[str]
+) -> Request:
     """Returns the request of an ``http`` or ``websocket`` scope, without its body.
 
     Args:
@@ -152,7 +154,7 @@ class BodyReader:
         """
         limits = self._limits
         parts: list[bytes] = []
-        size = charged = messages = 0
+        size = charged = messages = empty = 0
         began = time.monotonic()
         try:
             while True:
@@ -170,10 +172,11 @@ class BodyReader:
                 if not message.get("more_body", False):
                     break
                 messages += 1
+                empty += not body
                 if messages % _MESSAGES_AT_ONCE == 0:
                     await side.checkpoint()
                 elapsed = time.monotonic() - began
-                if messages - size > _MOST_EMPTY:
+                if empty > _MOST_EMPTY:
                     raise RequestRefused(400, "the request body does not come")
                 if elapsed > limits.body_time and size < limits.body_rate * elapsed:
                     raise RequestRefused(408, "the request body is too slow")

@@ -14,7 +14,7 @@ from mcp_actors.bridges.asyncio_bridge import AsyncioBridge
 from mcp_actors.bridges.current_bridge import current_bridge
 from mcp_actors.bridges.thread_bridge import ThreadBridge
 from mcp_actors.bridges.trio_bridge import TrioBridge
-from mcp_actors.errors import LocalProtocolError
+from mcp_actors.errors import LocalProtocolError, LoopClosed
 from mcp_actors.supervision import start
 from mcp_actors.task_kinds import ASGI_WATCH
 
@@ -71,7 +71,7 @@ class LoopSide(Protocol):
         """Awaits ``fn()``. Raises `TimeoutError` when that takes longer."""
 
     def beside(self, fn: Callable[[], Awaitable[object]]) -> AbstractAsyncContextManager[None]:
-        """Runs ``fn()``, which must not raise, in a task beside the block; the task is cancelled where the block ends."""
+        """Runs ``fn()``, which must not raise, in a task beside the block, which is cancelled where the block ends."""
 
     async def checkpoint(self) -> None:
         """Lets other tasks run."""
@@ -199,7 +199,11 @@ class TrioSide:
 
     @property
     def is_closed(self) -> bool:
-        return self.bridge.is_closed
+        try:
+            self.bridge.post(_nothing)
+        except LoopClosed:
+            return True
+        return False
 
     def waiter(self) -> Waiter:
         return _TrioWaiter()
@@ -225,6 +229,10 @@ class TrioSide:
         await trio.lowlevel.checkpoint()
 
 
+def _nothing() -> None:
+    pass
+
+
 def current_side() -> LoopSide:
     """Returns the side of the loop that runs here.
 
@@ -236,5 +244,7 @@ def current_side() -> LoopSide:
     if isinstance(bridge, AsyncioBridge):
         return AsyncioSide(bridge)
     if isinstance(bridge, ThreadBridge):
-        raise LocalProtocolError("an ASGI application runs in an event loop, asyncio or Trio, and none runs here")
+        raise LocalProtocolError(
+            "an ASGI application runs in an event loop, asyncio or Trio, and none runs here"
+        )
     return TrioSide(bridge)
