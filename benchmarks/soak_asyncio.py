@@ -75,6 +75,8 @@ class Levels:
 
     @classmethod
     def now(cls) -> Levels:
+        # It is the first to ask for the engine, so that even the fresh levels have its thread and its descriptors.
+        tasks = engine_tasks()
         for _ in range(3):
             gc.collect()
         found = gc.get_objects()
@@ -84,7 +86,7 @@ class Levels:
         children = [each.read_text().split() for each in Path("/proc/self/task").glob("*/children")]
         threads = [each.name for each in threading.enumerate() if not each.name.startswith("Trio thread")]
         return cls(
-            engine_tasks(),
+            tasks,
             len(threads),
             futures,
             len(os.listdir("/proc/self/fd")),
