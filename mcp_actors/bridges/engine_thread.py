@@ -78,16 +78,27 @@ class EngineThread:
     @property
     def has_ended(self) -> bool:
         """Whether nothing that is posted will ever run."""
-        return self._has_ended or self.is_forked
+        return self._has_ended or self.is_forked or self.has_crashed
 
     def stopped(self) -> EngineStopped:
-        """Returns the error that says why it has ended."""
+        """Returns the error that says why it has ended, or is about to."""
+        if not (self.is_exiting or self.is_forked):
+            # Nothing else ends it. Whoever has learnt of that may begin another one at once.
+            self.has_crashed = True
         return EngineStopped(self.is_forked, self.has_crashed)
 
     def must_run(self) -> None:
         """Raises `EngineStopped` if the engine has ended: what was made in it is of no use with another one."""
         if self.has_ended:
             raise self.stopped()
+
+    def leaves_thread_waiting(self) -> bool:
+        """Whether the calling thread is never to learn that the engine has stopped: a daemon thread at the exit.
+
+        Such a thread is abandoned then by the interpreter. If it woke up, and wrote what it has caught to a stderr that
+        is being closed, it would end the interpreter by a fatal error.
+        """
+        return self.is_exiting and not self.is_forked and threading.current_thread().daemon
 
     def post(self, step: Step) -> None:
         """Runs ``step`` in the engine's loop soon; steps run in the order of their posting. Legal from any thread.
@@ -98,7 +109,7 @@ class EngineThread:
             EngineStopped: The interpreter exits, the engine has failed, or this process is a fork of the one that has
                 the engine.
         """
-        if self._has_ended or self.is_forked:
+        if self.has_ended:
             raise self.stopped()
         try:
             self._steps.post(step)
