@@ -22,7 +22,7 @@ Cancelling a call cancels it at the server. Callbacks are plain or async functio
 the client, and ``on_progress`` in the loop of its call. Exceptions are those of the original.
 """,
     module=__name__,
-    make=client.Client,
+    _make=client.Client,
 )
 TaskHandle = mirror(
     client.TaskHandle,
@@ -56,7 +56,7 @@ ClientPool = mirror(
     nothing but itself.
     """,
     module=__name__,
-    make=client_pool.ClientPool,
+    _make=client_pool.ClientPool,
 )
 for _face in (Client, TaskHandle, Listener):
-    _face.faces = {client.TaskHandle: TaskHandle, client.Listener: Listener}
+    _face._faces = {client.TaskHandle: TaskHandle, client.Listener: Listener}

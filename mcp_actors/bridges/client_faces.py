@@ -29,9 +29,9 @@ CALLBACK_THREADS = 40
 
 
 class ClientFace(Face):
-    """A client for programs without Trio; its originals are made by ``make``."""
+    """A client for programs without Trio; its originals are made by ``_make``."""
 
-    make: Callable[..., Any]
+    _make: Callable[..., Any]
 
     def __init__(self, target: Any, **options: Any) -> None:
         opened = Opened()
@@ -39,7 +39,7 @@ class ClientFace(Face):
             name: self._adapted(value, opened) if name in CALLBACKS and callable(value) else value
             for name, value in options.items()
         }
-        super().__init__(type(self).make(target, **adapted), opened)
+        super().__init__(type(self)._make(target, **adapted), opened)
         self._block: HeldBlock[Any] | None = None
 
     @staticmethod
@@ -174,12 +174,12 @@ class SyncClientFace(ClientFace, SyncFace):
 
 
 class PoolFace(Face):
-    """A pool of clients for programs without Trio; its originals are made by ``make``."""
+    """A pool of clients for programs without Trio; its originals are made by ``_make``."""
 
-    make: Callable[..., Any]
+    _make: Callable[..., Any]
 
     def __init__(self) -> None:
-        super().__init__(type(self).make(), Opened())
+        super().__init__(type(self)._make(), Opened())
         self._block = HeldBlock[Any](lambda: self._original)
 
     def _begin(self, bridge: AsyncioBridge | ThreadBridge) -> HeldBlock[Any]:
@@ -192,7 +192,7 @@ class PoolFace(Face):
 class AsyncioPoolFace(PoolFace, AsyncioFace):
     """A pool of clients for asyncio programs."""
 
-    usage = "async with ClientPool() as pool"
+    _usage = "async with ClientPool() as pool"
 
     async def __aenter__(self) -> Self:
         bridge = AsyncioBridge.of_running_loop()
@@ -227,7 +227,7 @@ class AsyncioPoolFace(PoolFace, AsyncioFace):
 class SyncPoolFace(PoolFace, SyncFace):
     """A pool of clients for programs without a loop."""
 
-    usage = "with ClientPool() as pool"
+    _usage = "with ClientPool() as pool"
 
     def __enter__(self) -> Self:
         bridge = ThreadBridge()

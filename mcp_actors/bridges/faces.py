@@ -44,11 +44,11 @@ class Face:
         opened: Where it lives.
     """
 
-    world: str
+    _world: str
     """The name of the module that programs take it from."""
-    usage: str
+    _usage: str
     """How a client is opened there."""
-    faces: Mapping[type, type[Face]] = {}
+    _faces: Mapping[type, type[Face]] = {}
     """The classes of the same world by the classes of the engine, for what methods return."""
 
     def __init__(self, original: Any, opened: Opened) -> None:
@@ -56,7 +56,7 @@ class Face:
         self._opened = opened
 
     def __repr__(self) -> str:
-        return f"<{self.world}.{repr(self._original).removeprefix('<')}"
+        return f"<{self._world}.{repr(self._original).removeprefix('<')}"
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """Raises `TypeError`: neither a copy nor a pickle could have the connection."""
@@ -64,22 +64,22 @@ class Face:
 
     def _faced(self, value: Any) -> Any:
         """Returns what a program gets for a value of the engine."""
-        face = self.faces.get(type(value))
+        face = self._faces.get(type(value))
         return value if face is None else face(value, self._opened)
 
     def _not_here(self) -> NoReturn:
         """Raises why there is nothing that could be called in the engine of this process."""
         engine = self._opened.engine
         if engine is None:
-            raise LocalProtocolError(f"not connected: use '{self.usage}'")
+            raise LocalProtocolError(f"not connected: use '{self._usage}'")
         raise EngineStopped(engine.is_forked)
 
 
 class AsyncioFace(Face):
     """An object of the engine as an asyncio program sees it."""
 
-    world = "asyncio"
-    usage = "async with Client(...) as client"
+    _world = "asyncio"
+    _usage = "async with Client(...) as client"
 
     def _bridge(self) -> AsyncioBridge:
         bridge = AsyncioBridge.of_running_loop()
@@ -91,8 +91,8 @@ class AsyncioFace(Face):
 class SyncFace(Face):
     """An object of the engine as a program without a loop sees it."""
 
-    world = "sync"
-    usage = "with Client(...) as client"
+    _world = "sync"
+    _usage = "with Client(...) as client"
 
     def _bridge(self) -> ThreadBridge:
         bridge = ThreadBridge()

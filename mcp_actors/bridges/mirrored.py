@@ -42,7 +42,7 @@ def mirror(
     _, args, rest = (inspect.getdoc(original) or "").partition("\nArgs:")
     is_asyncio = issubclass(face, AsyncioFace)
     made = type(original.__name__, (face,), {"__module__": module, **members})
-    made.__doc__ = f"{inspect.cleandoc(about)}\n{args}{rest}"
+    made.__doc__ = f"{inspect.cleandoc(about)}\n{args + rest if is_asyncio else in_sync_words(args + rest)}"
     for name in dir(original):
         member = inspect.getattr_static(original, name)
         if name.startswith("_") or name in without:
@@ -117,7 +117,7 @@ def _making(method: Callable[..., Any], made: Callable[..., Any]) -> Any:
     @wraps(method)
     def make(self: Face, *args: Any, **options: Any) -> Any:
         part = made(method(self._original, *args, **options), self._opened)
-        part.faces = self.faces
+        part._faces = self._faces
         return part
 
     return make

@@ -22,7 +22,7 @@ runs in the thread of its call, which waits; other callbacks run in a thread of 
 functions, and in the engine, on Trio, if they are async. Exceptions are those of the original.
 """,
     module=__name__,
-    make=client.Client,
+    _make=client.Client,
     without=("aclose",),
 )
 TaskHandle = mirror(
@@ -57,7 +57,7 @@ ClientPool = mirror(
     costs nothing but itself.
     """,
     module=__name__,
-    make=client_pool.ClientPool,
+    _make=client_pool.ClientPool,
 )
 for _face in (Client, TaskHandle, Listener):
-    _face.faces = {client.TaskHandle: TaskHandle, client.Listener: Listener}
+    _face._faces = {client.TaskHandle: TaskHandle, client.Listener: Listener}
