@@ -36,7 +36,7 @@ class AsyncioBridge:
     def __init__(self, loop: asyncio.AbstractEventLoop, engine: EngineThread) -> None:
         self.loop = loop
         self.engine = engine
-        self._steps = StepQueue(loop.call_soon_threadsafe)
+        self._steps = StepQueue(self._wake)
         self._belongings = Belongings(engine, self)
         self._shutdown: AsyncGenerator[None, None] | None = None
 
@@ -162,6 +162,14 @@ class AsyncioBridge:
         finally:
             belongings.functions.discard(run)
         return run.unwrap()
+
+    def _wake(self, take: Step) -> None:
+        if not self.engine.is_current:
+            self.loop.call_soon_threadsafe(take)
+        elif self.loop.is_closed():
+            raise RuntimeError("the loop is closed")
+        else:
+            self.engine.wake_ups.add(partial(self.loop.call_soon_threadsafe, take))
 
     async def _cancel(self, run: LoopFunction, function: Callable[..., Any]) -> None:
         with trio.move_on_after(CANCEL_TIME, shield=True) as patience:
