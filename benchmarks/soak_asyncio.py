@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,9 @@ import trio
 from benchmarks.soak_server import hanging, server
 from benchmarks.suite.process import resident_kib
 from mcp_actors.asyncio import Client
+from mcp_actors.bridges.bridged_call import calling_bridge
 from mcp_actors.bridges.engine_thread import engine_thread
+from mcp_actors.task_kinds import BRIDGED_CALL
 from mcp_actors.types import ElicitResult
 
 __all__ = ["Levels", "Soak"]
@@ -106,10 +108,28 @@ class Levels:
 
 
 def engine_tasks() -> int:
-    """Returns the number of tasks in the engine's loop."""
+    """Returns the number of tasks in the engine's loop, without those that are kept for calls to come."""
     answer: queue.SimpleQueue[int] = queue.SimpleQueue()
-    engine_thread().post(lambda: answer.put(trio.lowlevel.current_statistics().tasks_living))
+    engine_thread().post(lambda: answer.put(sum(not is_kept(each) for each in tasks_of(current_root()))))
     return answer.get(timeout=QUIET_WITHIN)
+
+
+def current_root() -> trio.lowlevel.Task:
+    root = trio.lowlevel.current_root_task()
+    assert root is not None
+    return root
+
+
+def tasks_of(root: trio.lowlevel.Task) -> Iterator[trio.lowlevel.Task]:
+    yield root
+    for nursery in root.child_nurseries:
+        for child in nursery.child_tasks:
+            yield from tasks_of(child)
+
+
+def is_kept(task: trio.lowlevel.Task) -> bool:
+    """Whether it waits for a call: then it has the context of no caller."""
+    return task.name == BRIDGED_CALL.name and task.context.get(calling_bridge) is None
 
 
 class Soak:

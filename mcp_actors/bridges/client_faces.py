@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, Self
 
 import trio
 
 from mcp_actors.bridges.asyncio_bridge import AsyncioBridge
-from mcp_actors.bridges.bridged_call import calling_bridge
-from mcp_actors.bridges.engine_thread import EngineThread
+from mcp_actors.bridges.face_parts import EngineBlock
 from mcp_actors.bridges.faces import AsyncioFace, Face, Opened, SyncFace
-from mcp_actors.bridges.held_block import HeldBlock
 from mcp_actors.bridges.thread_bridge import ThreadBridge
 from mcp_actors.errors import LocalProtocolError
-from mcp_actors.supervision import start
-from mcp_actors.task_kinds import BRIDGED_CALL
 
 __all__ = ["AsyncioClientFace", "AsyncioPoolFace", "SyncClientFace", "SyncPoolFace"]
 
@@ -26,6 +24,19 @@ CALLBACKS = ("sampling", "elicitation", "roots", "on_log", "on_change", "on_noti
 OPENED_BEFORE = "a Client is opened once; make a new one"
 # Threads in which the functions of one client's program run at the same time.
 CALLBACK_THREADS = 40
+
+
+_in_callbacks_of: ContextVar[frozenset[Opened]] = ContextVar("_in_callbacks_of", default=frozenset())
+
+
+@contextmanager
+def _callback_of(opened: Opened) -> Iterator[None]:
+    """Notes that a callback of a client runs in the block, and in what it leads to."""
+    token = _in_callbacks_of.set(_in_callbacks_of.get() | {opened})
+    try:
+        yield
+    finally:
+        _in_callbacks_of.reset(token)
 
 
 class ClientFace(Face):
@@ -40,7 +51,7 @@ class ClientFace(Face):
             for name, value in options.items()
         }
         super().__init__(type(self)._make(target, **adapted), opened)
-        self._block: HeldBlock[Any] | None = None
+        self._block: EngineBlock | None = None
 
     @staticmethod
     def _adapted(function: Callable[..., Any], opened: Opened) -> Callable[..., Any]:
@@ -54,21 +65,24 @@ class ClientFace(Face):
         self._opened.engine, self._opened.bridge = bridge.engine, bridge
         return self._original
 
-    def _hold(self, bridge: AsyncioBridge | ThreadBridge) -> HeldBlock[Any]:
-        original = self._begin(bridge)
-        self._block = HeldBlock(lambda: original)
+    def _hold(self, bridge: AsyncioBridge | ThreadBridge) -> EngineBlock:
+        self._block = EngineBlock(self._begin(bridge))
         return self._block
 
-    async def _close(self) -> None:
-        """Closes the connection and waits for its end, in the engine."""
-        await self._original.aclose()
-        if self._block is None:
-            return
-        if calling_bridge.get() is None:
-            await self._block.leave()
-        else:
-            # A callback of the client would wait for itself.
-            start(EngineThread.of_this_run().nursery, BRIDGED_CALL, self._block.leave)
+    @property
+    def _is_in_callback(self) -> bool:
+        """Whether a callback of this client runs here, or has led here, for which the end of its block would wait."""
+        return self._opened in _in_callbacks_of.get()
+
+    @property
+    def _is_gone(self) -> bool:
+        """Whether the engine that the client was in has ended, and the client with it; so it is in a fork."""
+        return self._opened.engine is not None and self._opened.engine.has_ended
+
+    def _leave_soon(self) -> None:
+        """Begins to leave the block, for those who cannot wait for its end."""
+        if self._block is not None and self._opened.engine is not None:
+            self._opened.engine.post(self._block.begin_to_leave)
 
 
 class AsyncioClientFace(ClientFace, AsyncioFace):
@@ -87,13 +101,7 @@ class AsyncioClientFace(ClientFace, AsyncioFace):
             McpError: What entering the block raises.
         """
         bridge = AsyncioBridge.of_running_loop()
-        block = self._hold(bridge)
-        try:
-            await bridge.call(block.enter)
-        except BaseException:
-            # The engine may have connected just before this was cancelled.
-            await bridge.call(block.leave)
-            raise
+        await self._hold(bridge).enter_from_asyncio(bridge)
         return self
 
     async def aclose(self) -> None:
@@ -105,19 +113,22 @@ class AsyncioClientFace(ClientFace, AsyncioFace):
         Raises:
             Exception: What the lifespan of a server in this process raised at its end.
         """
-        await AsyncioBridge.of_running_loop().call(self._close)
+        if self._is_gone:
+            return
+        bridge = AsyncioBridge.of_running_loop()
+        try:
+            await bridge.call(self._original.aclose)
+        finally:
+            self._leave_soon()
+        if self._block is not None and not self._is_in_callback:
+            await self._block.leave_from_asyncio(bridge)
 
     @staticmethod
     def _adapted(function: Callable[..., Any], opened: Opened) -> Callable[..., Any]:
         async def call(*args: Any) -> Any:
             assert opened.bridge is not None
-            try:
+            with _callback_of(opened):
                 return await opened.bridge.run(function, *args)
-            except (Exception, trio.Cancelled):
-                raise
-            except BaseException as error:
-                # A cancellation of another loop would mean nothing here, and an interrupt would end the engine.
-                raise RuntimeError(f"a callback has raised {error!r}") from error
 
         return call
 
@@ -138,12 +149,7 @@ class SyncClientFace(ClientFace, SyncFace):
             McpError: What entering the block raises.
         """
         bridge = ThreadBridge()
-        block = self._hold(bridge)
-        try:
-            bridge.call(block.enter)
-        except BaseException:
-            ThreadBridge().call(block.leave)
-            raise
+        self._hold(bridge).enter_from_thread(bridge)
         return self
 
     def close(self) -> None:
@@ -155,7 +161,14 @@ class SyncClientFace(ClientFace, SyncFace):
         Raises:
             Exception: What the lifespan of a server in this process raised at its end.
         """
-        ThreadBridge().call(self._close)
+        if self._is_gone:
+            return
+        try:
+            ThreadBridge().call(self._original.aclose)
+        finally:
+            self._leave_soon()
+        if self._block is not None and not self._is_in_callback:
+            ThreadBridge().call(self._block.leave)
 
     @staticmethod
     def _adapted(function: Callable[..., Any], opened: Opened) -> Callable[..., Any]:
@@ -165,9 +178,10 @@ class SyncClientFace(ClientFace, SyncFace):
 
         async def call(*args: Any) -> Any:
             # One that never returns must not hold up the end of the client.
-            result = await trio.to_thread.run_sync(
-                partial(function, *args), abandon_on_cancel=True, limiter=threads
-            )
+            with _callback_of(opened):
+                result = await trio.to_thread.run_sync(
+                    partial(function, *args), abandon_on_cancel=True, limiter=threads
+                )
             return await result if inspect.isawaitable(result) else result
 
         return call
@@ -180,9 +194,9 @@ class PoolFace(Face):
 
     def __init__(self) -> None:
         super().__init__(type(self)._make(), Opened())
-        self._block = HeldBlock[Any](lambda: self._original)
+        self._block = EngineBlock(self._original)
 
-    def _begin(self, bridge: AsyncioBridge | ThreadBridge) -> HeldBlock[Any]:
+    def _begin(self, bridge: AsyncioBridge | ThreadBridge) -> EngineBlock:
         if self._opened.engine is not None:
             raise LocalProtocolError("a ClientPool is good for one block; make a new one")
         self._opened.engine = bridge.engine
@@ -196,16 +210,11 @@ class AsyncioPoolFace(PoolFace, AsyncioFace):
 
     async def __aenter__(self) -> Self:
         bridge = AsyncioBridge.of_running_loop()
-        block = self._begin(bridge)
-        try:
-            await bridge.call(block.enter)
-        except BaseException:
-            await bridge.call(block.leave)
-            raise
+        await self._begin(bridge).enter_from_asyncio(bridge)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self._bridge().call(self._block.leave)
+        await self._block.leave_from_asyncio(self._bridge())
 
     async def open(self, client: Any) -> Any:
         """See `ClientPool.open`."""
@@ -231,12 +240,7 @@ class SyncPoolFace(PoolFace, SyncFace):
 
     def __enter__(self) -> Self:
         bridge = ThreadBridge()
-        block = self._begin(bridge)
-        try:
-            bridge.call(block.enter)
-        except BaseException:
-            ThreadBridge().call(block.leave)
-            raise
+        self._begin(bridge).enter_from_thread(bridge)
         return self
 
     def __exit__(self, *exc_info: object) -> None:

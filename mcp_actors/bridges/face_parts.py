@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
+from mcp_actors.bridges.asyncio_bridge import AsyncioBridge
 from mcp_actors.bridges.faces import AsyncioFace, Face, Opened, SyncFace
 from mcp_actors.bridges.held_block import HeldBlock
+from mcp_actors.bridges.thread_bridge import ThreadBridge
 from mcp_actors.errors import EngineStopped
 from mcp_actors.types import SubscriptionFilter
 
@@ -17,6 +19,7 @@ __all__ = [
     "AsyncioIterator",
     "AsyncioListener",
     "AsyncioTaskHandle",
+    "EngineBlock",
     "SyncBlock",
     "SyncIterator",
     "SyncListener",
@@ -73,21 +76,66 @@ async def _next_of(iterator: Any) -> Iterable[Any]:
     return [await anext(iterator)] if many is None else await many()
 
 
+class EngineBlock:
+    """A block of the engine that a program holds open, and that is left when the loop it was entered from is closed."""
+
+    def __init__(self, original: Any) -> None:
+        self._block = HeldBlock[Any](lambda: original)
+        self._has_begun = False
+        self._owner: AsyncioBridge | None = None
+
+    def __repr__(self) -> str:
+        return f"<EngineBlock {self._block!r}>"
+
+    async def enter_from_asyncio(self, bridge: AsyncioBridge) -> Any:
+        """Enters it, and returns and raises as entering it does; nothing is left of it if that fails."""
+        bridge.own(self.leave)
+        self._owner = bridge
+        try:
+            return await bridge.call(self._enter)
+        except BaseException:
+            # The engine may have entered it just before this was cancelled.
+            await self.leave_from_asyncio(bridge)
+            raise
+
+    async def leave_from_asyncio(self, bridge: AsyncioBridge) -> None:
+        """Leaves it, from any loop, and raises what leaving it raises; later calls only wait."""
+        await bridge.call(self.leave)
+        if self._owner is not None:
+            self._owner.disown(self.leave)
+
+    def enter_from_thread(self, bridge: ThreadBridge) -> Any:
+        """Enters it, and returns and raises as entering it does; nothing is left of it if that fails."""
+        try:
+            return bridge.call(self._enter)
+        except BaseException:
+            ThreadBridge().call(self.leave)
+            raise
+
+    def begin_to_leave(self) -> None:
+        """Begins to leave it, as a step of the engine."""
+        self._block.begin_to_leave()
+
+    async def leave(self) -> None:
+        """Leaves it, in the engine; nothing happens if it was not entered."""
+        if self._has_begun:
+            await self._block.leave()
+
+    async def _enter(self) -> Any:
+        self._has_begun = True
+        return await self._block.enter()
+
+
 class AsyncioBlock(AsyncioFace):
     """A block of the engine for asyncio programs, such as that of a subscription."""
 
     async def __aenter__(self) -> Any:
         bridge = self._bridge()
-        self._block = HeldBlock(lambda: self._original)
-        try:
-            return self._faced(await bridge.call(self._block.enter))
-        except BaseException:
-            # The engine may have entered it just before it was cancelled.
-            await bridge.call(self._block.leave)
-            raise
+        self._block = EngineBlock(self._original)
+        return self._faced(await self._block.enter_from_asyncio(bridge))
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self._bridge().call(self._block.leave)
+        await self._block.leave_from_asyncio(self._bridge())
 
 
 class SyncBlock(SyncFace):
@@ -95,12 +143,8 @@ class SyncBlock(SyncFace):
 
     def __enter__(self) -> Any:
         bridge = self._bridge()
-        self._block = HeldBlock(lambda: self._original)
-        try:
-            return self._faced(bridge.call(self._block.enter))
-        except BaseException:
-            self._bridge().call(self._block.leave)
-            raise
+        self._block = EngineBlock(self._original)
+        return self._faced(self._block.enter_from_thread(bridge))
 
     def __exit__(self, *exc_info: object) -> None:
         self._bridge().call(self._block.leave)

@@ -15,7 +15,7 @@ from mcp_actors.bridges.asyncio_bridge import AsyncioBridge
 from mcp_actors.bridges.bridged_call import Bridge
 from mcp_actors.bridges.engine_thread import EngineThread
 from mcp_actors.bridges.thread_bridge import ThreadBridge
-from mcp_actors.errors import EngineStopped, LocalProtocolError
+from mcp_actors.errors import LocalProtocolError
 
 __all__ = ["AsyncioFace", "Face", "Opened", "SyncFace", "in_engine"]
 
@@ -72,7 +72,7 @@ class Face:
         engine = self._opened.engine
         if engine is None:
             raise LocalProtocolError(f"not connected: use '{self._usage}'")
-        raise EngineStopped(engine.is_forked)
+        raise engine.stopped()
 
 
 class AsyncioFace(Face):
@@ -117,4 +117,4 @@ def in_engine(engine: EngineThread, function: Callable[[], T]) -> T:
             return results.get(timeout=LOOK_AGAIN).unwrap()
         except queue.Empty:
             if engine.has_ended:
-                raise EngineStopped(engine.is_forked) from None
+                raise engine.stopped() from None
