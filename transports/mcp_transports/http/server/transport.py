@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Literal
 
 import attrs
@@ -32,6 +33,8 @@ from mcp_transports.http.server.forwarding.remote_sessions import (
 )
 from mcp_transports.http.server.http_sse import HttpSseChannels
 from mcp_transports.http.server.origin_policy import OriginPolicy
+from mcp_transports.http.server.routes.beside import nothing_beside
+from mcp_transports.http.server.routes.table import Routes, RouteTable
 from mcp_transports.http.server.sessions import HttpSessionStatistics, SessionLimits, SessionTable
 from mcp_transports.http.server.sse_response import OpenSseResponses
 from mcp_transports.http.server.stream_settings import StreamSettings
@@ -113,10 +116,12 @@ class HttpServerTransport:
             state, by default a `~mcp_actors.shared.MemoryEventLog`; ``None`` for none.
         retry: Milliseconds after which a client resumes a stream that was closed on purpose (SEP-1699).
         sse_path: The path of HTTP+SSE; ``None`` switches it off.
+        routes: What is served beside MCP, by path: functions, ASGI applications, and `health`, by the rules of
+            `mcp_transports.http.server.routes`. **What ``auth`` and ``authenticate`` demand is not demanded there.**
 
     Raises:
         ImportError: ``auth`` needs the extra ``auth``, which is missing.
-        TypeError: ``auth`` is no `ResourceServer`.
+        TypeError: ``auth`` is no `ResourceServer`, or a route is neither a function of one argument nor an application.
         ValueError: ``auth`` and ``authenticate`` are given, the URL cannot be served, paths collide, ``https``
             comes without an ``ssl_context`` or the other way round, ``keepalive`` is negative, or an entry of
             ``allowed_hosts`` or ``allowed_origins`` could never match.
@@ -142,6 +147,7 @@ class HttpServerTransport:
         event_log: EventLog | Literal["shared"] | None = "shared",
         retry: int = DEFAULT_RETRY,
         sse_path: str | None = DEFAULT_SSE_PATH,
+        routes: Routes | None = None,
     ) -> None:
         self._listen_url = listen_url = ListenUrl(url)
         if listen_url.secure != (ssl_context is not None):
@@ -163,6 +169,7 @@ class HttpServerTransport:
             listen_url.host or "localhost", allowed_hosts=allowed_hosts, allowed_origins=allowed_origins
         )
         self._authentication = authentication_of(authenticate, auth)
+        self._routes = None if not routes else RouteTable(routes, self._own_paths())
         session_limits = SessionLimits(session_idle, max_sessions, max_sessions_per_peer)
         self._session_limits = session_limits if sessions else None
         self._only_shared_sessions = sessions == "shared"
@@ -191,6 +198,7 @@ class HttpServerTransport:
         Raises:
             ConnectFailed: It cannot listen there, or not any more.
             LocalProtocolError: This object is served already.
+            RouteStartFailed: An ASGI application at a route could not start.
         """
         if self._serving:
             raise LocalProtocolError(f"{self._listen_url.url()} is served already")
@@ -205,8 +213,15 @@ class HttpServerTransport:
         finally:
             self._serving = False
 
+    def _own_paths(self) -> set[str]:
+        paths = self._paths
+        documents = () if self._authentication is None else self._authentication.documents
+        http_sse = () if paths.sse is None else (paths.sse, paths.messages)
+        return {paths.streamable, *http_sse, *documents}
+
     async def _serve(self, handler: ServerHandler, task_status: trio.TaskStatus[str]) -> None:
-        async with open_forwarder(handler.shared) as forwarder:
+        started = nullcontext() if self._routes is None else self._routes.started()
+        async with started, open_forwarder(handler.shared) as forwarder:
             endpoint = self._endpoint(handler, forwarder)
             try:
                 await self._serve_port(handler, endpoint, task_status)
@@ -227,6 +242,7 @@ class HttpServerTransport:
                 ssl_context=self._ssl_context,
                 limits=self._limits,
                 documents=() if self._authentication is None else self._authentication.documents,
+                to_the_end=self._routes is not None and self._routes.has_health,
             ) as share:
                 self._served.share = share
                 with reraised() as body:
@@ -276,6 +292,9 @@ class HttpServerTransport:
             remote_sessions=None
             if forwarder is None
             else RemoteSessions(forwarder, settings.store, settings.open_responses),
+            beside=nothing_beside
+            if self._routes is None
+            else self._routes.serving(self._origin_policy, handler),
         )
         if forwarder is not None:
             forwarder.serve_with(endpoint.serve_taken)
