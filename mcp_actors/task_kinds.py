@@ -53,6 +53,12 @@ BRIDGED_CALL = TaskKind(
 )
 # A step has no task of its own: it runs between two turns of the engine's loop.
 BRIDGED_STEP = TaskKind("bridged step", "engine thread", "call", "nobody")
+HELD_BLOCK = TaskKind("held block", "engine thread", "member", "whoever leaves the block")
+BRIDGED_FUNCTION = TaskKind(
+    "bridged function", "a Trio loop of the program", "call", "the task of the engine that called it"
+)
+
+ASGI_WATCH = TaskKind("watch ASGI client", "application", "call", "the client: its answer is cut off")
 
 # -- tasks of the protocol, which outlive their calls --------------------------------------------------------
 TASK = TaskKind("task", "tasks of a server", "call", "whoever looks at the task: it has failed")

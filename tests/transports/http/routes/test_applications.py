@@ -11,7 +11,7 @@ import trio.lowlevel
 
 from mcp_actors import Server
 from mcp_transports.http.server import HttpLimits, HttpServerTransport, RouteStartFailed
-from mcp_transports.http.server.routes import AsgiApp
+from mcp_transports.http.server.routes import AsgiApplication
 from tests.transports.http.raw import RawPeer, eventually
 from tests.transports.http.site import Site, call, site, text
 
@@ -337,7 +337,7 @@ async def test_requests_see_what_the_startup_left() -> None:
 
 async def test_an_application_that_cannot_start_ends_the_serving() -> None:
     notes: list[str] = []
-    routes: dict[str, AsgiApp] = {
+    routes: dict[str, AsgiApplication] = {
         "/a": App(lifespan=lifespan(notes, "first")),
         "/b": App(lifespan=lifespan(notes, "second", fails="no database")),
     }

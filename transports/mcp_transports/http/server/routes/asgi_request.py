@@ -11,7 +11,7 @@ import trio
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
 from mcp_transports.http.server.error_responses import Header
-from mcp_transports.http.server.routes.asgi_types import AsgiApp, AsgiMessage
+from mcp_transports.http.server.routes.asgi_types import AsgiApplication, AsgiMessage
 from mcp_transports.http.server.routes.lifespans import ASGI_VERSIONS
 
 __all__ = ["AsgiRequest"]
@@ -54,7 +54,7 @@ class AsgiRequest:
     def __repr__(self) -> str:
         return f"<AsgiRequest {self._request!r}>"
 
-    async def run(self, app: AsgiApp) -> None:
+    async def run(self, app: AsgiApplication) -> None:
         """Runs the application. Cancelled when the client leaves, the application is cancelled too.
 
         Raises:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-__all__ = ["AsgiApp", "AsgiMessage", "AsgiReceive", "AsgiSend"]
+__all__ = ["AsgiApplication", "AsgiMessage", "AsgiReceive", "AsgiSend"]
 
 AsgiMessage = MutableMapping[str, Any]
 AsgiReceive = Callable[[], Awaitable[AsgiMessage]]
 AsgiSend = Callable[[AsgiMessage], Awaitable[None]]
-AsgiApp = Callable[[AsgiMessage, AsgiReceive, AsgiSend], Awaitable[None]]
+AsgiApplication = Callable[[AsgiMessage, AsgiReceive, AsgiSend], Awaitable[None]]
 """An ASGI application, such as one of Starlette, FastAPI or Quart. It is run on Trio."""

@@ -12,7 +12,7 @@ from mcp_actors.errors import McpError
 from mcp_actors.logging import log
 from mcp_actors.supervision import outliving, start
 from mcp_actors.task_kinds import ROUTE_LIFESPAN
-from mcp_transports.http.server.routes.asgi_types import AsgiApp, AsgiMessage
+from mcp_transports.http.server.routes.asgi_types import AsgiApplication, AsgiMessage
 
 __all__ = ["RouteStartFailed", "lifespans"]
 
@@ -36,7 +36,7 @@ class RouteLifespan:
         state: What it puts there in its startup is seen by its requests.
     """
 
-    def __init__(self, path: str, app: AsgiApp, state: dict[str, Any]) -> None:
+    def __init__(self, path: str, app: AsgiApplication, state: dict[str, Any]) -> None:
         self.path = path
         self._app = app
         self._state = state
@@ -101,7 +101,7 @@ class RouteLifespan:
 
 
 @asynccontextmanager
-async def lifespans(apps: Sequence[tuple[str, AsgiApp, dict[str, Any]]]) -> AsyncIterator[None]:
+async def lifespans(apps: Sequence[tuple[str, AsgiApplication, dict[str, Any]]]) -> AsyncIterator[None]:
     """Starts applications in their order, and shuts them down in the opposite one where the block ends.
 
     Args:

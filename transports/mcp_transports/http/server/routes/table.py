@@ -21,7 +21,7 @@ from mcp_transports.http.server.http_exchange import HttpExchange
 from mcp_transports.http.server.origin_policy import OriginPolicy, Verdict
 from mcp_transports.http.server.routes.answers import Answer, reply_of, send_reply
 from mcp_transports.http.server.routes.asgi_request import AsgiRequest
-from mcp_transports.http.server.routes.asgi_types import AsgiApp
+from mcp_transports.http.server.routes.asgi_types import AsgiApplication
 from mcp_transports.http.server.routes.beside import Beside
 from mcp_transports.http.server.routes.health import HealthRoute
 from mcp_transports.http.server.routes.lifespans import lifespans
@@ -29,7 +29,7 @@ from mcp_transports.http.server.routes.lifespans import lifespans
 __all__ = ["RouteTable", "Routes"]
 
 RouteHandler = Callable[[Request], "Answer | Awaitable[Answer]"]
-Routes = Mapping[str, "RouteHandler | AsgiApp | HealthRoute"]
+Routes = Mapping[str, "RouteHandler | AsgiApplication | HealthRoute"]
 """By path: what is served there. See `RouteTable`."""
 
 _KEY = re.compile(r"(?:([A-Z]+) )?(/[A-Za-z0-9._~!$&'()*+,;=:@/-]*)", re.ASCII)
@@ -46,7 +46,7 @@ class _Mount:
     """An ASGI application and what its startup has left for its requests."""
 
     path: str
-    app: AsgiApp
+    app: AsgiApplication
     state: dict[str, Any] = attrs.field(factory=dict)
 
 
@@ -193,7 +193,7 @@ async def _contained(exchange: HttpExchange, serve: Callable[[], Awaitable[None]
         await serve()
 
 
-async def _serve_app(asked: AsgiRequest, app: AsgiApp, exchange: HttpExchange) -> None:
+async def _serve_app(asked: AsgiRequest, app: AsgiApplication, exchange: HttpExchange) -> None:
     try:
         await asked.run(app)
     except OSError:
@@ -230,8 +230,8 @@ def _arguments(route: object) -> int | None:
     return needed
 
 
-def _as_app(route: Any) -> AsgiApp:
-    app: AsgiApp = route
+def _as_app(route: Any) -> AsgiApplication:
+    app: AsgiApplication = route
     return app
 
 
