@@ -95,7 +95,7 @@ def test_nothing_stored_says_what_to_run(mcp: Mcp, terminal: Terminals, issued: 
 
 
 def test_an_expired_token_is_renewed_without_a_login(mcp: Mcp, terminal: Terminals, issued: Issued) -> None:
-    issued.expires_in = 1
+    issued.expires_in = 0  # over at once
     logged_in(terminal, issued)
     issued.expires_in = 3600
     result = mcp("call", issued.resource, "hello", "--era", "legacy")
@@ -195,7 +195,7 @@ def test_the_words_of_a_client_are_remembered(
     mcp: Mcp, terminal: Terminals, issued: Issued, environment: dict[str, str]
 ) -> None:
     issued.client_secret = "the-secret-of-the-client"
-    issued.expires_in = 1
+    issued.expires_in = 0  # over at once
     words = [
         "--client-id",
         "registered-client",
