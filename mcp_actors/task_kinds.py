@@ -53,6 +53,9 @@ BRIDGED_CALL = TaskKind(
 )
 # A step has no task of its own: it runs between two turns of the engine's loop.
 BRIDGED_STEP = TaskKind("bridged step", "engine thread", "call", "nobody")
+ASYNCIO_REQUEST = TaskKind(
+    "asyncio request", "call", "call", "the function that waits for it in its asyncio loop"
+)
 
 # -- tasks of the protocol, which outlive their calls --------------------------------------------------------
 TASK = TaskKind("task", "tasks of a server", "call", "whoever looks at the task: it has failed")

@@ -1,3 +1,5 @@
 """The engine for programs that run on asyncio, notebooks included."""
 
-__all__: list[str] = []
+from mcp_actors.asyncio.serve import serve
+
+__all__ = ["serve"]
