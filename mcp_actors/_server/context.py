@@ -50,7 +50,7 @@ class Context:
     in threads that the function starts there.
 
     When the client cancels the call, or its connection ends, the function sees `trio.Cancelled` at its next checkpoint
-    (in asyncio `asyncio.CancelledError`, in a worker thread nothing), and whatever it returns or raises then is not sent.
+    (`asyncio.CancelledError` in asyncio, nothing in a worker thread); what it returns or raises then is not sent.
     """
 
     __slots__ = ("_asked", "_kept", "_logger", "_scope", "call", "params")

@@ -258,11 +258,11 @@ class Registration:
                 that take microseconds and never block; ``loop="asyncio"`` awaits an ``async def`` in the program's
                 asyncio loop, or in one of the engine's own where there is none, see `Context`; ``input_schema``, a JSON
                 Schema with ``type: object``, makes the function take the arguments as one dict; ``output_schema``, a
-                JSON Schema, replaces the one of the return type; ``timeout``, in seconds, none by default, cancels a call that takes longer (a function in
-                a worker thread runs on, and its result is dropped) and tells the model so; ``scopes``, a list, are
-                those that a caller needs, all of them, see `InsufficientScope`: callers over HTTP and WebSocket have
-                those of their principal, and over other bindings nothing is checked; ``task``, ``restartable`` and
-                ``before_task`` make tasks of calls, see `mcp_actors.tasks`.
+                JSON Schema, replaces the one of the return type; ``timeout``, in seconds, none by default, cancels a
+                call that takes longer (a function in a worker thread runs on, and its result is dropped) and tells the
+                model so; ``scopes``, a list, are those that a caller needs, all of them, see `InsufficientScope`:
+                callers over HTTP and WebSocket have those of their principal, and over other bindings nothing is
+                checked; ``task``, ``restartable`` and ``before_task`` make tasks of calls, see `mcp_actors.tasks`.
 
         Raises:
             TypeError: The signature cannot be used, or the function has no name of its own and none is given.

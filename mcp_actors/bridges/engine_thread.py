@@ -48,6 +48,11 @@ class EngineThread:
         state = "forked" if self.is_forked else "ended" if self._has_ended else "running"
         return f"<EngineThread {state}>"
 
+    @classmethod
+    def of_this_run(cls) -> EngineThread:
+        """Returns the engine that runs in this thread; raises ``LookupError`` in any other Trio loop."""
+        return _of_run.get()
+
     @property
     def is_current(self) -> bool:
         """Whether the caller is in the engine's thread."""
@@ -93,6 +98,7 @@ class EngineThread:
 
     async def _live(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
+        _of_run.set(self)
         async with trio.open_nursery() as self.nursery:
             self._has_begun.set()
             await trio.sleep_forever()
@@ -106,6 +112,7 @@ class EngineThread:
                 steps.popleft()()
 
 
+_of_run: trio.lowlevel.RunVar[EngineThread] = trio.lowlevel.RunVar("mcp_actors engine")
 _lock = threading.Lock()
 _current: EngineThread | None = None
 
