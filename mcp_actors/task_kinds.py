@@ -55,6 +55,7 @@ BRIDGED_CALL = TaskKind(
 BRIDGED_STEP = TaskKind("bridged step", "engine thread", "call", "nobody")
 ASYNCIO_REQUEST = TaskKind(
     "asyncio request", "call", "call", "the function that waits for it in its asyncio loop"
+)
 HELD_BLOCK = TaskKind("held block", "engine thread", "member", "whoever leaves the block")
 BRIDGED_FUNCTION = TaskKind(
     "bridged function", "a Trio loop of the program", "call", "the task of the engine that called it"
