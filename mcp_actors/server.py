@@ -5,6 +5,7 @@ Beside `Server` this module has the types of what its users hold or write: middl
 
 from __future__ import annotations
 
+import importlib
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -287,6 +288,21 @@ class Server(Registration):
             if not isinstance(each, ServerTransport):
                 raise TypeError(f"a server serves at URLs and transports, not at {each!r:.80}")
         await self._runtime.serve(transports, self._scope, task_status)
+
+    def asgi(self, path: str = "/mcp", **settings: Any) -> Any:
+        """Returns an ASGI 3 application that serves this server over HTTP: see `mcp_transports.http.asgi.AsgiApp`.
+
+        For programs that have a web server: uvicorn, hypercorn, granian, or a framework that mounts applications.
+
+        Args:
+            path: The path of Streamable HTTP, below where the application is mounted.
+            settings: Those of `~mcp_transports.http.server.HttpServerTransport`, all but the URL and TLS.
+
+        Raises:
+            ImportError, TypeError, ValueError: A setting is wrong, or needs an extra that is missing.
+        """
+        binding = importlib.import_module("mcp_transports.http.asgi")
+        return binding.AsgiApp(self, path=path, **settings)
 
     def stop(self) -> None:
         """Takes no new work, lets calls in flight end, then ends every `serve`. Never waits itself.

@@ -65,6 +65,8 @@ BRIDGED_FUNCTION = TaskKind(
     "bridged function", "a Trio loop of the program", "call", "the task of the engine that called it"
 )
 
+ASGI_WATCH = TaskKind("watch ASGI client", "application", "call", "the client: its answer is cut off")
+
 # -- tasks of the protocol, which outlive their calls --------------------------------------------------------
 TASK = TaskKind("task", "tasks of a server", "call", "whoever looks at the task: it has failed")
 TASK_STATUS = TaskKind("status messages", "task", "nothing", "nobody: the task goes on without them")
