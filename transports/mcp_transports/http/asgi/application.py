@@ -23,7 +23,8 @@ from mcp_transports.http.asgi.request import BodyReader, RequestRefused, request
 from mcp_transports.http.asgi.response import AsgiResponse
 from mcp_transports.http.asgi.sides import LoopSide, current_side
 from mcp_transports.http.asgi.transport import AsgiListener, AsgiStatistics, AsgiTransport
-from mcp_transports.http.server.error_responses import SERVER_STOPPING, Refusal
+from mcp_transports.http.asgi.websocket import AsgiWebSocket, AsgiWebSocketChannel, refuse_websocket
+from mcp_transports.http.server.error_responses import PATH_NOT_FOUND, SERVER_STOPPING, Refusal
 from mcp_transports.http.server.media_types import JSON
 from mcp_transports.http.server.service import HttpService
 
@@ -57,6 +58,8 @@ class AsgiApp:
     Args:
         server: The server.
         path: The path of Streamable HTTP, relative to where the application is mounted.
+        websocket: The path of WebSocket, relative as ``path``, which it may equal; ``None`` for no WebSockets. The ASGI
+            server sends the pings, and limits connections.
         settings: Those of `HttpServerTransport`, all but ``url`` and ``ssl_context``. ``limits`` bounds heads, bodies
             and what waits to be sent; what concerns connections is the ASGI server's. The default of
             ``allowed_hosts`` is ``localhost``, ``127.0.0.1`` and ``[::1]``, because the application does not know
@@ -66,15 +69,20 @@ class AsgiApp:
         ImportError, TypeError, ValueError: As `HttpServerTransport`; so too if ``path`` does not begin with ``/``.
     """
 
-    def __init__(self, server: ServedServer, *, path: str = "/mcp", **settings: Any) -> None:
+    def __init__(
+        self, server: ServedServer, *, path: str = "/mcp", websocket: str | None = None, **settings: Any
+    ) -> None:
         if not path.startswith("/"):
             raise ValueError(f"the path of an application begins with '/', unlike {path!r:.80}")
+        if websocket is not None and not websocket.startswith("/"):
+            raise ValueError(f"the path of WebSocket begins with '/', unlike {websocket!r:.80}")
         self._server = server
         self._service = service = HttpService(path, "localhost", **settings)
         self._drain_time: float = server.limits.drain_grace
         self._bodies = BodyReader(service.limits)
         self._lock = Lock()
         self._serving: AppServing | None = None
+        self._websocket = websocket
         paths = service.paths
         self._paths = frozenset((paths.streamable, *((paths.sse, paths.messages) if paths.sse else ())))
         self.documents: tuple[str, ...] = ()
@@ -87,7 +95,7 @@ class AsgiApp:
         return f"<AsgiApp {self._service.paths.streamable} {self._serving!r}>"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one scope: ``http`` or ``lifespan``.
+        """Serves one scope: ``http``, ``websocket`` or ``lifespan``.
 
         Raises:
             AnswerCutOff: An answer ends where it is, and the server has to close the connection.
@@ -99,6 +107,8 @@ class AsgiApp:
             await self._serve_http(scope, receive, send)
         elif kind == "lifespan":
             await self._serve_lifespan(receive, send)
+        elif kind == "websocket":
+            await self._serve_websocket(scope, receive, send)
         else:
             raise LocalProtocolError(f"an ASGI scope of the type {kind!r:.40} is not served")
 
@@ -223,6 +233,26 @@ class AsgiApp:
             await answer.deliver(response)
         finally:
             self._bodies.release(request.peer, charged)
+
+    async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        side, service, path = current_side(), self._service, self._websocket
+        await receive()
+        try:
+            request = request_of(scope, service.limits, () if path is None else (path,), ())
+        except RequestRefused as refusal:
+            await refuse_websocket(scope, send, Refusal(refusal.status, refusal.reason))
+            return
+        if path is None or request.path != path:
+            await refuse_websocket(scope, send, PATH_NOT_FOUND)
+            return
+        listener = await self._listener(side)
+        if listener is None:
+            await refuse_websocket(scope, send, SERVER_STOPPING)
+            return
+        socket = AsgiWebSocket(side, receive, send)
+        channel = AsgiWebSocketChannel(socket, scope, request, service.settings.longest)
+        side.bridge.engine.post(lambda: channel.begin(listener, service))
+        await socket.run(channel)
 
     async def _listener(self, side: LoopSide) -> AsgiListener | None:
         """Returns what serves requests, begun at the first of them; ``None`` when the server was stopped."""
