@@ -5,6 +5,7 @@ Beside `Server` this module has the types of what its users hold or write: middl
 
 from __future__ import annotations
 
+import importlib
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -35,6 +36,7 @@ from mcp_actors._server.state_key import state_key_of_environment
 from mcp_actors._server.task_rules import TaskRules
 from mcp_actors._server.terminal_hint import write_terminal_hint
 from mcp_actors.abc import ServerTransport, SharedState
+from mcp_actors.bridges.bridged_call import calling_bridge
 from mcp_actors.context import Context
 from mcp_actors.discovery import server_transport
 from mcp_actors.shared import MemoryShared
@@ -280,22 +282,37 @@ class Server(Registration):
             LocalProtocolError: A transport object is served already.
             Exception: Whatever else a transport or the lifespan raises, alone and not in a group.
         """
-        require_trio("await server.serve(...)")
+        require_trio("await server.serve(...)", "serve")
         transports = [server_transport(each) if isinstance(each, str) else each for each in targets]
         for each in transports:
             if not isinstance(each, ServerTransport):
                 raise TypeError(f"a server serves at URLs and transports, not at {each!r:.80}")
         await self._runtime.serve(transports, self._scope, task_status)
 
+    def asgi(self, path: str = "/mcp", *, websocket: str | None = None, **settings: Any) -> Any:
+        """Returns an ASGI 3 application that serves this server over HTTP: see `mcp_transports.http.asgi.AsgiApp`.
+
+        For programs that have a web server: uvicorn, hypercorn, granian, or a framework that mounts applications.
+
+        Args:
+            path: The path of Streamable HTTP, below where the application is mounted.
+            websocket: The path of WebSocket there; ``None`` for none.
+            settings: Those of `~mcp_transports.http.server.HttpServerTransport`, all but the URL and TLS.
+
+        Raises:
+            ImportError, TypeError, ValueError: A setting is wrong, or needs an extra that is missing.
+        """
+        binding = importlib.import_module("mcp_transports.http.asgi")
+        return binding.AsgiApp(self, path=path, websocket=websocket, **settings)
+
     def stop(self) -> None:
         """Takes no new work, lets calls in flight end, then ends every `serve`. Never waits itself.
 
         After `Limits.drain_grace` and `Limits.close_timeout` seconds the calls that are left are cancelled. Legal from
-        any task and any worker thread, any number of times; from other threads by `trio.from_thread.run_sync` with a
-        token. The server can be served again later.
+        any task and any thread, any number of times. The server can be served again later.
 
         Raises:
-            LocalProtocolError: This is a thread that the event loop did not start.
+            LocalProtocolError: The event loop in which the server is served is blocked, or has broken down.
         """
         self._runtime.stop()
 
@@ -317,6 +334,8 @@ class Server(Registration):
                 sessions.peer_session,
                 sessions.elicitations,
                 self._mask_errors,
+                trio.lowlevel.current_trio_token(),
+                calling_bridge.get(),
             )
 
     # -- clients in sessions, outside of calls -----------------------------------------------------------------------
@@ -333,8 +352,8 @@ class Server(Registration):
             logger: The name of the part of the server that logs.
 
         Raises:
-            LocalProtocolError: There is no such level, the message is longer than a connection carries, or this is a
-                thread that the event loop did not start.
+            LocalProtocolError: There is no such level, the message is longer than a connection carries, or the event
+                loop is blocked.
             TypeError, ValueError: JSON cannot hold ``data``.
         """
         self._runtime.sessions.log(level, data, logger)
@@ -353,7 +372,7 @@ class Server(Registration):
             done), if it declined, or if its session has ended.
 
         Raises:
-            LocalProtocolError: This is a thread that the event loop did not start.
+            LocalProtocolError: The event loop is blocked.
         """
         return self._runtime.sessions.elicitations.complete(elicitation_id)
 

@@ -57,10 +57,15 @@ LOOP_WATCH = TaskKind(
     "watch loops", "engine thread", "nothing", "nobody: a closed loop is noticed later", restarted=True
 )
 LOOP_END = TaskKind("close what a loop left", "engine thread", "nothing", "nobody")
+ASYNCIO_REQUEST = TaskKind(
+    "asyncio request", "call", "call", "the function that waits for it in its asyncio loop"
+)
 HELD_BLOCK = TaskKind("held block", "engine thread", "member", "whoever leaves the block")
 BRIDGED_FUNCTION = TaskKind(
     "bridged function", "a Trio loop of the program", "call", "the task of the engine that called it"
 )
+
+ASGI_WATCH = TaskKind("watch ASGI client", "application", "call", "the client: its answer is cut off")
 
 # -- tasks of the protocol, which outlive their calls --------------------------------------------------------
 TASK = TaskKind("task", "tasks of a server", "call", "whoever looks at the task: it has failed")
@@ -110,6 +115,9 @@ SOCKET_CONNECTION = TaskKind("connection", "listener", "connection", "the peer: 
 HTTP_FLUSH = TaskKind("flush", "connection", "connection", "the peer: its connection closes")
 HTTP_RESPONSE = TaskKind("response", "connection", "call", "the peer: 500, or its stream is cut off")
 HTTP_SERVE = TaskKind("serve pipelined", "connection", "connection", "the peer: its connection closes")
+ROUTE_LIFESPAN = TaskKind(
+    "route lifespan", "transport", "nothing", "nobody: its requests are served on, without a shutdown"
+)
 EVENT_STREAMS = TaskKind(
     "keep event streams alive", "transport", "member", "the stream that failed", restarted=True
 )

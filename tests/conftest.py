@@ -10,6 +10,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
+from tests.postgres_server import PostgresServer
 from tests.redis_server import RedisServer
 
 # No example has a time limit of its own: a busy machine is no bug. In CI every run tries the same examples, and
@@ -18,8 +19,8 @@ CI = os.environ.get("CI") == "true"
 settings.register_profile("house", deadline=None, derandomize=CI, max_examples=25 if CI else 100)
 settings.load_profile("house")
 
-FOREIGN_PROGRAMS = frozenset({"peers", "browser", "redis_server"})
-"""Fixtures that need programs of somebody else: official SDKs and the conformance suite, a browser, and Redis."""
+FOREIGN_PROGRAMS = frozenset({"peers", "browser", "redis_server", "postgres"})
+"""Fixtures that need programs of somebody else: official SDKs, the conformance suite, a browser, Redis, PostgreSQL."""
 
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
@@ -71,4 +72,11 @@ def structlog_as_it_was() -> Iterator[None]:
 def redis_server() -> Iterator[RedisServer]:
     """A Redis server of the test's own."""
     with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server of the test's own."""
+    with PostgresServer() as server:
         yield server

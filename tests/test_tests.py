@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import pytest
@@ -84,18 +84,25 @@ def called(node: ast.AST) -> str | None:
     return function.id if isinstance(function, ast.Name) else None
 
 
+@cache
+def facts(function: Function) -> tuple[bool, frozenset[str]]:
+    """Whether it asserts or raises an `AssertionError` itself, and the names that it calls or hands to calls."""
+    itself, names = False, set[str]()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assert):
+            itself = True
+        elif isinstance(node, ast.Raise):
+            itself |= node.exc is not None and "AssertionError" in ast.unparse(node.exc)
+        elif isinstance(node, ast.Call):
+            names.update(argument.id for argument in node.args if isinstance(argument, ast.Name))
+            names.add(called(node) or "")
+    return itself, frozenset(names)
+
+
 def asserts(function: Function, known: set[str]) -> bool:
     """Whether it asserts, raises an `AssertionError`, or calls or starts a function that is known to."""
-    for node in ast.walk(function):
-        if isinstance(node, ast.Assert) or called(node) in known:
-            return True
-        if isinstance(node, ast.Raise) and node.exc is not None and "AssertionError" in ast.unparse(node.exc):
-            return True
-        if isinstance(node, ast.Call) and any(
-            isinstance(argument, ast.Name) and argument.id in known for argument in node.args
-        ):
-            return True
-    return False
+    itself, names = facts(function)
+    return itself or not known.isdisjoint(names)
 
 
 def own_nodes(function: Function) -> Iterator[ast.AST]:

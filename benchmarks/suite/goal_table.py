@@ -47,9 +47,10 @@ def _by_round(document: Document) -> dict[tuple[Key, str], Rounds]:
 
 
 def _ratios(goal: Goal, against: Against, found: dict[tuple[Key, str], Rounds]) -> list[float]:
-    """The ratio to the other peer in each round, since the machine is the same only within a round."""
+    """The ratio to the other peer, or the difference: in each round, since only within one is the machine the same."""
     ours, theirs = found.get((goal.ours, goal.metric), {}), found.get((against.key, goal.metric), {})
-    return [value / theirs[turn] for turn, value in ours.items() if theirs.get(turn)]
+    both = [(value, theirs[turn]) for turn, value in ours.items() if theirs.get(turn)]
+    return [value - other if against.difference else value / other for value, other in both]
 
 
 def _cell(goal: Goal, column: str, found: dict[tuple[Key, str], Rounds], ran: set[str]) -> Cell:
@@ -58,7 +59,9 @@ def _cell(goal: Goal, column: str, found: dict[tuple[Key, str], Rounds], ran: se
     if not told:
         return Cell(figure if column == ITSELF else "-")
     [against] = told
-    aim = f"goal {'≥' if goal.at_least else '≤'} {against.bound:g}x"
+    unit = f" {METRICS[goal.metric].unit} more" if against.difference else "x"
+    tell = number if against.difference else _ratio
+    aim = f"goal {'≥' if goal.at_least else '≤'} {against.bound:g}{unit}"
     ratios = _ratios(goal, against, found)
     if not ratios:
         # Who took no part in the run was not missed.
@@ -66,10 +69,10 @@ def _cell(goal: Goal, column: str, found: dict[tuple[Key, str], Rounds], ran: se
         return Cell(f"{'no figure' if missed else 'not run'}, {aim}", missed)
     middle = median(ratios)
     missed = middle < against.bound if goal.at_least else middle > against.bound
-    text = f"{_ratio(middle)}x"
+    text = f"{tell(middle)}{unit}"
     if len(ratios) > 1:
         low, high, _ = interval(ratios)
-        text += f" ({_ratio(low)} to {_ratio(high)})"
+        text += f" ({tell(low)} to {tell(high)})"
     if column == ITSELF:
         before = _figure(found.get((against.key, goal.metric)), goal.metric)
         text = f"{before}, then {figure}: {text}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from benchmarks.suite.model import METRICS, Key
-from benchmarks.suite.peers import FLOOR, OURS, PROTECTED
+from benchmarks.suite.peers import ASGI, FACES, FLOOR, OFFICIAL_ASGI, OURS, PROTECTED
 from benchmarks.suite.plan import Case, Size
 from benchmarks.suite.scenarios.table import SCENARIOS
 
@@ -32,14 +32,21 @@ UNCHANGED = 1.2
 # A token that was verified before costs a look into a table, and its bytes.
 VERIFIED = 1.25
 LIVE_CALLS = 200
+# Of the faces of the client and of the mounted server.
+FACE_BESIDE_OFFICIAL, FACE_MORE_US = 4.0, 200.0
+ASGI_BESIDE_OFFICIAL = 5.0
 
 
 class Against(NamedTuple):
-    """Ours / the figure at ``key`` is to be at least ``bound``, or at most where less is better."""
+    """Ours / the figure at ``key`` is to be at least ``bound``, or at most where less is better.
+
+    With ``difference`` it is ours - the figure.
+    """
 
     column: str
     key: Key
     bound: float
+    difference: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,6 +129,27 @@ def _of_clients() -> Iterator[Goal]:
         yield _goal(what, "per_second", _client("http", era, 32), official=2.0, floor=0.7)
 
 
+def _of_faces() -> Iterator[Goal]:
+    # They call the methods of the Trio client, and have nothing of their own that depends on the era.
+    for face in FACES:
+        for transport, name in (("stdio", "stdio to the inline floor"), ("http", "HTTP")):
+            many = _client(transport, "modern", 64)._replace(peer=face)
+            what = f"{face} client over {name}, modern, 64 in flight"
+            yield _goal(what, "per_second", many, official=FACE_BESIDE_OFFICIAL)
+        for transport, name in (("stdio", "stdio to the inline floor"), ("http", "HTTP")):
+            trio_face = _client(transport, "modern", 1)
+            what = f"{face} client over {name}, modern, one at a time, beside the Trio client"
+            against = Against(ITSELF, trio_face, FACE_MORE_US, difference=True)
+            yield Goal(what, "each_us", trio_face._replace(peer=face), (against,))
+
+
+def _of_mounts() -> Iterator[Goal]:
+    for era in ("legacy", "modern"):
+        mounted = _calls("http", era, 64)._replace(peer=ASGI)
+        against = Against(OFFICIAL, mounted._replace(peer=OFFICIAL_ASGI), ASGI_BESIDE_OFFICIAL)
+        yield Goal(f"under uvicorn, {era}, 64 connections", "per_second", mounted, (against,))
+
+
 def _of_sessions() -> Iterator[Goal]:
     idle = _key("many_sessions", "http", "legacy", OURS, sessions=IDLE_SESSIONS)
     yield _goal("idle legacy HTTP session, memory", "kib_each", idle, official=0.33, typescript1=0.1)
@@ -139,7 +167,7 @@ def _of_sessions() -> Iterator[Goal]:
         yield Goal(what, "cpu_us", many, (Against(ITSELF, few, UNCHANGED),))
 
 
-GOALS = (*_of_servers(), *_of_protection(), *_of_clients(), *_of_sessions())
+GOALS = (*_of_servers(), *_of_protection(), *_of_clients(), *_of_faces(), *_of_mounts(), *_of_sessions())
 
 # Which parameter of a scenario brings a member of a place.
 PARAMETERS = {"in_flight": "windows", "sessions": "sessions", "live_calls": "live"}

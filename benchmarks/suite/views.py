@@ -28,7 +28,7 @@ __all__ = [
 SHOWN = {
     "roundtrip": ("per_second", "p50_us", "p99_us", "p999_us", "cpu_us"),
     "eras": ("per_second", "p50_us", "cpu_us"),
-    "client_calls": ("per_second", "call_us"),
+    "client_calls": ("per_second", "each_us", "call_us"),
     "startup": ("start_ms", "start_cpu_ms", "rss_mib"),
     "many_sessions": (
         "kib_each",

@@ -36,7 +36,7 @@ class AsyncioBridge:
     def __init__(self, loop: asyncio.AbstractEventLoop, engine: EngineThread) -> None:
         self.loop = loop
         self.engine = engine
-        self._steps = StepQueue(lambda take: loop.call_soon_threadsafe(self._take_steps))
+        self._steps = StepQueue(self._wake)
         # Whether the tasks run that a burst of results has woken: their next calls are made in one burst as well.
         self._is_collecting = False
         self._belongings = Belongings(engine, self)
@@ -180,6 +180,14 @@ class AsyncioBridge:
     def _end_collecting(self) -> None:
         self._is_collecting = False
         self.engine.wake()
+
+    def _wake(self, take: Step) -> None:
+        if not self.engine.is_current:
+            self.loop.call_soon_threadsafe(self._take_steps)
+        elif self.loop.is_closed():
+            raise RuntimeError("the loop is closed")
+        else:
+            self.engine.wake_ups.add(partial(self.loop.call_soon_threadsafe, self._take_steps))
 
     async def _cancel(self, run: LoopFunction, function: Callable[..., Any]) -> None:
         with trio.move_on_after(CANCEL_TIME, shield=True) as patience:

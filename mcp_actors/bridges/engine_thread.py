@@ -18,6 +18,7 @@ import trio
 from mcp_actors.bridges.bridged_call import BridgedCall
 from mcp_actors.bridges.call_pool import CallPool
 from mcp_actors.bridges.step_queue import Step, StepQueue
+from mcp_actors.bridges.wake_ups import WakeUps
 from mcp_actors.errors import EngineStopped
 from mcp_actors.logging import log
 from mcp_actors.supervision import Containment, start_again
@@ -59,6 +60,8 @@ class EngineThread:
         self._has_ended = False
         self._token: trio.lowlevel.TrioToken | None = None
         self._steps = StepQueue(self._wake)
+        self.wake_ups = WakeUps()
+        """For steps and tasks of the engine: wakes loops of the program when the engine has nothing else to do."""
         self._calls: CallPool
         self._thread = threading.Thread(target=self._run, name="mcp-actors", daemon=True)
 
@@ -165,12 +168,14 @@ class EngineThread:
             log.error("the engine thread failed: what it ran is lost", exc_info=error)
         finally:
             self._has_ended = True
+            self.wake_ups.flush()
         if self.has_crashed:
             for each in list(self.watched):
                 each.engine_ended()
 
     async def _live(self) -> None:
         _of_run.set(self)
+        trio.lowlevel.add_instrument(self.wake_ups)
         async with trio.open_nursery() as self.nursery:
             self._calls = CallPool(self.nursery)
             start_again(self.nursery, LOOP_WATCH, self._watch_loops)

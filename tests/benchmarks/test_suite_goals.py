@@ -79,6 +79,14 @@ def test_a_goal_beside_itself_tells_both_figures() -> None:
     assert row[1].text == "50 us, then 66 us: 1.32x, goal ≤ 1.2x: not reached"
 
 
+@pytest.mark.parametrize(("ours", "missed"), [(300.0, False), (301.0, True)])
+def test_a_goal_may_be_a_difference(ours: float, missed: bool) -> None:
+    goal = Goal("more", "each_us", OURS, (Against(ITSELF, OTHER, 200.0, difference=True),))
+    _, row = goal_rows(run_of(each_us=[(ours, 100.0)]), [goal])
+    more = f"100 us, then {ours:g} us: {ours - 100:g} us more, goal ≤ 200 us more"
+    assert row[1] == (more + (": not reached" if missed else ""), missed)
+
+
 def test_what_is_missing_in_a_row_is_told_and_rows_without_any_ratio_are_not() -> None:
     goal = Goal(
         "calls", "per_second", OURS, (*FASTER.against, Against("floor", OTHER._replace(peer="floor"), 0.6))

@@ -12,6 +12,7 @@ from benchmarks.suite.command import main
 from benchmarks.suite.eras import Era
 from benchmarks.suite.goals import GOALS, goal_cases
 from benchmarks.suite.model import METRICS, BenchmarkJob, Document
+from benchmarks.suite.peers import PROGRAMS, Peer
 from benchmarks.suite.plan import FULL, QUICK, TOY, Case, make_plan
 from benchmarks.suite.process import LoadError
 from benchmarks.suite.running import run_job, run_plan
@@ -30,12 +31,19 @@ register_transport("pigeon", lambda url: TcpTransport(url.replace("pigeon:", "tc
 
 
 def toy(scenario: str, transport: str, peer: str = "ours", era: Era = "modern") -> list[dict[str, float]]:
-    """The metrics of each place."""
+    """The metrics of each place, measured in this process, which has imported everything.
+
+    But for what is in memory: that leaves a variable in the environment, so it gets a process of its own.
+    """
     parameters = SCENARIOS[scenario].parameters("toy")
-    points = run_job(BenchmarkJob(scenario, transport, peer, era, 1, TOY.seconds, parameters, HERE))
-    assert points
-    assert all(METRICS.keys() >= point["metrics"].keys() for point in points)
-    return [point["metrics"] for point in points]
+    job = BenchmarkJob(scenario, transport, peer, era, 1, TOY.seconds, parameters, HERE)
+    if transport == "memory":
+        places = [point["metrics"] for point in run_job(job)]
+    else:
+        places = [point.metrics for point in measure(job)]
+    assert places
+    assert all(METRICS.keys() >= metrics.keys() for metrics in places)
+    return places
 
 
 @pytest.mark.parametrize("peer", ["ours", "floor"])
@@ -90,6 +98,14 @@ def test_the_floor_of_a_client(era: Era) -> None:
     assert one["per_second"] > 0 < two["per_second"]
 
 
+@pytest.mark.parametrize(
+    ("transport", "face"), [("stdio", "asyncio"), ("http", "sync"), ("memory", "asyncio")]
+)
+def test_clients_of_other_programs_are_measured(transport: str, face: str) -> None:
+    one, two = toy("client_calls", transport, face)
+    assert one["each_us"] > 0 < two["per_second"]
+
+
 def test_a_client_that_fails_is_no_figure() -> None:
     job = BenchmarkJob("client_calls", "nowhere=nowhere:", "ours", "modern", 1, 0.05, {"windows": [1]}, HERE)
     with pytest.raises(LoadError, match="the client"):
@@ -132,6 +148,21 @@ def test_a_server_that_answers_nobody_beside_a_stalled_peer_is_told_as_such(
 @pytest.mark.parametrize("peer", ["ours", "floor"])
 def test_codec(peer: str) -> None:
     assert all(metrics["decode_us"] > 0 for metrics in toy("codec", "codec", peer))
+
+
+def test_no_program_of_a_peer_hides_a_module_of_python() -> None:
+    """Those that run by their path have their folder in front of Python's own."""
+    assert not {path.stem for path in PROGRAMS.iterdir()} & sys.stdlib_module_names
+
+
+def test_a_peer_says_what_it_needs_and_has_not(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match="pip install nowhere_to_be_found"):
+        Peer("mine", "mine", "mine", needs=("nowhere_to_be_found",)).prepare(tmp_path)
+
+
+@pytest.mark.parametrize("peer", ["ours_asgi", "floor_asgi"])
+def test_round_trips_under_uvicorn(peer: str) -> None:
+    assert all(metrics["per_second"] > 0 for metrics in toy("roundtrip", "http", peer))
 
 
 def test_every_scenario_has_a_test_of_its_own() -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.cli.forking import ForkingServer
+
 ROOT = Path(__file__).parents[2]
 SERVED = Path(__file__).with_name("served.py")
 LIMIT = 60  # seconds: nothing here takes a tenth of it
@@ -20,8 +22,7 @@ Ran = subprocess.CompletedProcess[str]
 Started = Callable[..., AbstractContextManager[subprocess.Popen[str]]]
 
 
-@pytest.fixture
-def environment() -> dict[str, str]:
+def checkout_environment() -> dict[str, str]:
     """That of the tests, with the checkout importable and without colours forced on or off."""
     kept = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "FORCE_COLOR")}
     path = [str(ROOT), str(ROOT / "transports"), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -29,20 +30,23 @@ def environment() -> dict[str, str]:
 
 
 @pytest.fixture
-def mcp(environment: dict[str, str], tmp_path: Path) -> Callable[..., Ran]:
+def environment() -> dict[str, str]:
+    return checkout_environment()
+
+
+@pytest.fixture(scope="session")
+def forking_server() -> Iterator[ForkingServer]:
+    server = ForkingServer(checkout_environment())
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def mcp(forking_server: ForkingServer, environment: dict[str, str], tmp_path: Path) -> Callable[..., Ran]:
     """Runs ``mcp-actors`` with words, without a terminal, in an empty directory."""
 
     def run(*words: str, text: str = "") -> Ran:
-        return subprocess.run(
-            [sys.executable, "-m", "mcp_actors", *words],
-            input=text,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT,
-            cwd=tmp_path,
-            env=environment,
-            check=False,
-        )
+        return forking_server.run(list(words), text, tmp_path, environment, LIMIT)
 
     return run
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -61,6 +62,7 @@ def values(annotation: Any) -> st.SearchStrategy[Any]:
     return st.deferred(lambda: objects(annotation))
 
 
+@functools.cache
 def objects(cls: type) -> st.SearchStrategy[Any]:
     hints = get_type_hints(cls)
     fields = {

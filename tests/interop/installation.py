@@ -1,6 +1,7 @@
 """Installs the programs of others where they cannot mix with ours, once per machine.
 
-These are the official SDKs, servers and conformance suite, FastMCP, and two authorization servers.
+These are the official SDKs, servers and conformance suite, FastMCP, two authorization servers, and what a program in
+which the engine is a guest is made of: ASGI servers and frameworks, database drivers, a Jupyter kernel, and agents.
 
 They live in ``MCP_ACTORS_INTEROP_CACHE`` or in ``mcp-actors/interop`` of the user's cache directory. The versions are
 pinned: a peer that changes must not change our results on its own. A change of the list makes a new installation.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -27,6 +29,7 @@ __all__ = [
     "NODE_PACKAGES",
     "PYTHON_PACKAGES",
     "PYTHON_V1_PACKAGES",
+    "WORLDS_PACKAGES",
     "InstallationFailed",
     "Peers",
     "cache_directory",
@@ -39,11 +42,30 @@ PYTHON_V1_PACKAGES = ("mcp[ws]==1.30.0",)
 FASTMCP_PACKAGES = ("fastmcp==4.1.0",)
 # An authorization server, which brings a version of the Python SDK of its own.
 NANOIDP_PACKAGES = ("nanoidp==3.4.0",)
+# Programs in which the engine is a guest: it is imported there, from this checkout, so what it needs is there too.
+WORLDS_PACKAGES = (
+    "aiosqlite==0.22.1",
+    "asyncpg==0.32.0",
+    "fastapi==0.165.0",
+    "granian==2.8.7",
+    "hypercorn[trio]==0.18.0",
+    "ipykernel==7.4.0",
+    "langchain-mcp-adapters==0.3.2",
+    "nbclient==0.11.0",
+    "pydantic-ai-slim[mcp]==2.68.0",
+    "quart==0.22.0",
+    "quart-trio==0.12.0",
+    "starlette==1.10.0",
+    "uvicorn==0.54.0",
+    "uvloop==0.23.0",
+    *(each for each in importlib.metadata.requires("mcp-actors") or () if "extra ==" not in each),
+)
 ENVIRONMENTS = {
     "python": PYTHON_PACKAGES,
     "python_v1": PYTHON_V1_PACKAGES,
     "fastmcp": FASTMCP_PACKAGES,
     "nanoidp": NANOIDP_PACKAGES,
+    "worlds": WORLDS_PACKAGES,
 }
 """The virtual environments. Each has the name of its field of `Peers`."""
 NODE_PACKAGES = (
@@ -73,6 +95,7 @@ class Peers:
     python_v1: Path
     fastmcp: Path
     nanoidp: Path
+    worlds: Path
     node: Path
     modules: Path
 

@@ -23,6 +23,8 @@ from mcp_transports.stdio.streams import DescriptorReceiveStream, DescriptorSend
 
 # How many checks the kit has for both ends of a link in memory, and from end to end for each era.
 LINKS, ENDS_TO_END = 25, 14
+# For media that cost much: none of them knows an era, and others are checked in both.
+ERAS = tuple(os.environ.get("MCP_KIT_ERAS", "modern").split(","))
 RELAY = Path(__file__).parent / "relay.py"
 
 

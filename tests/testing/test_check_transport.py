@@ -14,7 +14,7 @@ from mcp_actors.testing import check_transport
 from mcp_transports.http.client import HttpClientTransport
 from mcp_transports.http.server import HttpServerTransport
 
-from .media import ENDS_TO_END, LINKS, close_one_way, memory, pipes, reset, send_eof, stdio, tcp
+from .media import ENDS_TO_END, ERAS, LINKS, close_one_way, memory, pipes, reset, send_eof, stdio, tcp
 
 
 async def test_memory_under_virtual_time(autojump_clock: trio.testing.MockClock) -> None:
@@ -40,8 +40,8 @@ async def test_pipes() -> None:
 
 @pytest.mark.long
 async def test_child_processes() -> None:
-    report = await check_transport(stdio, connections=3, quiet=0.05, patience=30, timeout=120)
-    assert len(report.passed) == LINKS + 2 * ENDS_TO_END
+    report = await check_transport(stdio, connections=3, quiet=0.05, patience=30, timeout=120, eras=ERAS)
+    assert len(report.passed) == LINKS + len(ERAS) * ENDS_TO_END
 
 
 async def test_sockets() -> None:

@@ -16,7 +16,7 @@ from mcp_actors.errors import LocalProtocolError
 from mcp_actors.testing import Faults, FaultyTransport, check_transport
 from mcp_transports.memory import MemoryTransport
 
-from .media import ENDS_TO_END, LINKS, memory, pipes
+from .media import ENDS_TO_END, ERAS, LINKS, memory, pipes
 
 Clock = trio.testing.MockClock
 
@@ -84,8 +84,8 @@ async def test_over_pipes_it_is_a_binding_under_the_real_clock() -> None:
             faulty = FaultyTransport(transport)
             yield faulty, lambda where: faulty
 
-    report = await check_transport(maker, quiet=0.02)
-    assert len(report.passed) == LINKS + 2 * ENDS_TO_END
+    report = await check_transport(maker, quiet=0.02, eras=ERAS)
+    assert len(report.passed) == LINKS + len(ERAS) * ENDS_TO_END
 
 
 async def test_a_slow_line_is_a_binding(autojump_clock: Clock) -> None:
@@ -95,8 +95,8 @@ async def test_a_slow_line_is_a_binding(autojump_clock: Clock) -> None:
             faulty = FaultyTransport(transport, Faults(latency=0.2, jitter=0.1, bandwidth=1e9), seed=7)
             yield transport, lambda where: faulty
 
-    report = await check_transport(maker, quiet=5, patience=300, timeout=3000)
-    assert len(report.passed) == LINKS + 2 * ENDS_TO_END
+    report = await check_transport(maker, quiet=5, patience=300, timeout=3000, eras=ERAS)
+    assert len(report.passed) == LINKS + len(ERAS) * ENDS_TO_END
 
 
 async def test_latency(autojump_clock: Clock) -> None:

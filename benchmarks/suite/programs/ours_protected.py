@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from benchmarks.suite.programs.access_token import ISSUER, PUBLIC_KEY, RESOURCE, SCOPE
 from benchmarks.suite.programs.ours import MOST_CONNECTIONS, server
-from benchmarks.suite.programs.token import ISSUER, PUBLIC_KEY, RESOURCE, SCOPE
 from mcp_actors.auth import Expected, Fetching, JwtVerifier, ResourceServer
 from mcp_actors.auth.effects import Fetch, Fetched, FetchFailed
 from mcp_actors.principal import Principal

@@ -49,7 +49,7 @@ def _served(job: BenchmarkJob) -> Iterator[str]:
 
 
 async def client_calls(job: BenchmarkJob, start: Start) -> list[Point]:
-    """Calls a second and the client's processor time a call; in memory that time holds the server's."""
+    """Calls a second, the wait for each, and the client's processor time a call, in memory with the server's."""
     with _served(job) as url:
         work = {
             "url": url,
@@ -80,7 +80,14 @@ def _point(told: dict[str, Any], *, alone: bool) -> Point:
     window, calls, seconds, cpu = (told[name] for name in ("in_flight", "calls", "seconds", "cpu"))
     if not calls:
         raise LoadError("nothing was answered")
-    point = Point({"in_flight": window}, {"per_second": calls / seconds, "call_us": cpu / calls * 1e6})
+    point = Point(
+        {"in_flight": window},
+        {
+            "per_second": calls / seconds,
+            "call_us": cpu / calls * 1e6,
+            "each_us": window * seconds / calls * 1e6,
+        },
+    )
     if window > 1 and not alone and cpu / seconds < BUSY_SHARE:
         point.note = (
             f"the client was at {cpu / seconds:.0%} of a processor: it may have waited for the server"

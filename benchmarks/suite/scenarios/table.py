@@ -82,7 +82,7 @@ SCENARIOS = {
             "client_calls",
             "clients: calls of a small typed tool in a closed loop",
             solo=client_calls,
-            quick={"windows": [64]},
+            quick={"windows": [1, 64]},
             full={"windows": [1, 32, 64]},
             toy={"windows": [1, 2]},
             quick_eras=("modern",),

@@ -28,8 +28,8 @@ class Forgetful:
             return number
 
     def forget(self) -> None:
-        assert self.transport._served.sessions is not None
-        self.transport._served.sessions.close_all()
+        assert self.transport._service.sessions is not None
+        self.transport._service.sessions.close_all()
 
     @property
     def sessions(self) -> int:

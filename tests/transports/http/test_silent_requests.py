@@ -184,7 +184,7 @@ async def test_it_can_be_switched_off(
 async def test_none_switches_it_off_too() -> None:
     async with site(keepalive=None) as here:
         assert (await here.post(*modern(1, "add", a=1, b=2)[:1], **modern(1, "add")[1])).status_code == 200
-        assert "every 0 s" in repr(here.transport._settings.open_responses)
+        assert "every 0 s" in repr(here.transport._service.settings.open_responses)
 
 
 @pytest.mark.parametrize("wrong", [-1, -math.inf, math.nan])

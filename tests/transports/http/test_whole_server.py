@@ -19,7 +19,7 @@ from tests.messages import LEGACY, MODERN, modern_meta, modern_request
 
 from .raw import RawPeer, eventually
 
-MIXED = 25_000
+MIXED = int(os.environ.get("MCP_MIXED_REQUESTS", "10000"))
 PEERS = 40
 STREAMS = 1_000
 LINES_OF_FLOOD = 200

@@ -17,7 +17,7 @@ from mcp_transports.http.h1.errors import ResponseStateError
 from mcp_transports.http.h1.no_room import NO_ROOM_AFTER, error_body
 from mcp_transports.http.h1.request import Request
 
-__all__ = ["Response", "Successor"]
+__all__ = ["Response", "Successor", "check_header"]
 
 Headers = Iterable[tuple[str, str]]
 
@@ -31,13 +31,18 @@ _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _RESERVED = frozenset(("connection", "content-length", "content-type", "date", "transfer-encoding"))
 
 
-def _header_line(name: str, value: str) -> bytes:
+def check_header(name: str, value: str) -> None:
+    """Raises `ValueError` for a header that an application must not send."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"not a header name: {name!r}")
     if name.lower() in _RESERVED:
         raise ValueError(f"the header {name} is written by the server itself")
     if not _VALUE.fullmatch(value):
         raise ValueError(f"not a value for the header {name}: {value!r}")
+
+
+def _header_line(name: str, value: str) -> bytes:
+    check_header(name, value)
     return f"{name}: {value}\r\n".encode("latin-1")
 
 
@@ -65,8 +70,8 @@ class ResponseClock(Protocol):
 class ResponseServer(Protocol):
     """The attributes of the server that an answer uses."""
 
-    stopping: bool
-
+    @property
+    def stopping(self) -> object: ...
     @property
     def clock(self) -> ResponseClock: ...
 

@@ -10,43 +10,31 @@ import attrs
 import trio
 
 from mcp_actors.abc import EventLog, ServerHandler
-from mcp_actors.budget import Budget, BudgetStatistics
+from mcp_actors.budget import BudgetStatistics
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
 from mcp_actors.logging import log
-from mcp_actors.supervision import reraised, start_again
-from mcp_actors.task_kinds import EVENT_STREAMS, SESSION_EXPIRY, STOP_STREAMS
+from mcp_actors.supervision import reraised
 from mcp_transports._listen_errors import as_engine_errors
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.listen_url import ListenUrl
 from mcp_transports.http.h1.server_state import ConnectionCounts
 from mcp_transports.http.h1.shared_port import PortShare
 from mcp_transports.http.port_sharing import share_port
-from mcp_transports.http.server.authentication import Authenticate, Protection, authentication_of
-from mcp_transports.http.server.endpoint import Endpoint, EndpointPaths
-from mcp_transports.http.server.forwarding.forwarder import Forwarder
-from mcp_transports.http.server.forwarding.remote_sessions import (
-    RemoteSessions,
-    SessionPlaces,
-    open_forwarder,
+from mcp_transports.http.server.authentication import Authenticate, Protection
+from mcp_transports.http.server.endpoint import Endpoint
+from mcp_transports.http.server.routes.table import Routes, RouteTable
+from mcp_transports.http.server.service import (
+    DEFAULT_KEEPALIVE,
+    DEFAULT_MAX_SESSIONS,
+    DEFAULT_RETRY,
+    DEFAULT_SESSION_IDLE,
+    DEFAULT_SSE_PATH,
+    HttpService,
 )
-from mcp_transports.http.server.http_sse import HttpSseChannels
-from mcp_transports.http.server.origin_policy import OriginPolicy
-from mcp_transports.http.server.sessions import HttpSessionStatistics, SessionLimits, SessionTable
-from mcp_transports.http.server.sse_response import OpenSseResponses
-from mcp_transports.http.server.stream_settings import StreamSettings
+from mcp_transports.http.server.sessions import HttpSessionStatistics
 
 __all__ = ["HttpServerStatistics", "HttpServerTransport"]
-
-# Seconds: a quarter of the shortest time after which proxies in use close a silent event stream.
-DEFAULT_KEEPALIVE = 15.0
-# Seconds, as in the protocol's official servers.
-DEFAULT_SESSION_IDLE = 1800.0
-# Sessions cost some KiB each: this many is half a gigabyte, and more than one process's connections.
-DEFAULT_MAX_SESSIONS = 50_000
-# Milliseconds after which a client resumes a stream that was closed on purpose: soon, but not in a tight loop.
-DEFAULT_RETRY = 500
-DEFAULT_SSE_PATH = "/sse"
 
 
 @attrs.frozen
@@ -64,16 +52,6 @@ class HttpServerStatistics:
     for them; ``None`` while it is not served."""
     posted: BudgetStatistics | None
     """Bytes of messages of HTTP+SSE that wait to be received, by principal or address; ``None`` without HTTP+SSE."""
-
-
-@attrs.define
-class _ServedParts:
-    """The parts of a transport that is served, or was served last."""
-
-    sessions: SessionTable | None = None
-    http_sse: HttpSseChannels | None = None
-    share: PortShare | None = None
-    """Its part of the port, while it is served."""
 
 
 class HttpServerTransport:
@@ -113,10 +91,12 @@ class HttpServerTransport:
             state, by default a `~mcp_actors.shared.MemoryEventLog`; ``None`` for none.
         retry: Milliseconds after which a client resumes a stream that was closed on purpose (SEP-1699).
         sse_path: The path of HTTP+SSE; ``None`` switches it off.
+        routes: What is served beside MCP, by path: functions, ASGI applications, and `health`, by the rules of
+            `mcp_transports.http.server.routes`. **What ``auth`` and ``authenticate`` demand is not demanded there.**
 
     Raises:
         ImportError: ``auth`` needs the extra ``auth``, which is missing.
-        TypeError: ``auth`` is no `ResourceServer`.
+        TypeError: ``auth`` is no `ResourceServer`, or a route is neither a function of one argument nor an application.
         ValueError: ``auth`` and ``authenticate`` are given, the URL cannot be served, paths collide, ``https``
             comes without an ``ssl_context`` or the other way round, ``keepalive`` is negative, or an entry of
             ``allowed_hosts`` or ``allowed_origins`` could never match.
@@ -142,39 +122,39 @@ class HttpServerTransport:
         event_log: EventLog | Literal["shared"] | None = "shared",
         retry: int = DEFAULT_RETRY,
         sse_path: str | None = DEFAULT_SSE_PATH,
+        routes: Routes | None = None,
     ) -> None:
         self._listen_url = listen_url = ListenUrl(url)
         if listen_url.secure != (ssl_context is not None):
             raise ValueError("https needs an ssl_context, and http has none")
-        if keepalive is not None and not keepalive >= 0:
-            raise ValueError(
-                f"keepalive must be a number of seconds, or None for no comments, not {keepalive!r}"
-            )
-        self._paths = paths = EndpointPaths(listen_url.path, sse_path)
-        if sse_path is not None and (
-            paths.streamable in (sse_path, paths.messages) or sse_path == paths.messages
-        ):
-            raise ValueError(
-                f"HTTP+SSE cannot be served at {sse_path} beside {listen_url.path}: give another sse_path"
-            )
-        self._limits = limits or HttpLimits()
         self._ssl_context = ssl_context
-        self._origin_policy = OriginPolicy(
-            listen_url.host or "localhost", allowed_hosts=allowed_hosts, allowed_origins=allowed_origins
+        self._service = HttpService(
+            listen_url.path,
+            listen_url.host or "localhost",
+            limits=limits,
+            max_message_bytes=max_message_bytes,
+            allowed_hosts=allowed_hosts,
+            allowed_origins=allowed_origins,
+            authenticate=authenticate,
+            auth=auth,
+            keepalive=keepalive,
+            sessions=sessions,
+            session_idle=session_idle,
+            max_sessions=max_sessions,
+            max_sessions_per_peer=max_sessions_per_peer,
+            json_replies=json_replies,
+            event_log=event_log,
+            retry=retry,
+            sse_path=sse_path,
         )
-        self._authentication = authentication_of(authenticate, auth)
-        session_limits = SessionLimits(session_idle, max_sessions, max_sessions_per_peer)
-        self._session_limits = session_limits if sessions else None
-        self._only_shared_sessions = sessions == "shared"
-        self._event_log = event_log
-        self._settings = StreamSettings(
-            OpenSseResponses(keepalive or 0.0), max_message_bytes, None, json_replies, retry
-        )
-        self._served = _ServedParts()
+        self._routes = RouteTable(routes or {}, self._service.own_paths())
+        # Its part of the port, while it is served.
+        self._share: PortShare | None = None
         self._serving = False
 
     def __repr__(self) -> str:
-        state = f"{self._served.sessions!r} {self._served.http_sse!r}" if self._serving else "not served"
+        service = self._service
+        state = f"{service.sessions!r} {service.http_sse!r}" if self._serving else "not served"
         return f"<HttpServerTransport {self._listen_url.url()}: {state}>"
 
     async def serve(
@@ -191,10 +171,11 @@ class HttpServerTransport:
         Raises:
             ConnectFailed: It cannot listen there, or not any more.
             LocalProtocolError: This object is served already.
+            RouteStartFailed: An ASGI application at a route could not start.
         """
         if self._serving:
             raise LocalProtocolError(f"{self._listen_url.url()} is served already")
-        if self._origin_policy.refuses_all:
+        if self._service.origin_policy.refuses_all:
             log.warning(
                 "the listener answers nobody: list its names in the setting allowed_hosts",
                 url=self._listen_url.url(),
@@ -206,93 +187,41 @@ class HttpServerTransport:
             self._serving = False
 
     async def _serve(self, handler: ServerHandler, task_status: trio.TaskStatus[str]) -> None:
-        async with open_forwarder(handler.shared) as forwarder:
-            endpoint = self._endpoint(handler, forwarder)
-            try:
-                await self._serve_port(handler, endpoint, task_status)
-                if forwarder is not None:
-                    # Other nodes have clients that wait for answers of this one.
-                    await forwarder.all_answered()
-            finally:
-                endpoint.close()
+        beside = self._routes.serving(self._service.origin_policy, handler)
+        async with self._routes.started(), self._service.open(handler, beside) as endpoint:
+            await self._serve_port(handler, endpoint, task_status)
 
     async def _serve_port(
         self, handler: ServerHandler, endpoint: Endpoint, task_status: trio.TaskStatus[str]
     ) -> None:
-        url = self._listen_url
+        url, service = self._listen_url, self._service
         try:
             async with share_port(
                 url,
                 endpoint,
                 ssl_context=self._ssl_context,
-                limits=self._limits,
-                documents=() if self._authentication is None else self._authentication.documents,
+                limits=service.limits,
+                documents=() if service.authentication is None else service.authentication.documents,
+                to_the_end=self._routes.has_health,
             ) as share:
-                self._served.share = share
+                self._share = share
                 with reraised() as body:
                     async with trio.open_nursery() as nursery:
-                        start_again(nursery, EVENT_STREAMS, self._settings.open_responses.keep_alive)
-                        if self._authentication is not None:
-                            expiring = self._settings.open_responses.end_expired
-                            start_again(nursery, EVENT_STREAMS, expiring, about="whose access ends")
-                        if self._served.sessions is not None:
-                            start_again(nursery, SESSION_EXPIRY, self._served.sessions.expire)
-                        start_again(nursery, STOP_STREAMS, _stop, handler.stopping, endpoint)
+                        service.start_tasks(nursery, handler.stopping, endpoint)
                         with body, as_engine_errors():
                             task_status.started(url.url(share.port))
                             await share.serve(handler.stopping)
                         nursery.cancel_scope.cancel(reason="the listener is done")
         finally:
-            self._served.share = None
-
-    def _endpoint(self, handler: ServerHandler, forwarder: Forwarder | None) -> Endpoint:
-        log_of_events = handler.shared.events if self._event_log == "shared" else self._event_log
-        settings, paths = attrs.evolve(self._settings, store=log_of_events), self._paths
-        if self._authentication is not None:
-            self._authentication.begin(handler)
-        self._served = served = _ServedParts()
-        findable = not self._only_shared_sessions or handler.shared.sessions.spans_processes
-        if not findable:
-            paths = EndpointPaths(paths.streamable, None)
-        places = None if forwarder is None else SessionPlaces(handler.shared, forwarder.address)
-        if self._session_limits is not None and findable:
-            served.sessions = SessionTable(settings, self._session_limits, places)
-        if paths.sse is not None:
-            served.http_sse = HttpSseChannels(
-                settings.open_responses,
-                paths.messages,
-                settings.longest,
-                Budget(self._limits.held_bytes, self._limits.held_bytes_per_address),
-                places,
-            )
-        endpoint = Endpoint(
-            handler,
-            self._origin_policy,
-            settings,
-            paths,
-            sessions=served.sessions,
-            http_sse=served.http_sse,
-            authentication=self._authentication,
-            remote_sessions=None
-            if forwarder is None
-            else RemoteSessions(forwarder, settings.store, settings.open_responses),
-        )
-        if forwarder is not None:
-            forwarder.serve_with(endpoint.serve_taken)
-        return endpoint
+            self._share = None
 
     def statistics(self) -> HttpServerStatistics:
         """Returns a snapshot of the numbers of sessions, connections and streams."""
-        served = self._served
+        service = self._service
         return HttpServerStatistics(
-            served.sessions.statistics() if served.sessions is not None else None,
-            len(served.http_sse) if served.http_sse is not None else 0,
-            len(self._settings.open_responses),
-            served.share.statistics() if served.share is not None else None,
-            served.http_sse.posted.statistics() if served.http_sse is not None else None,
+            service.sessions.statistics() if service.sessions is not None else None,
+            len(service.http_sse) if service.http_sse is not None else 0,
+            len(service.settings.open_responses),
+            self._share.statistics() if self._share is not None else None,
+            service.http_sse.posted.statistics() if service.http_sse is not None else None,
         )
-
-
-async def _stop(stopping: trio.Event, endpoint: Endpoint) -> None:
-    await stopping.wait()
-    endpoint.stop()

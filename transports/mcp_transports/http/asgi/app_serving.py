@@ -1,0 +1,134 @@
+"""One time that an application is served in the engine, for which loops of the program wait."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
+
+import outcome
+import trio
+
+from mcp_actors.bridges.bridged_call import BridgedCall
+from mcp_actors.errors import EngineStopped, LoopClosed
+from mcp_actors.logging import log
+from mcp_transports.http.asgi.sides import LoopSide, LoopWaiter
+from mcp_transports.http.asgi.transport import AsgiListener, AsgiTransport
+
+__all__ = ["AppServing"]
+
+# Seconds beyond the drain time that a server has to close what it holds, when its application ends.
+CLOSE_TIME = 10.0
+
+
+class AppServing:
+    """A server that serves an application, from the first request or the start of a lifespan.
+
+    Args:
+        side: The loop of the program that begins it, in which the server's functions for asyncio run.
+        serve: `Server.serve`.
+        transport: The transport of the application.
+        end_time: Seconds that it has to end, once it is told to; then it is cancelled.
+    """
+
+    def __init__(
+        self,
+        side: LoopSide,
+        serve: Callable[..., Awaitable[None]],
+        transport: AsgiTransport,
+        end_time: float,
+    ) -> None:
+        self.state: Literal["beginning", "serving", "ended"] = "beginning"
+        self.failure: BaseException | None = None
+        """What has ended it, if that was an error."""
+        self.users = 0
+        """Lifespans that have it."""
+        self._side = side
+        self._engine = side.bridge.engine
+        self._serve = serve
+        self._transport = transport
+        self._end_time = end_time
+        self._waiting: dict[LoopWaiter, LoopSide] = {}
+        self._call = BridgedCall(self._engine, side.bridge, self._run, (), self._ended)
+        self._engine.post(self._call.begin)
+
+    def __repr__(self) -> str:
+        return f"<AppServing {self.state}>"
+
+    def is_stale(self, side: LoopSide) -> bool:
+        """Whether the loop or the process that has begun it is gone, so that nobody will ever end it.
+
+        Args:
+            side: The loop that asks.
+        """
+        if self._engine.has_ended:
+            return True
+        return side.bridge is not self._side.bridge and self._side.is_closed
+
+    async def begun(self, side: LoopSide) -> AsgiListener:
+        """Waits until it serves, and returns what does.
+
+        Raises:
+            EngineStopped: It has ended, or the interpreter exits.
+            Exception: What kept it from beginning.
+        """
+        if self.state == "beginning":
+            await self._wait(side, "beginning")
+        listener = self._transport.listener
+        if self.state == "serving" and listener is not None:
+            return listener
+        if self.failure is not None:
+            raise self.failure
+        raise EngineStopped(self._engine.is_forked)
+
+    async def end(self, side: LoopSide) -> None:
+        """Lets the requests in flight end, and waits until everything is closed."""
+        if self.state == "ended" or self._engine.has_ended:
+            return
+        self._engine.post(self._transport.end)
+        try:
+            await side.within(self._end_time, lambda: self._wait(side, "serving"))
+        except TimeoutError:
+            log.warning("a server does not end with its application, and is cancelled")
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Cancels it, and waits for nothing."""
+        try:
+            self._engine.post(self._call.cancel)
+        except EngineStopped:
+            log.debug("a server had ended with the engine")
+
+    async def _wait(self, side: LoopSide, state: str) -> None:
+        waiter = side.waiter()
+        self._waiting[waiter] = side
+        try:
+            # Entered first and looked at afterwards: the engine does it the other way round.
+            while self.state in ("beginning", state) and not self._engine.has_ended:
+                await waiter.wait()
+        finally:
+            del self._waiting[waiter]
+
+    # -- in the engine -----------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        await self._serve(self._transport, task_status=self)
+
+    def started(self, value: Any = None) -> None:
+        """Takes note that it serves, as the ``task_status`` of `Server.serve`."""
+        self.state = "serving"
+        self._wake()
+
+    def _ended(self, result: outcome.Outcome[None]) -> None:
+        if isinstance(result, outcome.Error) and not isinstance(result.error, trio.Cancelled):
+            self.failure = result.error
+            if self.state == "serving":
+                log.error("a server ended in mid-application", exc_info=result.error)
+        self.state = "ended"
+        self._wake()
+
+    def _wake(self) -> None:
+        for waiter, side in list(self._waiting.items()):
+            try:
+                side.bridge.post(waiter.set)
+            except LoopClosed:
+                log.debug("a loop ended while it waited for a server")

@@ -1,0 +1,273 @@
+"""A server as an ASGI 3 application, for uvicorn, hypercorn, granian and others, and for mounts in frameworks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from threading import Lock
+from typing import Any, Protocol
+
+from mcp_actors.errors import EngineStopped, LocalProtocolError
+from mcp_actors.logging import log
+from mcp_transports.http.asgi.answer import AsgiAnswer
+from mcp_transports.http.asgi.app_serving import CLOSE_TIME, AppServing
+from mcp_transports.http.asgi.messages import (
+    Receive,
+    Scope,
+    Send,
+    body_message,
+    refusal_messages,
+    start_message,
+)
+from mcp_transports.http.asgi.request import BodyReader, RequestRefused, request_of
+from mcp_transports.http.asgi.response import AsgiResponse
+from mcp_transports.http.asgi.sides import LoopSide, current_side
+from mcp_transports.http.asgi.transport import AsgiListener, AsgiStatistics, AsgiTransport
+from mcp_transports.http.asgi.websocket import AsgiWebSocket, AsgiWebSocketChannel, refuse_websocket
+from mcp_transports.http.server.error_responses import PATH_NOT_FOUND, SERVER_STOPPING, Refusal
+from mcp_transports.http.server.media_types import JSON
+from mcp_transports.http.server.service import HttpService
+
+__all__ = ["AsgiApp"]
+
+# Methods whose body means nothing here, and is not read.
+_WITHOUT_BODY = ("GET", "HEAD", "DELETE", "OPTIONS")
+# Tries to find a server that serves, while another one of the application ends.
+_TRIES = 3
+
+
+class ServedServer(Protocol):
+    """The part of a `mcp_actors.Server` that an application uses."""
+
+    @property
+    def limits(self) -> Any: ...
+
+    async def serve(self, *targets: Any, task_status: Any = ...) -> None: ...
+
+
+class AsgiApp:
+    """Serves MCP over HTTP in an ASGI server: both eras of Streamable HTTP, and HTTP+SSE beside it.
+
+    The server runs in the engine's thread, whatever loop the ASGI server has. It begins with the ASGI server's lifespan
+    and ends with it. A framework that mounts an application does not run its lifespan: use `lifespan` as that of the
+    framework, or around what that has. Without one the server begins at the first request, and ends with the program.
+
+    Mounted at a prefix, it is served below it: ``app.mount("/tools", server.asgi())`` is at ``/tools/mcp``. The public
+    documents of ``auth`` have paths from the root of the host, `documents`; mount the same object there, too.
+
+    Args:
+        server: The server.
+        path: The path of Streamable HTTP, relative to where the application is mounted.
+        websocket: The path of WebSocket, relative as ``path``, which it may equal; ``None`` for no WebSockets. The ASGI
+            server sends the pings, and limits connections.
+        settings: Those of `HttpServerTransport`, all but ``url`` and ``ssl_context``. ``limits`` bounds heads, bodies
+            and what waits to be sent; what concerns connections is the ASGI server's. The default of
+            ``allowed_hosts`` is ``localhost``, ``127.0.0.1`` and ``[::1]``, because the application does not know
+            under which names it is reached.
+
+    Raises:
+        ImportError, TypeError, ValueError: As `HttpServerTransport`; so too if ``path`` does not begin with ``/``.
+    """
+
+    def __init__(
+        self, server: ServedServer, *, path: str = "/mcp", websocket: str | None = None, **settings: Any
+    ) -> None:
+        if not path.startswith("/"):
+            raise ValueError(f"the path of an application begins with '/', unlike {path!r:.80}")
+        if websocket is not None and not websocket.startswith("/"):
+            raise ValueError(f"the path of WebSocket begins with '/', unlike {websocket!r:.80}")
+        self._server = server
+        self._service = service = HttpService(path, "localhost", **settings)
+        self._drain_time: float = server.limits.drain_grace
+        self._bodies = BodyReader(service.limits)
+        self._lock = Lock()
+        self._serving: AppServing | None = None
+        self._websocket = websocket
+        paths = service.paths
+        self._paths = frozenset((paths.streamable, *((paths.sse, paths.messages) if paths.sse else ())))
+        self.documents: tuple[str, ...] = ()
+        """The paths of public documents, from the root of the host: the metadata of ``auth``. Empty without it."""
+        if service.authentication is not None:
+            self.documents = tuple(service.authentication.documents)
+        self._transport = AsgiTransport(service, self._drain_time)
+
+    def __repr__(self) -> str:
+        return f"<AsgiApp {self._service.paths.streamable} {self._serving!r}>"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one scope: ``http``, ``websocket`` or ``lifespan``.
+
+        Raises:
+            AnswerCutOff: An answer ends where it is, and the server has to close the connection.
+            LocalProtocolError: The scope is of another type, or no event loop runs here.
+            Exception: What the server's ``receive`` and ``send`` raise.
+        """
+        kind = scope["type"]
+        if kind == "http":
+            await self._serve_http(scope, receive, send)
+        elif kind == "lifespan":
+            await self._serve_lifespan(receive, send)
+        elif kind == "websocket":
+            await self._serve_websocket(scope, receive, send)
+        else:
+            raise LocalProtocolError(f"an ASGI scope of the type {kind!r:.40} is not served")
+
+    @asynccontextmanager
+    async def lifespan(self, app: object = None) -> AsyncIterator[None]:
+        """Serves while the block runs: for ``FastAPI(lifespan=…)``, or within a lifespan of the program's own.
+
+        Args:
+            app: The framework's application, which is not used.
+
+        Raises:
+            Exception: What keeps the server from beginning, its own lifespan for one.
+        """
+        side = current_side()
+        serving = await self._begin(side)
+        try:
+            yield
+        finally:
+            await self._end(side, serving)
+
+    def statistics(self) -> AsgiStatistics:
+        """Returns a snapshot of the numbers of sessions and streams."""
+        return self._transport.statistics()
+
+    # -- serving -----------------------------------------------------------------------------------------------------
+
+    async def _begin(self, side: LoopSide) -> AppServing:
+        """Begins to serve for a lifespan, or joins another one that does."""
+        serving = self._current(side)
+        serving.users += 1
+        try:
+            await serving.begun(side)
+        except BaseException:
+            self._give_up(serving)
+            raise
+        return serving
+
+    async def _end(self, side: LoopSide, serving: AppServing) -> None:
+        with self._lock:
+            serving.users -= 1
+            if serving.users:
+                return
+        try:
+            await serving.end(side)
+        except BaseException:
+            serving.abandon()
+            raise
+        finally:
+            self._forget(serving)
+
+    def _current(self, side: LoopSide) -> AppServing:
+        """Returns what serves, begun if there is none."""
+        with self._lock:
+            serving = self._serving
+            if serving is not None and serving.is_stale(side):
+                serving.abandon()
+                serving = None
+            if serving is None or (serving.state == "ended" and serving.failure is not None):
+                self._transport = AsgiTransport(self._service, self._drain_time)
+                serving = self._serving = AppServing(
+                    side, self._server.serve, self._transport, self._drain_time + CLOSE_TIME
+                )
+            return serving
+
+    def _give_up(self, serving: AppServing) -> None:
+        with self._lock:
+            serving.users -= 1
+        serving.abandon()
+        self._forget(serving)
+
+    def _forget(self, serving: AppServing) -> None:
+        with self._lock:
+            if self._serving is serving:
+                self._serving = None
+
+    async def _serve_lifespan(self, receive: Receive, send: Send) -> None:
+        message = await receive()
+        if message["type"] != "lifespan.startup":
+            raise LocalProtocolError(f"a lifespan began with {message['type']!r:.40}")
+        side = current_side()
+        try:
+            serving = await self._begin(side)
+        except Exception as error:
+            log.error("a server could not be started with its application", exc_info=error)
+            await send({"type": "lifespan.startup.failed", "message": f"{type(error).__name__}: {error}"})
+            return
+        ended = False
+        try:
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            await self._end(side, serving)
+            ended = True
+        finally:
+            if not ended:
+                self._give_up(serving)
+        await send({"type": "lifespan.shutdown.complete"})
+
+    # -- requests ----------------------------------------------------------------------------------------------------
+
+    async def _serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        side = current_side()
+        limits = self._service.limits
+        try:
+            request = request_of(scope, limits, self._paths, self.documents)
+            charged = 0
+            if request.method not in _WITHOUT_BODY:
+                request.body, charged = await self._bodies.read(side, receive, request.peer)
+        except RequestRefused as refusal:
+            if refusal.reason:
+                closes = scope.get("http_version", "1.1").startswith("1")
+                for message in refusal_messages(refusal.status, refusal.reason, closes=closes):
+                    await send(message)
+            return
+        try:
+            listener = await self._listener(side)
+            if listener is None:
+                await _send_refusal(send, SERVER_STOPPING)
+                return
+            answer = AsgiAnswer(side, receive, send)
+            response = AsgiResponse(listener, request, answer)
+            side.bridge.engine.post(lambda: listener.serve(response))
+            await answer.deliver(response)
+        finally:
+            self._bodies.release(request.peer, charged)
+
+    async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        side, service, path = current_side(), self._service, self._websocket
+        await receive()
+        try:
+            request = request_of(scope, service.limits, () if path is None else (path,), ())
+        except RequestRefused as refusal:
+            await refuse_websocket(scope, send, Refusal(refusal.status, refusal.reason))
+            return
+        if path is None or request.path != path:
+            await refuse_websocket(scope, send, PATH_NOT_FOUND)
+            return
+        listener = await self._listener(side)
+        if listener is None:
+            await refuse_websocket(scope, send, SERVER_STOPPING)
+            return
+        socket = AsgiWebSocket(side, receive, send)
+        channel = AsgiWebSocketChannel(socket, scope, request, service.settings.longest)
+        side.bridge.engine.post(lambda: channel.begin(listener, service))
+        await socket.run(channel)
+
+    async def _listener(self, side: LoopSide) -> AsgiListener | None:
+        """Returns what serves requests, begun at the first of them; ``None`` when the server was stopped."""
+        listener = self._transport.listener
+        serving = self._serving
+        if listener is not None and serving is not None and not serving.is_stale(side):
+            return listener
+        for _ in range(_TRIES):
+            try:
+                return await self._current(side).begun(side)
+            except EngineStopped:
+                continue
+        return None
+
+
+async def _send_refusal(send: Send, refusal: Refusal) -> None:
+    await send(start_message(refusal.status, JSON, refusal.headers, len(refusal.body)))
+    await send(body_message(refusal.body, more=False))
