@@ -42,8 +42,10 @@ from mcp_actors.errors import (
     SessionExpired,
     SubscriptionLost,
     ToolError,
+    ToolFailed,
     TransportNotFound,
     Unavailable,
+    UnexpectedResult,
     UnsupportedVersion,
 )
 from mcp_actors.server import Server
@@ -77,8 +79,10 @@ __all__ = [
     "SubscriptionLost",
     "SyncContext",
     "ToolError",
+    "ToolFailed",
     "TransportNotFound",
     "Unavailable",
+    "UnexpectedResult",
     "UnsupportedVersion",
     "abc",
     "errors",
