@@ -49,8 +49,10 @@ from mcp_actors.errors import (
     UnsupportedVersion,
 )
 from mcp_actors.server import Server
+from mcp_actors.types import Audio, File, Image
 
 __all__ = [
+    "Audio",
     "CallCancelled",
     "CallTimeout",
     "Client",
@@ -59,7 +61,9 @@ __all__ = [
     "ConnectFailed",
     "ConnectionLost",
     "Context",
+    "File",
     "HeaderMismatch",
+    "Image",
     "InputRequired",
     "Limits",
     "LocalProtocolError",
