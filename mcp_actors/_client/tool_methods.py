@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
+from types import UnionType
 from typing import Any, TypeVar, overload
 
 import attrs
@@ -96,7 +97,7 @@ class ToolMethods(TaskMethods):
         name: str,
         arguments: Mapping[str, Any] | None = None,
         *,
-        returns: object,
+        returns: UnionType,
         timeout: float | None = None,
         cap: float | None = None,
         on_progress: ProgressCallback | None = None,
