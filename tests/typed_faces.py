@@ -43,6 +43,7 @@ async def in_a_loop(server: Server) -> None:
     async with mcp_actors.asyncio.Client(server, elicitation=elicit_later, sampling=sample) as client:
         assert_type(client, mcp_actors.asyncio.Client)
         assert_type(await client.call_tool("forecast", on_progress=report), CallToolResult)
+        assert_type(await client.call_tool("count", returns=int), int)
         assert_type([tool async for tool in client.tools()], list[Tool])
         handle = await client.start_tool("forecast")
         assert_type(handle, mcp_actors.asyncio.TaskHandle)
@@ -60,6 +61,7 @@ def without_a_loop(server: Server) -> None:
     with mcp_actors.sync.Client(server, elicitation=elicit_at_once, roots=lambda: ["file:///work"]) as client:
         assert_type(client, mcp_actors.sync.Client)
         assert_type(client.call_tool("forecast", on_progress=print), CallToolResult)
+        assert_type(client.call_tool("count", returns=int), int)
         assert_type(list(client.tools()), list[Tool])
         handle = client.start_tool("forecast")
         assert_type(handle, mcp_actors.sync.TaskHandle)

@@ -46,7 +46,7 @@ _FEATURES = {"tools/call": "tool", "prompts/get": "prompt", "resources/read": "r
 # Where functions of the user are called: what one raises that is written in C has no frame of its own.
 _CALLS = "mcp_actors._server.invoke"
 # Where functions of the user ask the client.
-_CONTEXT = "mcp_actors._server.context"
+_QUESTIONS = "mcp_actors._server.questions"
 
 
 class OutOfTime(Exception):
@@ -89,7 +89,7 @@ def answer_to(call: InboundCall, error: BaseException, mask: bool | None) -> Any
     reference = secrets.token_hex(4)
     # A client may leave while it is asked something, which is no failure of the function that asks.
     left = isinstance(error, ConnectionLost | SessionExpired) and passes_through(
-        error.__traceback__, _CONTEXT
+        error.__traceback__, _QUESTIONS
     )
     write = log.debug if left else log.error
     write("handler failed", **details, reference=reference, **_logged(error))

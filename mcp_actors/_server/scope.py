@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
+from typing_extensions import TypeVar
 
 from mcp_actors._actors.inbound_call import CallOwner
 from mcp_actors._actors.limits import Limits
@@ -15,7 +16,10 @@ from mcp_actors._eras.modern.request_state import StateSealer
 from mcp_actors._server.peer_session import PeerSession
 from mcp_actors._server.url_elicitations import UrlElicitations
 
-__all__ = ["ServerScope"]
+__all__ = ["ServerScope", "StateT"]
+
+# The class of what a server's lifespan yields. Programs that name none keep `Server` and `Context` as they are.
+StateT = TypeVar("StateT", default=Any)
 
 
 @attrs.define(eq=False)
