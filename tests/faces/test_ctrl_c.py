@@ -63,6 +63,28 @@ loop = asyncio.new_event_loop()
 loop.run_until_complete(main())
 """
 
+FORKED = """
+import os
+from mcp_actors import Server
+from mcp_actors.sync import Client
+server = Server("s")
+server.add_tool(lambda: 3, name="three")
+client = Client(server).open()
+child = os.fork()
+if child == 0:
+    try:
+        client.call_tool("three")
+    except Exception as error:
+        print(type(error).__name__, error, flush=True)
+    client.close()
+    with Client(server) as own:
+        print(own.call_tool("three").structured_content, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(client.call_tool("three").structured_content)
+client.close()
+"""
+
 
 @pytest.fixture
 def server(tmp_path: Path) -> list[str]:
@@ -101,3 +123,12 @@ def test_a_program_that_closes_nothing_ends_and_leaves_nothing(program: str, ser
     assert ran.returncode == 0, ran.stderr
     assert "Traceback" not in ran.stderr
     assert written(server)[-1]["method"] == "end"
+
+
+def test_a_fork_has_clients_of_its_own() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=20, check=True
+    )
+    refused, *results = ran.stdout.splitlines()
+    assert refused.startswith("EngineStopped this belongs to the process that forked this one")
+    assert results == ["3", "3"]
