@@ -283,7 +283,7 @@ class Server(Registration, Generic[StateT]):
             LocalProtocolError: A transport object is served already.
             Exception: Whatever else a transport or the lifespan raises, alone and not in a group.
         """
-        require_trio("await server.serve(...)")
+        require_trio("await server.serve(...)", "serve")
         transports = [server_transport(each) if isinstance(each, str) else each for each in targets]
         for each in transports:
             if not isinstance(each, ServerTransport):

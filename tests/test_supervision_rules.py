@@ -29,6 +29,10 @@ EXCEPTIONS = {
         "_supervise",
     ): "a transport that raises cannot listen, and ends the server",
     (
+        "mcp_actors.bridges.trio_bridge",
+        "begin",
+    ): "the program's own loop has no nursery of ours; the task contains what its function raises",
+    (
         "mcp_actors._actors.task_pool",
         "_wake",
     ): "a worker contains each of its calls, and costs one task a call",

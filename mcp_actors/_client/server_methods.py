@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from mcp_actors._client.connectivity import Connectivity
-from mcp_actors._client.requests import Requests, all_pages, call_options
+from mcp_actors._client.pages import AllPages
+from mcp_actors._client.requests import Requests, call_options
 from mcp_actors._client.subscriptions import Subscriptions
 from mcp_actors._client.task_requests import TaskRequests
 from mcp_actors._client.tool_methods import ToolMethods
@@ -107,7 +108,7 @@ class ServerMethods(ToolMethods):
     def resources(self, *, refresh: bool = False) -> AsyncIterator[Resource]:
         """Iterates over all resources; each page is requested when it is needed. Raises as `list_resources` does."""
         list_page = partial(self.list_resources, refresh=refresh)
-        return all_pages(list_page, lambda page: page.resources)
+        return AllPages(list_page, lambda page: page.resources)
 
     async def list_resource_templates(
         self, cursor: str | None = None, *, refresh: bool = False
@@ -122,7 +123,7 @@ class ServerMethods(ToolMethods):
     def resource_templates(self, *, refresh: bool = False) -> AsyncIterator[ResourceTemplate]:
         """Iterates over all resource templates; each page is requested when it is needed. Raises as the list does."""
         list_page = partial(self.list_resource_templates, refresh=refresh)
-        return all_pages(list_page, lambda page: page.resource_templates)
+        return AllPages(list_page, lambda page: page.resource_templates)
 
     async def read_resource(
         self,
@@ -217,7 +218,7 @@ class ServerMethods(ToolMethods):
     def prompts(self, *, refresh: bool = False) -> AsyncIterator[Prompt]:
         """Iterates over all prompts; each page is requested when it is needed. Raises as `list_prompts` does."""
         list_page = partial(self.list_prompts, refresh=refresh)
-        return all_pages(list_page, lambda page: page.prompts)
+        return AllPages(list_page, lambda page: page.prompts)
 
     async def get_prompt(
         self,

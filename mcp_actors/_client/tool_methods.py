@@ -10,7 +10,8 @@ from typing import Any, TypeVar, overload
 import attrs
 
 from mcp_actors._actors.outbound_call import ProgressCallback
-from mcp_actors._client.requests import all_pages, call_options
+from mcp_actors._client.pages import AllPages
+from mcp_actors._client.requests import call_options
 from mcp_actors._client.returned import returned_value
 from mcp_actors._client.task_methods import TaskMethods, tool_params
 from mcp_actors._client.task_requests import TaskRequests
@@ -59,7 +60,7 @@ class ToolMethods(TaskMethods):
     def tools(self, *, refresh: bool = False) -> AsyncIterator[Tool]:
         """Iterates over all tools; each page is requested when it is needed. Raises as `list_tools` does."""
         list_page = partial(self.list_tools, refresh=refresh)
-        return all_pages(list_page, lambda page: page.tools)
+        return AllPages(list_page, lambda page: page.tools)
 
     @overload
     async def call_tool(

@@ -1,3 +1,5 @@
 """The engine for programs that run on asyncio, notebooks included."""
 
-__all__: list[str] = []
+from mcp_actors.asyncio.client import Client, ClientPool, Listener, TaskHandle
+
+__all__ = ["Client", "ClientPool", "Listener", "TaskHandle"]
