@@ -56,6 +56,7 @@ BRIDGED_STEP = TaskKind("bridged step", "engine thread", "call", "nobody")
 ASYNCIO_REQUEST = TaskKind(
     "asyncio request", "call", "call", "the function that waits for it in its asyncio loop"
 )
+ASYNCIO_LIFESPAN = TaskKind("asyncio lifespan", "server", "server", "whoever awaits serve()")
 HELD_BLOCK = TaskKind("held block", "engine thread", "member", "whoever leaves the block")
 BRIDGED_FUNCTION = TaskKind(
     "bridged function", "a Trio loop of the program", "call", "the task of the engine that called it"

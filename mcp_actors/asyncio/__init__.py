@@ -1,5 +1,6 @@
 """The engine for programs that run on asyncio, notebooks included."""
 
+from mcp_actors.asyncio.lifespan import lifespan
 from mcp_actors.asyncio.serve import serve
 
-__all__ = ["serve"]
+__all__ = ["lifespan", "serve"]
