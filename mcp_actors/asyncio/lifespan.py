@@ -17,6 +17,7 @@ from mcp_actors.bridges.bridged_call import calling_bridge
 from mcp_actors.errors import LoopClosed
 from mcp_actors.logging import log
 from mcp_actors.server import Server
+from mcp_actors.supervision import start_and_wait
 from mcp_actors.task_kinds import ASYNCIO_LIFESPAN
 
 __all__ = ["lifespan"]
@@ -51,12 +52,20 @@ def lifespan(
     @asynccontextmanager
     async def in_loop(server: Server) -> AsyncIterator[T]:
         held = _HeldInLoop(asyncio_loop_of(calling_bridge.get()), made(server))
+        failures: list[BaseException] = []
+
+        def failed(error: BaseException) -> None:
+            failures.append(error)
+            nursery.cancel_scope.cancel(reason="the lifespan has failed")
+
         async with trio.open_nursery() as nursery:
-            value: T = await nursery.start(held.run, name=ASYNCIO_LIFESPAN.name)
+            value: T = await start_and_wait(nursery, ASYNCIO_LIFESPAN, held.run, on_crash=failed)
             try:
                 yield value
             finally:
                 held.leave()
+        if failures:
+            raise failures[0]
 
     return in_loop
 
