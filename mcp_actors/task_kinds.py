@@ -57,6 +57,10 @@ ASYNCIO_REQUEST = TaskKind(
     "asyncio request", "call", "call", "the function that waits for it in its asyncio loop"
 )
 ASYNCIO_LIFESPAN = TaskKind("asyncio lifespan", "server", "server", "whoever awaits serve()")
+LOOP_WATCH = TaskKind(
+    "watch loops", "engine thread", "nothing", "nobody: a closed loop is noticed later", restarted=True
+)
+LOOP_END = TaskKind("close what a loop left", "engine thread", "nothing", "nobody")
 HELD_BLOCK = TaskKind("held block", "engine thread", "member", "whoever leaves the block")
 BRIDGED_FUNCTION = TaskKind(
     "bridged function", "a Trio loop of the program", "call", "the task of the engine that called it"

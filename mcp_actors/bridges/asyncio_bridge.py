@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
-from collections import deque
-from collections.abc import Awaitable, Callable
-from contextvars import Context, copy_context
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-import outcome
 import trio
 
+from mcp_actors.bridges.belongings import Belongings, Closer
 from mcp_actors.bridges.bridged_call import BridgedCall
 from mcp_actors.bridges.engine_thread import EngineThread, engine_thread
+from mcp_actors.bridges.loop_function import LoopFunction
+from mcp_actors.bridges.step_queue import Step, StepQueue
 from mcp_actors.errors import LoopClosed
 from mcp_actors.logging import log
 
@@ -25,7 +25,6 @@ __all__ = ["AsyncioBridge"]
 CANCEL_TIME = 5.0
 
 T = TypeVar("T")
-Step = Callable[[], object]
 
 
 class AsyncioBridge:
@@ -37,11 +36,12 @@ class AsyncioBridge:
     def __init__(self, loop: asyncio.AbstractEventLoop, engine: EngineThread) -> None:
         self.loop = loop
         self.engine = engine
-        self._steps: deque[Step] = deque()
-        self._is_woken = False
+        self._steps = StepQueue(loop.call_soon_threadsafe)
+        self._belongings = Belongings(engine, self)
+        self._shutdown: AsyncGenerator[None, None] | None = None
 
     def __repr__(self) -> str:
-        return f"<AsyncioBridge {'closed' if self.loop.is_closed() else 'open'}>"
+        return f"<AsyncioBridge {'closed' if self.is_closed() else 'open'}>"
 
     @classmethod
     def of_running_loop(cls) -> AsyncioBridge:
@@ -57,6 +57,10 @@ class AsyncioBridge:
             bridge = _of_thread.bridge = cls(loop, engine_thread())
         return bridge
 
+    def is_closed(self) -> bool:
+        """Whether the loop is closed. Legal from any thread."""
+        return self.loop.is_closed()
+
     # -- from the loop to the engine ---------------------------------------------------------------------------------
 
     async def call(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
@@ -65,26 +69,49 @@ class AsyncioBridge:
         Cancelled, it cancels the call there, and waits until it has ended.
 
         Raises:
-            EngineStopped: The interpreter exits.
+            EngineStopped: The interpreter exits, the engine has failed, or this process is a fork.
             Exception: What ``function`` raises.
         """
-        result = _Result[T](self.loop)
-
-        def deliver(each: outcome.Outcome[T]) -> None:
-            try:
-                self.post(partial(result.take, each))
-            except LoopClosed:
-                log.debug("nobody is left to take a result", loop=self)
-
-        call = BridgedCall(self.engine, self, function, args, deliver)
-        self.engine.post(call.begin)
+        call = _AsyncioCall(self, function, args)
+        belongings = self._belongings
+        belongings.calls.add(call)
         try:
-            await result.future
+            if not belongings.is_watched:
+                belongings.watch()
+            self.engine.post(call.begin)
+            await call.future
         except asyncio.CancelledError:
-            self.engine.post(call.cancel)
-            await result.until_taken()
+            call.cancel_soon()
+            await call.until_ended()
+            call.error = None
             raise
-        return result.pop().unwrap()
+        except BaseException:
+            # An interrupt, or the loop is gone and nobody awaits this any more.
+            call.cancel_soon()
+            raise
+        finally:
+            belongings.calls.discard(call)
+        return call.unwrap()
+
+    def own(self, closer: Closer) -> None:
+        """Has the loop own something in the engine: ``closer()`` is awaited in the engine when the loop is closed.
+
+        In order, by ``loop.shutdown_asyncgens()``, which ``asyncio.run`` calls, the last one first; else within a
+        second after it was closed. Called in the loop.
+        """
+        belongings = self._belongings
+        belongings.closers[closer] = None
+        if not belongings.is_watched:
+            belongings.watch()
+        if self._shutdown is None:
+            self._shutdown = self._until_shutdown()
+            # The loop learns of a generator when it is begun, and ends it when the loop shuts down.
+            with suppress(StopIteration):
+                self._shutdown.__anext__().__await__().send(None)
+
+    def disown(self, closer: Closer) -> None:
+        """Forgets what was given to `own`: it was closed. Legal from any thread, and for what is not owned."""
+        self._belongings.closers.pop(closer, None)
 
     # -- from the engine to the loop ---------------------------------------------------------------------------------
 
@@ -94,119 +121,96 @@ class AsyncioBridge:
         Raises:
             LoopClosed: The loop is closed.
         """
-        self._steps.append(step)
-        if not self._is_woken:
-            self._is_woken = True
-            try:
-                self.loop.call_soon_threadsafe(self._take_steps)
-            except RuntimeError as error:
-                raise LoopClosed("the asyncio loop that this belongs to is closed") from error
+        try:
+            self._steps.post(step)
+        except RuntimeError as error:
+            raise LoopClosed("the asyncio loop that this belongs to is closed") from error
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Calls ``function(*args)`` in the loop, from the engine, and awaits what it returns if that is awaitable.
 
-        The function sees the engine's context variables. Cancelled, it cancels the function there and waits until that
-        has ended, `CANCEL_TIME` seconds at most.
+        The function sees the engine's context variables: those of the caller, where a call brought them. Cancelled, it
+        cancels the function there and waits until that has ended, `CANCEL_TIME` seconds at most, and not at all for
+        one that has not begun, or in a loop that does not run.
 
         Raises:
-            LoopClosed: The loop is closed.
+            LoopClosed: The loop is closed, or ends the function; or the function ends the program.
             Exception: What the function raises.
         """
-        run = _LoopRun(self, partial(function, *args), copy_context())
-        self.post(run.begin)
+        run = LoopFunction(self.loop, self.engine.post, partial(function, *args) if args else function)
+        belongings = self._belongings
+        belongings.functions.add(run)
+        if not belongings.is_watched:
+            belongings.watch()
         try:
+            self.post(run.begin)
             await run.ended.wait()
         except trio.Cancelled:
-            with trio.move_on_after(CANCEL_TIME, shield=True) as patience:
-                try:
-                    self.post(run.cancel)
-                    await run.ended.wait()
-                except LoopClosed:
-                    log.debug("a function was cancelled in a loop that is closed", loop=self)
-            if patience.cancelled_caught:
-                log.warning("a function goes on although it was cancelled", function=repr(function)[:80])
+            run.forget()
+            if run.has_begun and self.loop.is_running():
+                await self._cancel(run, function)
             raise
-        return run.result.unwrap()
+        finally:
+            belongings.functions.discard(run)
+        return run.unwrap()
 
-    def _take_steps(self) -> None:
-        self._is_woken = False
-        steps = self._steps
-        for _ in range(len(steps)):
-            steps.popleft()()
+    async def _cancel(self, run: LoopFunction, function: Callable[..., Any]) -> None:
+        with trio.move_on_after(CANCEL_TIME, shield=True) as patience:
+            try:
+                self.post(run.cancel)
+                await run.ended.wait()
+            except LoopClosed:
+                log.debug("a function was cancelled in a loop that is closed", loop=self)
+        if patience.cancelled_caught:
+            log.warning("a function goes on although it was cancelled", function=repr(function)[:80])
+
+    # -- the end of the loop -----------------------------------------------------------------------------------------
+
+    async def _until_shutdown(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            self._shutdown = None
+            _of_thread.bridge = None
+            for closer in self._belongings.taken_closers():
+                try:
+                    await self.call(closer)
+                except Exception as error:
+                    log.debug("what a loop has left could not be closed in order", exc_info=error)
 
 
-class _LoopRun:
-    """A function of the program that runs in its loop for the engine."""
+class _AsyncioCall(BridgedCall[T]):
+    """A call for which a task of the loop waits."""
 
-    result: outcome.Outcome[Any]
+    __slots__ = ("_has_ended", "_loop_bridge", "future")
 
-    def __init__(self, bridge: AsyncioBridge, function: Callable[[], Any], context: Context) -> None:
-        self._bridge = bridge
-        self._function = function
-        self._context = context
-        self._task: asyncio.Task[Any] | None = None
-        self._is_cancelled = False
-        self.ended = trio.Event()
+    def __init__(
+        self, bridge: AsyncioBridge, function: Callable[..., Awaitable[T]], args: tuple[Any, ...]
+    ) -> None:
+        super().__init__(bridge, function, args)
+        self._loop_bridge = bridge
+        self._has_ended = False
+        self.future: asyncio.Future[None] = bridge.loop.create_future()
 
-    def begin(self) -> None:
-        if self._is_cancelled:
-            self._end(outcome.Error(asyncio.CancelledError()))
+    def deliver(self) -> None:
+        if self._loop_bridge.engine.is_exiting:
             return
         try:
-            value = self._context.run(self._function)
-        except BaseException as error:
-            self._end(outcome.Error(error))
-            return
-        if inspect.isawaitable(value):
-            self._task = self._bridge.loop.create_task(_awaited(value), context=self._context)
-            self._task.add_done_callback(self._task_ended)
-        else:
-            self._end(outcome.Value(value))
+            self._loop_bridge.post(self._wake)
+        except LoopClosed:
+            log.debug("nobody is left to take a result", loop=self._loop_bridge)
 
-    def cancel(self) -> None:
-        self._is_cancelled = True
-        if self._task is not None:
-            self._task.cancel()
+    async def until_ended(self) -> None:
+        """Waits for it in a task that is cancelled, and may be cancelled again meanwhile."""
+        while not (self._has_ended or self._loop_bridge.engine.has_ended):
+            self.future = self._loop_bridge.loop.create_future()
+            with suppress(asyncio.CancelledError):
+                await self.future
 
-    def _task_ended(self, task: asyncio.Task[Any]) -> None:
-        self._end(outcome.capture(task.result))
-
-    def _end(self, result: outcome.Outcome[Any]) -> None:
-        self.result = result
-        self._bridge.engine.post(self.ended.set)
-
-
-async def _awaited(awaitable: Awaitable[T]) -> T:
-    return await awaitable
-
-
-class _Result(Generic[T]):
-    """The result of a call, for which a task of the loop waits."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._result: outcome.Outcome[T] | None = None
-        self.future: asyncio.Future[None] = loop.create_future()
-
-    def take(self, result: outcome.Outcome[T]) -> None:
-        self._result = result
+    def _wake(self) -> None:
+        self._has_ended = True
         if not self.future.done():
             self.future.set_result(None)
-
-    async def until_taken(self) -> None:
-        """Waits for it in a task that is cancelled, and may be cancelled again meanwhile."""
-        while self._result is None:
-            self.future = self._loop.create_future()
-            try:
-                await self.future
-            except asyncio.CancelledError:
-                continue
-
-    def pop(self) -> outcome.Outcome[T]:
-        """Returns the result, and forgets it: the frames of an error's traceback would keep it otherwise."""
-        result, self._result = self._result, None
-        assert result is not None
-        return result
 
 
 _of_thread = threading.local()

@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
-import outcome
 import trio
 
-from mcp_actors.bridges.engine_thread import EngineThread
 from mcp_actors.errors import EngineStopped
-from mcp_actors.supervision import start
-from mcp_actors.task_kinds import BRIDGED_CALL
 
 __all__ = ["Bridge", "BridgedCall", "calling_bridge"]
+
+T = TypeVar("T")
+
+
+class Engine(Protocol):
+    """The side of the engine: see `mcp_actors.bridges.engine_thread.EngineThread`."""
+
+    def post(self, step: Callable[[], object]) -> None:
+        """Runs ``step`` in the engine's loop soon, in order; raises `EngineStopped` if it has ended."""
+
+    def start_call(self, call: BridgedCall[Any]) -> None:
+        """Runs ``call`` soon, in a task of its own; a step. Raises ``RuntimeError`` if no task is started any more."""
+
+    def stopped(self) -> EngineStopped:
+        """Returns the error that says why it has ended."""
 
 
 class Bridge(Protocol):
     """The side of the program: a loop, or a thread."""
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that it leads to."""
 
     def post(self, step: Callable[[], object]) -> None:
         """Runs ``step`` on the side of the program soon, in order; raises `LoopClosed` if nothing runs there."""
@@ -31,63 +48,81 @@ calling_bridge: ContextVar[Bridge | None] = ContextVar("calling_bridge", default
 """In the engine: the bridge over which the running task was called, in all tasks that come of it; else ``None``."""
 
 
-class BridgedCall:
-    """One call of an async function in the engine. ``begin`` and ``cancel`` are steps of the engine.
+class BridgedCall(ABC, Generic[T]):
+    """One call of an async function in the engine, with the context variables of whoever makes it.
 
-    The caller's context variables are those of the task.
-
-    Args:
-        engine: Runs it.
-        bridge: Where it comes from.
-        function: Is awaited with ``args`` in the engine.
-        deliver: Is called in the engine with the outcome, exactly once, whatever happens. Must not raise.
+    ``begin`` and ``cancel`` are steps of the engine. It calls ``deliver`` exactly once, whatever happens; ``unwrap``
+    gives the result from then on. Each kind of bridge has a subclass.
     """
 
-    __slots__ = ("_args", "_bridge", "_context", "_deliver", "_engine", "_function", "_scope")
+    __slots__ = (
+        "_has_begun",
+        "args",
+        "bridge",
+        "context",
+        "error",
+        "function",
+        "has_value",
+        "scope",
+        "value",
+    )
 
-    def __init__(
-        self,
-        engine: EngineThread,
-        bridge: Bridge,
-        function: Callable[..., Awaitable[Any]],
-        args: tuple[Any, ...],
-        deliver: Callable[[outcome.Outcome[Any]], object],
-    ) -> None:
-        self._engine = engine
-        self._bridge = bridge
-        self._function = function
-        self._args = args
-        self._deliver = deliver
-        self._context: Context = copy_context()
-        self._scope = trio.CancelScope()
+    value: T
+
+    def __init__(self, bridge: Bridge, function: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> None:
+        self.bridge = bridge
+        self.function = function
+        self.args = args
+        self.context: Context = copy_context()
+        self.scope: trio.CancelScope | None = None
+        """The scope of the task that runs it, while one does."""
+        self.error: BaseException | None = None
+        self.has_value = False
+        self._has_begun = False
 
     def __repr__(self) -> str:
-        return f"<BridgedCall {getattr(self._function, '__qualname__', self._function)!s:.80}>"
+        return f"<BridgedCall {getattr(self.function, '__qualname__', self.function)!s:.80}>"
+
+    @abstractmethod
+    def deliver(self) -> None:
+        """Tells the caller, from the engine, that the call has ended. Must not raise."""
 
     def begin(self) -> None:
-        """Starts the task."""
+        """Starts the call."""
+        if self._has_begun:
+            # It was cancelled before.
+            return
+        self._has_begun = True
         try:
-            self._context.run(start, self._engine.nursery, BRIDGED_CALL, self._run)
+            self.bridge.engine.start_call(self)
         except RuntimeError:
             # The nursery takes nothing any more.
-            self._deliver(outcome.Error(EngineStopped(False)))
+            self.deliver()
 
     def cancel(self) -> None:
-        """Cancels the task; the outcome is delivered when it has ended."""
-        self._scope.cancel(reason="the caller was cancelled")
+        """Cancels the call, which ends then as soon as it can."""
+        if self.scope is not None:
+            self.scope.cancel(reason="the caller was cancelled")
+        elif not self._has_begun:
+            self._has_begun = True
+            self.deliver()
 
-    async def _run(self) -> None:
-        calling_bridge.set(self._bridge)
-        result: outcome.Outcome[Any] = outcome.Error(EngineStopped(False))
+    def cancel_soon(self) -> None:
+        """Cancels the call from any thread."""
+        with suppress(EngineStopped):
+            self.bridge.engine.post(self.cancel)
+
+    def unwrap(self) -> T:
+        """Returns the result, or raises it, and forgets it: the frames of its traceback would keep an error otherwise.
+
+        Raises:
+            EngineStopped: The engine has ended before the call did.
+            Exception: What the function has raised.
+        """
+        if self.has_value:
+            return self.value
+        error, self.error = self.error, None
         try:
-            with self._scope:
-                result = outcome.Value(await self._function(*self._args))
-        except trio.Cancelled:
-            raise
-        except BaseException as error:
-            # It belongs to the caller, whatever it is.
-            result = outcome.Error(error)
+            raise error or self.bridge.engine.stopped()
         finally:
-            self._deliver(result)
-            # The frames of an error's traceback have it as a local: unless they drop it, it waits for the collector.
-            del result
+            del error

@@ -10,21 +10,34 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections import deque
-from collections.abc import Callable
+from typing import Any, Protocol
 
 import trio
 
+from mcp_actors.bridges.bridged_call import BridgedCall
+from mcp_actors.bridges.call_pool import CallPool
+from mcp_actors.bridges.step_queue import Step, StepQueue
 from mcp_actors.errors import EngineStopped
-from mcp_actors.supervision import Containment
-from mcp_actors.task_kinds import BRIDGED_STEP
+from mcp_actors.logging import log
+from mcp_actors.supervision import Containment, start_again
+from mcp_actors.task_kinds import BRIDGED_STEP, LOOP_WATCH
 
-__all__ = ["EngineThread", "engine_thread"]
+__all__ = ["EngineThread", "WatchedLoop", "engine_thread"]
 
 # Seconds that everything in the engine has to end when the interpreter exits.
 STOP_TIME = 5.0
+# Seconds between two looks at whether the loops of the program are still there.
+LOOK_AGAIN = 0.5
 
-Step = Callable[[], object]
+
+class WatchedLoop(Protocol):
+    """Everything that belongs to a loop of the program, which may be closed without a word."""
+
+    def look(self) -> bool:
+        """Called in the engine, again and again: ends it if its loop is closed. Returns whether to look again."""
+
+    def engine_ended(self) -> None:
+        """Called in the engine's thread when the engine has crashed."""
 
 
 class EngineThread:
@@ -36,13 +49,17 @@ class EngineThread:
     def __init__(self) -> None:
         self.is_forked = False
         """Whether this process is a child of the one that has the thread."""
-        self._steps: deque[Step] = deque()
-        self._is_woken = False
-        self._has_begun = threading.Event()
+        self.is_exiting = False
+        """Whether the interpreter exits."""
+        self.has_crashed = False
+        """Whether it has ended by a failure."""
+        self.watched: set[WatchedLoop] = set()
+        """What is looked at again and again. Anybody adds to it, from any thread; only the engine takes from it."""
         self._has_ended = False
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._steps = StepQueue(self._wake)
+        self._calls: CallPool
         self._thread = threading.Thread(target=self._run, name="mcp-actors", daemon=True)
-        self._thread.start()
-        self._has_begun.wait()
 
     def __repr__(self) -> str:
         state = "forked" if self.is_forked else "ended" if self._has_ended else "running"
@@ -63,53 +80,89 @@ class EngineThread:
         """Whether nothing that is posted will ever run."""
         return self._has_ended or self.is_forked
 
+    def stopped(self) -> EngineStopped:
+        """Returns the error that says why it has ended."""
+        return EngineStopped(self.is_forked, self.has_crashed)
+
+    def must_run(self) -> None:
+        """Raises `EngineStopped` if the engine has ended: what was made in it is of no use with another one."""
+        if self.has_ended:
+            raise self.stopped()
+
     def post(self, step: Step) -> None:
         """Runs ``step`` in the engine's loop soon; steps run in the order of their posting. Legal from any thread.
 
         Steps that are posted while the engine is busy are run together, for the price of one wake-up.
 
         Raises:
-            EngineStopped: The interpreter exits, or this process is a fork of the one that has the engine.
+            EngineStopped: The interpreter exits, the engine has failed, or this process is a fork of the one that has
+                the engine.
         """
-        if self.has_ended:
-            raise EngineStopped(self.is_forked)
-        self._steps.append(step)
-        if not self._is_woken:
-            self._is_woken = True
-            try:
-                self._token.run_sync_soon(self._take_steps)
-            except trio.RunFinishedError:
-                raise EngineStopped(self.is_forked) from None
+        if self._has_ended or self.is_forked:
+            raise self.stopped()
+        try:
+            self._steps.post(step)
+        except trio.RunFinishedError:
+            raise self.stopped() from None
+
+    def start_call(self, call: BridgedCall[Any]) -> None:
+        """Runs ``call`` soon, in a task of its own; a step. Raises ``RuntimeError`` if no task is started any more."""
+        self._calls.start(call)
+
+    def start(self) -> None:
+        """Starts the thread, once. What is posted meanwhile runs when it has begun."""
+        self._thread.start()
 
     def stop(self) -> None:
-        """Cancels everything in the engine, and waits until it has ended, `STOP_TIME` seconds at most."""
+        """Cancels everything in the engine, and waits until it has ended, `STOP_TIME` seconds at most.
+
+        For the exit of the interpreter: nobody waits for results any more.
+        """
+        self.is_exiting = True
         try:
             self.post(lambda: self.nursery.cancel_scope.cancel(reason="the program ends"))
         except EngineStopped:
             return
         self._thread.join(STOP_TIME)
 
+    def _wake(self, take: Step) -> None:
+        # Before the loop has begun there is nobody to wake: it takes the steps as soon as it begins.
+        if self._token is not None:
+            self._token.run_sync_soon(self._take_steps)
+
     def _run(self) -> None:
         try:
             trio.run(self._live)
+        except BaseException as error:
+            self.has_crashed = True
+            log.error("the engine thread failed: what it ran is lost", exc_info=error)
         finally:
             self._has_ended = True
-            self._has_begun.set()
+        if self.has_crashed:
+            for each in list(self.watched):
+                each.engine_ended()
 
     async def _live(self) -> None:
-        self._token = trio.lowlevel.current_trio_token()
         _of_run.set(self)
         async with trio.open_nursery() as self.nursery:
-            self._has_begun.set()
+            self._calls = CallPool(self.nursery)
+            start_again(self.nursery, LOOP_WATCH, self._watch_loops)
+            self._token = trio.lowlevel.current_trio_token()
+            self._take_steps()
             await trio.sleep_forever()
 
     def _take_steps(self) -> None:
-        # Whoever appends from here on wakes the loop again, so that no step is left.
-        self._is_woken = False
-        steps = self._steps
-        for _ in range(len(steps)):
-            with Containment(BRIDGED_STEP):
-                steps.popleft()()
+        with Containment(BRIDGED_STEP):
+            self._steps.take()
+
+    async def _watch_loops(self) -> None:
+        while True:
+            await trio.sleep(LOOK_AGAIN)
+            for each in list(self.watched):
+                # What is added from here on, or while it looks, stays.
+                self.watched.discard(each)
+                if each.look():
+                    self.watched.add(each)
 
 
 _of_run: trio.lowlevel.RunVar[EngineThread] = trio.lowlevel.RunVar("mcp_actors engine")
@@ -118,19 +171,33 @@ _current: EngineThread | None = None
 
 
 def engine_thread() -> EngineThread:
-    """Returns the engine of this process, started if there is none yet. Legal from any thread.
+    """Returns the engine of this process, started if there is none yet, or the last one has failed.
+
+    Legal from any thread.
 
     Raises:
         EngineStopped: The interpreter exits.
     """
-    global _current
     engine = _current
-    if engine is None:
-        with _lock:
-            engine = _current
-            if engine is None:
-                engine = _current = EngineThread()
-                atexit.register(engine.stop)
+    if engine is not None and not (engine.has_crashed or engine.is_forked):
+        return engine
+    return _new_engine()
+
+
+def _new_engine() -> EngineThread:
+    global _current
+    with _lock:
+        engine = _current
+        if engine is not None and not engine.has_crashed:
+            return engine
+        if not threading.main_thread().is_alive():
+            # A thread that is started now would be stopped by nobody.
+            raise EngineStopped(False)
+        engine = EngineThread()
+        # Whatever interrupts the start, an engine that nobody knows is stopped at the exit.
+        atexit.register(engine.stop)
+        engine.start()
+        _current = engine
     return engine
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import queue
+import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-import outcome
 import trio
 
 from mcp_actors.bridges.bridged_call import BridgedCall
 from mcp_actors.bridges.engine_thread import EngineThread, engine_thread
+from mcp_actors.bridges.step_queue import Step
 from mcp_actors.errors import EngineStopped, LocalProtocolError, LoopClosed
+from mcp_actors.logging import log
 
 __all__ = ["ThreadBridge"]
 
@@ -21,76 +25,153 @@ CANCEL_TIME = 5.0
 LOOK_AGAIN = 1.0
 
 T = TypeVar("T")
-Step = Callable[[], object]
 
 
 class ThreadBridge:
     """Calls the engine from a thread that waits; while it waits, functions of the program run in that thread."""
 
+    __slots__ = ("_has_ended", "_steps", "engine")
+
     def __init__(self) -> None:
         self.engine: EngineThread = engine_thread()
         self._steps: queue.SimpleQueue[Step] = queue.SimpleQueue()
-        self._result: outcome.Outcome[Any] | None = None
+        self._has_ended = False
 
     def call(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Awaits ``function(*args)`` in the engine, while this thread waits. One call for each object.
 
-        Interrupted by ``KeyboardInterrupt``, it cancels the call there, and waits until it has ended.
+        Interrupted by ``KeyboardInterrupt``, or by what a function raises that the engine has called here and that
+        ends the program, it cancels the call there, and waits until it has ended, `CANCEL_TIME` seconds at most.
 
         Raises:
-            EngineStopped: The interpreter exits.
+            EngineStopped: The interpreter exits, the engine has failed, or this process is a fork. A daemon thread
+                waits for the end of the process instead when the interpreter exits.
             LocalProtocolError: This is the engine's own thread, which must not wait for itself.
             Exception: What ``function`` raises.
         """
-        if self.engine.is_current:
+        engine = self.engine
+        if engine.is_current:
             raise LocalProtocolError("this runs in the engine itself: use 'await' with mcp_actors.Client")
-
-        def deliver(result: outcome.Outcome[T]) -> None:
-            self._steps.put(lambda: setattr(self, "_result", result))
-
-        call = BridgedCall(self.engine, self, function, args, deliver)
-        self.engine.post(call.begin)
+        call = _ThreadCall(self, function, args)
         try:
+            engine.post(call.begin)
             self._wait(None)
-        except BaseException:
-            self.engine.post(call.cancel)
-            self._wait(CANCEL_TIME)
+        except EngineStopped:
+            if engine.is_exiting and not engine.is_forked and threading.current_thread().daemon:
+                _wait_for_the_end()
             raise
-        assert self._result is not None
-        value: T = self._result.unwrap()
-        return value
+        except BaseException:
+            call.cancel_soon()
+            self._wait(CANCEL_TIME)
+            call.error = None
+            raise
+        return call.unwrap()
+
+    def ended(self) -> None:
+        """Ends the waiting: the result is there. Called in the engine."""
+        self._has_ended = True
+        self._steps.put(_nothing)
 
     def post(self, step: Step) -> None:
-        """Runs ``step`` in the waiting thread; raises `LoopClosed` when it waits no longer."""
-        if self._result is not None:
+        """Runs ``step`` in the waiting thread.
+
+        Raises:
+            LoopClosed: It waits no longer.
+        """
+        if self._has_ended:
             raise LoopClosed("the call that this belongs to has ended")
         self._steps.put(step)
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Calls a function of the program: in the waiting thread, or awaited in the engine if it is async.
 
+        Cancelled, it waits no longer; a function that has begun goes on.
+
         Raises:
-            LoopClosed: The thread waits no longer.
+            LoopClosed: The thread waits no longer, or the function ends the program.
             Exception: What the function raises.
         """
-        ended = trio.Event()
-        result: list[outcome.Outcome[Any]] = []
-
-        def step() -> None:
-            result.append(outcome.capture(function, *args))
-            self.engine.post(ended.set)
-
-        self.post(step)
-        await ended.wait()
-        value = result[0].unwrap()
-        return await value if hasattr(type(value), "__await__") else value
+        run = _ThreadFunction(self.engine, function, args)
+        self.post(run.begin)
+        await run.ended.wait()
+        value = run.unwrap()
+        return await value if inspect.isawaitable(value) else value
 
     def _wait(self, seconds: float | None) -> None:
         waited = 0.0
-        while self._result is None and (seconds is None or waited < seconds):
+        while not self._has_ended and (seconds is None or waited < seconds):
             try:
-                self._steps.get(timeout=LOOK_AGAIN)()
+                step = self._steps.get(timeout=LOOK_AGAIN)
             except queue.Empty:
                 waited += LOOK_AGAIN
                 if self.engine.has_ended:
-                    raise EngineStopped(self.engine.is_forked) from None
+                    raise self.engine.stopped() from None
+            else:
+                step()
+
+
+class _ThreadCall(BridgedCall[T]):
+    """A call for which a thread waits."""
+
+    __slots__ = ("_thread",)
+
+    def __init__(
+        self, bridge: ThreadBridge, function: Callable[..., Awaitable[T]], args: tuple[Any, ...]
+    ) -> None:
+        super().__init__(bridge, function, args)
+        self._thread = bridge
+
+    def deliver(self) -> None:
+        if not self._thread.engine.is_exiting:
+            self._thread.ended()
+
+
+class _ThreadFunction:
+    """A function of the program that runs in its waiting thread for the engine."""
+
+    __slots__ = ("_args", "_engine", "_error", "_function", "_value", "ended")
+
+    def __init__(self, engine: EngineThread, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self._engine = engine
+        self._function = function
+        self._args = args
+        self._value: Any = None
+        self._error: Exception | None = None
+        self.ended = trio.Event()
+
+    def begin(self) -> None:
+        try:
+            self._value = self._function(*self._args)
+        except Exception as error:
+            self._error = error
+        except BaseException:
+            # An interrupt and SystemExit belong to the program, and end the waiting.
+            self._error = LoopClosed("the function ended the program, or was interrupted")
+            self._end()
+            raise
+        self._end()
+
+    def unwrap(self) -> Any:
+        error, self._error = self._error, None
+        if error is None:
+            return self._value
+        try:
+            raise error
+        finally:
+            # The frames of its traceback would keep it.
+            del error
+
+    def _end(self) -> None:
+        self._engine.post(self.ended.set)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _wait_for_the_end() -> None:
+    # A daemon thread is abandoned at the exit. One that wakes up then, and writes what it has caught to a stderr that
+    # is being closed, ends the interpreter by a fatal error.
+    log.debug("a daemon thread waits for the end of the process")
+    while True:
+        time.sleep(LOOK_AGAIN)

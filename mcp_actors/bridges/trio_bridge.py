@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar
@@ -12,9 +12,11 @@ from typing import Any, TypeVar
 import outcome
 import trio
 
+from mcp_actors.bridges.belongings import Belongings, Closer
 from mcp_actors.bridges.bridged_call import BridgedCall
 from mcp_actors.bridges.engine_thread import EngineThread, engine_thread
-from mcp_actors.errors import LocalProtocolError, LoopClosed
+from mcp_actors.bridges.step_queue import Step, StepQueue
+from mcp_actors.errors import EngineStopped, LocalProtocolError, LoopClosed
 from mcp_actors.logging import log
 from mcp_actors.supervision import Containment
 from mcp_actors.task_kinds import BRIDGED_FUNCTION, BRIDGED_STEP
@@ -25,7 +27,6 @@ __all__ = ["TrioBridge"]
 CANCEL_TIME = 5.0
 
 T = TypeVar("T")
-Step = Callable[[], object]
 
 
 class TrioBridge:
@@ -37,8 +38,16 @@ class TrioBridge:
     def __init__(self, token: trio.lowlevel.TrioToken, engine: EngineThread) -> None:
         self.engine = engine
         self._token = token
-        self._steps: deque[Step] = deque()
-        self._is_woken = False
+        self._steps = StepQueue(lambda take: token.run_sync_soon(self._take_steps))
+        self._belongings = Belongings(engine, self)
+
+    def is_closed(self) -> bool:
+        """Whether the loop has ended. Legal from any thread."""
+        try:
+            self._token.run_sync_soon(_nothing, idempotent=True)
+        except trio.RunFinishedError:
+            return True
+        return False
 
     @classmethod
     def of_running_loop(cls) -> TrioBridge:
@@ -67,28 +76,33 @@ class TrioBridge:
             EngineStopped: The interpreter exits.
             Exception: What ``function`` raises.
         """
-        task = trio.lowlevel.current_task()
-        cancelled: list[Callable[[], Any]] = []
+        call = _TrioCall(self, function, args)
+        belongings = self._belongings
+        belongings.calls.add(call)
+        try:
+            if not belongings.is_watched:
+                belongings.watch()
+            self.engine.post(call.begin)
+            await trio.lowlevel.wait_task_rescheduled(call.abort)
+        except BaseException:
+            call.error = None
+            raise
+        finally:
+            belongings.calls.discard(call)
+        return call.unwrap()
 
-        def take(result: outcome.Outcome[T]) -> None:
-            trio.lowlevel.reschedule(task, outcome.capture(cancelled.pop()) if cancelled else result)
+    def own(self, closer: Closer) -> None:
+        """Has the loop own something in the engine: ``closer()`` is awaited in the engine when the loop has ended.
 
-        def deliver(result: outcome.Outcome[T]) -> None:
-            try:
-                self.post(partial(take, result))
-            except LoopClosed:
-                log.debug("nobody is left to take a result", loop=self)
+        Within a second after that, the last one first. Called in the loop.
+        """
+        self._belongings.closers[closer] = None
+        if not self._belongings.is_watched:
+            self._belongings.watch()
 
-        call = BridgedCall(self.engine, self, function, args, deliver)
-
-        def abort(raise_cancel: Callable[[], Any]) -> trio.lowlevel.Abort:
-            cancelled.append(raise_cancel)
-            self.engine.post(call.cancel)
-            return trio.lowlevel.Abort.FAILED
-
-        self.engine.post(call.begin)
-        value: T = await trio.lowlevel.wait_task_rescheduled(abort)
-        return value
+    def disown(self, closer: Closer) -> None:
+        """Forgets what was given to `own`: it was closed. Legal from any thread, and for what is not owned."""
+        self._belongings.closers.pop(closer, None)
 
     def post(self, step: Step) -> None:
         """Runs ``step`` in the loop soon, in order. Steps that are posted while the loop is busy are run together.
@@ -96,13 +110,10 @@ class TrioBridge:
         Raises:
             LoopClosed: The loop has ended.
         """
-        self._steps.append(step)
-        if not self._is_woken:
-            self._is_woken = True
-            try:
-                self._token.run_sync_soon(self._take_steps)
-            except trio.RunFinishedError as error:
-                raise LoopClosed("the Trio loop that this belongs to has ended") from error
+        try:
+            self._steps.post(step)
+        except trio.RunFinishedError as error:
+            raise LoopClosed("the Trio loop that this belongs to has ended") from error
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Calls ``function(*args)`` in the loop, from the engine, and awaits what it returns if that is awaitable.
@@ -114,31 +125,74 @@ class TrioBridge:
             LoopClosed: The loop has ended.
             Exception: What the function raises.
         """
-        run = _TrioRun(self, partial(function, *args))
-        self.post(partial(copy_context().run, run.begin))
+        run = _TrioFunction(self, partial(function, *args))
+        belongings = self._belongings
+        belongings.functions.add(run)
+        if not belongings.is_watched:
+            belongings.watch()
         try:
+            self.post(run.begin)
             await run.ended.wait()
         except trio.Cancelled:
-            with trio.move_on_after(CANCEL_TIME, shield=True) as patience:
-                try:
-                    self.post(run.cancel)
-                    await run.ended.wait()
-                except LoopClosed:
-                    log.debug("a function was cancelled in a loop that has ended", loop=self)
-            if patience.cancelled_caught:
-                log.warning("a function goes on although it was cancelled", function=repr(function)[:80])
+            run.is_cancelled = True
+            if run.has_begun:
+                await self._cancel(run, function)
             raise
+        finally:
+            belongings.functions.discard(run)
         return run.result.unwrap()
 
     def _take_steps(self) -> None:
-        self._is_woken = False
-        steps = self._steps
-        for _ in range(len(steps)):
-            with Containment(BRIDGED_STEP):
-                steps.popleft()()
+        # What leaves it would end the program's loop.
+        with Containment(BRIDGED_STEP):
+            self._steps.take()
+
+    async def _cancel(self, run: _TrioFunction, function: Callable[..., Any]) -> None:
+        with trio.move_on_after(CANCEL_TIME, shield=True) as patience:
+            try:
+                self.post(run.cancel)
+                await run.ended.wait()
+            except LoopClosed:
+                log.debug("a function was cancelled in a loop that has ended", loop=self)
+        if patience.cancelled_caught:
+            log.warning("a function goes on although it was cancelled", function=repr(function)[:80])
 
 
-class _TrioRun:
+class _TrioCall(BridgedCall[T]):
+    """A call for which a task of the program's loop waits."""
+
+    __slots__ = ("_loop_bridge", "_raise_cancel", "_task")
+
+    def __init__(
+        self, bridge: TrioBridge, function: Callable[..., Awaitable[T]], args: tuple[Any, ...]
+    ) -> None:
+        super().__init__(bridge, function, args)
+        self._loop_bridge = bridge
+        self._task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
+        self._raise_cancel: Callable[[], Any] | None = None
+
+    def abort(self, raise_cancel: Callable[[], Any]) -> trio.lowlevel.Abort:
+        self._raise_cancel = raise_cancel
+        self.cancel_soon()
+        return trio.lowlevel.Abort.FAILED
+
+    def deliver(self) -> None:
+        if self._loop_bridge.engine.is_exiting:
+            return
+        try:
+            self._loop_bridge.post(self._wake)
+        except LoopClosed:
+            log.debug("nobody is left to take a result", loop=self._loop_bridge)
+
+    def _wake(self) -> None:
+        # The engine may have failed when the result was on its way.
+        task, self._task = self._task, None
+        if task is not None:
+            cancelled = self._raise_cancel
+            trio.lowlevel.reschedule(task, outcome.capture(cancelled) if cancelled else outcome.Value(None))
+
+
+class _TrioFunction:
     """A function of the program that runs in its Trio loop for the engine."""
 
     result: outcome.Outcome[Any]
@@ -146,27 +200,47 @@ class _TrioRun:
     def __init__(self, bridge: TrioBridge, function: Callable[[], Any]) -> None:
         self._bridge = bridge
         self._function = function
+        self._context = copy_context()
         self._scope = trio.CancelScope()
+        self.is_cancelled = False
+        self.has_begun = False
         self.ended = trio.Event()
 
     def begin(self) -> None:
+        if self.is_cancelled:
+            return
+        self.has_begun = True
         # The program's loop has no nursery of ours.
-        trio.lowlevel.spawn_system_task(self._run, name=BRIDGED_FUNCTION.name, context=copy_context())
+        trio.lowlevel.spawn_system_task(self._run, name=BRIDGED_FUNCTION.name, context=self._context)
 
     def cancel(self) -> None:
         self._scope.cancel(reason="the engine has cancelled the function")
 
+    def loop_closed(self) -> None:
+        if not self.ended.is_set():
+            self.result = outcome.Error(LoopClosed("the Trio loop ended before the function did"))
+            self.ended.set()
+
     async def _run(self) -> None:
-        self.result = outcome.Error(LoopClosed("the loop ended while it ran the function"))
+        result: outcome.Outcome[Any] = outcome.Error(
+            LoopClosed("the Trio loop ended while it ran the function")
+        )
         try:
             with Containment(BRIDGED_FUNCTION), self._scope:
                 try:
                     value = self._function()
-                    self.result = outcome.Value(await value if inspect.isawaitable(value) else value)
+                    result = outcome.Value(await value if inspect.isawaitable(value) else value)
                 except Exception as error:
-                    self.result = outcome.Error(error)
+                    result = outcome.Error(error)
         finally:
-            self._bridge.engine.post(self.ended.set)
+            self.result = result
+            with suppress(EngineStopped):
+                self._bridge.engine.post(self.ended.set)
+            del result
+
+
+def _nothing() -> None:
+    pass
 
 
 _of_loop: trio.lowlevel.RunVar[TrioBridge | None] = trio.lowlevel.RunVar("mcp_actors bridge")

@@ -92,18 +92,23 @@ def what_came(received: tuple[str, ...]) -> str:
 
 
 class EngineStopped(McpError):
-    """The engine of this process is gone, which runs clients and servers for programs without Trio.
+    """The engine is gone in which this client or server runs for a program without Trio.
 
     Args:
         is_forked: Whether that is so because this process is a fork of the one that has the engine.
+        has_crashed: Whether the engine has failed; the next client or server begins another one.
     """
 
-    def __init__(self, is_forked: bool) -> None:
-        super().__init__(
-            "this belongs to the process that forked this one: make a new client or server in this process"
-            if is_forked
-            else "the program ends, and the engine has stopped"
-        )
+    def __init__(self, is_forked: bool, has_crashed: bool = False) -> None:
+        if is_forked:
+            message = "this belongs to the process that forked this one: make a new client or server in this process"
+        elif has_crashed:
+            message = "the engine has failed, the log says why: make a new client or server"
+        else:
+            message = "the program ends, and the engine has stopped"
+        super().__init__(message)
+        self.is_forked = is_forked
+        self.has_crashed = has_crashed
 
 
 class LoopClosed(McpError):
