@@ -112,7 +112,8 @@ class AsyncioCall:
                 self._loop.post(self._cancel)
             except LoopClosed:
                 return
-            while self._result is None:
+            # In a loop that stands still nothing ends; it may go on later, or be closed.
+            while self._result is None and self._loop.loop.is_running():
                 self._woken = trio.Event()
                 await self._woken.wait()
         if patience.cancelled_caught:
