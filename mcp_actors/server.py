@@ -35,6 +35,7 @@ from mcp_actors._server.state_key import state_key_of_environment
 from mcp_actors._server.task_rules import TaskRules
 from mcp_actors._server.terminal_hint import write_terminal_hint
 from mcp_actors.abc import ServerTransport, SharedState
+from mcp_actors.bridges.bridged_call import calling_bridge
 from mcp_actors.context import Context
 from mcp_actors.discovery import server_transport
 from mcp_actors.shared import MemoryShared
@@ -294,11 +295,10 @@ class Server(Registration, Generic[StateT]):
         """Takes no new work, lets calls in flight end, then ends every `serve`. Never waits itself.
 
         After `Limits.drain_grace` and `Limits.close_timeout` seconds the calls that are left are cancelled. Legal from
-        any task and any worker thread, any number of times; from other threads by `trio.from_thread.run_sync` with a
-        token. The server can be served again later.
+        any task and any thread, any number of times. The server can be served again later.
 
         Raises:
-            LocalProtocolError: This is a thread that the event loop did not start.
+            LocalProtocolError: The event loop in which the server is served is blocked, or has broken down.
         """
         self._runtime.stop()
 
@@ -320,6 +320,8 @@ class Server(Registration, Generic[StateT]):
                 sessions.peer_session,
                 sessions.elicitations,
                 self._mask_errors,
+                trio.lowlevel.current_trio_token(),
+                calling_bridge.get(),
             )
 
     # -- clients in sessions, outside of calls -----------------------------------------------------------------------
@@ -336,8 +338,8 @@ class Server(Registration, Generic[StateT]):
             logger: The name of the part of the server that logs.
 
         Raises:
-            LocalProtocolError: There is no such level, the message is longer than a connection carries, or this is a
-                thread that the event loop did not start.
+            LocalProtocolError: There is no such level, the message is longer than a connection carries, or the event
+                loop is blocked.
             TypeError, ValueError: JSON cannot hold ``data``.
         """
         self._runtime.sessions.log(level, data, logger)
@@ -356,7 +358,7 @@ class Server(Registration, Generic[StateT]):
             done), if it declined, or if its session has ended.
 
         Raises:
-            LocalProtocolError: This is a thread that the event loop did not start.
+            LocalProtocolError: The event loop is blocked.
         """
         return self._runtime.sessions.elicitations.complete(elicitation_id)
 

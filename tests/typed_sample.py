@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypedDict, assert_type
 
+import mcp_actors.asyncio
+import mcp_actors.sync
 from mcp_actors import Audio, Client, Context, File, Image, Server, SyncContext
 from mcp_actors.context import FormResult
 from mcp_actors.types import CallToolResult, ElicitResult, Implementation
@@ -84,3 +86,14 @@ def order_in_thread(ctx: SyncContext[Database]) -> list[Row]:
 async def plain(ctx: Context) -> list[str | Image | Audio | File]:
     await ctx.progress(1)
     return ["Here:", Image("plot.png"), Audio(b"ID3"), File(b"a,b", name="table.csv")]
+
+
+async def calls_in_asyncio(client: mcp_actors.asyncio.Client) -> None:
+    assert_type(await client.call_tool("rows", returns=list[Row]), list[Row])
+    assert_type(await client.call_tool("rows"), CallToolResult)
+
+
+def calls_in_a_thread(client: mcp_actors.sync.Client) -> None:
+    assert_type(client.call_tool("rows", returns=list[Row]), list[Row])
+    assert_type(client.call_tool("rows"), CallToolResult)
+    assert_type(client.server_info, Implementation)

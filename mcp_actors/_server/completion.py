@@ -13,7 +13,7 @@ import trio
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.injection import injected_parameter
 from mcp_actors._server.handler import Continuation, Handler, Invoked, string_param, uri_param
-from mcp_actors._server.invoke import ForSync, Function, function
+from mcp_actors._server.invoke import ForSync, Function, Loop, function
 from mcp_actors._server.prompts import Prompts
 from mcp_actors._server.registry import NO_SCOPES
 from mcp_actors._server.resources import Resources
@@ -66,6 +66,7 @@ class Completions:
         prompt: str | None = None,
         resource: str | None = None,
         inline: bool = False,
+        loop: Loop = None,
     ) -> None:
         """Has ``call`` complete ``argument`` of the prompt, or of the resource template (its text), that is named.
 
@@ -95,6 +96,7 @@ class Completions:
             inline=inline,
             limiter=self._limiter,
             draw=_completion,
+            loop=loop,
         )
         self._entries[key] = _CompletionEntry(_parameters(call, injected_name), ready)
 

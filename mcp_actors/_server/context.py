@@ -30,10 +30,11 @@ class Context(Questions, Generic[StateT]):
     A function takes it by annotating a parameter with this class; the parameter is not part of any schema. With
     ``ctx: Context[Database]`` type checkers know that the server's lifespan yields a ``Database``, which ``ctx.state``
     is; at run time it is the same class. ``call`` is the engine's side of the call. All methods belong to the event
-    loop; a plain ``def`` is given a `SyncContext`, whose methods wait in its worker thread.
+    loop; a plain ``def`` is given a `SyncContext`, whose methods wait in its worker thread. With ``loop="asyncio"``
+    they are awaited in the function's asyncio loop, and wait in threads that the function starts there.
 
     When the client cancels the call, or its connection ends, the function sees `trio.Cancelled` at its next checkpoint
-    (in a worker thread: not at all), and whatever it returns or raises then is not sent.
+    (`asyncio.CancelledError` in asyncio, nothing in a worker thread); what it returns or raises then is not sent.
     """
 
     __slots__ = ("_asked", "_kept", "_logger", "_scope", "call", "params")

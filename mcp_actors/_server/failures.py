@@ -45,6 +45,10 @@ _FEATURES = {"tools/call": "tool", "prompts/get": "prompt", "resources/read": "r
 
 # Where functions of the user are called: what one raises that is written in C has no frame of its own.
 _CALLS = "mcp_actors._server.invoke"
+# Where functions of the user run in an asyncio loop; their failures have no frame of `_CALLS`.
+_ASYNCIO = "mcp_actors._server.asyncio_context"
+# The beginnings of what asyncio and Trio say when a function on the event loop awaits something of asyncio.
+_NEEDS_ASYNCIO = ("no running event loop", "trio.run received unrecognized yield message")
 # Where functions of the user ask the client.
 _QUESTIONS = "mcp_actors._server.questions"
 
@@ -128,6 +132,8 @@ def _summary(error: BaseException) -> str:
         more = [f"and {len(leaves) - MAX_GROUP} more"] if len(leaves) > MAX_GROUP else []
         return _cut("; ".join([*map(_summary, leaves[:MAX_GROUP]), *more]), MAX_TEXT)
     text, kind = _text(error), type(error).__qualname__
+    if isinstance(error, (RuntimeError, TypeError)) and text.startswith(_NEEDS_ASYNCIO):
+        text = 'it awaits something of asyncio, and runs on Trio: declare it with loop="asyncio"'
     return _cut(f"{kind}: {text}" if text else kind, MAX_TEXT)
 
 
@@ -165,4 +171,7 @@ def _is_users(error: BaseException) -> bool:
         return True
     if isinstance(error, BaseExceptionGroup) and any(map(_is_users, error.exceptions)):
         return True
-    return users_frames(error.__traceback__) is not None or passes_through(error.__traceback__, _CALLS)
+    frames = error.__traceback__
+    return (
+        users_frames(frames) is not None or passes_through(frames, _CALLS) or passes_through(frames, _ASYNCIO)
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
@@ -19,6 +20,8 @@ from mcp_actors._server.context import Context
 from mcp_actors._server.dispatch import Around, MethodDispatch, Middleware
 from mcp_actors._server.handler import Continuation, Handler
 from mcp_actors._server.notification_handlers import NotificationHandlers
+from mcp_actors._server.on_loop import ServingLoop
+from mcp_actors._server.options import ToolOptions
 from mcp_actors._server.prompts import Prompts
 from mcp_actors._server.registry import NO_SCOPES
 from mcp_actors._server.resources import Resources
@@ -35,6 +38,8 @@ FeatureName = Literal["tools", "resources", "prompts", "completions"]
 """What a server can declare before anything of it is registered."""
 
 
+# The extension that makes tasks of calls (SEP-2663).
+TASKS = "io.modelcontextprotocol/tasks"
 # Sync functions run here unless they are declared inline; as many as Trio itself allows by default.
 WORKER_THREADS = 40
 
@@ -72,6 +77,7 @@ class Features:
         if unknown or isinstance(declared, str):
             known = ", ".join(get_args(FeatureName))
             raise ValueError(f"capabilities must be a list of names out of {known}, not {declared!r}")
+        self.loop = ServingLoop()
         limiter = trio.CapacityLimiter(WORKER_THREADS)
         same: dict[str, Any] = {
             "injected": Context,
@@ -120,6 +126,18 @@ class Features:
             f"<Features tools={len(self.tools)} resources={len(self.resources)} prompts={len(self.prompts)}"
             f" methods={len(self.custom)}>"
         )
+
+    def add_tool(self, function: Callable[..., Any], options: ToolOptions) -> None:
+        """Adds a tool, and the extension that makes tasks of calls if the tool needs it; see `Server.add_tool`."""
+        tool = self.tools.add(function, **options)
+        if options.get("task") is not None and TASKS not in self.extensions:
+            # Imported where it is used: most servers have no tasks.
+            tasks = importlib.import_module("mcp_actors.tasks").Tasks()
+            try:
+                self.add_extension(tasks)
+            except BaseException:
+                self.tools.remove(tool.name)
+                raise
 
     def add_method(
         self, name: str, function: Callable[[dict[str, Any], Context], Any], scopes: Iterable[str] = ()

@@ -4,24 +4,33 @@
 - A plain ``def`` runs in a worker thread, under a limiter that all features of a server share, in a copy of the
   caller's context variables. Cancelling the call abandons the thread: the call ends at once, while the function runs
   on to its end, holding its place in the limiter, and its result is dropped.
+- An ``async def`` declared with ``loop="asyncio"`` is awaited in an asyncio loop, which
+  `mcp_actors._server.asyncio_context` does.
 - A plain ``def`` declared ``inline`` runs on the event loop, in the session's own turn, without any task: right for
   what takes microseconds and never blocks.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import trio
 
 from mcp_actors._server.handler import Invoked
 
-__all__ = ["ForSync", "Function", "check_async", "function", "name_of"]
+__all__ = ["ForSync", "Function", "Loop", "check_async", "function", "in_loop", "is_async", "name_of"]
+
+# Imported where it is used, since it imports asyncio.
+ASYNCIO = "mcp_actors._server.asyncio_context"
+
+Loop = Literal["asyncio"] | None
+"""The loop that an ``async def`` needs; by default that of the engine."""
 
 ForSync = Callable[[Any, bool], Any]
 """Makes the context of a sync function, of that of its call and of whether it is inline; ``end()`` ends its use."""
@@ -44,15 +53,21 @@ def function(
     inline: bool,
     limiter: trio.CapacityLimiter,
     draw: Callable[[Any], Any] | None = None,
+    loop: Loop = None,
 ) -> Function:
     """Decides once how ``call`` will be called.
 
     ``injected_name`` is the keyword by which it takes the invocation, if it does; a sync function takes what
     ``for_sync`` makes of it. ``inline=True`` changes nothing
     for an ``async def``. ``draw`` is applied to what a plain function returns, in the thread where it ran: the body
-    of a generator belongs there too.
+    of a generator belongs there too. ``loop`` is for an ``async def`` that needs another loop than Trio's.
+
+    Raises `TypeError` for what cannot be called so.
     """
-    if _is_async(call):
+    if loop is not None:
+        _check_loop(call, loop, inline)
+        return Function(importlib.import_module(ASYNCIO).in_asyncio(call, injected_name), inline=False)
+    if is_async(call):
         return Function(_awaited(call, injected_name), inline=False)
     body = _body(call)
     if inspect.isasyncgenfunction(body) or (draw is None and inspect.isgeneratorfunction(body)):
@@ -82,7 +97,7 @@ def check_async(call: Any, parameters: str) -> None:
     form = f"write async def f({parameters})"
     if not callable(call):
         raise TypeError(f"{call!r} is no function: {form}")
-    if not _is_async(call) and not _is_async(inspect.unwrap(call)):
+    if not is_async(call) and not is_async(inspect.unwrap(call)):
         raise TypeError(f"{_shown(call)} is not async: {form}")
     try:
         inspect.signature(call).bind(None, None)
@@ -90,7 +105,29 @@ def check_async(call: Any, parameters: str) -> None:
         raise TypeError(f"{_shown(call)} does not take two arguments: {form}") from None
 
 
-def _is_async(call: Callable[..., Any]) -> bool:
+def in_loop(call: Callable[..., Any], loop: Loop) -> Callable[..., Any]:
+    """Returns a function of ``(params, ctx)`` as it is awaited on the event loop; raises `TypeError` as `function`."""
+    if loop is None:
+        return call
+    _check_loop(call, loop, False)
+    awaited: Callable[..., Any] = importlib.import_module(ASYNCIO).method_in_asyncio(call)
+    return awaited
+
+
+def _check_loop(call: Callable[..., Any], loop: object, inline: bool) -> None:
+    if loop != "asyncio":
+        raise TypeError(f'loop={loop!r}: write "asyncio", or leave it out')
+    if inline:
+        raise TypeError('loop="asyncio": such a function runs in another thread; remove inline=True')
+    if not is_async(call):
+        raise TypeError(
+            f'{_shown(call)} is not async: write async def, or remove loop="asyncio"; a plain def runs in a worker '
+            "thread, where it may block"
+        )
+
+
+def is_async(call: Callable[..., Any]) -> bool:
+    """Whether calling it makes a coroutine."""
     return inspect.iscoroutinefunction(_body(call))
 
 

@@ -13,7 +13,7 @@ from mcp_actors._actors.unanswered import prepare_unanswered, start_unanswered
 from mcp_actors._eras.era import Invocation, Method
 from mcp_actors._schema.signature import InvalidArguments, read_signature
 from mcp_actors._server.context import Context
-from mcp_actors._server.invoke import Function, function
+from mcp_actors._server.invoke import Function, Loop, function
 from mcp_actors._server.scope import ServerScope
 from mcp_actors._server.sync_context import SyncContext
 from mcp_actors.abc import Outlet
@@ -49,7 +49,15 @@ class NotificationHandlers:
     def __repr__(self) -> str:
         return f"<NotificationHandlers of {len(self._entries)} methods>"
 
-    def add(self, name: str, call: Callable[..., Any], *, inline: bool, extension: str | None = None) -> None:
+    def add(
+        self,
+        name: str,
+        call: Callable[..., Any],
+        *,
+        inline: bool,
+        extension: str | None = None,
+        loop: Loop = None,
+    ) -> None:
         """Adds a function, of ``extension`` if it belongs to one; the errors are those of `Server.notification`."""
         if name in _OWN:
             raise LocalProtocolError(f"the engine itself takes {name!r}: no function can")
@@ -62,6 +70,7 @@ class NotificationHandlers:
             for_sync=SyncContext,
             inline=inline,
             limiter=self._limiter,
+            loop=loop,
         )
         names = frozenset(signature.input_schema.get("properties", ()))
         self._entries[name] = _NotificationEntry(

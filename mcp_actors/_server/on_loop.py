@@ -1,57 +1,70 @@
 """Calls functions in the event loop's thread, the only one that changes a server while it serves.
 
-Sync functions of the user run in worker threads and use the same objects as async ones. What those objects change or
-send goes through here, so that neither has to know where it runs.
+Functions of the user run in worker threads and in asyncio loops, too, and use the same objects there as async ones in
+the event loop do. What those objects change or send goes through here, so that neither has to know where it runs.
 """
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
 from typing import Any, TypeVar
 
+import outcome
 import trio
 
 from mcp_actors.errors import LocalProtocolError
 
-__all__ = ["on_loop", "on_loop_of_worker"]
+__all__ = ["ServingLoop", "on_loop"]
+
+# Seconds for which a thread waits for the event loop, which is never busy for so long unless something blocks it.
+LONGEST_WAIT = 30.0
 
 T = TypeVar("T")
 
 
-class _OutsideLoop(LocalProtocolError):
-    """This thread is neither that of an event loop nor one of its workers."""
+class ServingLoop:
+    """The event loop in which a server is served, while it is."""
+
+    def __init__(self) -> None:
+        self._token: trio.lowlevel.TrioToken | None = None
+
+    def __repr__(self) -> str:
+        return f"<ServingLoop {'none' if self._token is None else 'serving'}>"
+
+    def begin(self) -> None:
+        """The server is served in the loop that runs here."""
+        self._token = trio.lowlevel.current_trio_token()
+
+    def end(self) -> None:
+        """The server is served no longer."""
+        self._token = None
+
+    def call(self, function: Callable[..., T], *args: Any) -> T:
+        """As `on_loop`; while the server is not served, calls ``function`` in this thread."""
+        token = self._token
+        return function(*args) if token is None else on_loop(token, function, *args)
 
 
-def on_loop(function: Callable[..., T], *args: Any) -> T:
-    """Returns ``function(*args)``; a worker thread has the event loop call it, and waits for that.
+def on_loop(token: trio.lowlevel.TrioToken, function: Callable[..., T], *args: Any) -> T:
+    """Returns ``function(*args)``, called in the event loop of ``token``. Any other thread waits for that.
 
     Raises:
-        LocalProtocolError: This thread has no event loop to ask: Trio did not start it, or that loop has ended.
+        LocalProtocolError: That loop has ended, or something has blocked it for `LONGEST_WAIT` seconds.
         Exception: What ``function`` raises.
     """
-    if trio.lowlevel.in_trio_run():
+    if trio.lowlevel.in_trio_run() and trio.lowlevel.current_trio_token() is token:
         return function(*args)
-    began = False
-
-    def call() -> T:
-        nonlocal began
-        began = True
-        return function(*args)
-
+    answers: queue.SimpleQueue[outcome.Outcome[T]] = queue.SimpleQueue()
+    call = partial(copy_context().run, function, *args)
     try:
-        return trio.from_thread.run_sync(call)
-    except RuntimeError as error:
-        if began:
-            raise
-        raise _OutsideLoop(
-            "only the server's event loop and its worker threads may do this while it serves: take token = "
-            "trio.lowlevel.current_trio_token() there, and write trio.from_thread.run_sync(f, ..., trio_token=token)"
-        ) from error
-
-
-def on_loop_of_worker(function: Callable[..., T], *args: Any) -> T:
-    """As `on_loop`, for what is also legal with no event loop at all: then it calls ``function`` in this thread."""
-    try:
-        return on_loop(function, *args)
-    except _OutsideLoop:
-        return function(*args)
+        token.run_sync_soon(lambda: answers.put(outcome.capture(call)))
+        return answers.get(timeout=LONGEST_WAIT).unwrap()
+    except trio.RunFinishedError:
+        raise LocalProtocolError("the event loop in which the server was served has ended") from None
+    except queue.Empty:
+        raise LocalProtocolError(
+            f"the server's event loop is blocked: it has answered nothing for {LONGEST_WAIT:g} s"
+        ) from None

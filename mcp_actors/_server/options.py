@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Literal, TypedDict
 
+from mcp_actors._server.frames import LineNamed
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.types import Annotations, Icon, ToolAnnotations
 
-__all__ = ["PromptOptions", "ResourceOptions", "ToolOptions", "check_options"]
+__all__ = ["PromptOptions", "ResourceOptions", "ToolOptions", "check_decorated", "check_options"]
 
 
 class PromptOptions(TypedDict, total=False):
@@ -26,6 +27,8 @@ class PromptOptions(TypedDict, total=False):
     """The entry's ``_meta``."""
     inline: bool
     """Run a sync function on the event loop instead of in a worker thread; it must not block."""
+    loop: Literal["asyncio"]
+    """The loop that an ``async def`` needs, if it is not Trio's."""
     scopes: Collection[str]
     """The scopes that a caller needs, all of them."""
 
@@ -65,6 +68,7 @@ _TAKEN: dict[str, tuple[type | tuple[type, ...], str]] = {
     "icons": ((list, tuple), "a list of Icon objects"),
     "meta": (Mapping, "a dict"),
     "inline": (bool, "True or False"),
+    "loop": (str, '"asyncio", or leave it out'),
     "task": (str, '"optional" or "required"'),
     "restartable": (bool, "True or False"),
     "scopes": ((list, tuple, AbstractSet), "a list of scopes"),
@@ -104,3 +108,11 @@ def check_options(options: Mapping[str, Any], known: type) -> None:
                 encode_value(dict(value))
             except (TypeError, ValueError) as error:
                 raise TypeError(f"meta={value!r}: JSON cannot hold it: {error}") from None
+
+
+def check_decorated(function: Any, feature: str) -> None:
+    """Raises `TypeError` for a decorator that was given something else than the function under it."""
+    if function is not None and not callable(function):
+        with LineNamed():
+            option = f"name={function!r}" if isinstance(function, str) else "title=…"
+            raise TypeError(f"{function!r} is no function: write @server.{feature}({option})")

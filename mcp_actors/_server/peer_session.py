@@ -11,7 +11,7 @@ import trio
 from mcp_actors._actors.dispatcher import Dispatcher
 from mcp_actors._eras.changes import EventKind
 from mcp_actors._eras.legacy.session_state import LegacySessionState
-from mcp_actors._server.on_loop import on_loop
+from mcp_actors._server.on_loop import ServingLoop
 from mcp_actors._wire.codec import encode_notification
 from mcp_actors.abc import Frame
 from mcp_actors.errors import LocalProtocolError
@@ -40,12 +40,13 @@ class PeerSession:
     """One session of a client, seen from functions; ``ctx.session`` of each call in it.
 
     It lives as long as the session, or as the connection that carries one, and frees what is kept in it when that ends.
-    It may be held and used outside of calls, in the event loop's thread and, by sync functions, in its worker threads.
+    It may be held and used outside of calls, in the event loop's thread and in any other.
     """
 
-    __slots__ = ("_dispatcher", "_kept", "_legacy", "list_kinds")
+    __slots__ = ("_dispatcher", "_kept", "_legacy", "_loop", "list_kinds")
 
-    def __init__(self, dispatcher: Dispatcher, legacy: LegacySessionState) -> None:
+    def __init__(self, dispatcher: Dispatcher, legacy: LegacySessionState, loop: ServingLoop) -> None:
+        self._loop = loop
         self._dispatcher = dispatcher
         self._legacy = legacy
         self._kept: dict[Any, Any] = {}
@@ -89,8 +90,8 @@ class PeerSession:
             logger: The name of the part of the server that logs.
 
         Raises:
-            LocalProtocolError: There is no such level, the message is longer than the connection carries, or this is
-                a thread that the event loop did not start.
+            LocalProtocolError: There is no such level, the message is longer than the connection carries, or the event
+                loop is blocked.
             TypeError, ValueError: JSON cannot hold ``data``.
         """
         if is_wanted(level, self._legacy.wanted_log_level):
@@ -113,8 +114,7 @@ class PeerSession:
             Whether it was sent.
 
         Raises:
-            LocalProtocolError: The message is longer than the connection carries, or this is a thread that the event
-                loop did not start.
+            LocalProtocolError: The message is longer than the connection carries, or the event loop is blocked.
             TypeError, ValueError: JSON cannot hold ``params``.
         """
         return self._send_now(method, params)
@@ -131,7 +131,7 @@ class PeerSession:
             Whether it was sent: false for clients whose revision does not have it, and after the session's end.
 
         Raises:
-            LocalProtocolError: This is a thread that the event loop did not start.
+            LocalProtocolError: The event loop is blocked.
         """
         era = self._legacy.era
         if era is None or _ELICITATION_COMPLETE not in era.server_notifications:
@@ -147,7 +147,7 @@ class PeerSession:
         if carrier is not None:
             frame = Frame(encode_notification(method, params), method=method)
             with suppress(trio.BrokenResourceError):
-                return on_loop(carrier.outlet.send_nowait, frame)
+                return self._loop.call(carrier.outlet.send_nowait, frame)
         return False
 
 

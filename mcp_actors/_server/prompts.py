@@ -11,7 +11,7 @@ from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.signature import InvalidArguments, read_signature
 from mcp_actors._server.content import UnreadFiles, as_blocks, with_files_read
 from mcp_actors._server.handler import Continuation, Handler, Invoked, string_param
-from mcp_actors._server.invoke import Function, function, name_of
+from mcp_actors._server.invoke import Function, Loop, function, name_of
 from mcp_actors._server.pagination import page
 from mcp_actors._server.registry import Registry
 from mcp_actors._server.text_arguments import TextArgument, text_arguments
@@ -47,6 +47,7 @@ class Prompts(Registry[_PromptEntry]):
         icons: Sequence[Icon] = (),
         meta: Mapping[str, Any] | None = None,
         inline: bool = False,
+        loop: Loop = None,
         scopes: Iterable[str] = (),
     ) -> Prompt:
         """Adds ``call`` as a prompt and returns how clients see it.
@@ -74,6 +75,7 @@ class Prompts(Registry[_PromptEntry]):
             for_sync=self._for_sync,
             inline=inline,
             limiter=self._limiter,
+            loop=loop,
         )
         by_name = {argument.name: argument for argument in arguments}
         serial = self.next_serial()

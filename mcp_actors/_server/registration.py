@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, TypeVar, Unpack, overload
@@ -11,9 +10,14 @@ from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._server.dispatch import Middleware
 from mcp_actors._server.features import Features, OfferedExtension
 from mcp_actors._server.frames import LineNamed
-from mcp_actors._server.invoke import check_async
-from mcp_actors._server.on_loop import on_loop_of_worker
-from mcp_actors._server.options import PromptOptions, ResourceOptions, ToolOptions, check_options
+from mcp_actors._server.invoke import Loop, check_async, in_loop
+from mcp_actors._server.options import (
+    PromptOptions,
+    ResourceOptions,
+    ToolOptions,
+    check_decorated,
+    check_options,
+)
 from mcp_actors._server.prompts import Prompts
 from mcp_actors._server.resources import Resources, check_uri
 from mcp_actors._server.tools import Tools
@@ -21,17 +25,13 @@ from mcp_actors.types import ServerCapabilities
 
 __all__ = ["Registration"]
 
-# The extension that makes tasks of calls (SEP-2663).
-TASKS = "io.modelcontextprotocol/tasks"
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Registration:
     """The part of `Server` that registers tools, resources, prompts, completions, methods and middleware.
 
-    All of it may be called while the server serves, also by sync functions in worker threads; clients are then notified
-    that a list has changed.
+    All of it may be called while the server serves, from any thread; clients are then notified that a list has changed.
     """
 
     def __init__(self, features: Features, bus: EventBus) -> None:
@@ -63,7 +63,7 @@ class Registration:
             self.add_tool(function, **options)
             return function
 
-        _check_decorated(function, "tool")
+        check_decorated(function, "tool")
         return add if function is None else add(function)
 
     @overload
@@ -88,7 +88,7 @@ class Registration:
             self.add_prompt(function, **options)
             return function
 
-        _check_decorated(function, "prompt")
+        check_decorated(function, "prompt")
         return add if function is None else add(function)
 
     def resource(self, uri: str, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
@@ -114,7 +114,13 @@ class Registration:
         return add
 
     def completion(
-        self, *, argument: str, prompt: str | None = None, resource: str | None = None, inline: bool = False
+        self,
+        *,
+        argument: str,
+        prompt: str | None = None,
+        resource: str | None = None,
+        inline: bool = False,
+        loop: Loop = None,
     ) -> Callable[[F], F]:
         """Decorator: the function completes an argument of a prompt or a variable of a resource template.
 
@@ -128,6 +134,7 @@ class Registration:
             prompt: The name of the prompt; it may be added later.
             resource: The text of the resource template; it may be added later.
             inline: Whether a sync function runs on the event loop instead of in a thread; then it must not block.
+            loop: ``"asyncio"`` for an ``async def`` that needs it, as `add_tool` has it.
 
         Raises:
             TypeError: Not exactly one of ``prompt`` and ``resource`` is given, or the function takes other arguments.
@@ -137,13 +144,13 @@ class Registration:
         def add(function: F) -> F:
             with LineNamed():
                 self._features.completions.add(
-                    function, prompt=prompt, resource=resource, argument=argument, inline=inline
+                    function, prompt=prompt, resource=resource, argument=argument, inline=inline, loop=loop
                 )
             return function
 
         return add
 
-    def method(self, name: str, *, scopes: Collection[str] = ()) -> Callable[[F], F]:
+    def method(self, name: str, *, scopes: Collection[str] = (), loop: Loop = None) -> Callable[[F], F]:
         """Decorator: the function answers a method that is not part of the protocol, in every revision.
 
         It is ``async def f(params: dict[str, Any], ctx: Context) -> dict[str, Any]``. It raises
@@ -153,6 +160,7 @@ class Registration:
         Args:
             name: The method, as clients send it.
             scopes: A list of those that a caller needs, all of them, as `add_tool` has them.
+            loop: ``"asyncio"`` if the function needs it, as `add_tool` has it.
 
         Raises:
             TypeError: The name or a scope is none, or the function is not of this form.
@@ -162,7 +170,7 @@ class Registration:
         def add(function: F) -> F:
             with LineNamed():
                 check_async(function, "params, ctx")
-                self._features.add_method(name, function, scopes)
+                self._features.add_method(name, in_loop(function, loop), scopes)
             return function
 
         with LineNamed():
@@ -171,7 +179,7 @@ class Registration:
             check_options({"scopes": scopes}, PromptOptions)
         return add
 
-    def notification(self, name: str, *, inline: bool = False) -> Callable[[F], F]:
+    def notification(self, name: str, *, inline: bool = False, loop: Loop = None) -> Callable[[F], F]:
         """Decorator: the function takes a notification of clients: one of your own, or a change of their roots.
 
         The latter is ``notifications/roots/list_changed`` (MCP 2025-11-25, Roots, Root List Changes). The parameters
@@ -184,6 +192,7 @@ class Registration:
         Args:
             name: The method, as clients send it.
             inline: Whether a sync function runs on the event loop instead of in a thread; then it must not block.
+            loop: ``"asyncio"`` for an ``async def`` that needs it, as `add_tool` has it.
 
         Raises:
             TypeError: The signature cannot be used.
@@ -192,7 +201,7 @@ class Registration:
 
         def add(function: F) -> F:
             with LineNamed():
-                self._features.notifications.add(name, function, inline=inline)
+                self._features.notifications.add(name, function, inline=inline, loop=loop)
             return function
 
         with LineNamed():
@@ -247,13 +256,14 @@ class Registration:
             options: ``name``, the name for clients, by default the function's; ``title``, the name for people;
                 ``description``; ``annotations`` (`~mcp_actors.types.ToolAnnotations`); ``icons``; ``meta``, the tool's
                 ``_meta``; ``inline=True`` runs a sync function on the event loop instead of in a thread, for functions
-                that take microseconds and never block; ``input_schema``, a JSON Schema with ``type: object``, makes
-                the function take the arguments as one dict; ``output_schema``, a JSON Schema, replaces the one of the
-                return type; ``timeout``, in seconds, none by default, cancels a call that takes longer (a function in
-                a worker thread runs on, and its result is dropped) and tells the model so; ``scopes``, a list, are
-                those that a caller needs, all of them, see `InsufficientScope`: callers over HTTP and WebSocket have
-                those of their principal, and over other bindings nothing is checked; ``task``, ``restartable`` and
-                ``before_task`` make tasks of calls, see `mcp_actors.tasks`.
+                that take microseconds and never block; ``loop="asyncio"`` awaits an ``async def`` in the program's
+                asyncio loop, or in one of the engine's own where there is none, see `Context`; ``input_schema``, a JSON
+                Schema with ``type: object``, makes the function take the arguments as one dict; ``output_schema``, a
+                JSON Schema, replaces the one of the return type; ``timeout``, in seconds, none by default, cancels a
+                call that takes longer (a function in a worker thread runs on, and its result is dropped) and tells the
+                model so; ``scopes``, a list, are those that a caller needs, all of them, see `InsufficientScope`:
+                callers over HTTP and WebSocket have those of their principal, and over other bindings nothing is
+                checked; ``task``, ``restartable`` and ``before_task`` make tasks of calls, see `mcp_actors.tasks`.
 
         Raises:
             TypeError: The signature cannot be used, or the function has no name of its own and none is given.
@@ -263,18 +273,7 @@ class Registration:
         """
         with LineNamed():
             check_options(options, ToolOptions)
-            on_loop_of_worker(partial(self._add_tool, function, options))
-
-    def _add_tool(self, function: Callable[..., Any], options: ToolOptions) -> None:
-        tool = self._features.tools.add(function, **options)
-        if options.get("task") is not None and TASKS not in self._features.extensions:
-            # Imported where it is used: most servers have no tasks.
-            tasks = importlib.import_module("mcp_actors.tasks").Tasks()
-            try:
-                self._features.add_extension(tasks)
-            except BaseException:
-                self._features.tools.remove(tool.name)
-                raise
+            self._features.loop.call(self._features.add_tool, function, options)
 
     def remove_tool(self, name: str) -> None:
         """Removes a tool. Calls in flight go on.
@@ -286,7 +285,7 @@ class Registration:
             LocalProtocolError: There is no such tool.
         """
         with LineNamed():
-            on_loop_of_worker(self._features.tools.remove, name)
+            self._features.loop.call(self._features.tools.remove, name)
 
     def add_resource(
         self, uri: str, function: Callable[..., Any], **options: Unpack[ResourceOptions]
@@ -300,8 +299,8 @@ class Registration:
         Args:
             uri: The URI, or a template such as ``weather://{city}/now``.
             function: Takes the template's variables, as text, by name, and the `Context` as tools do.
-            options: ``name``, ``title``, ``description``, ``icons``, ``meta``, ``inline`` and ``scopes`` as `add_tool`
-                has them (``scopes`` also count for subscriptions and completions);
+            options: ``name``, ``title``, ``description``, ``icons``, ``meta``, ``inline``, ``loop``, ``scopes`` as
+                `add_tool` has them (``scopes`` also count for subscriptions and completions);
                 ``mime_type``; ``annotations`` (`~mcp_actors.types.Annotations`); ``size``, in bytes, for resources
                 only; ``list``, for templates only, is a function that returns the `~mcp_actors.types.Resource` objects
                 that exist now: ``resources/list`` shows them, and calls it for every page.
@@ -313,7 +312,7 @@ class Registration:
         """
         with LineNamed():
             check_options(options, ResourceOptions)
-            on_loop_of_worker(partial(self._features.resources.add, uri, function, **options))
+            self._features.loop.call(partial(self._features.resources.add, uri, function, **options))
 
     def remove_resource(self, uri: str) -> None:
         """Removes a resource or a template. Calls in flight go on.
@@ -325,7 +324,7 @@ class Registration:
             LocalProtocolError: There is none.
         """
         with LineNamed():
-            on_loop_of_worker(self._features.resources.remove, uri)
+            self._features.loop.call(self._features.resources.remove, uri)
 
     def add_prompt(self, function: Callable[..., Any], **options: Unpack[PromptOptions]) -> None:
         """Adds a prompt. MCP 2026-07-28, Prompts.
@@ -336,8 +335,8 @@ class Registration:
         Args:
             function: Its parameters are the prompt's arguments: text, optional if they have a default. It takes the
                 `Context` as tools do.
-            options: ``name``, ``title``, ``description``, ``icons``, ``meta``, ``inline`` and ``scopes`` as `add_tool`
-                has them (``scopes`` also count for completions).
+            options: ``name``, ``title``, ``description``, ``icons``, ``meta``, ``inline``, ``loop``, ``scopes`` as
+                `add_tool` has them (``scopes`` also count for completions).
 
         Raises:
             TypeError: A parameter takes no text, or the function has no name of its own and none is given.
@@ -345,7 +344,7 @@ class Registration:
         """
         with LineNamed():
             check_options(options, PromptOptions)
-            on_loop_of_worker(partial(self._features.prompts.add, function, **options))
+            self._features.loop.call(partial(self._features.prompts.add, function, **options))
 
     def remove_prompt(self, name: str) -> None:
         """Removes a prompt. Calls in flight go on.
@@ -357,7 +356,7 @@ class Registration:
             LocalProtocolError: There is no such prompt.
         """
         with LineNamed():
-            on_loop_of_worker(self._features.prompts.remove, name)
+            self._features.loop.call(self._features.prompts.remove, name)
 
     def resource_updated(self, uri: str) -> None:
         """Notifies every client that subscribed to this resource or to one that its URI lies below.
@@ -388,11 +387,3 @@ class Registration:
     def capabilities(self) -> ServerCapabilities:
         """The capabilities that are declared to clients: those for which something was ever registered, and logging."""
         return self._features.capabilities()
-
-
-def _check_decorated(function: Any, feature: str) -> None:
-    """Raises `TypeError` for a decorator that was given something else than the function under it."""
-    if function is not None and not callable(function):
-        with LineNamed():
-            option = f"name={function!r}" if isinstance(function, str) else "title=…"
-            raise TypeError(f"{function!r} is no function: write @server.{feature}({option})")

@@ -12,7 +12,7 @@ import attrs
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.signature import InvalidArguments, read_signature
 from mcp_actors._server.handler import Continuation, Handler, Invoked, uri_param
-from mcp_actors._server.invoke import Function, function, name_of
+from mcp_actors._server.invoke import Function, Loop, function, is_async, name_of
 from mcp_actors._server.pagination import page
 from mcp_actors._server.registry import NO_SCOPES, Registry, RegistryOptions
 from mcp_actors._server.text_arguments import TextArgument, text_arguments
@@ -100,6 +100,7 @@ class Resources(Registry[_ResourceEntry]):
         icons: Sequence[Icon] = (),
         meta: Mapping[str, Any] | None = None,
         inline: bool = False,
+        loop: Loop = None,
         scopes: Iterable[str] = (),
         list: Callable[..., Any] | None = None,
     ) -> Resource | ResourceTemplate:
@@ -147,6 +148,7 @@ class Resources(Registry[_ResourceEntry]):
             for_sync=self._for_sync,
             inline=inline,
             limiter=self._limiter,
+            loop=loop,
         )
         self.insert(
             _ResourceEntry(
@@ -158,7 +160,7 @@ class Resources(Registry[_ResourceEntry]):
                 bind=signature.bind,
                 function=ready,
                 encode=signature.encode_output,
-                lister=None if list is None else self._lister(list, uri),
+                lister=None if list is None else self._lister(list, uri, loop),
                 scopes=frozenset(scopes),
             )
         )
@@ -210,7 +212,7 @@ class Resources(Registry[_ResourceEntry]):
             "resources/read": self._read,
         }
 
-    def _lister(self, call: Callable[..., Any], uri: str) -> Function:
+    def _lister(self, call: Callable[..., Any], uri: str, loop: Loop) -> Function:
         signature = read_signature(call, injected=self._injected)
         if signature.input_schema.get("required"):
             raise TypeError(
@@ -223,6 +225,7 @@ class Resources(Registry[_ResourceEntry]):
             inline=False,
             limiter=self._limiter,
             draw=tuple,
+            loop=loop if is_async(call) else None,
         )
 
     def _split(self) -> tuple[tuple[_Row, ...], tuple[_ResourceEntry, ...]]:

@@ -19,7 +19,6 @@ from mcp_actors._exception_groups import one_error
 from mcp_actors._server.context import Context
 from mcp_actors._server.features import Features
 from mcp_actors._server.handler import uri_param
-from mcp_actors._server.on_loop import on_loop, on_loop_of_worker
 from mcp_actors._server.scope import ServerScope
 from mcp_actors._server.sessions import SessionRegistry
 from mcp_actors._server.subscriptions import SessionSubscriber
@@ -84,7 +83,7 @@ class ServerRuntime:
             name, limits, tuple(versions), features, bus, stamp, self.limiter, self.budgets, shared, state_key
         )
         self._transports: list[ServerTransport] = []
-        self._sessions = SessionRegistry(bus)
+        self._sessions = SessionRegistry(bus, features.loop)
         self._handlers: list[TransportHandler] = []
         self._serving = 0
         self._stopping = trio.Event()
@@ -113,10 +112,7 @@ class ServerRuntime:
 
     def stop(self) -> None:
         """Takes no new work, lets calls in flight end within the grace, then ends every `serve`."""
-        if self._serving:
-            on_loop(self._stopping.set)
-        else:
-            self._stopping.set()
+        self.features.loop.call(self._stopping.set)
 
     async def serve(
         self,
@@ -128,6 +124,7 @@ class ServerRuntime:
         if self._serving == 0:
             self._stopping = trio.Event()
         self._serving += 1
+        self.features.loop.begin()
         try:
             # Round the lifespan too: its nursery, if it has one, wraps what a transport raises.
             with one_error():
@@ -141,6 +138,8 @@ class ServerRuntime:
                             leave()
         finally:
             self._serving -= 1
+            if self._serving == 0:
+                self.features.loop.end()
 
     async def _supervise(
         self,
@@ -213,7 +212,7 @@ class ServerRuntime:
 
     def statistics(self) -> ServerStatistics:
         """The whole live actor tree."""
-        return on_loop_of_worker(self._statistics)
+        return self.features.loop.call(self._statistics)
 
     def _statistics(self) -> ServerStatistics:
         return ServerStatistics(

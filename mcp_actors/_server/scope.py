@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
+import trio
 from typing_extensions import TypeVar
 
 from mcp_actors._actors.inbound_call import CallOwner
@@ -15,6 +16,7 @@ from mcp_actors._eras.era import Invocation
 from mcp_actors._eras.modern.request_state import StateSealer
 from mcp_actors._server.peer_session import PeerSession
 from mcp_actors._server.url_elicitations import UrlElicitations
+from mcp_actors.bridges.bridged_call import Bridge
 
 __all__ = ["ServerScope", "StateT"]
 
@@ -34,6 +36,10 @@ class ServerScope:
     elicitations: UrlElicitations
     mask_errors: bool | None
     """See `Server`."""
+    token: trio.lowlevel.TrioToken
+    """The event loop."""
+    bridge: Bridge | None
+    """The program's loop or thread that called `serve`, if that is not the one that runs the engine."""
 
     def recorded_answers(self, invocation: Invocation) -> dict[str, Any]:
         """The answers of all rounds so far: those sealed in the state and those that came with this retry.

@@ -13,7 +13,7 @@ from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._actors.inbound_call import CallOwner
 from mcp_actors._actors.session import Session
 from mcp_actors._eras.legacy.session_state import LegacySessionState
-from mcp_actors._server.on_loop import on_loop
+from mcp_actors._server.on_loop import ServingLoop
 from mcp_actors._server.peer_session import PeerSession
 from mcp_actors._server.subscriptions import SessionSubscriber
 from mcp_actors._server.url_elicitations import UrlElicitations
@@ -35,10 +35,11 @@ class _Registered:
 class SessionRegistry:
     """The sessions of one server, by their dispatchers, which is what a call knows of its session."""
 
-    def __init__(self, bus: EventBus) -> None:
+    def __init__(self, bus: EventBus, loop: ServingLoop) -> None:
         self.ended = trio.lowlevel.ParkingLot()
-        self.elicitations = UrlElicitations()
+        self.elicitations = UrlElicitations(loop)
         self._bus = bus
+        self._loop = loop
         self._registered: dict[object, _Registered] = {}
         self._count = 0
 
@@ -59,7 +60,7 @@ class SessionRegistry:
     def add(self, session: AnySession, legacy: LegacySessionState) -> None:
         """Registers a session that begins."""
         self._registered[session.dispatcher] = _Registered(
-            session, legacy, PeerSession(session.dispatcher, legacy)
+            session, legacy, PeerSession(session.dispatcher, legacy, self._loop)
         )
 
     def remove(self, session: AnySession) -> None:
@@ -79,7 +80,7 @@ class SessionRegistry:
     def log(self, level: LoggingLevel, data: Any, logger: str | None) -> None:
         """Sends a log message to the clients of all sessions; raises what `PeerSession.log` raises."""
         if self._registered:
-            on_loop(self._log, level, data, logger)
+            self._loop.call(self._log, level, data, logger)
 
     def _log(self, level: LoggingLevel, data: Any, logger: str | None) -> None:
         for registered in tuple(self._registered.values()):

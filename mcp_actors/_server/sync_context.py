@@ -29,10 +29,10 @@ T = TypeVar("T")
 class SyncContext(Context[StateT]):
     """The `Context` that a plain ``def`` is given: ``ctx.progress(1)`` in place of ``await ctx.progress(1)``.
 
-    In a worker thread each method runs on the event loop while the thread waits for it, and so does what is called of
-    ``ctx.session`` and ``ctx.server`` that never waits: ``log``, ``elicitation_complete``, ``add_tool``, ``stop``. The
-    parameter may be annotated
-    with either class; with this one type checkers know that nothing is to be awaited. Each method raises what the
+    In a worker thread, and in any other that the function starts, each method runs on the event loop while the thread
+    waits for it, and so does what is called of ``ctx.session`` and ``ctx.server`` that never waits: ``log``,
+    ``elicitation_complete``, ``add_tool``, ``stop``. The parameter may be annotated with either class; with this one
+    type checkers know that nothing is to be awaited. Each method raises what the
     one of `Context` raises, and `CallCancelled` when the client has cancelled the call, its time is up, or the question
     ends it. A function that is declared ``inline`` runs on the event loop itself and cannot wait there: the methods
     raise `LocalProtocolError`.
@@ -61,7 +61,7 @@ class SyncContext(Context[StateT]):
 
     def close_stream(self) -> None:
         """Closes the HTTP response that waits for this call; see `Context.close_stream`."""
-        on_loop(super().close_stream)
+        on_loop(self._scope.token, super().close_stream)
 
     @overload  # type: ignore[override]
     def elicit(
@@ -130,7 +130,12 @@ class SyncContext(Context[StateT]):
 
     def _wait(self, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
         if not trio.lowlevel.in_trio_run():
-            return trio.from_thread.run(self._bounded, method, args, options)
+            try:
+                return trio.from_thread.run(
+                    self._bounded, method, args, options, trio_token=self._scope.token
+                )
+            except trio.RunFinishedError:
+                raise CallCancelled(f"{self.method}: the server's event loop has ended") from None
         if self._inline:
             raise LocalProtocolError(
                 f"ctx.{getattr(method, '__name__', '')}() waits, which an inline function must not: write async def, "

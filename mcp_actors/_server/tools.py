@@ -17,7 +17,7 @@ from mcp_actors._schema.validate import Validator, compile_schema
 from mcp_actors._server.content import UnreadFiles, as_blocks, with_files_read
 from mcp_actors._server.failures import OutOfTime, failed, tool_error_in
 from mcp_actors._server.handler import Continuation, Handler, Invoked
-from mcp_actors._server.invoke import Function, function, name_of
+from mcp_actors._server.invoke import Function, Loop, function, name_of
 from mcp_actors._server.pagination import page
 from mcp_actors._server.registry import Registry
 from mcp_actors._server.task_rules import TaskRules
@@ -71,6 +71,7 @@ class Tools(Registry[_ToolEntry]):
         icons: Sequence[Icon] = (),
         meta: Mapping[str, Any] | None = None,
         inline: bool = False,
+        loop: Loop = None,
         input_schema: Mapping[str, Any] | None = None,
         output_schema: Mapping[str, Any] | None = None,
         timeout: float | None = None,
@@ -106,6 +107,7 @@ class Tools(Registry[_ToolEntry]):
             for_sync=self._for_sync,
             inline=inline,
             limiter=self._limiter,
+            loop=loop,
         )
         if timeout is not None:
             ready = _limited(ready, name, timeout)

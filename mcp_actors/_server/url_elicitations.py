@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcp_actors._server.on_loop import on_loop
+from mcp_actors._server.on_loop import ServingLoop
 from mcp_actors._server.peer_session import PeerSession
 
 __all__ = ["UrlElicitations"]
@@ -14,7 +14,8 @@ MAX_OPEN = 256
 class UrlElicitations:
     """The ids of elicitations by URL, each with the session whose client was asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: ServingLoop) -> None:
+        self._loop = loop
         self._session_of: dict[str, PeerSession] = {}
         self._ids_of: dict[PeerSession, dict[str, None]] = {}
 
@@ -34,7 +35,7 @@ class UrlElicitations:
 
     def complete(self, id: str) -> bool:
         """Tells the client that was asked that the person has finished; whether it was told. The id is used up."""
-        return id in self._session_of and on_loop(self._complete, id)
+        return id in self._session_of and self._loop.call(self._complete, id)
 
     def _complete(self, id: str) -> bool:
         session = self._session_of.get(id)

@@ -84,7 +84,7 @@ class CallTimeout(McpError):
 
 
 class CallCancelled(McpError):
-    """A function in a worker thread used its context after its call has ended: it should clean up and return.
+    """A function in a thread or an asyncio loop used its context after its call has ended: it should clean up.
 
     The client has cancelled the call, its time is up, or it was answered with a question. Nothing can stop a thread.
     """

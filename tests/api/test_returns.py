@@ -11,6 +11,7 @@ import pydantic
 import pytest
 from typing_extensions import TypedDict
 
+import mcp_actors.sync
 from mcp_actors import Client, RemoteProtocolError, Server, ToolError, ToolFailed, UnexpectedResult
 from mcp_actors.types import (
     BlobResourceContents,
@@ -212,3 +213,13 @@ def test_bytes() -> None:
     assert ImageContent("AAE=", "image/png").to_bytes() == b"\x00\x01"
     with pytest.raises(RemoteProtocolError, match="no base64"):
         ImageContent("?", "image/png").to_bytes()
+
+
+def test_the_client_of_a_plain_program_returns_the_class_too() -> None:
+    with mcp_actors.sync.Client(server) as client:
+        found = client.call_tool("forecast", {"city": "Bonn"}, returns=Forecast)
+        assert found == Forecast("Bonn", date(2026, 7, 28), 21.0)
+        with pytest.raises(ToolFailed, match="the station is closed"):
+            client.call_tool("failing", returns=Forecast)
+        with pytest.raises(UnexpectedResult):
+            client.call_tool("forecast", {"city": "Bonn"}, returns=int)

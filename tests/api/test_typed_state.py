@@ -67,6 +67,13 @@ def restaurant(seen: list[Any], form: Any) -> Server:
         seen.append((answer.action, answer.data))
         return "done"
 
+    @server.tool(loop="asyncio")
+    async def take_in_asyncio(ctx: Context) -> str:
+        answer = await ctx.elicit("What?", form)
+        assert isinstance(answer, FormResult)
+        seen.append((answer.action, answer.data))
+        return "done"
+
     @server.tool
     def take_in_thread(ctx: SyncContext) -> str:
         answer = ctx.elicit("What?", form)
@@ -78,7 +85,7 @@ def restaurant(seen: list[Any], form: Any) -> Server:
 
 
 @ERAS
-@pytest.mark.parametrize("tool", ["take", "take_in_thread"])
+@pytest.mark.parametrize("tool", ["take", "take_in_thread", "take_in_asyncio"])
 @pytest.mark.parametrize(
     ("form", "content", "expected"),
     [
@@ -151,6 +158,10 @@ async def test_a_context_names_the_state() -> None:
 
     @server.tool
     async def text(ctx: "Context[Database]") -> list[str]:  # noqa: UP037
+        return ctx.state.rows
+
+    @server.tool(loop="asyncio")
+    async def in_asyncio(ctx: Context[Database]) -> list[str]:
         return ctx.state.rows
 
     @server.tool

@@ -1,0 +1,79 @@
+"""Functions that run in an asyncio loop (``loop="asyncio"``), and their context.
+
+A module of its own, since it imports asyncio: most servers have no such function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from mcp_actors._server.context import Context
+from mcp_actors._server.sync_context import SyncContext
+from mcp_actors.bridges.asyncio_call import AsyncioCall
+from mcp_actors.bridges.asyncio_thread import asyncio_loop_of
+
+__all__ = ["AsyncioContext", "in_asyncio", "method_in_asyncio"]
+
+T = TypeVar("T")
+
+
+class AsyncioContext(SyncContext):
+    """The `Context` of a function in an asyncio loop: there its methods are awaited, in any other thread they wait.
+
+    So ``await ctx.progress(1)`` is for the function and the tasks that it starts, and ``ctx.progress(1)`` for what it
+    calls by `asyncio.to_thread`.
+    """
+
+    __slots__ = ("_asyncio",)
+
+    def __init__(self, ctx: Context, call: AsyncioCall) -> None:
+        super().__init__(ctx, False)
+        self._asyncio = call
+
+    def _wait(self, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
+        if not self._asyncio.is_here:
+            return super()._wait(method, *args, **options)
+        awaited: Any = self._asyncio.in_trio(partial(method, *args, **options))
+        return awaited  # type: ignore[no-any-return]
+
+
+def in_asyncio(
+    call: Callable[..., Awaitable[Any]], injected_name: str | None
+) -> Callable[[Any, dict[str, Any]], Awaitable[Any]]:
+    """Returns what awaits ``call`` in the asyncio loop of a `serve`; see `mcp_actors._server.invoke`."""
+
+    async def run(ctx: Context, arguments: dict[str, Any]) -> Any:
+        running = AsyncioCall(asyncio_loop_of(ctx._scope.bridge), partial(call, **arguments))
+        return await running.result()
+
+    if injected_name is None:
+        return run
+    name = injected_name
+
+    async def run_with_context(ctx: Context, arguments: dict[str, Any]) -> Any:
+        running = AsyncioCall(asyncio_loop_of(ctx._scope.bridge), lambda: call(**arguments))
+        arguments[name] = handed = AsyncioContext(ctx, running)
+        try:
+            return await running.result()
+        finally:
+            handed.end()
+
+    return run_with_context
+
+
+def method_in_asyncio(
+    function: Callable[[dict[str, Any], Context], Awaitable[Any]],
+) -> Callable[[dict[str, Any], Context], Awaitable[Any]]:
+    """Returns what awaits the function of a method of the user's own in the asyncio loop."""
+
+    async def run(params: dict[str, Any], ctx: Context) -> Any:
+        running = AsyncioCall(asyncio_loop_of(ctx._scope.bridge), lambda: function(params, handed))
+        handed = AsyncioContext(ctx, running)
+        try:
+            return await running.result()
+        finally:
+            handed.end()
+
+    return run

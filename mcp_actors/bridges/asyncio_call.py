@@ -1,0 +1,263 @@
+"""A call of a function in an asyncio loop, for which a Trio task waits: of any loop, in any Trio loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import outcome
+import trio
+
+from mcp_actors.bridges.trio_steps import TrioSteps
+from mcp_actors.errors import CallCancelled, LoopClosed
+from mcp_actors.logging import log
+from mcp_actors.supervision import start
+from mcp_actors.task_kinds import ASYNCIO_REQUEST
+
+__all__ = ["AsyncioCall", "AsyncioLoop"]
+
+# Seconds that a function has to end in its loop once it was cancelled; then nobody waits for it any more.
+CANCEL_TIME = 5.0
+
+T = TypeVar("T")
+
+
+class AsyncioLoop(Protocol):
+    """A loop of the program, or of the engine."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def post(self, step: Callable[[], object]) -> None:
+        """Runs ``step`` in the loop soon, in order; raises `LoopClosed` if the loop is closed."""
+
+
+class AsyncioCall:
+    """One call of an async function in an asyncio loop, made in Trio, where a task waits for it in `result`.
+
+    The function sees the context variables of the task that makes the call. While it runs it may have Trio do
+    something for it, by `in_trio`.
+
+    Args:
+        loop: Runs it.
+        function: Is awaited there.
+    """
+
+    def __init__(self, loop: AsyncioLoop, function: Callable[[], Awaitable[Any]]) -> None:
+        self._loop = loop
+        self._function = function
+        self._context = copy_context()
+        self._steps = TrioSteps.of_running_loop()
+        self._thread: int | None = None
+        self._task: asyncio.Task[outcome.Outcome[Any]] | None = None
+        self._is_cancelled = False
+        self._woken = trio.Event()
+        self._requests: list[_TrioRequest] = []
+        self._is_over = False
+        self._result: outcome.Outcome[Any] | None = None
+
+    def __repr__(self) -> str:
+        state = "ended" if self._is_over else "running" if self._thread is not None else "waiting"
+        return f"<AsyncioCall of {getattr(self._function, '__qualname__', self._function)!s:.80} {state}>"
+
+    # -- in Trio -----------------------------------------------------------------------------------------------------
+
+    async def result(self) -> Any:
+        """Runs the function, and returns what it returns.
+
+        Cancelled, it cancels the function and waits until it has ended, for `CANCEL_TIME` seconds at most.
+
+        Raises:
+            LoopClosed: The loop is closed, or the program has cancelled the function's task.
+            Exception: What the function raises.
+        """
+        self._loop.post(self._begin)
+        try:
+            await self._woken.wait()
+            if self._result is None:
+                await self._serve_requests()
+        except BaseException:
+            self._end_requests()
+            await self._abandon()
+            raise
+        self._end_requests()
+        result, self._result = self._result, None
+        assert result is not None
+        if isinstance(result, outcome.Error) and isinstance(result.error, asyncio.CancelledError):
+            raise LoopClosed("the program has cancelled the function's asyncio task, or the loop has ended")
+        return result.unwrap()
+
+    async def _serve_requests(self) -> None:
+        async with trio.open_nursery() as nursery:
+            while self._result is None:
+                requests, self._requests = self._requests, []
+                for each in requests:
+                    each.begin(nursery)
+                self._woken = trio.Event()
+                await self._woken.wait()
+            nursery.cancel_scope.cancel(reason="the function has ended")
+
+    def _end_requests(self) -> None:
+        self._is_over = True
+        for each in self._requests:
+            each.refuse()
+        self._requests.clear()
+
+    async def _abandon(self) -> None:
+        with trio.move_on_after(CANCEL_TIME, shield=True) as patience:
+            try:
+                self._loop.post(self._cancel)
+            except LoopClosed:
+                return
+            # In a loop that stands still nothing ends; it may go on later, or be closed.
+            while self._result is None and self._loop.loop.is_running():
+                self._woken = trio.Event()
+                await self._woken.wait()
+        if patience.cancelled_caught:
+            log.warning("a function goes on although it was cancelled", function=repr(self._function)[:200])
+
+    def _arrived(self, request: _TrioRequest) -> None:
+        if self._is_over:
+            request.refuse()
+        else:
+            self._requests.append(request)
+            self._woken.set()
+
+    def _ended(self, result: outcome.Outcome[Any]) -> None:
+        self._result = result
+        self._woken.set()
+
+    # -- in the function's loop --------------------------------------------------------------------------------------
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the thread of the function's loop."""
+        return self._thread == threading.get_ident()
+
+    async def in_trio(self, method: Callable[[], Awaitable[T]]) -> T:
+        """Awaits ``method()`` in Trio, for the function. For its loop.
+
+        Cancelled, it cancels ``method``, and waits until that has ended.
+
+        Raises:
+            CallCancelled: Nobody waits for the function any more.
+            Exception: What ``method`` raises.
+        """
+        request = _TrioRequest(self._loop, method)
+        try:
+            self._steps.post(partial(self._arrived, request))
+        except LoopClosed:
+            raise CallCancelled("the loop of the server has ended") from None
+        try:
+            await request.taken
+        except asyncio.CancelledError:
+            self._steps.post(request.cancel)
+            await request.until_taken()
+            raise
+        value: T = request.pop().unwrap()
+        return value
+
+    def _begin(self) -> None:
+        if self._is_cancelled:
+            self._report(outcome.Error(asyncio.CancelledError()))
+            return
+        self._thread = threading.get_ident()
+        self._task = self._loop.loop.create_task(self._live(), context=self._context)
+        self._task.add_done_callback(self._task_ended)
+
+    async def _live(self) -> outcome.Outcome[Any]:
+        try:
+            return outcome.Value(await self._function())
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            # SystemExit, too: it ends this call, and not the loop of the program.
+            return outcome.Error(error)
+
+    def _task_ended(self, task: asyncio.Task[outcome.Outcome[Any]]) -> None:
+        self._task = None
+        result = outcome.capture(task.result)
+        self._report(result.value if isinstance(result, outcome.Value) else result)
+
+    def _report(self, result: outcome.Outcome[Any]) -> None:
+        try:
+            self._steps.post(partial(self._ended, result))
+        except LoopClosed:
+            log.debug("nobody is left to take a result", function=repr(self._function)[:200])
+
+    def _cancel(self) -> None:
+        self._is_cancelled = True
+        if self._task is not None:
+            self._task.cancel("the call was cancelled")
+
+
+class _TrioRequest:
+    """Something that Trio does for a function in an asyncio loop, which waits for it."""
+
+    def __init__(self, loop: AsyncioLoop, method: Callable[[], Awaitable[Any]]) -> None:
+        self._loop = loop
+        self._method = method
+        self._scope = trio.CancelScope()
+        self._result: outcome.Outcome[Any] | None = None
+        self.taken: asyncio.Future[None] = loop.loop.create_future()
+
+    # -- in Trio -----------------------------------------------------------------------------------------------------
+
+    def begin(self, nursery: trio.Nursery) -> None:
+        """Starts its task."""
+        start(nursery, ASYNCIO_REQUEST, self._run)
+
+    def cancel(self) -> None:
+        """Cancels its task."""
+        self._scope.cancel(reason="the function has cancelled it")
+
+    def refuse(self) -> None:
+        """Tells the function that nobody waits for it any more."""
+        self._deliver(outcome.Error(_nobody_waits()))
+
+    async def _run(self) -> None:
+        result: outcome.Outcome[Any] = outcome.Error(_nobody_waits())
+        try:
+            with self._scope:
+                result = outcome.Value(await self._method())
+        except Exception as error:
+            result = outcome.Error(error)
+        finally:
+            self._deliver(result)
+            # The frames of an error's traceback have it as a local: unless they drop it, it waits for the collector.
+            del result
+
+    def _deliver(self, result: outcome.Outcome[Any]) -> None:
+        try:
+            self._loop.post(partial(self._take, result))
+        except LoopClosed:
+            log.debug("nobody is left to take a result", method=repr(self._method)[:200])
+
+    # -- in the function's loop --------------------------------------------------------------------------------------
+
+    def _take(self, result: outcome.Outcome[Any]) -> None:
+        self._result = result
+        if not self.taken.done():
+            self.taken.set_result(None)
+
+    async def until_taken(self) -> None:
+        """Waits for the result in a task that is cancelled, and may be cancelled again meanwhile."""
+        while self._result is None:
+            self.taken = self._loop.loop.create_future()
+            try:
+                await self.taken
+            except asyncio.CancelledError:
+                continue
+
+    def pop(self) -> outcome.Outcome[Any]:
+        """Returns the result, and forgets it: the frames of an error's traceback would keep it otherwise."""
+        result, self._result = self._result, None
+        assert result is not None
+        return result
+
+
+def _nobody_waits() -> CallCancelled:
+    return CallCancelled("the call has ended: nobody waits for its result any more")
