@@ -50,12 +50,18 @@ def positive_number(wanted: str) -> Check:
     return lambda value: isinstance(value, int | float) and not isinstance(value, bool) and value > 0, wanted
 
 
-def require_trio(what: str) -> None:
-    """Raises `RuntimeError` outside of Trio, under asyncio or in a notebook for example."""
+def require_trio(what: str, name: str) -> None:
+    """Raises `RuntimeError` outside of Trio, under asyncio or in a notebook for example.
+
+    Args:
+        what: The expression that needs Trio.
+        name: The name in `mcp_actors.asyncio` of what does it there.
+    """
     if not trio.lowlevel.in_trio_run():
+        in_threads = f", without a loop mcp_actors.sync.{name}" if name[0].isupper() else ""
         raise RuntimeError(
-            f"{what} needs Trio: put it into an 'async def main()' and call trio.run(main), "
-            "in a notebook too, instead of asyncio.run(main()) or a bare await"
+            f"{what} runs on Trio, with trio.run(main): under asyncio and in notebooks use mcp_actors.asyncio.{name}"
+            f"{in_threads}"
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import trio
 
@@ -237,8 +237,12 @@ class Client(AnyMethods):
     def __repr__(self) -> str:
         return f"<Client {self._supervisor!r}>"
 
+    def __await__(self) -> NoReturn:
+        require_trio("await Client(...)", "Client")
+        raise TypeError("a Client is not awaited: use 'async with Client(...) as client'")
+
     async def __aenter__(self) -> Client:
-        require_trio("async with Client(...)")
+        require_trio("async with Client(...)", "Client")
         block = BlockNursery(type(self).__name__)
         try:
             await self._begin(await block.open())

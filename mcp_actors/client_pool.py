@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import trio
 
+from mcp_actors._argument_checks import require_trio
 from mcp_actors._client.nesting import BlockNursery
 from mcp_actors.client import Client
 from mcp_actors.errors import LocalProtocolError
@@ -30,7 +31,8 @@ class ClientPool:
         return f"<ClientPool {len(self._clients)} clients>"
 
     async def __aenter__(self) -> ClientPool:
-        """Opens the pool; raises `LocalProtocolError` if it was opened before."""
+        """Opens the pool; raises `LocalProtocolError` if it was opened before, and `RuntimeError` outside of Trio."""
+        require_trio("async with ClientPool()", "ClientPool")
         if self._nursery is not None:
             raise LocalProtocolError("a ClientPool is good for one 'async with' block; make a new one")
         self._nursery = await self._block.open()

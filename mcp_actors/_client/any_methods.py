@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from mcp_actors._argument_checks import require_trio
 from mcp_actors._client.connectivity import Connectivity
 from mcp_actors._client.listener import Listener
 from mcp_actors._client.requests import Requests, call_options, callers_meta
@@ -110,6 +111,7 @@ class AnyMethods(ServerMethods):
             LocalProtocolError: The client is not connected, or the server did not declare subscriptions.
             McpError: What else `request` raises.
         """
+        require_trio("client.listen(...)", "Client")
         listener = Listener(
             SubscriptionFilter(
                 tools_list_changed=tools or None,

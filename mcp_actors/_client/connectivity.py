@@ -12,6 +12,7 @@ import attrs
 import trio
 
 from mcp_actors._actors.session import Session
+from mcp_actors._argument_checks import require_trio
 from mcp_actors._client.lifecycle import NEXT_STATE, ClientEvent, ClientState
 from mcp_actors._eras.capabilities import declared_names
 from mcp_actors._eras.era import Era
@@ -38,7 +39,7 @@ class Negotiated:
 
     era: Era
     capabilities: ServerCapabilities
-    info: Implementation | None
+    info: Implementation
     instructions: str | None
     discovered: DiscoverResult | None
     """The answer to discovery, where the revision has that."""
@@ -122,6 +123,7 @@ class Connectivity:
     def negotiated(self) -> Negotiated:
         """The result of the last handshake; raises `LocalProtocolError` before the first one."""
         if self._negotiated is None:
+            require_trio("a Client", "Client")
             raise LocalProtocolError(_NOT_CONNECTED)
         return self._negotiated
 
@@ -186,4 +188,5 @@ class Connectivity:
             return SessionExpired(*loss.args)
         if isinstance(loss, ConnectionLost):
             return loss.renewed()
+        require_trio("a Client", "Client")
         return ConnectionLost(_NOT_CONNECTED)

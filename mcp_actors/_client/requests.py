@@ -4,7 +4,7 @@ server's requests for input, and returns the typed result.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 import trio
@@ -35,7 +35,7 @@ from mcp_actors.errors import (
 )
 from mcp_actors.types import InputRequest, InputResponse, ListToolsResult
 
-__all__ = ["Requests", "all_pages", "call_options", "callers_meta"]
+__all__ = ["Requests", "call_options", "callers_meta"]
 
 # A server that never ends its list of tools must not keep a call that only wants to know one of them.
 MAX_PAGES = 100
@@ -325,29 +325,3 @@ def _retry(params: dict[str, Any], answers: dict[str, Any], state: str | None) -
     if state is not None:
         retry["requestState"] = state
     return retry
-
-
-async def all_pages(
-    list_page: Callable[[str | None], Awaitable[Any]], entries: Callable[[Any], list[T]]
-) -> AsyncIterator[T]:
-    """Yields every entry of a list, page by page; the next page is asked for when it is needed.
-
-    Raises `RemoteProtocolError` when the cursors go round in a circle, which would never end. One cursor is remembered
-    and compared with those that follow, and replaced after 1, 2, 4, 8… pages: that finds a circle of any length.
-    """
-    cursor: str | None = None
-    remembered: str | None = None
-    pages, replaced_at = 0, 1
-    while True:
-        page = await list_page(cursor)
-        for entry in entries(page):
-            yield entry
-        cursor = page.next_cursor
-        # An empty string is a cursor like any other; only its absence ends the list.
-        if cursor is None:
-            return
-        if cursor == remembered:
-            raise RemoteProtocolError("the server's cursors go round in a circle: its list never ends")
-        pages += 1
-        if pages == replaced_at:
-            remembered, replaced_at = cursor, 2 * replaced_at

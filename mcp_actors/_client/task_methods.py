@@ -10,7 +10,8 @@ import attrs
 import trio
 
 from mcp_actors._actors.outbound_call import CallOptions
-from mcp_actors._client.requests import MAX_PAGES, all_pages, call_options
+from mcp_actors._client.pages import AllPages
+from mcp_actors._client.requests import MAX_PAGES, call_options
 from mcp_actors._client.task_dialects import TaskLook, task_status
 from mcp_actors._client.task_handle import TaskHandle
 from mcp_actors._client.task_requests import TaskRequests
@@ -104,7 +105,7 @@ class TaskMethods:
             LocalProtocolError: The server has no list of tasks, or the client is not connected.
             McpError: What `TaskHandle.status` raises.
         """
-        return all_pages(self._list_tasks, lambda page: [task_status(each) for each in page.tasks])
+        return AllPages(self._list_tasks, lambda page: [task_status(each) for each in page.tasks])
 
     # -- for the client ----------------------------------------------------------------------------------------------
 

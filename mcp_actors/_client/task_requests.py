@@ -9,6 +9,7 @@ import trio
 
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._actors.session import Session
+from mcp_actors._argument_checks import require_trio
 from mcp_actors._client.connectivity import Connectivity
 from mcp_actors._client.listener import Listener
 from mcp_actors._client.requests import Requests
@@ -134,6 +135,7 @@ class TaskRequests:
             TaskNotFound: The server knows no such task.
             McpError: What else `Requests.send` raises; of a connection only once it did not come back.
         """
+        require_trio("a TaskHandle", "Client")
         asked = {"taskId": id, **params}
         until = trio.current_time() + options.idle
         tries = 0

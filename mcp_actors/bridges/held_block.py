@@ -66,6 +66,10 @@ class HeldBlock(Generic[T]):
             raise
         return self._value
 
+    def begin_to_leave(self) -> None:
+        """Begins to leave the block, for a step of the engine; `leave` waits for its end."""
+        self._is_left.set()
+
     async def leave(self, error: BaseException | None = None) -> bool:
         """Leaves the block, in the engine, and returns whether it has suppressed ``error``, which ended its body.
 

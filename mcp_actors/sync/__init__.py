@@ -1,3 +1,5 @@
 """The engine for programs that have no event loop."""
 
-__all__: list[str] = []
+from mcp_actors.sync.client import Client, ClientPool, Listener, TaskHandle
+
+__all__ = ["Client", "ClientPool", "Listener", "TaskHandle"]

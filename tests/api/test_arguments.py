@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import trio
 
-from mcp_actors import Client, Server
+from mcp_actors import Client, ClientPool, Server
 from mcp_actors.errors import ConnectFailed, RpcError, TransportNotFound
 from mcp_transports.stdio import StdioServerTransport
 
@@ -42,7 +42,6 @@ async def test_a_path_and_a_command_are_servers(tmp_path: Path, kind: str) -> No
     ]
     with trio.fail_after(60):
         async with Client(target) as client:
-            assert client.server_info is not None
             assert client.server_info.name == "from a file"
 
 
@@ -180,18 +179,42 @@ async def test_arguments_of_a_call() -> None:
         assert (await client.call_tool("echo", {"value": "x"})).content[0].text == "x"
 
 
-def test_outside_of_trio_one_line_says_so() -> None:
-    async def enter() -> None:
-        async with Client(Server("s")):
+async def in_a_notebook(what: str) -> None:
+    client, server = Client(Server("s")), Server("s")
+    if what == "enter":
+        async with client:
             raise AssertionError("entered")
+    elif what == "await":
+        await client
+    elif what == "call":
+        await client.call_tool("echo")
+    elif what == "iterate":
+        await anext(client.tools())
+    elif what == "listen":
+        async with client.listen(tools=True):
+            raise AssertionError("entered")
+    elif what == "task":
+        await client.task("id").status()
+    elif what == "pool":
+        async with ClientPool():
+            raise AssertionError("entered")
+    else:
+        await server.serve("memory:")
 
-    async def serve() -> None:
-        await Server("s").serve("memory:")
 
-    for fails in (enter, serve):
-        assert "call trio.run(main), in a notebook too" in complaint(
-            lambda f=fails: asyncio.run(f()), RuntimeError
-        )  # type: ignore[misc]
+@pytest.mark.parametrize("what", ["enter", "await", "call", "iterate", "listen", "task", "pool", "serve"])
+def test_under_asyncio_one_line_names_what_to_use(what: str) -> None:
+    text = complaint(lambda: asyncio.run(in_a_notebook(what)), RuntimeError)
+    if what == "serve":
+        assert text.endswith("use mcp_actors.asyncio.serve")
+    else:
+        assert "use mcp_actors.asyncio.Client" in text
+        assert "without a loop mcp_actors.sync.Client" in text
+
+
+async def test_a_client_is_not_awaited_under_trio_either() -> None:
+    with pytest.raises(TypeError, match="use 'async with Client"):
+        await Client(Server("s"))
 
 
 async def test_run_inside_of_trio_names_serve() -> None:

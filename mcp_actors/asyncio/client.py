@@ -1,0 +1,62 @@
+"""The client for programs on asyncio."""
+
+from __future__ import annotations
+
+from mcp_actors import client, client_pool
+from mcp_actors.bridges.client_faces import AsyncioClientFace, AsyncioPoolFace
+from mcp_actors.bridges.face_parts import AsyncioListener, AsyncioTaskHandle
+from mcp_actors.bridges.mirrored import mirror
+
+__all__ = ["Client", "ClientPool", "Listener", "TaskHandle"]
+
+
+Client = mirror(
+    client.Client,
+    AsyncioClientFace,
+    """A client of one server for programs on asyncio, used as ``async with Client(target) as client``.
+
+It is `mcp_actors.Client` in the engine's own thread, which is started at first use and ends with the program. Where
+there is no block, as in a notebook, ``client = await Client(target).open()`` opens it, and ``await
+client.aclose()`` closes it. It may be used from any loop, and is closed when the loop that opened it is closed.
+Cancelling a call cancels it at the server. Callbacks are plain or async functions: they run in the loop that opened
+the client, and ``on_progress`` in the loop of its call. Exceptions are those of the original.
+""",
+    module=__name__,
+    _make=client.Client,
+)
+TaskHandle = mirror(
+    client.TaskHandle,
+    AsyncioTaskHandle,
+    """A call of a tool that goes on at the server, whatever becomes of this program and its connection.
+
+Made by `Client.start_tool` and `Client.task`. Dropping it changes nothing: the task goes on, and its ``id`` is good
+for another handle, in another process too, as long as the caller is the same to the server. The id is a secret:
+without authorization whoever has it may read and cancel the task.
+""",
+    module=__name__,
+    without=("look", "read", "wait", "wait_or_cancel"),
+)
+Listener = mirror(
+    client.Listener,
+    AsyncioListener,
+    """The changes that were subscribed to, as an async iterator of `Event`; made by `Client.listen`.
+
+Changes that arrive while nobody reads are coalesced, so a slow reader sees the newest state and nothing grows. The
+iteration ends when the subscription ended in order; it raises `SubscriptionLost` when it broke off.
+""",
+    module=__name__,
+    without=("deliver", "end", "raise_if_lost"),
+)
+ClientPool = mirror(
+    client_pool.ClientPool,
+    AsyncioPoolFace,
+    """Owns many clients, used as ``async with ClientPool() as pool``; leaving the block closes all of them at once.
+
+    Clients of asyncio programs may be closed in any order, from any task, without it too. A client that fails costs
+    nothing but itself.
+    """,
+    module=__name__,
+    _make=client_pool.ClientPool,
+)
+for _face in (Client, TaskHandle, Listener):
+    _face._faces = {client.TaskHandle: TaskHandle, client.Listener: Listener}

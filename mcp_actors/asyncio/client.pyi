@@ -1,0 +1,818 @@
+"""The client for programs on asyncio."""
+
+# Written by tests/test_faces.py.
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from types import UnionType
+from typing import Any, Self, TypeAlias, overload
+
+from mcp_actors._actors.counters import SessionStatistics
+from mcp_actors._actors.limits import Limits
+from mcp_actors._actors.outbound_call import ProgressCallback
+from mcp_actors._client.options import (
+    Access,
+    ChangeHandler,
+    DeclaredExtension,
+    LogHandler,
+    LossHandler,
+    NotificationCallback,
+    Target,
+)
+from mcp_actors._client.tool_methods import T
+from mcp_actors._eras.era import EraName
+from mcp_actors.client import Event
+from mcp_actors.types import (
+    CallToolResult,
+    ClientCapabilities,
+    Completion,
+    CompletionReference,
+    CreateMessageParams,
+    CreateMessageResult,
+    DiscoverResult,
+    ElicitFormParams,
+    ElicitResult,
+    ElicitUrlParams,
+    GetPromptResult,
+    Implementation,
+    InputResponse,
+    ListPromptsResult,
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    ListToolsResult,
+    LoggingLevel,
+    Prompt,
+    ReadResourceResult,
+    Resource,
+    ResourceTemplate,
+    Root,
+    ServerCapabilities,
+    SubscriptionFilter,
+    Tool,
+)
+from mcp_actors.types.tasks import TaskStatus
+
+__all__ = ["Client", "ClientPool", "Listener", "TaskHandle"]
+
+_SamplingHandler: TypeAlias = Callable[
+    [CreateMessageParams], CreateMessageResult | Awaitable[CreateMessageResult]
+]
+_ElicitationHandler: TypeAlias = Callable[
+    [ElicitFormParams | ElicitUrlParams], ElicitResult | Awaitable[ElicitResult]
+]
+_Roots: TypeAlias = (
+    Sequence[Root | str] | Callable[[], Sequence[Root | str] | Awaitable[Sequence[Root | str]]]
+)
+
+class Client:
+    """A client of one server for programs on asyncio, used as ``async with Client(target) as client``.
+
+    It is `mcp_actors.Client` in the engine's own thread, which is started at first use and ends with the program. Where
+    there is no block, as in a notebook, ``client = await Client(target).open()`` opens it, and ``await
+    client.aclose()`` closes it. It may be used from any loop, and is closed when the loop that opened it is closed.
+    Cancelling a call cancels it at the server. Callbacks are plain or async functions: they run in the loop that opened
+    the client, and ``on_progress`` in the loop of its call. Exceptions are those of the original.
+
+    Args:
+        target: A `Server` (in memory), a URL (``"stdio:COMMAND ARG…"``, ``"http://…"``), a command as a list
+            (``["python", "server.py"]``), the `~pathlib.Path` of a server, which is started with this Python if it ends
+            in ``.py``, or a `~mcp_actors.abc.ClientTransport`.
+        era: ``"auto"`` finds out what the server speaks; ``"legacy"``, ``"modern"`` or one protocol version is spoken
+            without asking.
+        info: The client's name and version, which servers may display; by default those of this engine.
+        sampling: Answers servers that want to sample a model. Without it sampling is not declared.
+        sampling_tools: Whether ``sampling`` may use tools.
+        capabilities: What is declared to servers beyond what follows from the handlers, or more exactly: each member
+            that it has replaces what follows. ``ClientCapabilities(elicitation=ElicitationCapability(url={}))`` is for
+            a handler that opens URLs and shows no forms. By default forms and URLs are declared, and no context for
+            sampling.
+        elicitation: Answers servers that want to ask the person. Without it elicitation is not declared.
+        roots: The roots that servers may work in, or a function that returns them. Without it none are declared.
+        on_log: ``on_log(level, data, logger)``, sync or async, is called with each log message in the order of arrival.
+        on_change: ``on_change(kind, uri)``, sync or async, is called with each change on the server in that order.
+        on_notification: ``on_notification(method, params)``, sync or async, is called with each notification that is
+            none of the above, such as those of extensions, in that order.
+        on_lost: ``on_lost(error)``, sync or async, is called once with the `ConnectionLost` or `SessionExpired` of each
+            connection that ends without being closed by the program; with ``restart`` another one follows.
+        log_level: The least severe log message that is wanted. By default a stateless server is asked for ``"info"``
+            if there is an ``on_log``, and a session is left as its server likes it.
+        timeout: Seconds a call may take without an answer or a progress report; `math.inf` switches this off. Servers
+            of this engine report progress for a tool that is silent (`Limits.beat`).
+        cap: Seconds a call may take in all; `math.inf` switches this off.
+        answer_input: Whether a server's request for input is answered by the handlers; if not, the call raises
+            `InputRequired`.
+        max_rounds: How often one call may ask for input, so that no server asks without an end.
+        probe_timeout: Seconds without an answer to ``server/discover`` after which ``initialize`` is sent as well; the
+            late answer still counts. Both together have ``timeout`` seconds more.
+        ping_interval: Seconds of silence on an idle connection after which the server is asked whether it is alive,
+            and seconds for its answer, without which the connection counts as lost; 0 switches this off. By default
+            sockets are asked after 30 s, and nothing else: pipes tell when a process has ended, a WebSocket has pings
+            of its own, and over HTTP there is no connection.
+        restart: Whether a connection that is lost is made again. Calls in flight fail all the same, because nobody
+            knows whether they were run. A session that an HTTP server has forgotten is begun anew without it too.
+        prior_discover: An earlier answer of the same server, `discovered` of a client of it: the first connection is
+            made without asking. If it is no longer true, the first call raises what the server says to that.
+        limits: The bounds on calls in flight and messages; see `Limits`.
+        auth: Access to a server that demands authorization, at an HTTP or WebSocket URL: `~mcp_actors.auth.OAuth`, or
+            `~mcp_actors.auth.BearerToken` for a key of the server's own. While a person is asked to log in, neither
+            ``timeout`` nor ``cap`` nor ``probe_timeout`` runs, for any call of the connection: the login has a time of
+            its own. A failure raises an `AuthorizationError`, and the connection is not tried again.
+        tasks: Whether stateless servers may answer a call with a task (SEP-2663), which `call_tool` then waits for,
+            and servers of sessions may have ``sampling`` and ``elicitation`` answered later (MCP 2025-11-25, Tasks).
+        extensions: A list of `~mcp_actors.extensions.ClientExtension`, or a mapping of ids to settings that are only
+            declared. None by default.
+
+    Raises:
+        TypeError: The target or an option is of another kind; the message says what to write.
+        ValueError: ``era`` is none of those above, the URL is malformed, there is no such command or file,
+            ``prior_discover`` names no version that may be spoken, a root is no ``file://`` URI, ``capabilities``
+            declares what there is no handler for, ``auth`` is for something else than such a URL, or two extensions
+            have the same id, or something else of the same name.
+        TransportNotFound: There is no binding for the URL.
+
+    Entering the block performs the handshake (MCP 2026-07-28, Versioning and Discovery; MCP 2025-11-25, Lifecycle). It
+    raises `ConnectFailed`, which an `AuthorizationError` is too, `TransportNotFound`, `ConnectionLost`, `CallTimeout`,
+    `Unavailable` when a server does not recover from an outage, `UnsupportedVersion` when no version is common,
+    `RpcError` and `RemoteProtocolError` when it refuses or cannot be understood, and `LocalProtocolError` if the client
+    was entered before. Outside of Trio it raises `RuntimeError`.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        era: str = "auto",
+        info: Implementation | None = None,
+        sampling: _SamplingHandler | None = None,
+        sampling_tools: bool = False,
+        capabilities: ClientCapabilities | None = None,
+        elicitation: _ElicitationHandler | None = None,
+        roots: _Roots | None = None,
+        on_log: LogHandler | None = None,
+        on_change: ChangeHandler | None = None,
+        on_notification: NotificationCallback | None = None,
+        on_lost: LossHandler | None = None,
+        log_level: LoggingLevel | None = None,
+        timeout: float = 30.0,
+        cap: float = 300.0,
+        answer_input: bool = True,
+        max_rounds: int = 10,
+        probe_timeout: float = 5.0,
+        ping_interval: float | None = None,
+        restart: bool = False,
+        prior_discover: DiscoverResult | None = None,
+        limits: Limits | None = None,
+        auth: Access | None = None,
+        tasks: bool = True,
+        extensions: Mapping[str, Any] | Sequence[DeclaredExtension] = (),
+    ) -> None: ...
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(self, *exc_info: object) -> None: ...
+    async def open(self) -> Self:
+        """Connects, for programs that have no block to do it in: a notebook, for example. `aclose` is for its end.
+
+        Raises:
+            McpError: What entering the block raises.
+        """
+
+    async def aclose(self) -> None:
+        """Closes the connection and waits for its end; calls in flight raise `ConnectionLost`.
+
+        Legal from any task and any loop, a callback's included, and any number of times. A client that is closed before
+        it is opened cannot be opened any more. Cancelled, the connection is closed all the same.
+
+        Raises:
+            Exception: What the lifespan of a server in this process raised at its end.
+        """
+
+    async def start_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        ttl: float | None = None,
+        timeout: float | None = None,
+        cap: float | None = None,
+        meta: Mapping[str, Any] | None = None,
+        answers: Mapping[str, InputResponse] | None = None,
+        state: str | None = None,
+    ) -> TaskHandle:
+        """Calls a tool as a task and returns a handle of it at once: the tool goes on without its caller.
+
+        MCP 2025-11-25, Tasks; SEP-2663. A tool or a server that has no tasks is waited for, and the handle has the
+        result already. What a tool asks before its task begins is answered here. Cancelled, there may be a task all the
+        same, which nobody knows and which ends with its time.
+
+        Args:
+            name: The tool.
+            arguments: Its arguments, as JSON values.
+            ttl: Seconds for which a session's server shall keep the task; by default, and over a stateless revision
+                always, as the server likes.
+            timeout: Seconds without an answer or a progress report; by default the client's.
+            cap: Seconds in all until there is a task; by default the client's.
+            meta: Further members of the request's ``_meta``.
+            answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
+            state: The state of that `InputRequired`.
+
+        Raises:
+            TypeError: ``arguments`` is no mapping, or a value in it is none of JSON.
+            LocalProtocolError: The server did not declare tools, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
+            InputRequired: The server asks for input, and the client has ``answer_input=False``.
+        """
+
+    def task(self, id: str) -> TaskHandle:
+        """Returns a handle of a task that was started before, by this program or another one.
+
+        Nothing is asked: whether there is such a task, the handle's methods tell.
+
+        Args:
+            id: The `TaskHandle.id`.
+
+        Raises:
+            TypeError: It is no text, or empty.
+        """
+
+    def tasks(self) -> AsyncIterator[TaskStatus]:
+        """Iterates over the caller's tasks; each page is requested when it is needed.
+
+        MCP 2025-11-25, Tasks, Listing Tasks; a stateless revision has no list of tasks.
+
+        Raises:
+            LocalProtocolError: The server has no list of tasks, or the client is not connected.
+            McpError: What `TaskHandle.status` raises.
+        """
+
+    async def list_tools(self, cursor: str | None = None, *, refresh: bool = False) -> ListToolsResult:
+        """Returns one page of the tools; `tools` iterates over all of them. MCP 2026-07-28, Tools, Listing Tools.
+
+        Over HTTP a stateless server's tool is left out, with a warning, if its parameters are to be sent in headers
+        that cannot be; calling it raises `LocalProtocolError`.
+
+        Args:
+            cursor: The ``next_cursor`` of the page before; by default the first page.
+            refresh: Whether the server is asked even if an earlier answer is good still, as it said itself.
+
+        Raises:
+            LocalProtocolError: The server did not declare tools, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
+        """
+
+    def tools(self, *, refresh: bool = False) -> AsyncIterator[Tool]:
+        """Iterates over all tools; each page is requested when it is needed. Raises as `list_tools` does."""
+
+    @overload
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        returns: None = None,
+        timeout: float | None = None,
+        cap: float | None = None,
+        on_progress: ProgressCallback | None = None,
+        meta: Mapping[str, Any] | None = None,
+        answers: Mapping[str, InputResponse] | None = None,
+        state: str | None = None,
+    ) -> CallToolResult:
+        """Calls a tool; a failure inside the tool is a result with ``is_error``, not an exception.
+
+        MCP 2026-07-28, Tools, Calling Tools. Structured content is checked against the tool's output schema if the
+        tool was listed before.
+
+        Args:
+            name: The tool.
+            arguments: Its arguments, as JSON values.
+            returns: The class of what the tool returns: ``returns=Forecast`` makes this return a ``Forecast``, and
+                raise `ToolFailed` for a failure inside the tool. A dataclass, an attrs class, a `TypedDict`, a pydantic
+                model, ``int``, ``list[Forecast]``: whatever the parameters of tools may be. The value is the structured
+                content, or what servers put into it under ``result``; where there is none, as in old revisions, it is
+                the text, or the JSON in it. By default the whole `CallToolResult` is returned.
+            timeout: Seconds without an answer or a progress report; by default the client's.
+            cap: Seconds in all; by default the client's.
+            on_progress: A function, sync or async, that is called with each report (`Progress`) in the order of
+                arrival, and with all of them before this returns. An exception of it ends the call and is raised here.
+            meta: Further members of the request's ``_meta``.
+            answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
+            state: The state of that `InputRequired`.
+
+        Raises:
+            TypeError: ``arguments`` is no mapping, or a value in it is none of JSON, or ``returns`` is no such class.
+            ToolFailed: With ``returns``: the tool failed.
+            UnexpectedResult: With ``returns``: what the tool returned does not fit.
+            LocalProtocolError: The server did not declare tools, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
+            InputRequired: The server asks for input, and the client has ``answer_input=False``.
+        """
+
+    @overload
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        returns: type[T],
+        timeout: float | None = None,
+        cap: float | None = None,
+        on_progress: ProgressCallback | None = None,
+        meta: Mapping[str, Any] | None = None,
+        answers: Mapping[str, InputResponse] | None = None,
+        state: str | None = None,
+    ) -> T: ...
+    @overload
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        returns: UnionType,
+        timeout: float | None = None,
+        cap: float | None = None,
+        on_progress: ProgressCallback | None = None,
+        meta: Mapping[str, Any] | None = None,
+        answers: Mapping[str, InputResponse] | None = None,
+        state: str | None = None,
+    ) -> Any: ...
+    @property
+    def era(self) -> EraName:
+        """Whether sessions are spoken with the server; raises `LocalProtocolError` before the client is entered."""
+
+    @property
+    def version(self) -> str:
+        """The protocol version that was agreed; raises as `era` does."""
+
+    @property
+    def server_info(self) -> Implementation:
+        """The server's name and version, for display only; raises as `era` does.
+
+        A stateless server need not tell them (MCP 2026-07-28, Base Protocol, ``_meta``): then both are empty.
+        """
+
+    @property
+    def server_capabilities(self) -> ServerCapabilities:
+        """The capabilities that the server declared; raises as `era` does."""
+
+    @property
+    def instructions(self) -> str | None:
+        """The server's text for the model, if it has one; raises as `era` does."""
+
+    @property
+    def discovered(self) -> DiscoverResult | None:
+        """The answer to ``server/discover``, for ``prior_discover``; ``None`` in a session. Raises as `era` does."""
+
+    async def list_resources(
+        self, cursor: str | None = None, *, refresh: bool = False
+    ) -> ListResourcesResult:
+        """Returns one page of the resources; `resources` iterates over all of them.
+
+        MCP 2026-07-28, Resources, Listing Resources.
+
+        Args:
+            cursor: The ``next_cursor`` of the page before; by default the first page.
+            refresh: Whether the server is asked even if an earlier answer is good still, as it said itself.
+
+        Raises:
+            LocalProtocolError: The server did not declare resources, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
+        """
+
+    def resources(self, *, refresh: bool = False) -> AsyncIterator[Resource]:
+        """Iterates over all resources; each page is requested when it is needed. Raises as `list_resources` does."""
+
+    async def list_resource_templates(
+        self, cursor: str | None = None, *, refresh: bool = False
+    ) -> ListResourceTemplatesResult:
+        """Returns one page of the resource templates; `resource_templates` iterates over all of them.
+
+        MCP 2026-07-28, Resources, Resource Templates. Arguments and errors are those of `list_resources`.
+        """
+
+    def resource_templates(self, *, refresh: bool = False) -> AsyncIterator[ResourceTemplate]:
+        """Iterates over all resource templates; each page is requested when it is needed. Raises as the list does."""
+
+    async def read_resource(
+        self,
+        uri: str,
+        *,
+        timeout: float | None = None,
+        cap: float | None = None,
+        refresh: bool = False,
+        answers: Mapping[str, InputResponse] | None = None,
+        state: str | None = None,
+    ) -> ReadResourceResult:
+        """Reads a resource. MCP 2026-07-28, Resources, Reading Resources.
+
+        Args:
+            uri: The resource.
+            timeout: Seconds without an answer or a progress report; by default the client's.
+            cap: Seconds in all; by default the client's.
+            refresh: Whether the server is asked even if an earlier answer is good still, as it said itself.
+            answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
+            state: The state of that `InputRequired`.
+
+        Raises:
+            ResourceNotFound: The server has no such resource.
+            LocalProtocolError: The server did not declare resources, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
+            InputRequired: The server asks for input, and the client has ``answer_input=False``.
+        """
+
+    async def subscribe_resource(self, uri: str) -> None:
+        """Subscribes to a resource until its session ends, or `unsubscribe_resource`; `listen` does it in both eras.
+
+        MCP 2025-11-25, Resources, Subscriptions; no stateless server has it. Changes are
+        reported to ``on_change`` and to every `Listener` of the resource.
+
+        Args:
+            uri: The resource.
+
+        Raises:
+            LocalProtocolError: The server did not declare resources.subscribe, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
+        """
+
+    async def unsubscribe_resource(self, uri: str) -> None:
+        """Takes `subscribe_resource` back; raises as it does. A `Listener` of the same resource goes on."""
+
+    async def list_prompts(self, cursor: str | None = None, *, refresh: bool = False) -> ListPromptsResult:
+        """Returns one page of the prompts; `prompts` iterates over all of them.
+
+        MCP 2026-07-28, Prompts, Listing Prompts.
+
+        Args:
+            cursor: The ``next_cursor`` of the page before; by default the first page.
+            refresh: Whether the server is asked even if an earlier answer is good still, as it said itself.
+
+        Raises:
+            LocalProtocolError: The server did not declare prompts, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
+        """
+
+    def prompts(self, *, refresh: bool = False) -> AsyncIterator[Prompt]:
+        """Iterates over all prompts; each page is requested when it is needed. Raises as `list_prompts` does."""
+
+    async def get_prompt(
+        self,
+        name: str,
+        arguments: Mapping[str, str] | None = None,
+        *,
+        timeout: float | None = None,
+        cap: float | None = None,
+        answers: Mapping[str, InputResponse] | None = None,
+        state: str | None = None,
+    ) -> GetPromptResult:
+        """Fills in a prompt. MCP 2026-07-28, Prompts, Getting a Prompt.
+
+        Args:
+            name: The prompt.
+            arguments: Its arguments; all are text.
+            timeout: Seconds without an answer or a progress report; by default the client's.
+            cap: Seconds in all; by default the client's.
+            answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
+            state: The state of that `InputRequired`.
+
+        Raises:
+            LocalProtocolError: The server did not declare prompts, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
+            InputRequired: The server asks for input, and the client has ``answer_input=False``.
+        """
+
+    async def complete(
+        self, ref: CompletionReference, argument: str, value: str, context: Mapping[str, str] | None = None
+    ) -> Completion:
+        """Asks for completions of an argument that the user is typing. MCP 2026-07-28, Completion.
+
+        Args:
+            ref: The prompt or resource template.
+            argument: The name of its argument.
+            value: What was typed so far.
+            context: The other arguments that have a value already.
+
+        Returns:
+            At most 100 values, and whether there are more.
+
+        Raises:
+            LocalProtocolError: The server did not declare completions, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
+        """
+
+    @property
+    def extensions(self) -> Mapping[str, Any]:
+        """The extensions that both sides have declared (SEP-2133): the server's settings, by their ids.
+
+        Raises:
+            LocalProtocolError: The client has not been entered.
+        """
+
+    async def request(
+        self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
+    ) -> dict[str, Any]:
+        """Sends any request and returns its raw result: for methods that are not part of the protocol.
+
+        Cancelled, the server is sent a cancellation.
+
+        Args:
+            method: The method.
+            params: Its parameters, as JSON values; ``_meta`` is added to, and says of the client what the client is.
+            timeout: Seconds without an answer; by default the client's.
+
+        Raises:
+            LocalProtocolError: The request cannot be sent: it is too long, or its method fits no header.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer is no object.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: There is no connection, or it ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
+        """
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Sends any notification: for methods that are not part of the protocol. Nobody answers it.
+
+        Args:
+            method: The method, as `Server.notification` names it.
+            params: Its parameters, as JSON values.
+
+        Raises:
+            LocalProtocolError: The client is not connected, the notification is too long, or its method fits no header.
+            ConnectionLost: The connection has ended.
+        """
+
+    def listen(
+        self,
+        *,
+        tools: bool = False,
+        prompts: bool = False,
+        resources: bool = False,
+        uris: tuple[str, ...] = (),
+        members: Mapping[str, Sequence[str]] | None = None,
+    ) -> AbstractAsyncContextManager[Listener]:
+        """Subscribes to changes for the length of the block, in both eras; iterate over what it yields.
+
+        MCP 2026-07-28, Subscriptions; MCP 2025-11-25, Resources, Subscriptions. When the block is entered the
+        subscription is in force, as far as ``Listener.honored`` says; leaving it waits at most one second for the
+        server to take it back.
+
+        Args:
+            tools: Whether changes of the list of tools are wanted.
+            prompts: Whether changes of the list of prompts are wanted.
+            resources: Whether changes of the list of resources are wanted.
+            uris: The resources whose updates are wanted.
+            members: Keys for the members of the filter that extensions have, such as ``{"taskIds": [id]}``. What the
+                server says of them goes to the extension's functions of notifications, and what it has granted is in
+                ``Listener.honored.extra``. A session has no such members.
+
+        Raises:
+            SubscriptionLost: The server refused, or the connection ended; also raised by the iteration, later.
+            CallTimeout: The server did not confirm in time.
+            LocalProtocolError: The client is not connected, or the server did not declare subscriptions.
+            McpError: What else `request` raises.
+        """
+
+    async def ping(self, *, timeout: float | None = None) -> None:
+        """Asks the server whether it is alive: by ``ping`` in a session, else by ``server/discover``.
+
+        MCP 2025-11-25, Ping; MCP 2026-07-28, Versioning and Discovery.
+
+        Args:
+            timeout: Seconds to wait for the answer; by default the client's.
+
+        Raises:
+            McpError: What `request` raises.
+        """
+
+    async def set_log_level(self, level: LoggingLevel) -> None:
+        """Sets the least severe log message that is wanted, from now on, in later connections too.
+
+        MCP 2025-11-25, Logging, Setting Log Level; a stateless server learns it with each request.
+
+        Args:
+            level: One of `mcp_actors.types.LOGGING_LEVELS`.
+
+        Raises:
+            LocalProtocolError: There is no such level, or the server of a session did not declare logging.
+            McpError: What `request` raises.
+        """
+
+    async def roots_changed(self) -> None:
+        """Tells the server of a session to list the roots again; a stateless one asks when it needs them.
+
+        MCP 2025-11-25, Roots, Root List Changes.
+
+        Raises:
+            LocalProtocolError: This client was given no roots, or is not connected.
+            ConnectionLost: The connection has ended.
+        """
+
+    def tree(self) -> SessionStatistics:
+        """Returns a snapshot of this client: its calls in both directions and its connection.
+
+        While the handshake is performed, from another task than the one that enters the client, it shows that.
+
+        Raises:
+            ConnectionLost: There is no connection.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session.
+        """
+
+class ClientPool:
+    """Owns many clients, used as ``async with ClientPool() as pool``; leaving the block closes all of them at once.
+
+    Clients of asyncio programs may be closed in any order, from any task, without it too. A client that fails costs
+    nothing but itself.
+    """
+
+    def __init__(self) -> None: ...
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(self, *exc_info: object) -> None: ...
+    async def open(self, client: Client) -> Client:
+        """Opens ``client``, which stays open until `close`, its own `Client.aclose`, or the end of the pool's block.
+
+        Legal from any task. Cancelled, or if it fails, nothing is left of the client.
+
+        Args:
+            client: A client that was never opened: ``await pool.open(Client("stdio:COMMAND", timeout=5))``.
+
+        Returns:
+            The same client.
+
+        Raises:
+            LocalProtocolError: The pool is not open, or the client was opened before.
+            McpError: What else entering a `Client` raises.
+        """
+
+    async def close(self, client: Client) -> None:
+        """Closes ``client`` and waits until nothing is left of it; calls in flight raise `ConnectionLost`.
+
+        Legal from any task, and any number of times. Cancelled, it is closed all the same.
+
+        Args:
+            client: A client of this pool; nothing happens if it is none, or was closed before.
+
+        Raises:
+            Exception: What the lifespan of a server in this process raised at its end.
+        """
+
+class Listener:
+    """The changes that were subscribed to, as an async iterator of `Event`; made by `Client.listen`.
+
+    Changes that arrive while nobody reads are coalesced, so a slow reader sees the newest state and nothing grows. The
+    iteration ends when the subscription ended in order; it raises `SubscriptionLost` when it broke off.
+    """
+
+    def __aiter__(self) -> Self: ...
+    async def __anext__(self) -> Event: ...
+    @property
+    def filter(self) -> SubscriptionFilter:
+        """The filter that was asked for."""
+
+    @property
+    def honored(self) -> SubscriptionFilter | None:
+        """The part of it that the server has granted; in a session, which does not tell, all of it."""
+
+    @property
+    def uris(self) -> Sequence[str]:
+        """The resources that are subscribed to."""
+
+class TaskHandle:
+    """A call of a tool that goes on at the server, whatever becomes of this program and its connection.
+
+    Made by `Client.start_tool` and `Client.task`. Dropping it changes nothing: the task goes on, and its ``id`` is good
+    for another handle, in another process too, as long as the caller is the same to the server. The id is a secret:
+    without authorization whoever has it may read and cancel the task.
+    """
+
+    @property
+    def id(self) -> str | None:
+        """The task's id; ``None`` if the server answered at once, without a task."""
+
+    async def status(self, *, timeout: float | None = None) -> TaskStatus:
+        """Asks the server where the task stands. MCP 2025-11-25, Tasks, Getting Tasks; SEP-2663.
+
+        Args:
+            timeout: Seconds without an answer, also over a lost connection; by default the client's.
+
+        Raises:
+            TaskNotFound: The server knows no such task, or no longer.
+            RpcError: The server answered with another error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended, and did not come back in time.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session, and did not begin another one in time.
+        """
+
+    def updates(self, *, timeout: float | None = None) -> AsyncIterator[TaskStatus]:
+        """Iterates over the task's states and messages as they change; the terminal state is the last one.
+
+        It looks as often as the server asks for, within 0.1 s and 60 s, and at once when the server tells of a change.
+        Changes that follow each other faster may be left out. Raises as `status` does; a task that is forgotten while
+        it is iterated over raises `TaskNotFound`. Whoever stops before the end has nothing to close.
+
+        Args:
+            timeout: Seconds that one look at the task may take; by default the client's.
+        """
+
+    async def result(
+        self,
+        *,
+        timeout: float | None = None,
+        cap: float | None = None,
+        on_progress: ProgressCallback | None = None,
+    ) -> CallToolResult:
+        """Waits until the task has ended and returns what the call of the tool would have returned.
+
+        What the task asks is answered by the client's handlers. Cancelled, or out of time, it leaves the task running:
+        `cancel` ends it.
+
+        Args:
+            timeout: Seconds that one look at the task may take, also over a lost connection; by default the client's.
+                The pauses between looks do not count: a task that the server can tell about is no silence.
+            cap: Seconds in all; by default without an end, for a task may take days.
+            on_progress: A function, sync or async, that is called with each change of the task's state or message, as
+                a `Progress` whose ``progress`` counts them.
+
+        Raises:
+            TaskCancelled: The task was cancelled.
+            TaskNotFound: The server knows no such task, or no longer.
+            RpcError: The call failed, or the server answered with another error.
+            RemoteProtocolError: The answer cannot be understood, or the task asks without an end.
+            CallTimeout: A clock ran out.
+            ConnectionLost: The connection ended, and did not come back in time.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session, and did not begin another one in time.
+            InputRequired: The task asks for input, and the client has ``answer_input=False``: `answer` it.
+        """
+
+    async def answer(self, answers: Mapping[str, InputResponse], *, timeout: float | None = None) -> None:
+        """Answers questions of the task, in place of the client's handlers. SEP-2663, ``tasks/update``.
+
+        Some of the questions may be left for later. A question that somebody else has answered is passed over.
+
+        Args:
+            answers: The answers by the keys of `InputRequired`.
+            timeout: Seconds without an answer; by default the client's.
+
+        Raises:
+            RemoteProtocolError: In a session the server asks by requests of its own, which handlers answer.
+            TaskNotFound: The server knows no such task, or no longer.
+            McpError: What else `status` raises.
+        """
+
+    async def cancel(self, *, timeout: float | None = None) -> None:
+        """Cancels the task; one that has ended stays as it is. MCP 2025-11-25, Tasks, Cancelling Tasks; SEP-2663.
+
+        A stateless server may take note of it only, and end the task later, or never: `status` tells.
+
+        Args:
+            timeout: Seconds without an answer; by default the client's.
+
+        Raises:
+            TaskNotFound: The server knows no such task, or no longer.
+            McpError: What else `status` raises.
+        """

@@ -1,0 +1,293 @@
+"""A client and a pool of clients for programs that do not run on Trio: how they are made, opened and closed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, Self
+from weakref import WeakKeyDictionary
+
+import trio
+
+from mcp_actors.bridges.asyncio_bridge import AsyncioBridge
+from mcp_actors.bridges.bridged_call import calling_bridge
+from mcp_actors.bridges.client_options import adapted_access, adapted_extensions, adapted_options
+from mcp_actors.bridges.face_parts import EngineBlock
+from mcp_actors.bridges.faces import AsyncioFace, Face, Opened, SyncFace
+from mcp_actors.bridges.thread_bridge import ThreadBridge
+from mcp_actors.errors import LocalProtocolError
+
+__all__ = ["AsyncioClientFace", "AsyncioPoolFace", "SyncClientFace", "SyncPoolFace"]
+
+OPENED_BEFORE = "a Client is opened once; make a new one"
+# Threads in which the functions of one client's program run at the same time.
+CALLBACK_THREADS = 40
+
+
+_in_callbacks_of: ContextVar[frozenset[Opened]] = ContextVar("_in_callbacks_of", default=frozenset())
+
+
+@contextmanager
+def _callback_of(opened: Opened | None) -> Iterator[None]:
+    """Notes that a callback of a client runs in the block, and in what it leads to."""
+    noted = _in_callbacks_of.get()
+    token = _in_callbacks_of.set(noted if opened is None else noted | {opened})
+    try:
+        yield
+    finally:
+        _in_callbacks_of.reset(token)
+
+
+class ClientFace(Face):
+    """A client for programs without Trio; its originals are made by ``_make``."""
+
+    _make: Callable[..., Any]
+    _known_access: WeakKeyDictionary[Any, Any]
+
+    def __init__(self, target: Any, **options: Any) -> None:
+        opened = Opened()
+        adapted = adapted_options(options, partial(self._adapted, opened))
+        if adapted.get("auth") is not None:
+            adapted["auth"] = adapted_access(
+                adapted["auth"], partial(self._adapted, None), self._known_access
+            )
+        if adapted.get("extensions"):
+            adapt = partial(self._adapted, opened)
+            adapted["extensions"] = adapted_extensions(adapted["extensions"], adapt, self._back)
+        super().__init__(type(self)._make(target, **adapted), opened)
+        self._block: EngineBlock | None = None
+
+    @staticmethod
+    def _adapted(opened: Opened | None, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns an async function for the engine that calls one of the program where that belongs.
+
+        Without ``opened`` it belongs to many clients, and is called where the one belongs that needs it.
+        """
+        raise NotImplementedError
+
+    @staticmethod
+    def _back(function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a function for the program that calls an async one of the engine."""
+        raise NotImplementedError
+
+    def _begin(self, bridge: AsyncioBridge | ThreadBridge) -> Any:
+        """Takes note that the client is opened over ``bridge``, and returns the original."""
+        if self._opened.engine is not None:
+            raise LocalProtocolError(OPENED_BEFORE)
+        self._opened.engine, self._opened.bridge = bridge.engine, bridge
+        return self._original
+
+    def _hold(self, bridge: AsyncioBridge | ThreadBridge) -> EngineBlock:
+        self._block = EngineBlock(self._begin(bridge))
+        return self._block
+
+    @property
+    def _is_in_callback(self) -> bool:
+        """Whether a callback of this client runs here, or has led here, for which the end of its block would wait."""
+        return self._opened in _in_callbacks_of.get()
+
+    @property
+    def _is_gone(self) -> bool:
+        """Whether the engine that the client was in has ended, and the client with it; so it is in a fork."""
+        return self._opened.engine is not None and self._opened.engine.has_ended
+
+    def _leave_soon(self) -> None:
+        """Begins to leave the block, for those who cannot wait for its end."""
+        if self._block is not None and self._opened.engine is not None:
+            self._opened.engine.post(self._block.begin_to_leave)
+
+
+class AsyncioClientFace(ClientFace, AsyncioFace):
+    """A client for asyncio programs."""
+
+    _known_access = WeakKeyDictionary()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
+    async def open(self) -> Self:
+        """Connects, for programs that have no block to do it in: a notebook, for example. `aclose` is for its end.
+
+        Raises:
+            McpError: What entering the block raises.
+        """
+        bridge = AsyncioBridge.of_running_loop()
+        await self._hold(bridge).enter_from_asyncio(bridge)
+        return self
+
+    async def aclose(self) -> None:
+        """Closes the connection and waits for its end; calls in flight raise `ConnectionLost`.
+
+        Legal from any task and any loop, a callback's included, and any number of times. A client that is closed before
+        it is opened cannot be opened any more. Cancelled, the connection is closed all the same.
+
+        Raises:
+            Exception: What the lifespan of a server in this process raised at its end.
+        """
+        if self._is_gone:
+            return
+        bridge = AsyncioBridge.of_running_loop()
+        try:
+            await bridge.call(self._original.aclose)
+        finally:
+            self._leave_soon()
+        if self._block is not None and not self._is_in_callback:
+            await self._block.leave_from_asyncio(bridge)
+
+    @staticmethod
+    def _adapted(opened: Opened | None, function: Callable[..., Any]) -> Callable[..., Any]:
+        async def call(*args: Any) -> Any:
+            bridge = calling_bridge.get() if opened is None else opened.bridge
+            assert bridge is not None
+            with _callback_of(opened):
+                return await bridge.run(function, *args)
+
+        return call
+
+    @staticmethod
+    def _back(function: Callable[..., Any]) -> Callable[..., Any]:
+        async def call(*args: Any) -> Any:
+            return await AsyncioBridge.of_running_loop().call(function, *args)
+
+        return call
+
+
+class SyncClientFace(ClientFace, SyncFace):
+    """A client for programs without a loop."""
+
+    _known_access = WeakKeyDictionary()
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def open(self) -> Self:
+        """Connects, for programs that have no block to do it in. `close` is for its end.
+
+        Raises:
+            McpError: What entering the block raises.
+        """
+        bridge = ThreadBridge()
+        self._hold(bridge).enter_from_thread(bridge)
+        return self
+
+    def close(self) -> None:
+        """Closes the connection and waits for its end; calls in flight raise `ConnectionLost`.
+
+        Legal from any thread, a callback's included, and any number of times. A client that is closed before it is
+        opened cannot be opened any more.
+
+        Raises:
+            Exception: What the lifespan of a server in this process raised at its end.
+        """
+        if self._is_gone:
+            return
+        try:
+            ThreadBridge().call(self._original.aclose)
+        finally:
+            self._leave_soon()
+        if self._block is not None and not self._is_in_callback:
+            ThreadBridge().call(self._block.leave)
+
+    @staticmethod
+    def _adapted(opened: Opened | None, function: Callable[..., Any]) -> Callable[..., Any]:
+        if inspect.iscoroutinefunction(function):
+            return function
+        threads = trio.CapacityLimiter(CALLBACK_THREADS)
+
+        async def call(*args: Any) -> Any:
+            # One that never returns must not hold up the end of the client.
+            with _callback_of(opened):
+                result = await trio.to_thread.run_sync(
+                    partial(function, *args), abandon_on_cancel=True, limiter=threads
+                )
+            return await result if inspect.isawaitable(result) else result
+
+        return call
+
+    @staticmethod
+    def _back(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: ThreadBridge().call(function, *args)
+
+
+class PoolFace(Face):
+    """A pool of clients for programs without Trio; its originals are made by ``_make``."""
+
+    _make: Callable[..., Any]
+
+    def __init__(self) -> None:
+        super().__init__(type(self)._make(), Opened())
+        self._block = EngineBlock(self._original)
+
+    def _begin(self, bridge: AsyncioBridge | ThreadBridge) -> EngineBlock:
+        if self._opened.engine is not None:
+            raise LocalProtocolError("a ClientPool is good for one block; make a new one")
+        self._opened.engine = bridge.engine
+        return self._block
+
+
+class AsyncioPoolFace(PoolFace, AsyncioFace):
+    """A pool of clients for asyncio programs."""
+
+    _usage = "async with ClientPool() as pool"
+
+    async def __aenter__(self) -> Self:
+        bridge = AsyncioBridge.of_running_loop()
+        await self._begin(bridge).enter_from_asyncio(bridge)
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._block.leave_from_asyncio(self._bridge())
+
+    async def open(self, client: Any) -> Any:
+        """See `ClientPool.open`."""
+        bridge = self._bridge()
+        original = client._begin(bridge)
+        try:
+            await bridge.call(self._original.open, original)
+        except BaseException:
+            # The engine may have connected just before this was cancelled.
+            await bridge.call(self._original.close, original)
+            raise
+        return client
+
+    async def close(self, client: Any) -> None:
+        """See `ClientPool.close`."""
+        await self._bridge().call(self._original.close, client._original)
+
+
+class SyncPoolFace(PoolFace, SyncFace):
+    """A pool of clients for programs without a loop."""
+
+    _usage = "with ClientPool() as pool"
+
+    def __enter__(self) -> Self:
+        bridge = ThreadBridge()
+        self._begin(bridge).enter_from_thread(bridge)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._bridge().call(self._block.leave)
+
+    def open(self, client: Any) -> Any:
+        """See `ClientPool.open`."""
+        bridge = self._bridge()
+        original = client._begin(bridge)
+        try:
+            bridge.call(self._original.open, original)
+        except BaseException:
+            self._bridge().call(self._original.close, original)
+            raise
+        return client
+
+    def close(self, client: Any) -> None:
+        """See `ClientPool.close`."""
+        self._bridge().call(self._original.close, client._original)

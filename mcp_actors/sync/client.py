@@ -1,0 +1,63 @@
+"""The client for programs without an event loop."""
+
+from __future__ import annotations
+
+from mcp_actors import client, client_pool
+from mcp_actors.bridges.client_faces import SyncClientFace, SyncPoolFace
+from mcp_actors.bridges.face_parts import SyncListener, SyncTaskHandle
+from mcp_actors.bridges.mirrored import mirror
+
+__all__ = ["Client", "ClientPool", "Listener", "TaskHandle"]
+
+
+Client = mirror(
+    client.Client,
+    SyncClientFace,
+    """A client of one server for programs without an event loop, used as ``with Client(target) as client``.
+
+It is `mcp_actors.Client` in the engine's own thread, which is started at first use and ends with the program. Where
+there is no block, ``client = Client(target).open()`` opens it, and ``client.close()`` closes it. It may be used
+from any number of threads at the same time. ``KeyboardInterrupt`` cancels the call at the server. ``on_progress``
+runs in the thread of its call, which waits; other callbacks run in a thread of their own if they are plain
+functions, and in the engine, on Trio, if they are async. Exceptions are those of the original.
+""",
+    module=__name__,
+    _make=client.Client,
+    without=("aclose",),
+)
+TaskHandle = mirror(
+    client.TaskHandle,
+    SyncTaskHandle,
+    """A call of a tool that goes on at the server, whatever becomes of this program and its connection.
+
+Made by `Client.start_tool` and `Client.task`. Dropping it changes nothing: the task goes on, and its ``id`` is good
+for another handle, in another process too, as long as the caller is the same to the server. The id is a secret:
+without authorization whoever has it may read and cancel the task.
+""",
+    module=__name__,
+    without=("look", "read", "wait", "wait_or_cancel"),
+)
+Listener = mirror(
+    client.Listener,
+    SyncListener,
+    """The changes that were subscribed to, as an iterator of `Event`; made by `Client.listen`.
+
+Changes that arrive while nobody reads are coalesced, so a slow reader sees the newest state and nothing grows. The
+iteration ends when the subscription ended in order; it raises `SubscriptionLost` when it broke off.
+""",
+    module=__name__,
+    without=("deliver", "end", "raise_if_lost"),
+)
+ClientPool = mirror(
+    client_pool.ClientPool,
+    SyncPoolFace,
+    """Owns many clients, used as ``with ClientPool() as pool``; leaving the block closes all of them at once.
+
+    Clients of programs without a loop may be closed in any order, from any thread, without it too. A client that fails
+    costs nothing but itself.
+    """,
+    module=__name__,
+    _make=client_pool.ClientPool,
+)
+for _face in (Client, TaskHandle, Listener):
+    _face._faces = {client.TaskHandle: TaskHandle, client.Listener: Listener}
