@@ -21,7 +21,7 @@ class TrioSteps:
 
     def __init__(self) -> None:
         token = trio.lowlevel.current_trio_token()
-        self._steps = StepQueue(lambda take: token.run_sync_soon(_contained, take))
+        self._steps = StepQueue(lambda: token.run_sync_soon(self._take))
 
     @classmethod
     def of_running_loop(cls) -> TrioSteps:
@@ -46,10 +46,9 @@ class TrioSteps:
         except trio.RunFinishedError:
             raise LoopClosed("the Trio loop that this belongs to has ended") from None
 
-
-def _contained(take: Step) -> None:
-    with Containment(BRIDGED_STEP):
-        take()
+    def _take(self) -> None:
+        with Containment(BRIDGED_STEP):
+            self._steps.take()
 
 
 _of_loop: trio.lowlevel.RunVar[TrioSteps] = trio.lowlevel.RunVar("_of_loop")

@@ -11,9 +11,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import trio
 
 import mcp_actors.asyncio
+import mcp_actors.sync
 from mcp_actors import Client, Context, Server
+from mcp_actors._server.on_loop import on_loop
 from mcp_actors.bridges.asyncio_bridge import AsyncioBridge
 
 
@@ -225,3 +228,48 @@ def test_only_a_generator_is_a_lifespan() -> None:
 
     with pytest.raises(TypeError, match="is no 'async def' with one 'yield'"):
         mcp_actors.asyncio.lifespan(none)  # type: ignore[arg-type]
+
+
+def test_a_client_of_the_loop_with_the_server_in_memory_runs_functions_there() -> None:
+    async def main() -> None:
+        async with mcp_actors.asyncio.Client(server_of_the_loop()) as client:
+            assert (await client.call_tool("thread")).text == "MainThread"
+
+    asyncio.run(main())
+
+
+def test_a_client_without_a_loop_runs_functions_in_the_loop_of_the_engine() -> None:
+    server = Server("x")
+
+    @server.tool(loop="asyncio")
+    async def thread() -> str:
+        return await asyncio.sleep(0, threading.current_thread().name)
+
+    with mcp_actors.sync.Client(server) as client:
+        assert client.call_tool("thread").text == "mcp-actors-asyncio"
+
+
+def test_another_trio_loop_uses_a_server_that_is_served_elsewhere() -> None:
+    async def elsewhere(server: Server) -> None:
+        server.add_tool(lambda: None, name="later")
+        with pytest.raises(mcp_actors.LocalProtocolError, match="there is already a tool 'later'"):
+            server.add_tool(lambda: None, name="later")
+        server.stop()
+
+    async def main() -> None:
+        server = server_of_the_loop()
+        async with Serving(server, "memory:elsewhere") as serving:
+            await asyncio.to_thread(trio.run, elsewhere, server)
+            assert "later" in server.tools
+            await asyncio.wait_for(serving.task, 10)
+
+    asyncio.run(main())
+
+
+def test_an_event_loop_that_has_ended_is_told() -> None:
+    async def token() -> trio.lowlevel.TrioToken:
+        return trio.lowlevel.current_trio_token()
+
+    ended = trio.run(token)
+    with pytest.raises(mcp_actors.LocalProtocolError, match="has ended"):
+        on_loop(ended, len, "abc")
