@@ -42,13 +42,17 @@ from mcp_actors.errors import (
     SessionExpired,
     SubscriptionLost,
     ToolError,
+    ToolFailed,
     TransportNotFound,
     Unavailable,
+    UnexpectedResult,
     UnsupportedVersion,
 )
 from mcp_actors.server import Server
+from mcp_actors.types import Audio, File, Image
 
 __all__ = [
+    "Audio",
     "CallCancelled",
     "CallTimeout",
     "Client",
@@ -57,7 +61,9 @@ __all__ = [
     "ConnectFailed",
     "ConnectionLost",
     "Context",
+    "File",
     "HeaderMismatch",
+    "Image",
     "InputRequired",
     "Limits",
     "LocalProtocolError",
@@ -77,8 +83,10 @@ __all__ = [
     "SubscriptionLost",
     "SyncContext",
     "ToolError",
+    "ToolFailed",
     "TransportNotFound",
     "Unavailable",
+    "UnexpectedResult",
     "UnsupportedVersion",
     "abc",
     "errors",

@@ -238,6 +238,7 @@ class Client(AnyMethods):
         return f"<Client {self._supervisor!r}>"
 
     def __await__(self) -> NoReturn:
+        """Raises `TypeError`: a client is entered; outside of Trio `RuntimeError`, which names what to use there."""
         require_trio("await Client(...)", "Client")
         raise TypeError("a Client is not awaited: use 'async with Client(...) as client'")
 

@@ -10,7 +10,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, Generic
 
 import trio
 
@@ -30,7 +30,7 @@ from mcp_actors._server.features import FeatureName, Features, OfferedExtension
 from mcp_actors._server.frames import LineNamed
 from mcp_actors._server.registration import Registration
 from mcp_actors._server.runtime import ServerRuntime, ServerStatistics
-from mcp_actors._server.scope import ServerScope
+from mcp_actors._server.scope import ServerScope, StateT
 from mcp_actors._server.settings import check_settings
 from mcp_actors._server.state_key import state_key_of_environment
 from mcp_actors._server.task_rules import TaskRules
@@ -59,15 +59,18 @@ __all__ = [
     "TaskRules",
 ]
 
-Lifespan = Callable[["Server"], AbstractAsyncContextManager[Any]]
+Lifespan = Callable[["Server[Any]"], AbstractAsyncContextManager[StateT]]
 """Makes the context manager that is entered once for each `Server.serve`; the value it yields is ``ctx.state``."""
 
 
-class Server(Registration):
+class Server(Registration, Generic[StateT]):
     """A server: its tools, resources and prompts, and the engine that serves them to any number of clients.
 
     What clients see is registered by decorators and by `add_tool`, `add_resource` and `add_prompt`; `run` or `serve`
     serves it. A function that fails costs the one call it was made for, and is logged.
+
+    For type checkers ``Server[Database]`` is one whose lifespan yields a ``Database``. They find it out by themselves;
+    the functions of the server say so again by ``ctx: Context[Database]``.
 
     Four attributes take functions that are called in the event loop, must not wait, and do nothing by default:
     ``on_subscribe(uri)`` before the first client subscribes to a resource (what it raises refuses the subscription),
@@ -125,7 +128,7 @@ class Server(Registration):
         website_url: str | None = None,
         instructions: str | None = None,
         icons: Sequence[Icon] = (),
-        lifespan: Lifespan | None = None,
+        lifespan: Lifespan[StateT] | None = None,
         page_size: int = 100,
         limits: Limits | None = None,
         versions: Sequence[str] = VERSIONS,

@@ -53,13 +53,14 @@ BRIDGED_CALL = TaskKind(
 )
 # A step has no task of its own: it runs between two turns of the engine's loop.
 BRIDGED_STEP = TaskKind("bridged step", "engine thread", "call", "nobody")
+ASYNCIO_REQUEST = TaskKind(
+    "asyncio request", "call", "call", "the function that waits for it in its asyncio loop"
+)
+ASYNCIO_LIFESPAN = TaskKind("asyncio lifespan", "server", "server", "whoever awaits serve()")
 LOOP_WATCH = TaskKind(
     "watch loops", "engine thread", "nothing", "nobody: a closed loop is noticed later", restarted=True
 )
 LOOP_END = TaskKind("close what a loop left", "engine thread", "nothing", "nobody")
-ASYNCIO_REQUEST = TaskKind(
-    "asyncio request", "call", "call", "the function that waits for it in its asyncio loop"
-)
 HELD_BLOCK = TaskKind("held block", "engine thread", "member", "whoever leaves the block")
 BRIDGED_FUNCTION = TaskKind(
     "bridged function", "a Trio loop of the program", "call", "the task of the engine that called it"

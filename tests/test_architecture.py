@@ -66,7 +66,11 @@ LINES_OF_A_FILE = 400
 LINES_OF_A_FUNCTION = 80
 BANNED_WORDS = {"util", "utils", "helper", "helpers", "manager", "runner", "wrapper", "lowlevel"}
 BANNED_MODULES = BANNED_WORDS | {"common", "misc"}
-CONTEXTS = ("mcp_actors._server.context", "mcp_actors._server.sync_context")
+CONTEXTS = (
+    "mcp_actors._server.context",
+    "mcp_actors._server.sync_context",
+    "mcp_actors._server.asyncio_context",
+)
 # Third-party packages that only some part of the house may know.
 ONLY_IN = {
     "click": ("mcp_actors.cli",),

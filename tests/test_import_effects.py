@@ -15,7 +15,7 @@ NOT_FOR_STDIO = {
     "rich", "trio_websocket", "watchfiles", "wsproto", "mcp_actors.cli", "mcp_actors.examples", "mcp_actors.testing",
     "mcp_actors.extensions", "mcp_actors._server.server_extension", "mcp_actors._server.detached",
     "mcp_actors._actors.detached_call", "mcp_actors._client.client_extension", "mcp_actors._eras.extension_ids",
-    "mcp_actors.tasks",
+    "mcp_actors.tasks", "mcp_actors.asyncio", "mcp_actors.sync", "mcp_actors.bridges.mirrored",
     "joserfc", "coredis", "mcp_actors.shared.redis", "mcp_actors.auth", "mcp_transports.auth",
     "mcp_transports.http", "mcp_transports.tcp", "mcp_transports.unix", "mcp_transports.websocket",
 }  # fmt: skip

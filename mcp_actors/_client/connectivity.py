@@ -39,7 +39,7 @@ class Negotiated:
 
     era: Era
     capabilities: ServerCapabilities
-    info: Implementation | None
+    info: Implementation
     instructions: str | None
     discovered: DiscoverResult | None
     """The answer to discovery, where the revision has that."""

@@ -183,7 +183,7 @@ def _agreed(era: Era, discovered: DiscoverResult, info: Any) -> Negotiated:
     return Negotiated(
         era,
         discovered.capabilities,
-        read_result(era, info, Implementation) if isinstance(info, dict) else None,
+        read_result(era, info, Implementation) if isinstance(info, dict) else Implementation("", ""),
         discovered.instructions,
         discovered,
     )

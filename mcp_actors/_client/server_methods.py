@@ -6,19 +6,15 @@ from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Any
 
-import attrs
-
-from mcp_actors._actors.outbound_call import ProgressCallback
 from mcp_actors._client.connectivity import Connectivity
 from mcp_actors._client.pages import AllPages
 from mcp_actors._client.requests import Requests, call_options
 from mcp_actors._client.subscriptions import Subscriptions
-from mcp_actors._client.task_methods import TaskMethods, tool_params
 from mcp_actors._client.task_requests import TaskRequests
+from mcp_actors._client.tool_methods import ToolMethods
 from mcp_actors._eras.era import EraName
-from mcp_actors.errors import INVALID_PARAMS, MethodNotFound, ResourceNotFound, RpcError
+from mcp_actors.errors import INVALID_PARAMS, ResourceNotFound, RpcError
 from mcp_actors.types import (
-    CallToolResult,
     CompleteResult,
     Completion,
     CompletionReference,
@@ -29,19 +25,17 @@ from mcp_actors.types import (
     ListPromptsResult,
     ListResourcesResult,
     ListResourceTemplatesResult,
-    ListToolsResult,
     Prompt,
     ReadResourceResult,
     Resource,
     ResourceTemplate,
     ServerCapabilities,
-    Tool,
 )
 
 __all__ = ["ServerMethods"]
 
 
-class ServerMethods(TaskMethods):
+class ServerMethods(ToolMethods):
     """The part of `Client` that says what was agreed with the server, and calls methods of the protocol.
 
     Every method may be cancelled: the server is then sent a cancellation, and nothing more of the call arrives.
@@ -49,10 +43,7 @@ class ServerMethods(TaskMethods):
 
     def __init__(self, requests: Requests, subscriptions: Subscriptions, connectivity: Connectivity) -> None:
         super().__init__(TaskRequests(requests, connectivity, subscriptions))
-        self._requests = requests
         self._subscriptions = subscriptions
-        # The calls during which servers may ask or report.
-        self._long_call = attrs.evolve(requests.options, wants_progress=True)
 
     # -- what was agreed -------------------------------------------------------------------------------------------
 
@@ -67,8 +58,11 @@ class ServerMethods(TaskMethods):
         return self._requests.negotiated.era.version
 
     @property
-    def server_info(self) -> Implementation | None:
-        """The server's name and version, for display only; raises as `era` does."""
+    def server_info(self) -> Implementation:
+        """The server's name and version, for display only; raises as `era` does.
+
+        A stateless server need not tell them (MCP 2026-07-28, Base Protocol, ``_meta``): then both are empty.
+        """
         return self._requests.negotiated.info
 
     @property
@@ -85,95 +79,6 @@ class ServerMethods(TaskMethods):
     def discovered(self) -> DiscoverResult | None:
         """The answer to ``server/discover``, for ``prior_discover``; ``None`` in a session. Raises as `era` does."""
         return self._requests.negotiated.discovered
-
-    # -- tools -----------------------------------------------------------------------------------------------------
-
-    async def list_tools(self, cursor: str | None = None, *, refresh: bool = False) -> ListToolsResult:
-        """Returns one page of the tools; `tools` iterates over all of them. MCP 2026-07-28, Tools, Listing Tools.
-
-        Over HTTP a stateless server's tool is left out, with a warning, if its parameters are to be sent in headers
-        that cannot be; calling it raises `LocalProtocolError`.
-
-        Args:
-            cursor: The ``next_cursor`` of the page before; by default the first page.
-            refresh: Whether the server is asked even if an earlier answer is good still, as it said itself.
-
-        Raises:
-            LocalProtocolError: The server did not declare tools, or the client is not connected.
-            RpcError: The server answered with an error.
-            RemoteProtocolError: The answer cannot be understood.
-            CallTimeout: The server did not answer in time.
-            ConnectionLost: The connection ended before the answer.
-            ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session while the request was in flight.
-        """
-        page = await self._requests.list_tools(cursor, refresh=refresh)
-        self._requests.outputs.learn(page.tools)
-        self._learn_tools(page.tools)
-        return page
-
-    def tools(self, *, refresh: bool = False) -> AsyncIterator[Tool]:
-        """Iterates over all tools; each page is requested when it is needed. Raises as `list_tools` does."""
-        list_page = partial(self.list_tools, refresh=refresh)
-        return AllPages(list_page, lambda page: page.tools)
-
-    async def call_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        timeout: float | None = None,
-        cap: float | None = None,
-        on_progress: ProgressCallback | None = None,
-        meta: Mapping[str, Any] | None = None,
-        answers: Mapping[str, InputResponse] | None = None,
-        state: str | None = None,
-    ) -> CallToolResult:
-        """Calls a tool; a failure inside the tool is a result with ``is_error``, not an exception.
-
-        MCP 2026-07-28, Tools, Calling Tools. Structured content is checked against the tool's output schema if the
-        tool was listed before.
-
-        Args:
-            name: The tool.
-            arguments: Its arguments, as JSON values.
-            timeout: Seconds without an answer or a progress report; by default the client's.
-            cap: Seconds in all; by default the client's.
-            on_progress: A function, sync or async, that is called with each report (`Progress`) in the order of
-                arrival, and with all of them before this returns. An exception of it ends the call and is raised here.
-            meta: Further members of the request's ``_meta``.
-            answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
-            state: The state of that `InputRequired`.
-
-        Raises:
-            TypeError: ``arguments`` is no mapping, or a value in it is none of JSON.
-            LocalProtocolError: The server did not declare tools, or the client is not connected.
-            RpcError: The server answered with an error.
-            RemoteProtocolError: The answer cannot be understood.
-            CallTimeout: The server did not answer in time.
-            ConnectionLost: The connection ended before the answer.
-            ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session while the request was in flight.
-            InputRequired: The server asks for input, and the client has ``answer_input=False``.
-        """
-        params = tool_params(name, arguments)
-        requests = self._requests
-        options = call_options(self._long_call, timeout, cap, on_progress, meta)
-        if self._task_support.get(name) == "required" and self._may_augment():
-            return await self._call_as_task(name, params, options)
-        try:
-            result: CallToolResult = await requests.call("tools/call", params, options, answers, state)
-        except MethodNotFound:
-            # So a session's server refuses to call a tool plainly that it runs as a task only; it was not run.
-            if not await self._runs_as_task_only(name, options):
-                raise
-            return await self._call_as_task(name, params, options)
-        if result.is_error and await self._runs_as_task_only(name, options):
-            # The official servers refuse it with an error of the tool.
-            return await self._call_as_task(name, params, options)
-        if name in requests.outputs:
-            requests.outputs.check(name, result)
-        return result
 
     # -- resources -------------------------------------------------------------------------------------------------
 

@@ -85,7 +85,7 @@ def _members(
     members: dict[str, tuple[str, Hook | None, bool]] = {}
     needed: list[str] = []
     for field in attrs.fields(cls):
-        if field.name == "extra" or field.name in absent:
+        if field.name == "extra" or field.name in absent or not field.init:
             continue
         # Many peers write null for an absent member. Where null is a legal value, it is kept.
         null_is_absent = field.default is None

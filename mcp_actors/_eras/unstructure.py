@@ -59,7 +59,7 @@ def _members_writer(
     hints = get_type_hints(cls)
     plan: dict[str, Any] = {}
     for field in attrs.fields(cls):
-        if field.name == "extra" or field.name in absent:
+        if field.name == "extra" or field.name in absent or not field.init:
             plan[field.name] = override(omit=True)
         else:
             plan[field.name] = override(

@@ -48,7 +48,12 @@ def injected_parameter(call: Callable[..., Any], injected: type) -> str | None:
 
 def _is_narrower(hint: Any, injected: type) -> bool:
     bare, _ = strip(hint)
-    return isinstance(bare, type) and bare is not injected
+    if typing.get_origin(bare) in (typing.Union, types.UnionType):
+        return any(
+            _is_narrower(each, injected) for each in typing.get_args(bare) if _is_injected(each, injected)
+        )
+    cls = typing.get_origin(bare) or bare
+    return isinstance(cls, type) and cls is not injected
 
 
 def check_receiver(call: Callable[..., Any], where: str) -> None:

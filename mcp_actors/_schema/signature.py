@@ -43,6 +43,7 @@ from mcp_actors._schema.pydantic_types import (
 from mcp_actors._schema.validate import Validator, compile_schema
 from mcp_actors.types import CallToolResult
 from mcp_actors.types.content import BLOCKS
+from mcp_actors.types.media import MEDIA
 
 __all__ = ["InvalidArguments", "JsonType", "Signature", "read_signature"]
 
@@ -311,7 +312,7 @@ def _is_unstructured(tp: Any) -> bool:
     origin, args = typing.get_origin(bare) or bare, typing.get_args(bare)
     if origin in (typing.Union, types.UnionType):
         return all(_is_unstructured(each) for each in args)
-    if isinstance(origin, type) and issubclass(origin, (*BLOCKS, CallToolResult)):
+    if isinstance(origin, type) and issubclass(origin, (*BLOCKS, *MEDIA, CallToolResult)):
         return True
     return _is_sequence(origin) and any(_is_content(each) for each in args)
 
@@ -324,7 +325,7 @@ def _is_content(tp: Any) -> bool:
     bare, _ = strip(tp)
     if typing.get_origin(bare) in (typing.Union, types.UnionType):
         return any(_is_content(each) for each in typing.get_args(bare))
-    return isinstance(bare, type) and issubclass(bare, BLOCKS)
+    return isinstance(bare, type) and issubclass(bare, (*BLOCKS, *MEDIA))
 
 
 def _encoder(tp: Any) -> Callable[[Any], Any]:

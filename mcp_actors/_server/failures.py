@@ -50,7 +50,7 @@ _ASYNCIO = "mcp_actors._server.asyncio_context"
 # The beginnings of what asyncio and Trio say when a function on the event loop awaits something of asyncio.
 _NEEDS_ASYNCIO = ("no running event loop", "trio.run received unrecognized yield message")
 # Where functions of the user ask the client.
-_CONTEXT = "mcp_actors._server.context"
+_QUESTIONS = "mcp_actors._server.questions"
 
 
 class OutOfTime(Exception):
@@ -93,7 +93,7 @@ def answer_to(call: InboundCall, error: BaseException, mask: bool | None) -> Any
     reference = secrets.token_hex(4)
     # A client may leave while it is asked something, which is no failure of the function that asks.
     left = isinstance(error, ConnectionLost | SessionExpired) and passes_through(
-        error.__traceback__, _CONTEXT
+        error.__traceback__, _QUESTIONS
     )
     write = log.debug if left else log.error
     write("handler failed", **details, reference=reference, **_logged(error))

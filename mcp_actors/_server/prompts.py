@@ -9,7 +9,7 @@ import attrs
 
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.signature import InvalidArguments, read_signature
-from mcp_actors._server.content import as_blocks
+from mcp_actors._server.content import UnreadFiles, as_blocks, with_files_read
 from mcp_actors._server.handler import Continuation, Handler, Invoked, string_param
 from mcp_actors._server.invoke import Function, Loop, function, name_of
 from mcp_actors._server.pagination import page
@@ -107,11 +107,23 @@ class Prompts(Registry[_PromptEntry]):
         arguments = _bound(entry, ctx.params)
         if not entry.function.inline:
             return Continuation(_run, entry, ctx, arguments)
-        return _result(entry.function.call(ctx, arguments), entry.prompt)
+        value = entry.function.call(ctx, arguments)
+        try:
+            return _result(value, entry.prompt)
+        except UnreadFiles:
+            return Continuation(_read, entry, value)
 
 
 async def _run(entry: _PromptEntry, ctx: Invoked, arguments: dict[str, Any]) -> GetPromptResult:
-    return _result(await entry.function.call(ctx, arguments), entry.prompt)
+    value = await entry.function.call(ctx, arguments)
+    try:
+        return _result(value, entry.prompt)
+    except UnreadFiles:
+        return await _read(entry, value)
+
+
+async def _read(entry: _PromptEntry, value: Any) -> GetPromptResult:
+    return _result(await with_files_read(value), entry.prompt)
 
 
 def _listed(argument: TextArgument) -> PromptArgument:

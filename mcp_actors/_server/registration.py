@@ -245,8 +245,9 @@ class Registration:
         """Adds a tool. MCP 2026-07-28, Tools.
 
         The input schema comes from the function's type hints, the output schema from its return type, the description
-        from its docstring. An ``async def`` is awaited; a plain ``def`` runs in one of 40 worker threads, which a
-        cancelled call abandons. A `ToolError` is shown to the model as it is. For any other exception but an
+        from its docstring. Text, content blocks, `Image`, `Audio`, `File` and lists of these are sent as content, other
+        values as structured content. An ``async def`` is awaited; a plain ``def`` runs in one of 40 worker threads,
+        which a cancelled call abandons. A `ToolError` is shown to the model as it is. For any other exception but an
         `~mcp_actors.errors.RpcError`, which is sent as a JSON-RPC error, the model is shown the tool's name and the
         exception, unless ``mask_errors`` of the server masks it.
 
@@ -328,8 +329,8 @@ class Registration:
     def add_prompt(self, function: Callable[..., Any], **options: Unpack[PromptOptions]) -> None:
         """Adds a prompt. MCP 2026-07-28, Prompts.
 
-        The function returns a string or a content block (one message of the user), a `~mcp_actors.types.PromptMessage`,
-        a list of these, or a whole `~mcp_actors.types.GetPromptResult`.
+        The function returns a string, a content block or an `Image`, `Audio` or `File` (one message of the user), a
+        `~mcp_actors.types.PromptMessage`, a list of these, or a whole `~mcp_actors.types.GetPromptResult`.
 
         Args:
             function: Its parameters are the prompt's arguments: text, optional if they have a default. It takes the

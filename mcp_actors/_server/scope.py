@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 import trio
+from typing_extensions import TypeVar
 
 from mcp_actors._actors.inbound_call import CallOwner
 from mcp_actors._actors.limits import Limits
@@ -17,7 +18,10 @@ from mcp_actors._server.peer_session import PeerSession
 from mcp_actors._server.url_elicitations import UrlElicitations
 from mcp_actors.bridges.bridged_call import Bridge
 
-__all__ = ["ServerScope"]
+__all__ = ["ServerScope", "StateT"]
+
+# The class of what a server's lifespan yields. Programs that name none keep `Server` and `Context` as they are.
+StateT = TypeVar("StateT", default=Any)
 
 
 @attrs.define(eq=False)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import trio
 
 from mcp_actors._server.context import Context
 from mcp_actors._server.on_loop import on_loop
+from mcp_actors._server.questions import FormResult
+from mcp_actors._server.scope import StateT
 from mcp_actors.errors import CallCancelled, LocalProtocolError
 from mcp_actors.types import (
     CreateMessageResult,
@@ -24,7 +26,7 @@ __all__ = ["SyncContext"]
 T = TypeVar("T")
 
 
-class SyncContext(Context):
+class SyncContext(Context[StateT]):
     """The `Context` that a plain ``def`` is given: ``ctx.progress(1)`` in place of ``await ctx.progress(1)``.
 
     In a worker thread, and in any other that the function starts, each method runs on the event loop while the thread
@@ -61,14 +63,34 @@ class SyncContext(Context):
         """Closes the HTTP response that waits for this call; see `Context.close_stream`."""
         on_loop(self._scope.token, super().close_stream)
 
-    def elicit(  # type: ignore[override]
+    @overload  # type: ignore[override]
+    def elicit(
         self,
         message: str,
-        schema: Mapping[str, Any] | type,
+        schema: type[T],
         *,
         key: str | None = None,
         ttl: float | None = None,
-    ) -> ElicitResult:
+    ) -> FormResult[T]: ...
+
+    @overload
+    def elicit(
+        self,
+        message: str,
+        schema: Mapping[str, Any],
+        *,
+        key: str | None = None,
+        ttl: float | None = None,
+    ) -> ElicitResult: ...
+
+    def elicit(
+        self,
+        message: str,
+        schema: Any,
+        *,
+        key: str | None = None,
+        ttl: float | None = None,
+    ) -> Any:
         """Asks the person at the client to fill in a form; see `Context.elicit`."""
         return self._wait(super().elicit, message, schema, key=key, ttl=ttl)
 

@@ -14,7 +14,7 @@ from mcp_actors._argument_checks import did_you_mean
 from mcp_actors._eras.modern.annotations import MirroredParam, annotated_params
 from mcp_actors._schema.signature import InvalidArguments, Signature, read_signature
 from mcp_actors._schema.validate import Validator, compile_schema
-from mcp_actors._server.content import as_blocks
+from mcp_actors._server.content import UnreadFiles, as_blocks, with_files_read
 from mcp_actors._server.failures import OutOfTime, failed, tool_error_in
 from mcp_actors._server.handler import Continuation, Handler, Invoked
 from mcp_actors._server.invoke import Function, Loop, function, name_of
@@ -177,7 +177,10 @@ class Tools(Registry[_ToolEntry]):
             value = entry.function.call(ctx, entry.bind(arguments))
         except (InvalidArguments, ToolError) as error:
             return failed(error)
-        return _result(entry, value)
+        try:
+            return _result(entry, value)
+        except UnreadFiles as unread:
+            return Continuation(_read, entry, unread.value)
 
 
 async def _run(entry: _ToolEntry, ctx: Invoked, arguments: dict[str, Any]) -> CallToolResult:
@@ -190,12 +193,22 @@ async def _run(entry: _ToolEntry, ctx: Invoked, arguments: dict[str, Any]) -> Ca
         if cause is not None:
             return failed(cause)
         raise
-    return _result(entry, value)
+    try:
+        return _result(entry, value)
+    except UnreadFiles as unread:
+        value = unread.value
+    return await _read(entry, value)
+
+
+async def _read(entry: _ToolEntry, value: Any) -> CallToolResult:
+    return _result(entry, await with_files_read(value))
 
 
 def _result(entry: _ToolEntry, value: Any) -> CallToolResult:
     try:
         return entry.finish(value)
+    except UnreadFiles:
+        raise
     except Exception as error:
         raise InvalidResult(str(error)) from error
 

@@ -26,6 +26,7 @@ __all__ = [
     "LONGEST_ID",
     "MAX_DEPTH",
     "decode",
+    "decode_text",
     "decode_value",
     "encode_failure",
     "encode_notification",
@@ -135,6 +136,17 @@ def decode_value(raw: bytes | Raw) -> Any:
     finally:
         if pauses:
             gc.enable()
+
+
+def decode_text(text: str) -> Any:
+    """Decodes JSON that a peer sent inside of a string, with the limits that messages have.
+
+    Raises:
+        MalformedMessage: It is not JSON, too deep, or has too many parts.
+    """
+    data = text.encode(errors="replace")
+    _check_text(data, MAX_DEPTH)
+    return decode_value(data)
 
 
 def encode_value(value: Any) -> bytes:

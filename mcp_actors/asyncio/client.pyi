@@ -4,7 +4,8 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Self, TypeAlias
+from types import UnionType
+from typing import Any, Self, TypeAlias, overload
 
 from mcp_actors._actors.counters import SessionStatistics
 from mcp_actors._actors.limits import Limits
@@ -18,6 +19,7 @@ from mcp_actors._client.options import (
     NotificationCallback,
     Target,
 )
+from mcp_actors._client.tool_methods import T
 from mcp_actors._eras.era import EraName
 from mcp_actors.client import Event
 from mcp_actors.types import (
@@ -246,30 +248,6 @@ class Client:
             McpError: What `TaskHandle.status` raises.
         """
 
-    @property
-    def era(self) -> EraName:
-        """Whether sessions are spoken with the server; raises `LocalProtocolError` before the client is entered."""
-
-    @property
-    def version(self) -> str:
-        """The protocol version that was agreed; raises as `era` does."""
-
-    @property
-    def server_info(self) -> Implementation | None:
-        """The server's name and version, for display only; raises as `era` does."""
-
-    @property
-    def server_capabilities(self) -> ServerCapabilities:
-        """The capabilities that the server declared; raises as `era` does."""
-
-    @property
-    def instructions(self) -> str | None:
-        """The server's text for the model, if it has one; raises as `era` does."""
-
-    @property
-    def discovered(self) -> DiscoverResult | None:
-        """The answer to ``server/discover``, for ``prior_discover``; ``None`` in a session. Raises as `era` does."""
-
     async def list_tools(self, cursor: str | None = None, *, refresh: bool = False) -> ListToolsResult:
         """Returns one page of the tools; `tools` iterates over all of them. MCP 2026-07-28, Tools, Listing Tools.
 
@@ -293,11 +271,13 @@ class Client:
     def tools(self, *, refresh: bool = False) -> AsyncIterator[Tool]:
         """Iterates over all tools; each page is requested when it is needed. Raises as `list_tools` does."""
 
+    @overload
     async def call_tool(
         self,
         name: str,
         arguments: Mapping[str, Any] | None = None,
         *,
+        returns: None = None,
         timeout: float | None = None,
         cap: float | None = None,
         on_progress: ProgressCallback | None = None,
@@ -313,6 +293,11 @@ class Client:
         Args:
             name: The tool.
             arguments: Its arguments, as JSON values.
+            returns: The class of what the tool returns: ``returns=Forecast`` makes this return a ``Forecast``, and
+                raise `ToolFailed` for a failure inside the tool. A dataclass, an attrs class, a `TypedDict`, a pydantic
+                model, ``int``, ``list[Forecast]``: whatever the parameters of tools may be. The value is the structured
+                content, or what servers put into it under ``result``; where there is none, as in old revisions, it is
+                the text, or the JSON in it. By default the whole `CallToolResult` is returned.
             timeout: Seconds without an answer or a progress report; by default the client's.
             cap: Seconds in all; by default the client's.
             on_progress: A function, sync or async, that is called with each report (`Progress`) in the order of
@@ -322,7 +307,9 @@ class Client:
             state: The state of that `InputRequired`.
 
         Raises:
-            TypeError: ``arguments`` is no mapping, or a value in it is none of JSON.
+            TypeError: ``arguments`` is no mapping, or a value in it is none of JSON, or ``returns`` is no such class.
+            ToolFailed: With ``returns``: the tool failed.
+            UnexpectedResult: With ``returns``: what the tool returned does not fit.
             LocalProtocolError: The server did not declare tools, or the client is not connected.
             RpcError: The server answered with an error.
             RemoteProtocolError: The answer cannot be understood.
@@ -332,6 +319,61 @@ class Client:
             SessionExpired: The server has forgotten the session while the request was in flight.
             InputRequired: The server asks for input, and the client has ``answer_input=False``.
         """
+
+    @overload
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        returns: type[T],
+        timeout: float | None = None,
+        cap: float | None = None,
+        on_progress: ProgressCallback | None = None,
+        meta: Mapping[str, Any] | None = None,
+        answers: Mapping[str, InputResponse] | None = None,
+        state: str | None = None,
+    ) -> T: ...
+    @overload
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        returns: UnionType,
+        timeout: float | None = None,
+        cap: float | None = None,
+        on_progress: ProgressCallback | None = None,
+        meta: Mapping[str, Any] | None = None,
+        answers: Mapping[str, InputResponse] | None = None,
+        state: str | None = None,
+    ) -> Any: ...
+    @property
+    def era(self) -> EraName:
+        """Whether sessions are spoken with the server; raises `LocalProtocolError` before the client is entered."""
+
+    @property
+    def version(self) -> str:
+        """The protocol version that was agreed; raises as `era` does."""
+
+    @property
+    def server_info(self) -> Implementation:
+        """The server's name and version, for display only; raises as `era` does.
+
+        A stateless server need not tell them (MCP 2026-07-28, Base Protocol, ``_meta``): then both are empty.
+        """
+
+    @property
+    def server_capabilities(self) -> ServerCapabilities:
+        """The capabilities that the server declared; raises as `era` does."""
+
+    @property
+    def instructions(self) -> str | None:
+        """The server's text for the model, if it has one; raises as `era` does."""
+
+    @property
+    def discovered(self) -> DiscoverResult | None:
+        """The answer to ``server/discover``, for ``prior_discover``; ``None`` in a session. Raises as `era` does."""
 
     async def list_resources(
         self, cursor: str | None = None, *, refresh: bool = False

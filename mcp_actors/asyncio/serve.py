@@ -51,14 +51,14 @@ async def serve(
 class _Started:
     """Tells the program where its server listens; a `trio.TaskStatus`."""
 
-    def __init__(self, bridge: AsyncioBridge, tell: Callable[[tuple[Any, ...]], object] | None) -> None:
+    def __init__(self, bridge: AsyncioBridge, callback: Callable[[tuple[Any, ...]], object] | None) -> None:
         self._bridge = bridge
-        self._tell = tell
+        self._callback = callback
 
     def started(self, value: tuple[Any, ...] = ()) -> None:
-        if self._tell is not None:
+        if self._callback is not None:
             try:
                 # What it raises is told by the loop, as what any callback raises.
-                self._bridge.post(partial(self._bridge.loop.call_soon, self._tell, value))
+                self._bridge.post(partial(self._bridge.loop.call_soon, self._callback, value))
             except LoopClosed:
-                log.debug("the loop was closed before its server began", server=self._tell)
+                log.debug("the loop was closed before its server began", server=self._callback)

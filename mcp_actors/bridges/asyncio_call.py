@@ -55,7 +55,7 @@ class AsyncioCall:
         self._task: asyncio.Task[outcome.Outcome[Any]] | None = None
         self._is_cancelled = False
         self._woken = trio.Event()
-        self._requests: list[_Request] = []
+        self._requests: list[_TrioRequest] = []
         self._is_over = False
         self._result: outcome.Outcome[Any] | None = None
 
@@ -112,13 +112,14 @@ class AsyncioCall:
                 self._loop.post(self._cancel)
             except LoopClosed:
                 return
-            while self._result is None:
+            # In a loop that stands still nothing ends; it may go on later, or be closed.
+            while self._result is None and self._loop.loop.is_running():
                 self._woken = trio.Event()
                 await self._woken.wait()
         if patience.cancelled_caught:
             log.warning("a function goes on although it was cancelled", function=repr(self._function)[:200])
 
-    def _arrived(self, request: _Request) -> None:
+    def _arrived(self, request: _TrioRequest) -> None:
         if self._is_over:
             request.refuse()
         else:
@@ -145,7 +146,7 @@ class AsyncioCall:
             CallCancelled: Nobody waits for the function any more.
             Exception: What ``method`` raises.
         """
-        request = _Request(self._loop, method)
+        request = _TrioRequest(self._loop, method)
         try:
             self._steps.post(partial(self._arrived, request))
         except LoopClosed:
@@ -161,7 +162,7 @@ class AsyncioCall:
 
     def _begin(self) -> None:
         if self._is_cancelled:
-            self._tell(outcome.Error(asyncio.CancelledError()))
+            self._report(outcome.Error(asyncio.CancelledError()))
             return
         self._thread = threading.get_ident()
         self._task = self._loop.loop.create_task(self._live(), context=self._context)
@@ -179,9 +180,9 @@ class AsyncioCall:
     def _task_ended(self, task: asyncio.Task[outcome.Outcome[Any]]) -> None:
         self._task = None
         result = outcome.capture(task.result)
-        self._tell(result.value if isinstance(result, outcome.Value) else result)
+        self._report(result.value if isinstance(result, outcome.Value) else result)
 
-    def _tell(self, result: outcome.Outcome[Any]) -> None:
+    def _report(self, result: outcome.Outcome[Any]) -> None:
         try:
             self._steps.post(partial(self._ended, result))
         except LoopClosed:
@@ -193,7 +194,7 @@ class AsyncioCall:
             self._task.cancel("the call was cancelled")
 
 
-class _Request:
+class _TrioRequest:
     """Something that Trio does for a function in an asyncio loop, which waits for it."""
 
     def __init__(self, loop: AsyncioLoop, method: Callable[[], Awaitable[Any]]) -> None:

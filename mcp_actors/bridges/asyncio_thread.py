@@ -10,12 +10,12 @@ import asyncio
 import atexit
 import os
 import threading
-from collections import deque
 from collections.abc import Callable
 
 from mcp_actors.bridges.asyncio_bridge import AsyncioBridge
 from mcp_actors.bridges.asyncio_call import AsyncioLoop
 from mcp_actors.bridges.bridged_call import Bridge
+from mcp_actors.bridges.step_queue import StepQueue
 from mcp_actors.errors import LoopClosed
 
 __all__ = ["AsyncioThread", "asyncio_loop_of"]
@@ -33,8 +33,7 @@ class AsyncioThread:
         self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
         self.is_forked = False
         """Whether this process is a child of the one that has the thread."""
-        self._steps: deque[Step] = deque()
-        self._is_woken = False
+        self._steps = StepQueue(lambda: self.loop.call_soon_threadsafe(self._steps.take))
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="mcp-actors-asyncio", daemon=True)
         self._thread.start()
@@ -51,15 +50,10 @@ class AsyncioThread:
         """
         if self.is_forked:
             raise LoopClosed("the asyncio loop belongs to the process that forked this one")
-        self._steps.append(step)
-        if not self._is_woken:
-            self._is_woken = True
-            try:
-                self.loop.call_soon_threadsafe(self._take_steps)
-            except RuntimeError:
-                self._is_woken = False
-                self._steps.clear()
-                raise LoopClosed("the program ends, and the asyncio loop has stopped") from None
+        try:
+            self._steps.post(step)
+        except RuntimeError:
+            raise LoopClosed("the program ends, and the asyncio loop has stopped") from None
 
     def stop(self) -> None:
         """Cancels every task of the loop, and waits until it has ended, `STOP_TIME` seconds at most."""
@@ -88,13 +82,6 @@ class AsyncioThread:
     def _stop(self) -> None:
         self._is_stopping = True
         self.loop.stop()
-
-    def _take_steps(self) -> None:
-        # Whoever appends from here on wakes the loop again, so that no step is left.
-        self._is_woken = False
-        steps = self._steps
-        for _ in range(len(steps)):
-            steps.popleft()()
 
 
 async def _ended(tasks: set[asyncio.Task[object]]) -> None:

@@ -8,10 +8,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 import trio
 
 from mcp_actors.bridges.asyncio_bridge import AsyncioBridge
+from mcp_actors.bridges.bridged_call import calling_bridge
+from mcp_actors.bridges.client_options import adapted_access, adapted_extensions, adapted_options
 from mcp_actors.bridges.face_parts import EngineBlock
 from mcp_actors.bridges.faces import AsyncioFace, Face, Opened, SyncFace
 from mcp_actors.bridges.thread_bridge import ThreadBridge
@@ -19,8 +22,6 @@ from mcp_actors.errors import LocalProtocolError
 
 __all__ = ["AsyncioClientFace", "AsyncioPoolFace", "SyncClientFace", "SyncPoolFace"]
 
-# The options of a client that are functions of the program.
-CALLBACKS = ("sampling", "elicitation", "roots", "on_log", "on_change", "on_notification", "on_lost")
 OPENED_BEFORE = "a Client is opened once; make a new one"
 # Threads in which the functions of one client's program run at the same time.
 CALLBACK_THREADS = 40
@@ -30,9 +31,10 @@ _in_callbacks_of: ContextVar[frozenset[Opened]] = ContextVar("_in_callbacks_of",
 
 
 @contextmanager
-def _callback_of(opened: Opened) -> Iterator[None]:
+def _callback_of(opened: Opened | None) -> Iterator[None]:
     """Notes that a callback of a client runs in the block, and in what it leads to."""
-    token = _in_callbacks_of.set(_in_callbacks_of.get() | {opened})
+    noted = _in_callbacks_of.get()
+    token = _in_callbacks_of.set(noted if opened is None else noted | {opened})
     try:
         yield
     finally:
@@ -43,19 +45,32 @@ class ClientFace(Face):
     """A client for programs without Trio; its originals are made by ``_make``."""
 
     _make: Callable[..., Any]
+    _known_access: WeakKeyDictionary[Any, Any]
 
     def __init__(self, target: Any, **options: Any) -> None:
         opened = Opened()
-        adapted = {
-            name: self._adapted(value, opened) if name in CALLBACKS and callable(value) else value
-            for name, value in options.items()
-        }
+        adapted = adapted_options(options, partial(self._adapted, opened))
+        if adapted.get("auth") is not None:
+            adapted["auth"] = adapted_access(
+                adapted["auth"], partial(self._adapted, None), self._known_access
+            )
+        if adapted.get("extensions"):
+            adapt = partial(self._adapted, opened)
+            adapted["extensions"] = adapted_extensions(adapted["extensions"], adapt, self._back)
         super().__init__(type(self)._make(target, **adapted), opened)
         self._block: EngineBlock | None = None
 
     @staticmethod
-    def _adapted(function: Callable[..., Any], opened: Opened) -> Callable[..., Any]:
-        """Returns an async function for the engine that calls one of the program where that belongs."""
+    def _adapted(opened: Opened | None, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns an async function for the engine that calls one of the program where that belongs.
+
+        Without ``opened`` it belongs to many clients, and is called where the one belongs that needs it.
+        """
+        raise NotImplementedError
+
+    @staticmethod
+    def _back(function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a function for the program that calls an async one of the engine."""
         raise NotImplementedError
 
     def _begin(self, bridge: AsyncioBridge | ThreadBridge) -> Any:
@@ -87,6 +102,8 @@ class ClientFace(Face):
 
 class AsyncioClientFace(ClientFace, AsyncioFace):
     """A client for asyncio programs."""
+
+    _known_access = WeakKeyDictionary()
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -124,17 +141,27 @@ class AsyncioClientFace(ClientFace, AsyncioFace):
             await self._block.leave_from_asyncio(bridge)
 
     @staticmethod
-    def _adapted(function: Callable[..., Any], opened: Opened) -> Callable[..., Any]:
+    def _adapted(opened: Opened | None, function: Callable[..., Any]) -> Callable[..., Any]:
         async def call(*args: Any) -> Any:
-            assert opened.bridge is not None
+            bridge = calling_bridge.get() if opened is None else opened.bridge
+            assert bridge is not None
             with _callback_of(opened):
-                return await opened.bridge.run(function, *args)
+                return await bridge.run(function, *args)
+
+        return call
+
+    @staticmethod
+    def _back(function: Callable[..., Any]) -> Callable[..., Any]:
+        async def call(*args: Any) -> Any:
+            return await AsyncioBridge.of_running_loop().call(function, *args)
 
         return call
 
 
 class SyncClientFace(ClientFace, SyncFace):
     """A client for programs without a loop."""
+
+    _known_access = WeakKeyDictionary()
 
     def __enter__(self) -> Self:
         return self.open()
@@ -171,7 +198,7 @@ class SyncClientFace(ClientFace, SyncFace):
             ThreadBridge().call(self._block.leave)
 
     @staticmethod
-    def _adapted(function: Callable[..., Any], opened: Opened) -> Callable[..., Any]:
+    def _adapted(opened: Opened | None, function: Callable[..., Any]) -> Callable[..., Any]:
         if inspect.iscoroutinefunction(function):
             return function
         threads = trio.CapacityLimiter(CALLBACK_THREADS)
@@ -185,6 +212,10 @@ class SyncClientFace(ClientFace, SyncFace):
             return await result if inspect.isawaitable(result) else result
 
         return call
+
+    @staticmethod
+    def _back(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: ThreadBridge().call(function, *args)
 
 
 class PoolFace(Face):

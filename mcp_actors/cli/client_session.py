@@ -119,7 +119,7 @@ async def _run_with_client(
                 nursery.start_soon(_say_what_is_waited_for, unconnected, view, connection)
                 async with unconnected as client:
                     interrupt.connected = True
-                    if client.server_info is not None:
+                    if client.server_info.name:
                         view.server = client.server_info.name
                     with interrupt.work:
                         answers.append(await work(client))

@@ -76,7 +76,7 @@ async def _ask_everything(client: Client) -> _Found:
         return found
 
     return _Found(
-        server=client.server_info,
+        server=client.server_info if client.server_info.name else None,
         era=client.era,
         version=client.version,
         instructions=client.instructions,

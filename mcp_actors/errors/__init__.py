@@ -19,6 +19,8 @@
     │   ├── InsufficientScope     403, the caller's access token lacks a scope
     │   └── SharedStateUnavailable  503, what several processes share cannot be reached
     ├── ToolError                 raised by a tool; the model gets its text, marked ``isError``
+    ├── ToolFailed                a tool of the server failed, and the caller wanted its value
+    ├── UnexpectedResult          a tool's value is not of the class that the caller named
     ├── InputRequired             the server asks for input, and automatic answers are switched off
     ├── TaskCancelled             a task whose result is waited for was cancelled by somebody else
     ├── CallTimeout               a call ran out of its idle or its total time
@@ -67,6 +69,8 @@ from mcp_actors.errors.call import (
     InputRequired,
     TaskCancelled,
     ToolError,
+    ToolFailed,
+    UnexpectedResult,
 )
 from mcp_actors.errors.codes import (
     INTERNAL_ERROR,
@@ -151,8 +155,10 @@ __all__ = [
     "TokenRefused",
     "TokenStoreFailed",
     "ToolError",
+    "ToolFailed",
     "TransportNotFound",
     "Unavailable",
+    "UnexpectedResult",
     "UnsupportedVersion",
     "UrlRefused",
     "invalid_params",

@@ -13,11 +13,42 @@ __all__ = [
     "InputRequired",
     "TaskCancelled",
     "ToolError",
+    "ToolFailed",
+    "UnexpectedResult",
 ]
+
+# Characters of what a peer wrote that are shown in the text of an exception.
+SHOWN_CHARACTERS = 1000
 
 
 class ToolError(McpError):
     """A tool failed in a way that the model should see: the text becomes the result, marked ``isError``."""
+
+
+class ToolFailed(McpError):
+    """A tool of the server failed, and the caller wanted its value: ``call_tool(…, returns=…)``.
+
+    ``tool`` is its name, ``text`` is what it tells the model, and ``result`` is the whole `CallToolResult`.
+    """
+
+    def __init__(self, tool: str, text: str, result: Any) -> None:
+        super().__init__(f"the tool {tool!r} failed: {_cut(text) or 'it does not say why'}")
+        self.tool = tool
+        self.text = text
+        self.result = result
+
+
+class UnexpectedResult(McpError):
+    """The value of a tool of the server is not of the class that the caller named: ``call_tool(…, returns=…)``.
+
+    ``tool`` is its name, ``problem`` says what does not fit, and ``result`` is the whole `CallToolResult`.
+    """
+
+    def __init__(self, tool: str, problem: str, result: Any) -> None:
+        super().__init__(f"what the tool {tool!r} returned does not fit: {_cut(problem)}")
+        self.tool = tool
+        self.problem = problem
+        self.result = result
 
 
 class InputRequired(McpError):
@@ -53,7 +84,7 @@ class CallTimeout(McpError):
 
 
 class CallCancelled(McpError):
-    """A function in a worker thread used its context after its call has ended: it should clean up and return.
+    """A function in a thread or an asyncio loop used its context after its call has ended: it should clean up.
 
     The client has cancelled the call, its time is up, or it was answered with a question. Nothing can stop a thread.
     """
@@ -69,3 +100,7 @@ class TaskCancelled(McpError):
         super().__init__(f"the task {task_id[:6]}… was cancelled{f': {reason}' if reason else ''}")
         self.task_id = task_id
         self.reason = reason
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"

@@ -76,6 +76,7 @@ from mcp_actors.types.lifecycle import (
     RequestParams,
 )
 from mcp_actors.types.logging import LOGGING_LEVELS, LoggingLevel, LoggingMessageParams, SetLevelParams
+from mcp_actors.types.media import Audio, File, Image
 from mcp_actors.types.prompts import (
     GetPromptParams,
     GetPromptResult,
@@ -133,6 +134,7 @@ __all__ = [
     "LOGGING_LEVELS",
     "UNSET",
     "Annotations",
+    "Audio",
     "AudioContent",
     "BlobResourceContents",
     "BooleanSchema",
@@ -162,9 +164,11 @@ __all__ = [
     "EmptyResult",
     "EnumOption",
     "EnumSchema",
+    "File",
     "GetPromptParams",
     "GetPromptResult",
     "Icon",
+    "Image",
     "ImageContent",
     "Implementation",
     "IncludeContext",

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar, Literal
 
 import attrs
 
-from mcp_actors.types.resources import Annotations, BlobResourceContents, Resource, TextResourceContents
+from mcp_actors.types.resources import (
+    Annotations,
+    BlobResourceContents,
+    Resource,
+    TextResourceContents,
+    decoded,
+)
 
 __all__ = [
     "BLOCKS",
@@ -16,6 +23,7 @@ __all__ = [
     "ImageContent",
     "ResourceLink",
     "TextContent",
+    "text_of",
 ]
 
 
@@ -43,6 +51,14 @@ class ImageContent:
     meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
+    def to_bytes(self) -> bytes:
+        """Returns ``data`` decoded.
+
+        Raises:
+            RemoteProtocolError: It is no base64.
+        """
+        return decoded(self.data)
+
 
 @attrs.define
 class AudioContent:
@@ -55,6 +71,14 @@ class AudioContent:
     annotations: Annotations | None = attrs.field(default=None, kw_only=True)
     meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+    def to_bytes(self) -> bytes:
+        """Returns ``data`` decoded.
+
+        Raises:
+            RemoteProtocolError: It is no base64.
+        """
+        return decoded(self.data)
 
 
 @attrs.define
@@ -80,3 +104,14 @@ ContentBlock = TextContent | ImageContent | AudioContent | ResourceLink | Embedd
 
 BLOCKS = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)
 """The classes of `ContentBlock`, for `isinstance`."""
+
+
+def text_of(blocks: Iterable[ContentBlock]) -> str:
+    """Returns the text of all text blocks and embedded text resources, each on a line of its own."""
+    texts: list[str] = []
+    for block in blocks:
+        if isinstance(block, TextContent):
+            texts.append(block.text)
+        elif isinstance(block, EmbeddedResource) and isinstance(block.resource, TextResourceContents):
+            texts.append(block.resource.text)
+    return "\n".join(texts)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import attrs
 
 from mcp_actors.types.caching import CacheScope, not_negative
-from mcp_actors.types.content import ContentBlock
+from mcp_actors.types.content import ContentBlock, text_of
 from mcp_actors.types.icons import Icon
 from mcp_actors.types.resources import Role
 
@@ -93,3 +93,8 @@ class GetPromptResult:
     description: str | None = None
     meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+    @property
+    def text(self) -> str:
+        """The text of all messages, each on a line of its own; empty if there is none."""
+        return text_of(each.content for each in self.messages)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any, ClassVar, Literal
 
 import attrs
 
+from mcp_actors.errors import RemoteProtocolError
 from mcp_actors.types.caching import CacheScope, not_negative
 from mcp_actors.types.icons import Icon
 
@@ -24,6 +26,7 @@ __all__ = [
     "SubscribeParams",
     "TextResourceContents",
     "UnsubscribeParams",
+    "decoded",
 ]
 
 Role = Literal["user", "assistant"]
@@ -91,6 +94,14 @@ class BlobResourceContents:
     meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
+    def to_bytes(self) -> bytes:
+        """Returns ``blob`` decoded.
+
+        Raises:
+            RemoteProtocolError: It is no base64.
+        """
+        return decoded(self.blob)
+
 
 ResourceContents = TextResourceContents | BlobResourceContents
 
@@ -154,6 +165,17 @@ class ReadResourceResult:
         """The text of all contents that are text, each on a line of its own; empty if there is none."""
         return "\n".join(each.text for each in self.contents if isinstance(each, TextResourceContents))
 
+    def to_bytes(self) -> bytes:
+        """Returns the bytes of all contents, one after the other: blobs decoded, text in UTF-8.
+
+        Raises:
+            RemoteProtocolError: A blob is no base64.
+        """
+        return b"".join(
+            each.text.encode() if isinstance(each, TextResourceContents) else each.to_bytes()
+            for each in self.contents
+        )
+
 
 @attrs.define
 class SubscribeParams:
@@ -180,3 +202,11 @@ class ResourceUpdatedParams:
     uri: str
     meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+def decoded(data: str) -> bytes:
+    """Returns the bytes of what a peer wrote in base64; raises `RemoteProtocolError` if it is none."""
+    try:
+        return base64.b64decode(data, validate=True)
+    except ValueError as error:
+        raise RemoteProtocolError(f"the data is no base64: {error}") from None

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import attrs
 
 from mcp_actors.types.caching import CacheScope, not_negative
-from mcp_actors.types.content import ContentBlock, TextContent
+from mcp_actors.types.content import ContentBlock, text_of
 from mcp_actors.types.icons import Icon
 from mcp_actors.types.unset import UNSET
 
@@ -103,14 +103,25 @@ class CallToolResult:
     structured_content: Any = UNSET
     is_error: bool | None = None
     meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    wrapped: bool = attrs.field(default=False, init=False, repr=False, eq=False)
+    """Whether the tool's output schema says that its server put the value into an object, under ``result``.
+
+    The client sets it where the tool was listed; it is not sent.
+    """
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
     @property
     def text(self) -> str:
-        """The text of all text blocks, each on a line of its own; empty if there is none."""
-        return "\n".join(block.text for block in self.content if isinstance(block, TextContent))
+        """The text of all text blocks and embedded text resources, each on a line of its own; empty without any."""
+        return text_of(self.content)
 
     @property
     def data(self) -> Any:
-        """The structured content, ``None`` if there is none."""
-        return None if self.structured_content is UNSET else self.structured_content
+        """The value that the tool returned, as JSON has it: the structured content, ``None`` if there is none.
+
+        If it is ``wrapped``, what is under ``result``. ``call_tool(…, returns=Forecast)`` makes objects of it.
+        """
+        content = self.structured_content
+        if content is UNSET:
+            return None
+        return content["result"] if self.wrapped else content

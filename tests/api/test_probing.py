@@ -17,6 +17,7 @@ from mcp_actors.errors import (
     UnsupportedVersion,
 )
 from mcp_actors.testing import ScriptedPeer, raw_server
+from mcp_actors.types import Implementation
 from tests.messages import TASKS_DECLARED
 
 from .peers import CAPABILITIES, EVERY, LEGACY, MODERN, VERSION, entered, fail, greet, play_initialize, reply
@@ -145,7 +146,7 @@ async def test_a_server_may_leave_out_what_it_does_not_need_to_say(autojump_cloc
         await reply(peer, await peer.receive(), {"supportedVersions": [MODERN], "capabilities": {}})
         client = await outcome.receive()
         assert client.era == "modern"
-        assert client.server_info is None
+        assert client.server_info == Implementation("", "")
 
 
 async def test_a_refused_version_is_replaced_by_one_that_is_supported(autojump_clock: MockClock) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -145,3 +146,37 @@ async def test_a_plain_function_round_an_async_one_awaits_the_context() -> None:
     async with Client(server) as client:
         result = await client.call_tool("works", on_progress=lambda each: seen.append(each.progress))
     assert (result.content[0].text, seen) == ("done", [1])  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_threads_that_a_sync_function_starts_use_its_context(era: str) -> None:
+    server = Server("threads")
+
+    @server.tool
+    def works(ctx: SyncContext) -> str:
+        with ThreadPoolExecutor(2) as threads:
+            for _ in threads.map(ctx.progress, [1, 2]):
+                continue
+            return str(threads.submit(ctx.list_roots).result()[0].uri)
+
+    seen: list[float] = []
+    async with Client(server, era=era, roots=["file:///a"]) as client:
+        result = await client.call_tool("works", on_progress=lambda each: seen.append(each.progress))
+    assert result.text == "file:///a"
+    assert max(seen) == 2
+
+
+async def test_a_thread_that_outlives_its_call_is_told() -> None:
+    server = Server("threads")
+    contexts: list[SyncContext] = []
+
+    @server.tool
+    def works(ctx: SyncContext) -> None:
+        contexts.append(ctx)
+
+    async with Client(server) as client:
+        await client.call_tool("works")
+    with ThreadPoolExecutor(1) as threads:
+        later = threads.submit(contexts[0].progress, 1)
+        with pytest.raises(CallCancelled):
+            await trio.to_thread.run_sync(later.result)

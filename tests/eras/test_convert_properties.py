@@ -73,6 +73,7 @@ def objects(cls: type) -> st.SearchStrategy[Any]:
         if field.default is UNSET
         else values(hints[field.name])
         for field in attrs.fields(cls)
+        if field.init
         if field.name != "extra"
     }
     return st.builds(cls, **fields, extra=UNKNOWN)

@@ -13,7 +13,7 @@ import pytest
 import trio
 import uvloop
 
-from mcp_actors import Progress
+from mcp_actors import Context, Progress, Server
 from mcp_actors.asyncio import Client, ClientPool
 from mcp_actors.errors import ConnectFailed, ConnectionLost, LocalProtocolError, McpError, RpcError
 from mcp_actors.types import CreateMessageResult, ElicitResult, TextContent
@@ -443,3 +443,36 @@ def test_a_client_is_neither_copied_nor_pickled(watched: Watched) -> None:
     for way in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError, match="a Client cannot be copied or pickled"):
             way(Client(watched.server))
+
+
+def test_a_tool_for_asyncio_runs_in_the_loop_of_the_client() -> None:
+    server = Server("s")
+    began, ended = threading.Event(), threading.Event()
+
+    @server.tool(loop="asyncio")
+    async def where(ctx: Context) -> int:
+        await asyncio.sleep(0)
+        await ctx.progress(1)
+        return id(asyncio.get_running_loop())
+
+    @server.tool(loop="asyncio")
+    async def wait() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def main() -> None:
+        reports: list[Progress] = []
+        async with Client(server) as client:
+            result = await client.call_tool("where", on_progress=reports.append)
+            assert result.structured_content == id(asyncio.get_running_loop())
+            assert len(reports) == 1
+            call = asyncio.create_task(client.call_tool("wait"))
+            await asyncio.to_thread(began.wait, 10)
+            call.cancel()
+            await asyncio.wait([call])
+            assert await asyncio.to_thread(ended.wait, 10)
+
+    on_asyncio(main())

@@ -46,6 +46,10 @@ async def test_python_server_features(target: str, era: str) -> None:
             assert {"echo", "add", "sleep", "test_sampling"} <= names
             result = await client.call_tool("echo", {"message": "gruß 🐍\n\u2028"})
             assert text_of(result.content) == "gruß 🐍\n\u2028"
+            # The SDK puts text into an object, and says so in the schema of the tool.
+            assert result.structured_content == {"result": "gruß 🐍\n\u2028"}
+            assert result.data == "gruß 🐍\n\u2028"
+            assert await client.call_tool("echo", {"message": "hi"}, returns=str) == "hi"
             result = await client.call_tool("add", {"a": 2, "b": 3.5})
             assert result.structured_content == {"total": 5.5, "terms": 2}
             result = await client.call_tool("test_error_handling")

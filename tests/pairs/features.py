@@ -78,7 +78,6 @@ ROOTS = ("file:///home/ada", "file:///tmp")
 
 async def negotiation(pair: Pair) -> None:
     assert pair.client.version == pair.version
-    assert pair.client.server_info is not None
     assert (pair.client.server_info.name, pair.client.server_info.version) == ("pairs", "1.2")
     assert pair.client.instructions == "Be kind."
     name = "mcp-actors" if pair.remembered else None

@@ -1,0 +1,381 @@
+"""Functions that are declared with ``loop="asyncio"``, in a program that has no asyncio loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from typing import Any
+
+import pytest
+import structlog
+import trio
+
+from mcp_actors import CallCancelled, Client, Context, Server, ToolError
+from mcp_actors.bridges import asyncio_call
+from mcp_actors.types import Completion, ElicitResult, PromptReference, Resource
+
+ERAS = pytest.mark.parametrize("era", ["legacy", "modern"])
+
+
+class Seen:
+    """What a function in the asyncio loop has seen, for a test that waits for it in Trio."""
+
+    def __init__(self) -> None:
+        self.token = trio.lowlevel.current_trio_token()
+        self.began = trio.Event()
+        self.ended = trio.Event()
+        self.raised: list[BaseException] = []
+
+    def begin(self) -> None:
+        self.token.run_sync_soon(self.began.set)
+
+    def end(self) -> None:
+        self.token.run_sync_soon(self.ended.set)
+
+
+@ERAS
+async def test_a_tool_uses_asyncio_and_its_context(era: str) -> None:
+    server = Server("x")
+
+    @server.tool(loop="asyncio")
+    async def works(days: int, ctx: Context) -> str:
+        async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+            group.create_task(asyncio.sleep(0))
+        answer = await ctx.elicit("On?", {"type": "object", "properties": {"yes": {"type": "boolean"}}})
+        for day in range(1, days + 1):
+            await ctx.progress(day, days)
+        await ctx.log("warning", "half of it")
+        await ctx.notify("notifications/mine", {})
+        ctx.close_stream()
+        roots = await ctx.list_roots()
+        return f"{ctx.method} {answer.content} {len(roots)} {threading.current_thread().name}"
+
+    seen: list[float] = []
+    logged: list[Any] = []
+
+    async def person(question: Any) -> ElicitResult:
+        return ElicitResult("accept", {"yes": True})
+
+    async with Client(
+        server,
+        era=era,
+        elicitation=person,
+        roots=["file:///a"],
+        on_log=lambda level, data, logger: logged.append(data),
+        log_level="info",
+    ) as client:
+        result = await client.call_tool(
+            "works", {"days": 3}, on_progress=lambda each: seen.append(each.progress)
+        )
+    assert result.text == "tools/call {'yes': True} 1 mcp-actors-asyncio"
+    assert seen[:3] == [1, 2, 3]
+    assert "half of it" in logged
+
+
+async def test_every_kind_of_function_may_need_asyncio() -> None:
+    server = Server("x")
+    heard = Seen()
+
+    @server.resource("a://b", loop="asyncio")
+    async def one() -> str:
+        return await asyncio.sleep(0, "one")
+
+    async def listed() -> list[Resource]:
+        return await asyncio.sleep(0, [Resource("t://1", "one")])
+
+    @server.resource("t://{x}", loop="asyncio", list=listed)
+    async def family(x: str) -> str:
+        return await asyncio.sleep(0, x)
+
+    @server.prompt(loop="asyncio")
+    async def ask(word: str) -> str:
+        return await asyncio.sleep(0, word)
+
+    @server.completion(prompt="ask", argument="word", loop="asyncio")
+    async def words(typed: str) -> Completion:
+        return await asyncio.sleep(0, Completion([typed + "!"]))
+
+    @server.method("my/method", loop="asyncio")
+    async def mine(params: dict[str, Any], ctx: Context) -> dict[str, Any]:
+        await ctx.progress(1)
+        return await asyncio.sleep(0, {**params, "method": ctx.method})
+
+    @server.notification("notifications/mine", loop="asyncio")
+    async def noticed() -> None:
+        await asyncio.sleep(0)
+        heard.end()
+
+    async with Client(server) as client:
+        assert (await client.read_resource("a://b")).text == "one"
+        assert (await client.read_resource("t://2")).text == "2"
+        assert {each.uri async for each in client.resources()} == {"a://b", "t://1"}
+        assert (await client.get_prompt("ask", {"word": "w"})).messages[0].content.text == "w"  # type: ignore[union-attr]
+        assert (await client.complete(PromptReference("ask"), "word", "x")).values == ["x!"]
+        assert (await client.request("my/method", {"a": 1}))["method"] == "my/method"
+        await client.notify("notifications/mine", {})
+        with trio.fail_after(10):
+            await heard.ended.wait()
+
+
+@ERAS
+@pytest.mark.parametrize("how", ["client", "timeout"])
+async def test_a_cancelled_call_cancels_the_function(how: str, era: str) -> None:
+    server = Server("x")
+    seen = Seen()
+
+    @server.tool(loop="asyncio", timeout=0.05 if how == "timeout" else 1000)
+    async def hangs(ctx: Context) -> None:
+        seen.begin()
+        try:
+            await asyncio.sleep(1000)
+        except BaseException as error:
+            seen.raised.append(error)
+            try:
+                await ctx.progress(1)
+            except CallCancelled as refused:
+                seen.raised.append(refused)
+            raise
+        finally:
+            seen.end()
+
+    async with Client(server, era=era) as client, trio.open_nursery() as nursery:
+        if how == "timeout":
+            assert "stopped" in (await client.call_tool("hangs")).text
+        else:
+            nursery.start_soon(client.call_tool, "hangs")
+            await seen.began.wait()
+            nursery.cancel_scope.cancel()
+        with trio.fail_after(10), trio.CancelScope(shield=True):
+            await seen.ended.wait()
+    assert [type(each) for each in seen.raised] == [asyncio.CancelledError, CallCancelled]
+
+
+async def test_a_question_is_cancelled_with_the_task_that_asks() -> None:
+    server = Server("x")
+    cancelled = trio.Event()
+
+    @server.tool(loop="asyncio")
+    async def asks(ctx: Context) -> str:
+        try:
+            async with asyncio.timeout(0.05):
+                await ctx.list_roots()
+        except TimeoutError:
+            return "in time"
+        return "never"
+
+    async def roots() -> list[str]:
+        try:
+            await trio.sleep_forever()
+        finally:
+            cancelled.set()
+        return []
+
+    async with Client(server, era="legacy", roots=roots) as client:
+        assert (await client.call_tool("asks")).text == "in time"
+        with trio.fail_after(10):
+            await cancelled.wait()
+
+
+async def test_a_function_that_goes_on_although_it_was_cancelled_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asyncio_call, "CANCEL_TIME", 0.05)
+    server = Server("x")
+    release: list[asyncio.Future[None]] = []
+    seen = Seen()
+
+    @server.tool(loop="asyncio")
+    async def stubborn(ctx: Context) -> None:
+        gone = asyncio.get_running_loop().create_future()
+        release.append(gone)
+        while not gone.done():
+            seen.begin()
+            try:
+                await asyncio.shield(gone)
+            except asyncio.CancelledError:
+                continue
+        try:
+            await ctx.progress(1)
+        except CallCancelled as error:
+            seen.raised.append(error)
+        seen.end()
+
+    with structlog.testing.capture_logs() as logs:
+        async with Client(server) as client:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.call_tool, "stubborn")
+                await seen.began.wait()
+                nursery.cancel_scope.cancel()
+    assert "a function goes on although it was cancelled" in {each["event"] for each in logs}
+    release[0].get_loop().call_soon_threadsafe(release[0].set_result, None)
+    with trio.fail_after(10):
+        await seen.ended.wait()
+    assert [type(each) for each in seen.raised] == [CallCancelled]
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ToolError("for the model"), "for the model"),
+        (ValueError("wrong"), "fails: ValueError: wrong"),
+        (SystemExit(3), "fails: SystemExit: 3"),
+        (GeneratorExit("g"), "fails: GeneratorExit: g"),
+        (
+            asyncio.CancelledError(),
+            "fails: LoopClosed: the program has cancelled the function's asyncio task, or the loop has ended",
+        ),
+    ],
+)
+async def test_what_a_function_raises_ends_its_call_alone(error: BaseException, text: str) -> None:
+    server = Server("x")
+
+    @server.tool(loop="asyncio")
+    async def fails() -> None:
+        raise error
+
+    @server.tool(loop="asyncio")
+    async def works() -> str:
+        return await asyncio.sleep(0, "works")
+
+    async with Client(server) as client:
+        result = await client.call_tool("fails")
+        assert (result.is_error, result.text) == (True, text)
+        assert (await client.call_tool("works")).text == "works"
+
+
+async def test_a_function_that_blocks_its_loop_stops_no_other_calls() -> None:
+    server = Server("x")
+    go_on = threading.Event()
+    seen = Seen()
+
+    @server.tool(loop="asyncio")
+    async def blocks() -> str:
+        seen.begin()
+        return str(go_on.wait(30))
+
+    @server.tool
+    async def native() -> str:
+        return "beats"
+
+    async with Client(server) as client, trio.open_nursery() as nursery:
+        nursery.start_soon(client.call_tool, "blocks")
+        await seen.began.wait()
+        assert (await client.call_tool("native")).text == "beats"
+        go_on.set()
+
+
+async def test_a_function_that_stops_the_loop_stops_nobody() -> None:
+    server = Server("x")
+
+    @server.tool(loop="asyncio")
+    async def stops() -> str:
+        asyncio.get_running_loop().stop()
+        return await asyncio.sleep(0, "stopped")
+
+    async with Client(server) as client:
+        with trio.fail_after(10):
+            assert (await client.call_tool("stops")).text == "stopped"
+            assert (await client.call_tool("stops")).text == "stopped"
+
+
+async def test_context_variables_go_with_the_call() -> None:
+    server = Server("x")
+    variable = contextvars.ContextVar("variable", default="none")
+
+    @server.middleware
+    async def sets(ctx: Context, call_next: Any) -> Any:
+        variable.set(ctx.params["arguments"]["value"])
+        return await call_next()
+
+    @server.tool(loop="asyncio")
+    async def reads(value: str) -> str:
+        await asyncio.sleep(0)
+        return variable.get()
+
+    texts: list[str] = []
+    async with Client(server, era="legacy") as client:
+
+        async def call(value: str) -> None:
+            texts.append((await client.call_tool("reads", {"value": value})).text)
+
+        async with trio.open_nursery() as nursery:
+            for each in "abc":
+                nursery.start_soon(call, each)
+    assert sorted(texts) == ["a", "b", "c"]
+
+
+async def test_a_call_of_a_function_for_asyncio_may_be_a_task() -> None:
+    server = Server("x")
+
+    @server.tool(loop="asyncio", task="required")
+    async def long(ctx: Context) -> str:
+        await ctx.progress(1, message="on it")
+        return await asyncio.sleep(0, "done")
+
+    async with Client(server) as client:
+        handle = await client.start_tool("long")
+        assert (await handle.result()).text == "done"
+
+
+async def test_threads_that_a_function_starts_use_its_context() -> None:
+    server = Server("x")
+
+    @server.tool(loop="asyncio")
+    async def works(ctx: Context) -> str:
+        def in_a_thread() -> int:
+            ctx.progress(1)  # type: ignore[unused-coroutine]
+            ctx.log("info", "x")  # type: ignore[unused-coroutine]
+            return len(ctx.list_roots())  # type: ignore[arg-type]
+
+        roots = await asyncio.to_thread(in_a_thread)
+        server.add_tool(lambda: None, name="later")
+        server.log("info", "all")
+        server.resource_updated("a://b")
+        return f"{roots} {'later' in server.tools}"
+
+    seen: list[float] = []
+    async with Client(server, era="legacy", roots=["file:///a"]) as client:
+        result = await client.call_tool("works", on_progress=lambda each: seen.append(each.progress))
+    assert (result.text, seen) == ("1 True", [1])
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ({"loop": "trio"}, "loop='trio': write \"asyncio\", or leave it out"),
+        ({"loop": "asyncio", "inline": True}, "remove inline=True"),
+    ],
+)
+def test_a_wrong_option_is_told_at_its_own_line(how: Any, text: str) -> None:
+    server = Server("x")
+
+    async def fine() -> None:
+        """Does nothing."""
+
+    with pytest.raises(TypeError, match=f"test_functions.py, line [0-9]+: .*{text}"):
+        server.add_tool(fine, **how)
+
+
+def test_a_plain_function_has_no_loop() -> None:
+    server = Server("x")
+    with pytest.raises(
+        TypeError, match=r"line [0-9]+: .*plain is not async: write async def, or remove loop="
+    ):
+
+        @server.prompt(loop="asyncio")
+        def plain() -> str:
+            return ""
+
+
+@pytest.mark.parametrize("seconds", [0, 0.01])
+async def test_a_function_that_awaits_asyncio_on_trio_is_told_what_to_write(seconds: float) -> None:
+    server = Server("x")
+
+    @server.tool
+    async def wrong() -> None:
+        await asyncio.sleep(seconds)
+
+    async with Client(server) as client:
+        text = (await client.call_tool("wrong")).text
+    assert text.endswith('it awaits something of asyncio, and runs on Trio: declare it with loop="asyncio"')
