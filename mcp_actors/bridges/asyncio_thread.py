@@ -33,7 +33,7 @@ class AsyncioThread:
         self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
         self.is_forked = False
         """Whether this process is a child of the one that has the thread."""
-        self._steps = StepQueue(lambda: self.loop.call_soon_threadsafe(self._steps.take))
+        self._steps = StepQueue(lambda *_: self.loop.call_soon_threadsafe(self._steps.take))
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="mcp-actors-asyncio", daemon=True)
         self._thread.start()

@@ -21,7 +21,7 @@ class TrioSteps:
 
     def __init__(self) -> None:
         token = trio.lowlevel.current_trio_token()
-        self._steps = StepQueue(lambda: token.run_sync_soon(self._take))
+        self._steps = StepQueue(lambda *_: token.run_sync_soon(self._take))
 
     @classmethod
     def of_running_loop(cls) -> TrioSteps:
