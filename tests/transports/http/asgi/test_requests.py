@@ -285,6 +285,7 @@ async def test_a_client_that_leaves_cancels_its_call() -> None:
     exchange.incoming.put_nowait({"type": "http.disconnect"})
     await asyncio.wait_for(task, SECONDS)
     await site.saw("cancelled")
+    assert exchange.sent == []
 
 
 @on_asyncio
