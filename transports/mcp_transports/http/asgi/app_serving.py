@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
+import trio
+
 from mcp_actors.bridges.bridged_call import Bridge, BridgedCall
 from mcp_actors.errors import EngineStopped, LoopClosed
 from mcp_actors.logging import log
@@ -46,6 +48,7 @@ class AppServing:
         self._end_time = end_time
         self._waiting: dict[LoopWaiter, LoopSide] = {}
         self._is_abandoned = False
+        self._has_ended = trio.Event()
         self._call = _ServeCall(self, side.bridge)
         # A loop that is closed without a lifespan's end, or that has none, takes it along.
         side.bridge.own(self._close)
@@ -118,6 +121,7 @@ class AppServing:
     async def _close(self) -> None:
         self._is_abandoned = True
         self._call.cancel()
+        await self._has_ended.wait()
 
     def started(self, value: Any = None) -> None:
         """Takes note that it serves, as the ``task_status`` of `Server.serve`."""
@@ -132,6 +136,7 @@ class AppServing:
             if self.state == "serving":
                 log.error("a server ended in mid-application", exc_info=failure)
         self.state = "ended"
+        self._has_ended.set()
         self._wake()
 
     def _wake(self) -> None:
