@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from threading import Lock
 from typing import Any, Protocol
 
 from mcp_actors.errors import EngineStopped, LocalProtocolError
 from mcp_actors.logging import log
+from mcp_transports.http.asgi.answer import AsgiAnswer
+from mcp_transports.http.asgi.app_serving import CLOSE_TIME, AppServing
 from mcp_transports.http.asgi.messages import (
     Receive,
     Scope,
@@ -18,8 +20,7 @@ from mcp_transports.http.asgi.messages import (
     start_message,
 )
 from mcp_transports.http.asgi.request import BodyReader, RequestRefused, request_of
-from mcp_transports.http.asgi.response import AsgiAnswer, AsgiResponse
-from mcp_transports.http.asgi.serving import CLOSE_TIME, Serving
+from mcp_transports.http.asgi.response import AsgiResponse
 from mcp_transports.http.asgi.sides import LoopSide, current_side
 from mcp_transports.http.asgi.transport import AsgiListener, AsgiStatistics, AsgiTransport
 from mcp_transports.http.asgi.websocket import AsgiWebSocket, AsgiWebSocketChannel, refuse_websocket
@@ -36,7 +37,7 @@ _TRIES = 3
 
 
 class ServedServer(Protocol):
-    """What an application uses of a `mcp_actors.Server`."""
+    """The part of a `mcp_actors.Server` that an application uses."""
 
     @property
     def limits(self) -> Any: ...
@@ -80,7 +81,7 @@ class AsgiApp:
         self._drain_time: float = server.limits.drain_grace
         self._bodies = BodyReader(service.limits)
         self._lock = Lock()
-        self._serving: Serving | None = None
+        self._serving: AppServing | None = None
         self._websocket = websocket
         paths = service.paths
         self._paths = frozenset((paths.streamable, *((paths.sse, paths.messages) if paths.sse else ())))
@@ -134,7 +135,7 @@ class AsgiApp:
 
     # -- serving -----------------------------------------------------------------------------------------------------
 
-    async def _begin(self, side: LoopSide) -> Serving:
+    async def _begin(self, side: LoopSide) -> AppServing:
         """Begins to serve for a lifespan, or joins another one that does."""
         serving = self._current(side)
         serving.users += 1
@@ -145,7 +146,7 @@ class AsgiApp:
             raise
         return serving
 
-    async def _end(self, side: LoopSide, serving: Serving) -> None:
+    async def _end(self, side: LoopSide, serving: AppServing) -> None:
         with self._lock:
             serving.users -= 1
             if serving.users:
@@ -158,7 +159,7 @@ class AsgiApp:
         finally:
             self._forget(serving)
 
-    def _current(self, side: LoopSide) -> Serving:
+    def _current(self, side: LoopSide) -> AppServing:
         """Returns what serves, begun if there is none."""
         with self._lock:
             serving = self._serving
@@ -167,18 +168,18 @@ class AsgiApp:
                 serving = None
             if serving is None or (serving.state == "ended" and serving.failure is not None):
                 self._transport = AsgiTransport(self._service, self._drain_time)
-                serving = self._serving = Serving(
+                serving = self._serving = AppServing(
                     side, self._server.serve, self._transport, self._drain_time + CLOSE_TIME
                 )
             return serving
 
-    def _give_up(self, serving: Serving) -> None:
+    def _give_up(self, serving: AppServing) -> None:
         with self._lock:
             serving.users -= 1
         serving.abandon()
         self._forget(serving)
 
-    def _forget(self, serving: Serving) -> None:
+    def _forget(self, serving: AppServing) -> None:
         with self._lock:
             if self._serving is serving:
                 self._serving = None
@@ -227,7 +228,7 @@ class AsgiApp:
                 await _send_refusal(send, SERVER_STOPPING)
                 return
             answer = AsgiAnswer(side, receive, send)
-            response = AsgiResponse(listener, request, answer, _server_ends(receive))
+            response = AsgiResponse(listener, request, answer)
             side.bridge.engine.post(lambda: listener.serve(response))
             await answer.deliver(response)
         finally:
@@ -270,19 +271,3 @@ class AsgiApp:
 async def _send_refusal(send: Send, refusal: Refusal) -> None:
     await send(start_message(refusal.status, JSON, refusal.headers, len(refusal.body)))
     await send(body_message(refusal.body, more=False))
-
-
-def _server_ends(receive: Receive) -> Callable[[], bool]:
-    """Returns a function that says whether the server waits for this answer in order to end.
-
-    ASGI has no message for that. uvicorn waits for every answer, without a bound by default, and only then ends the
-    lifespan; what it does at once is to forbid the connection to live on, in the object whose method `receive` is.
-    """
-    cycle = getattr(receive, "__self__", None)
-    if getattr(cycle, "keep_alive", None) is not True:
-        return _never
-    return lambda: getattr(cycle, "keep_alive", None) is False
-
-
-def _never() -> bool:
-    return False
