@@ -125,7 +125,7 @@ async def site(**settings: Any) -> AsyncIterator[Site]:
             made = Site(nursery, **settings)
             async with made.app.lifespan():
                 yield made
-                nursery.cancel_scope.cancel()
+            nursery.cancel_scope.cancel()
 
 
 async def test_both_eras_are_spoken() -> None:
