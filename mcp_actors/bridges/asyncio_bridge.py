@@ -16,7 +16,7 @@ from mcp_actors.bridges.bridged_call import BridgedCall
 from mcp_actors.bridges.engine_thread import EngineThread, engine_thread
 from mcp_actors.bridges.loop_function import LoopFunction
 from mcp_actors.bridges.step_queue import Step, StepQueue
-from mcp_actors.errors import LoopClosed
+from mcp_actors.errors import EngineStopped, LoopClosed
 from mcp_actors.logging import log
 
 __all__ = ["AsyncioBridge"]
@@ -36,7 +36,9 @@ class AsyncioBridge:
     def __init__(self, loop: asyncio.AbstractEventLoop, engine: EngineThread) -> None:
         self.loop = loop
         self.engine = engine
-        self._steps = StepQueue(loop.call_soon_threadsafe)
+        self._steps = StepQueue(lambda: loop.call_soon_threadsafe(self._take_steps))
+        # Whether the tasks run that a burst of results has woken: their next calls are made in one burst as well.
+        self._is_collecting = False
         self._belongings = Belongings(engine, self)
         self._shutdown: AsyncGenerator[None, None] | None = None
 
@@ -69,7 +71,8 @@ class AsyncioBridge:
         Cancelled, it cancels the call there, and waits until it has ended.
 
         Raises:
-            EngineStopped: The interpreter exits, the engine has failed, or this process is a fork.
+            EngineStopped: The interpreter exits, the engine has failed, or this process is a fork. In a daemon thread
+                it waits for the end of the process instead when the interpreter exits.
             Exception: What ``function`` raises.
         """
         call = _AsyncioCall(self, function, args)
@@ -78,8 +81,15 @@ class AsyncioBridge:
         try:
             if not belongings.is_watched:
                 belongings.watch()
-            self.engine.post(call.begin)
+            if self._is_collecting:
+                self.engine.hold(call.begin)
+            else:
+                self.engine.post(call.begin)
             await call.future
+        except EngineStopped:
+            if self.engine.leaves_thread_waiting():
+                await call.until_ended()
+            raise
         except asyncio.CancelledError:
             call.cancel_soon()
             await call.until_ended()
@@ -122,9 +132,13 @@ class AsyncioBridge:
             LoopClosed: The loop is closed.
         """
         try:
-            self._steps.post(step)
-        except RuntimeError as error:
-            raise LoopClosed("the asyncio loop that this belongs to is closed") from error
+            if not self.loop.is_closed():
+                self._steps.post(step)
+                return
+        except RuntimeError:
+            # It was closed meanwhile.
+            pass
+        raise LoopClosed("the asyncio loop that this belongs to is closed")
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Calls ``function(*args)`` in the loop, from the engine, and awaits what it returns if that is awaitable.
@@ -153,6 +167,19 @@ class AsyncioBridge:
         finally:
             belongings.functions.discard(run)
         return run.unwrap()
+
+    def _take_steps(self) -> None:
+        try:
+            self._steps.take()
+        finally:
+            if not self._is_collecting:
+                # The tasks that were woken are in front of it in the loop's queue.
+                self._is_collecting = True
+                self.loop.call_soon(self._end_collecting)
+
+    def _end_collecting(self) -> None:
+        self._is_collecting = False
+        self.engine.wake()
 
     async def _cancel(self, run: LoopFunction, function: Callable[..., Any]) -> None:
         with trio.move_on_after(CANCEL_TIME, shield=True) as patience:
@@ -202,7 +229,7 @@ class _AsyncioCall(BridgedCall[T]):
 
     async def until_ended(self) -> None:
         """Waits for it in a task that is cancelled, and may be cancelled again meanwhile."""
-        while not (self._has_ended or self._loop_bridge.engine.has_ended):
+        while not (self._has_ended or self._loop_bridge.engine.has_crashed):
             self.future = self._loop_bridge.loop.create_future()
             with suppress(asyncio.CancelledError):
                 await self.future

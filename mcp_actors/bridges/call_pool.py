@@ -14,7 +14,8 @@ import trio
 
 from mcp_actors._actors.task_pool import INNERMOST_SCOPE
 from mcp_actors.bridges.bridged_call import BridgedCall, calling_bridge
-from mcp_actors.supervision import start
+from mcp_actors.errors import McpError
+from mcp_actors.supervision import is_cancelled, start
 from mcp_actors.task_kinds import BRIDGED_CALL
 
 __all__ = ["CallPool"]
@@ -95,6 +96,9 @@ class _Worker:
             call.value = await call.function(*call.args)
             call.has_value = True
         except trio.Cancelled:
+            if not is_cancelled():
+                # One that was kept and raised again means nothing here, and even less to the caller.
+                call.error = McpError("the call was cancelled by the engine, and not by its caller")
             raise
         except BaseException as error:
             # It belongs to the caller, whatever it is.

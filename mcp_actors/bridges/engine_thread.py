@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from contextlib import suppress
 from typing import Any, Protocol
 
 import trio
@@ -78,16 +79,27 @@ class EngineThread:
     @property
     def has_ended(self) -> bool:
         """Whether nothing that is posted will ever run."""
-        return self._has_ended or self.is_forked
+        return self._has_ended or self.is_forked or self.has_crashed
 
     def stopped(self) -> EngineStopped:
-        """Returns the error that says why it has ended."""
+        """Returns the error that says why it has ended, or is about to."""
+        if not (self.is_exiting or self.is_forked):
+            # Nothing else ends it. Whoever has learnt of that may begin another one at once.
+            self.has_crashed = True
         return EngineStopped(self.is_forked, self.has_crashed)
 
     def must_run(self) -> None:
         """Raises `EngineStopped` if the engine has ended: what was made in it is of no use with another one."""
         if self.has_ended:
             raise self.stopped()
+
+    def leaves_thread_waiting(self) -> bool:
+        """Whether the calling thread is never to learn that the engine has stopped: a daemon thread at the exit.
+
+        Such a thread is abandoned then by the interpreter. If it woke up, and wrote what it has caught to a stderr that
+        is being closed, it would end the interpreter by a fatal error.
+        """
+        return self.is_exiting and not self.is_forked and threading.current_thread().daemon
 
     def post(self, step: Step) -> None:
         """Runs ``step`` in the engine's loop soon; steps run in the order of their posting. Legal from any thread.
@@ -98,12 +110,27 @@ class EngineThread:
             EngineStopped: The interpreter exits, the engine has failed, or this process is a fork of the one that has
                 the engine.
         """
-        if self._has_ended or self.is_forked:
+        if self.has_ended:
             raise self.stopped()
         try:
             self._steps.post(step)
         except trio.RunFinishedError:
             raise self.stopped() from None
+
+    def hold(self, step: Step) -> None:
+        """As `post`, for a caller that holds several steps and calls `wake` behind them, soon and in any case.
+
+        Raises:
+            EngineStopped: As `post`.
+        """
+        if self.has_ended:
+            raise self.stopped()
+        self._steps.hold(step)
+
+    def wake(self) -> None:
+        """Has the engine run the steps that are held; does nothing if it has ended."""
+        with suppress(trio.RunFinishedError):
+            self._steps.wake()
 
     def start_call(self, call: BridgedCall[Any]) -> None:
         """Runs ``call`` soon, in a task of its own; a step. Raises ``RuntimeError`` if no task is started any more."""
@@ -125,7 +152,7 @@ class EngineThread:
             return
         self._thread.join(STOP_TIME)
 
-    def _wake(self, take: Step) -> None:
+    def _wake(self) -> None:
         # Before the loop has begun there is nobody to wake: it takes the steps as soon as it begins.
         if self._token is not None:
             self._token.run_sync_soon(self._take_steps)
@@ -158,6 +185,8 @@ class EngineThread:
     async def _watch_loops(self) -> None:
         while True:
             await trio.sleep(LOOK_AGAIN)
+            # A loop that was stopped may hold some.
+            self._take_steps()
             for each in list(self.watched):
                 # What is added from here on, or while it looks, stays.
                 self.watched.discard(each)

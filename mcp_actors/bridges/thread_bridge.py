@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import queue
-import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -57,7 +56,7 @@ class ThreadBridge:
             engine.post(call.begin)
             self._wait(None)
         except EngineStopped:
-            if engine.is_exiting and not engine.is_forked and threading.current_thread().daemon:
+            if engine.leaves_thread_waiting():
                 _wait_for_the_end()
             raise
         except BaseException:
@@ -170,8 +169,6 @@ def _nothing() -> None:
 
 
 def _wait_for_the_end() -> None:
-    # A daemon thread is abandoned at the exit. One that wakes up then, and writes what it has caught to a stderr that
-    # is being closed, ends the interpreter by a fatal error.
     log.debug("a daemon thread waits for the end of the process")
     while True:
         time.sleep(LOOK_AGAIN)

@@ -38,7 +38,7 @@ class TrioBridge:
     def __init__(self, token: trio.lowlevel.TrioToken, engine: EngineThread) -> None:
         self.engine = engine
         self._token = token
-        self._steps = StepQueue(lambda take: token.run_sync_soon(self._take_steps))
+        self._steps = StepQueue(lambda: token.run_sync_soon(self._take_steps))
         self._belongings = Belongings(engine, self)
 
     def is_closed(self) -> bool:
