@@ -289,20 +289,21 @@ class Server(Registration):
                 raise TypeError(f"a server serves at URLs and transports, not at {each!r:.80}")
         await self._runtime.serve(transports, self._scope, task_status)
 
-    def asgi(self, path: str = "/mcp", **settings: Any) -> Any:
+    def asgi(self, path: str = "/mcp", *, websocket: str | None = None, **settings: Any) -> Any:
         """Returns an ASGI 3 application that serves this server over HTTP: see `mcp_transports.http.asgi.AsgiApp`.
 
         For programs that have a web server: uvicorn, hypercorn, granian, or a framework that mounts applications.
 
         Args:
             path: The path of Streamable HTTP, below where the application is mounted.
+            websocket: The path of WebSocket there; ``None`` for none.
             settings: Those of `~mcp_transports.http.server.HttpServerTransport`, all but the URL and TLS.
 
         Raises:
             ImportError, TypeError, ValueError: A setting is wrong, or needs an extra that is missing.
         """
         binding = importlib.import_module("mcp_transports.http.asgi")
-        return binding.AsgiApp(self, path=path, **settings)
+        return binding.AsgiApp(self, path=path, websocket=websocket, **settings)
 
     def stop(self) -> None:
         """Takes no new work, lets calls in flight end, then ends every `serve`. Never waits itself.

@@ -115,6 +115,9 @@ SOCKET_CONNECTION = TaskKind("connection", "listener", "connection", "the peer: 
 HTTP_FLUSH = TaskKind("flush", "connection", "connection", "the peer: its connection closes")
 HTTP_RESPONSE = TaskKind("response", "connection", "call", "the peer: 500, or its stream is cut off")
 HTTP_SERVE = TaskKind("serve pipelined", "connection", "connection", "the peer: its connection closes")
+ROUTE_LIFESPAN = TaskKind(
+    "route lifespan", "transport", "nothing", "nobody: its requests are served on, without a shutdown"
+)
 EVENT_STREAMS = TaskKind(
     "keep event streams alive", "transport", "member", "the stream that failed", restarted=True
 )

@@ -334,7 +334,7 @@ def everything_but_the_bridges_runs_on_trio(modules: list[Module]) -> list[str]:
         for module in modules
         for target, _ in module.imports()
         if target.partition(".")[0] in {"asyncio", "anyio", "sniffio", "uvloop"}
-        and not module.within("mcp_actors.bridges", "mcp_actors.asyncio")
+        and not module.within("mcp_actors.bridges", "mcp_actors.asyncio", "mcp_transports.http.asgi.sides")
     ]
 
 

@@ -59,6 +59,11 @@ _ASSIGNMENT = "MCP_ACTORS_WORKER"
     help="With --issuer: scopes that every request needs; blanks between several, may be repeated.",
 )
 @click.option(
+    "--health",
+    metavar="PATH",
+    help="For HTTP: a path, such as /health, where load balancers and orchestrators may ask how the server is.",
+)
+@click.option(
     "--workers",
     metavar="N",
     type=click.IntRange(min=1),
@@ -79,6 +84,7 @@ def command(
     issuer: tuple[str, ...],
     resource: str | None,
     scope: tuple[str, ...],
+    health: str | None,
     workers: int | None,
     shared: str | None,
     args: tuple[str, ...],
@@ -105,11 +111,17 @@ def command(
     Ends on SIGINT and SIGTERM, and when every address has ended by itself (stdio: at end of input). Exit code 0 for
     these, 1 if the target cannot be imported or an address cannot be served, 2 if there is no such target.
 
+    --health answers GET with 200, with 503 while the server ends its calls, to anybody and without a token.
+
     With --workers, SIGHUP replaces the processes one by one by new ones, which import TARGET again; no connection is
     refused and no call is lost. Without --shared redis:, several workers give clients over HTTP no sessions, and no
     HTTP+SSE: a request may reach any of them.
     """
     _require_protectable(listen, issuer, resource, scope)
+    if health is not None and not any(url.lower().startswith(_HTTP) for url in listen):
+        raise click.UsageError(
+            "--health needs --listen with a URL of HTTP: http://127.0.0.1:8000/mcp for example"
+        )
     worker = _employment()
     with _told(worker), reported(show_traceback):
         if workers is not None and worker is None:
@@ -135,7 +147,7 @@ def command(
         if several:
             state = importlib.import_module("mcp_actors.cli.workers.state_of_several")
             server.shared = state.StateOfSeveral(server)
-        transports = [_transport(url, options, several) for url in listen]
+        transports = [_transport(url, options, several, health) for url in listen]
         status = _Announcement(listen, hint) if worker is None else worker.status(server, _offer(server))
         server.run(*transports, task_status=status)
 
@@ -239,10 +251,12 @@ def _protection(resource: str, issuer: Sequence[str], scope: Sequence[str]) -> o
         raise WrongUsage(str(error)) from error
 
 
-def _transport(url: str, options: Mapping[str, object], several: bool) -> ServerTransport:
+def _transport(url: str, options: Mapping[str, object], several: bool, health: str | None) -> ServerTransport:
     given = dict(options) if url.lower().startswith(_WITH_HOST) else {}
     if several and url.lower().startswith(_HTTP):
         given["sessions"] = "shared"
+    if health is not None and url.lower().startswith(_HTTP):
+        given["routes"] = {health: importlib.import_module("mcp_transports.http.server").health}
     return server_transport(url, **given)
 
 

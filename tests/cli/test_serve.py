@@ -120,6 +120,11 @@ def test_an_address_that_fails_ends_all(
             1,
             "/no/such/tasks.db: No such file or directory",
         ),
+        (
+            [str(SERVED), "--listen", "http://127.0.0.1:0/mcp", "--health", "/mcp"],
+            1,
+            "/mcp in routes is a path of MCP itself",
+        ),
     ],
 )
 def test_failures_are_one_line(mcp: Callable[..., Ran], words: list[str], code: int, says: str) -> None:
@@ -158,3 +163,10 @@ def test_serving_imports_nothing_that_draws(environment: dict[str, str]) -> None
         check=False,
     )
     assert result.stderr.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("listen", [[], ["--listen", "ws://127.0.0.1:0/"]])
+def test_a_path_for_health_needs_an_address_of_http(mcp: Callable[..., Ran], listen: list[str]) -> None:
+    result = mcp("serve", str(SERVED), *listen, "--health", "/health")
+    assert result.returncode == 2
+    assert "--health needs --listen with a URL of HTTP" in result.stderr

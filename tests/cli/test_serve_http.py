@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import re
 import signal
@@ -92,3 +93,14 @@ def test_an_address_that_is_taken_is_named(program: Path) -> None:
     assert done.returncode == 1
     assert str(port) in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_anybody_may_ask_how_it_is_where_the_command_line_says(program: Path) -> None:
+    with (
+        serving(program, "--listen", "http://127.0.0.1:0/mcp", "--health", "/health") as (_, (port,)),
+        closing(http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)) as connection,
+    ):
+        connection.request("GET", "/health", headers={"Host": "10.0.0.7"})
+        with connection.getresponse() as answer:
+            assert answer.status == 200
+            assert json.load(answer) == {"live": True, "ready": True, "draining": False}

@@ -24,6 +24,7 @@ async def share_port(
     limits: HttpLimits,
     upgrades: bool = False,
     documents: Iterable[str] = (),
+    to_the_end: bool = False,
 ) -> AsyncIterator[shared_port.PortShare]:
     """Listens at an address, or joins the application that does: see `mcp_transports.http.h1.shared_port`.
 
@@ -35,7 +36,13 @@ async def share_port(
         with as_engine_errors():
             share = await stack.enter_async_context(
                 shared_port.share_port(
-                    where, app, ssl_context=ssl_context, limits=limits, upgrades=upgrades, documents=documents
+                    where,
+                    app,
+                    ssl_context=ssl_context,
+                    limits=limits,
+                    upgrades=upgrades,
+                    documents=documents,
+                    to_the_end=to_the_end,
                 )
             )
         yield share

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from threading import Lock
 from typing import Any, Protocol
 
 from mcp_actors.errors import EngineStopped, LocalProtocolError
 from mcp_actors.logging import log
+from mcp_transports.http.asgi.answer import AsgiAnswer
+from mcp_transports.http.asgi.app_serving import CLOSE_TIME, AppServing
 from mcp_transports.http.asgi.messages import (
     Receive,
     Scope,
@@ -18,11 +20,11 @@ from mcp_transports.http.asgi.messages import (
     start_message,
 )
 from mcp_transports.http.asgi.request import BodyReader, RequestRefused, request_of
-from mcp_transports.http.asgi.response import AsgiAnswer, AsgiResponse
-from mcp_transports.http.asgi.serving import CLOSE_TIME, Serving
+from mcp_transports.http.asgi.response import AsgiResponse
 from mcp_transports.http.asgi.sides import LoopSide, current_side
 from mcp_transports.http.asgi.transport import AsgiListener, AsgiStatistics, AsgiTransport
-from mcp_transports.http.server.error_responses import SERVER_STOPPING, Refusal
+from mcp_transports.http.asgi.websocket import AsgiWebSocket, AsgiWebSocketChannel, refuse_websocket
+from mcp_transports.http.server.error_responses import PATH_NOT_FOUND, SERVER_STOPPING, Refusal
 from mcp_transports.http.server.media_types import JSON
 from mcp_transports.http.server.service import HttpService
 
@@ -35,7 +37,7 @@ _TRIES = 3
 
 
 class ServedServer(Protocol):
-    """What an application uses of a `mcp_actors.Server`."""
+    """The part of a `mcp_actors.Server` that an application uses."""
 
     @property
     def limits(self) -> Any: ...
@@ -56,6 +58,8 @@ class AsgiApp:
     Args:
         server: The server.
         path: The path of Streamable HTTP, relative to where the application is mounted.
+        websocket: The path of WebSocket, relative as ``path``, which it may equal; ``None`` for no WebSockets. The ASGI
+            server sends the pings, and limits connections.
         settings: Those of `HttpServerTransport`, all but ``url`` and ``ssl_context``. ``limits`` bounds heads, bodies
             and what waits to be sent; what concerns connections is the ASGI server's. The default of
             ``allowed_hosts`` is ``localhost``, ``127.0.0.1`` and ``[::1]``, because the application does not know
@@ -65,15 +69,20 @@ class AsgiApp:
         ImportError, TypeError, ValueError: As `HttpServerTransport`; so too if ``path`` does not begin with ``/``.
     """
 
-    def __init__(self, server: ServedServer, *, path: str = "/mcp", **settings: Any) -> None:
+    def __init__(
+        self, server: ServedServer, *, path: str = "/mcp", websocket: str | None = None, **settings: Any
+    ) -> None:
         if not path.startswith("/"):
             raise ValueError(f"the path of an application begins with '/', unlike {path!r:.80}")
+        if websocket is not None and not websocket.startswith("/"):
+            raise ValueError(f"the path of WebSocket begins with '/', unlike {websocket!r:.80}")
         self._server = server
         self._service = service = HttpService(path, "localhost", **settings)
         self._drain_time: float = server.limits.drain_grace
         self._bodies = BodyReader(service.limits)
         self._lock = Lock()
-        self._serving: Serving | None = None
+        self._serving: AppServing | None = None
+        self._websocket = websocket
         paths = service.paths
         self._paths = frozenset((paths.streamable, *((paths.sse, paths.messages) if paths.sse else ())))
         self.documents: tuple[str, ...] = ()
@@ -86,7 +95,7 @@ class AsgiApp:
         return f"<AsgiApp {self._service.paths.streamable} {self._serving!r}>"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one scope: ``http`` or ``lifespan``.
+        """Serves one scope: ``http``, ``websocket`` or ``lifespan``.
 
         Raises:
             AnswerCutOff: An answer ends where it is, and the server has to close the connection.
@@ -98,6 +107,8 @@ class AsgiApp:
             await self._serve_http(scope, receive, send)
         elif kind == "lifespan":
             await self._serve_lifespan(receive, send)
+        elif kind == "websocket":
+            await self._serve_websocket(scope, receive, send)
         else:
             raise LocalProtocolError(f"an ASGI scope of the type {kind!r:.40} is not served")
 
@@ -124,7 +135,7 @@ class AsgiApp:
 
     # -- serving -----------------------------------------------------------------------------------------------------
 
-    async def _begin(self, side: LoopSide) -> Serving:
+    async def _begin(self, side: LoopSide) -> AppServing:
         """Begins to serve for a lifespan, or joins another one that does."""
         serving = self._current(side)
         serving.users += 1
@@ -135,7 +146,7 @@ class AsgiApp:
             raise
         return serving
 
-    async def _end(self, side: LoopSide, serving: Serving) -> None:
+    async def _end(self, side: LoopSide, serving: AppServing) -> None:
         with self._lock:
             serving.users -= 1
             if serving.users:
@@ -148,7 +159,7 @@ class AsgiApp:
         finally:
             self._forget(serving)
 
-    def _current(self, side: LoopSide) -> Serving:
+    def _current(self, side: LoopSide) -> AppServing:
         """Returns what serves, begun if there is none."""
         with self._lock:
             serving = self._serving
@@ -157,18 +168,18 @@ class AsgiApp:
                 serving = None
             if serving is None or (serving.state == "ended" and serving.failure is not None):
                 self._transport = AsgiTransport(self._service, self._drain_time)
-                serving = self._serving = Serving(
+                serving = self._serving = AppServing(
                     side, self._server.serve, self._transport, self._drain_time + CLOSE_TIME
                 )
             return serving
 
-    def _give_up(self, serving: Serving) -> None:
+    def _give_up(self, serving: AppServing) -> None:
         with self._lock:
             serving.users -= 1
         serving.abandon()
         self._forget(serving)
 
-    def _forget(self, serving: Serving) -> None:
+    def _forget(self, serving: AppServing) -> None:
         with self._lock:
             if self._serving is serving:
                 self._serving = None
@@ -217,11 +228,31 @@ class AsgiApp:
                 await _send_refusal(send, SERVER_STOPPING)
                 return
             answer = AsgiAnswer(side, receive, send)
-            response = AsgiResponse(listener, request, answer, _server_ends(receive))
+            response = AsgiResponse(listener, request, answer)
             side.bridge.engine.post(lambda: listener.serve(response))
             await answer.deliver(response)
         finally:
             self._bodies.release(request.peer, charged)
+
+    async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        side, service, path = current_side(), self._service, self._websocket
+        await receive()
+        try:
+            request = request_of(scope, service.limits, () if path is None else (path,), ())
+        except RequestRefused as refusal:
+            await refuse_websocket(scope, send, Refusal(refusal.status, refusal.reason))
+            return
+        if path is None or request.path != path:
+            await refuse_websocket(scope, send, PATH_NOT_FOUND)
+            return
+        listener = await self._listener(side)
+        if listener is None:
+            await refuse_websocket(scope, send, SERVER_STOPPING)
+            return
+        socket = AsgiWebSocket(side, receive, send)
+        channel = AsgiWebSocketChannel(socket, scope, request, service.settings.longest)
+        side.bridge.engine.post(lambda: channel.begin(listener, service))
+        await socket.run(channel)
 
     async def _listener(self, side: LoopSide) -> AsgiListener | None:
         """Returns what serves requests, begun at the first of them; ``None`` when the server was stopped."""
@@ -240,19 +271,3 @@ class AsgiApp:
 async def _send_refusal(send: Send, refusal: Refusal) -> None:
     await send(start_message(refusal.status, JSON, refusal.headers, len(refusal.body)))
     await send(body_message(refusal.body, more=False))
-
-
-def _server_ends(receive: Receive) -> Callable[[], bool]:
-    """Returns a function that says whether the server waits for this answer in order to end.
-
-    ASGI has no message for that. uvicorn waits for every answer, without a bound by default, and only then ends the
-    lifespan; what it does at once is to forbid the connection to live on, in the object whose method `receive` is.
-    """
-    cycle = getattr(receive, "__self__", None)
-    if getattr(cycle, "keep_alive", None) is not True:
-        return _never
-    return lambda: getattr(cycle, "keep_alive", None) is False
-
-
-def _never() -> bool:
-    return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Protocol
@@ -14,181 +13,43 @@ from mcp_actors.logging import log
 from mcp_actors.supervision import start
 from mcp_actors.task_kinds import HTTP_RESPONSE
 from mcp_transports._ticker import Ticker
-from mcp_transports.http.asgi.messages import Message, Receive, Send, body_message, start_message
-from mcp_transports.http.asgi.sides import Interruptible, LoopSide
+from mcp_transports.http.asgi.answer import AsgiAnswer
+from mcp_transports.http.asgi.messages import start_message
 from mcp_transports.http.h1.errors import ResponseStateError
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response, Successor
 
-__all__ = ["AnswerCutOff", "AsgiAnswer", "AsgiResponse", "ResponseListener"]
+__all__ = ["AsgiResponse", "ResponseListener"]
 
 # Seconds between two looks at an answer that is not complete: whether its client takes anything, and whether the
 # server ends.
 LOOK_AGAIN = 1.0
-# Messages of a server behind the body that are no disconnect: none is legal.
-_MOST_STRAY = 16
 
 Headers = Iterable[tuple[str, str]]
 
 
-class AnswerCutOff(Exception):
-    """An answer ends where it is. Raised in the application, so that the server closes the connection."""
-
-
 class ResponseListener(Protocol):
-    """What an answer uses of its listener. For the engine."""
+    """The attributes of a listener that an answer uses."""
 
     nursery: trio.Nursery
     limits: HttpLimits
     ticker: Ticker[AsgiResponse]
 
 
-class AsgiAnswer:
-    """The half of an answer in the server's loop: sends what the engine gives it.
+class _Stall:
+    """For how long a client has taken none of the bytes that wait for it, in steps of `LOOK_AGAIN`."""
 
-    Args:
-        side: The loop.
-        receive: Of the request.
-        send: Of the request.
-    """
+    __slots__ = ("_seconds", "_sent")
 
-    __slots__ = (
-        "_begun",
-        "_interruptible",
-        "_is_complete",
-        "_is_cut_off",
-        "_is_left",
-        "_is_reporting",
-        "_pieces",
-        "_receive",
-        "_response",
-        "_send",
-        "_waiter",
-        "sent",
-        "side",
-    )
+    def __init__(self) -> None:
+        self._sent = -1
+        self._seconds = 0.0
 
-    def __init__(self, side: LoopSide, receive: Receive, send: Send) -> None:
-        self.side = side
-        self._receive = receive
-        self._send = send
-        self._response: AsgiResponse
-        self._waiter = side.waiter()
-        self._begun: Message | None = None
-        self._pieces: deque[bytes] = deque()
-        self._is_complete = self._is_cut_off = self._is_left = self._is_reporting = False
-        self._interruptible: Interruptible | None = None
-        self.sent = 0
-        """Bytes of the body that the server has taken. Read by the engine."""
-
-    # -- steps of the loop, which the engine posts -------------------------------------------------------------------
-
-    def begin(self, start: Message, first: bytes, last: bool) -> None:
-        """Takes the beginning of the answer, or the whole."""
-        self._begun = start
-        self._is_complete = last
-        if first or last:
-            self._pieces.append(first)
-        self._waiter.set()
-
-    def put(self, piece: bytes, last: bool) -> None:
-        """Takes a piece of the body."""
-        self._pieces.append(piece)
-        self._is_complete = last
-        self._waiter.set()
-
-    def watch(self) -> None:
-        """Has the client watched from now on, since it has to wait."""
-        self._waiter.set()
-
-    def report(self) -> None:
-        """Has the engine told when bytes were sent."""
-        self._is_reporting = True
-        self._report()
-
-    def cut_off(self) -> None:
-        """Ends the answer where it is."""
-        self._is_cut_off = True
-        self._stop()
-
-    def leave(self) -> None:
-        """Ends the answer for a client that has left, or whose server ends."""
-        self._is_left = True
-        self._stop()
-
-    # -- the application's task --------------------------------------------------------------------------------------
-
-    async def deliver(self, response: AsgiResponse) -> None:
-        """Sends the answer to the end.
-
-        Raises:
-            AnswerCutOff: It is not complete.
-            Exception: What ``send`` raises.
-        """
-        self._response = response
-        try:
-            await self._waiter.wait()
-            if self._begun is not None and self._is_complete and len(self._pieces) == 1:
-                await self._send(self._begun)
-                body = self._pieces[0]
-                await self._send(body_message(body, more=False))
-                self._pieces.clear()
-                self._taken(len(body))
-                return
-            await self._deliver_watched()
-        finally:
-            if not self._is_complete or self._pieces:
-                self.side.bridge.engine.post(response.lose)
-        if self._is_cut_off:
-            raise AnswerCutOff("the answer was cut off")
-
-    async def _deliver_watched(self) -> None:
-        with self.side.interruptible() as self._interruptible:
-            async with self.side.beside(self._watch):
-                while not (self._is_left or self._is_cut_off):
-                    if self._begun is not None:
-                        start, self._begun = self._begun, None
-                        await self._send(start)
-                    while self._pieces:
-                        await self._send_pieces()
-                    if self._is_complete:
-                        return
-                    await self._waiter.wait()
-
-    async def _send_pieces(self) -> None:
-        pieces = self._pieces
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        last = self._is_complete
-        pieces.clear()
-        if data or last:
-            await self._send(body_message(data, more=not last))
-        self._taken(len(data))
-
-    async def _watch(self) -> None:
-        """Waits until the server says that the client has left."""
-        try:
-            for _ in range(_MOST_STRAY):
-                message = await self._receive()
-                if message["type"] == "http.disconnect":
-                    break
-        except Exception as error:
-            log.warning("an ASGI server failed to say whether a client is there", error=repr(error)[:200])
-        if not self._is_complete or self._pieces:
-            self.leave()
-
-    def _taken(self, size: int) -> None:
-        self.sent += size
-        if self._is_reporting:
-            self._report()
-
-    def _report(self) -> None:
-        self.side.bridge.engine.post(self._response.progressed)
-
-    def _stop(self) -> None:
-        if self._interruptible is not None:
-            self._interruptible.interrupt()
-        self._waiter.set()
+    def time(self, sent: int, unsent: int) -> float:
+        self._seconds = self._seconds + LOOK_AGAIN if unsent and sent == self._sent else 0.0
+        self._sent = sent if unsent else -1
+        return self._seconds
 
 
 class AsgiResponse(Response):
@@ -201,32 +62,21 @@ class AsgiResponse(Response):
         "_put",
         "_room",
         "_scopes",
-        "_seen",
-        "_server_ends",
-        "_silence",
+        "_stall",
         "deadline",
         "request",
     )
 
-    def __init__(
-        self,
-        listener: ResponseListener,
-        request: Request,
-        answer: AsgiAnswer,
-        server_ends: Callable[[], bool],
-    ) -> None:
+    def __init__(self, listener: ResponseListener, request: Request, answer: AsgiAnswer) -> None:
         self._state = "new"
-        self._closes = False
         self._head_only = request.method == "HEAD"
         self.on_gone = None
         self.request = request
         self._listener = listener
         self._answer = answer
-        self._server_ends = server_ends
         self._gone = False
         self._put = 0
-        self._seen = -1
-        self._silence = 0.0
+        self._stall = _Stall()
         self._room: trio.Event | None = None
         self._scopes: set[trio.CancelScope] = set()
         self.deadline = -1.0
@@ -383,17 +233,25 @@ class AsgiResponse(Response):
         if self.deadline < 0 and self._state == "new":
             self._post(self._answer.watch)
         sent, unsent = self._answer.sent, self._unsent
-        self._silence = self._silence + LOOK_AGAIN if unsent and sent == self._seen else 0.0
-        self._seen = sent if unsent else -1
         self.deadline = now + LOOK_AGAIN
         if self._state == "ended" and not unsent:
             self._listener.ticker.discard(self)
-        elif self._silence >= self._listener.limits.write_timeout:
+        elif self._stall.time(sent, unsent) >= self._listener.limits.write_timeout:
             self._drop(unsent)
-        elif self._state == "streaming" and self.request.method == "GET" and self._server_ends():
-            # It would wait for this stream, which does not end by itself.
+        elif self._state == "streaming" and self._server_ends:
             self._post(self._answer.leave)
             self.lose()
+
+    @property
+    def _server_ends(self) -> bool:
+        """Whether the server ends, and waits for this stream, which does not end by itself."""
+        request = self.request
+        return (
+            request.method == "GET"
+            and request.version == "1.1"
+            and "connection" not in request.headers
+            and self._answer.is_last
+        )
 
     def crashed(self, error: BaseException) -> None:
         """Ends the answer after a mistake here."""

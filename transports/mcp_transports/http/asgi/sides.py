@@ -18,7 +18,7 @@ from mcp_actors.errors import LocalProtocolError, LoopClosed
 from mcp_actors.supervision import start
 from mcp_actors.task_kinds import ASGI_WATCH
 
-__all__ = ["AsyncioSide", "Interruptible", "LoopSide", "TrioSide", "Waiter", "current_side"]
+__all__ = ["AsyncioSide", "Interruptible", "LoopSide", "LoopWaiter", "TrioSide", "current_side"]
 
 # Seconds that a task of the server's may go on once it was cancelled; then nobody waits for it any more.
 CANCEL_TIME = 1.0
@@ -26,7 +26,7 @@ CANCEL_TIME = 1.0
 T = TypeVar("T")
 
 
-class Waiter(Protocol):
+class LoopWaiter(Protocol):
     """Waits for one thing after the other. Both methods belong to the loop."""
 
     def set(self) -> None:
@@ -61,7 +61,7 @@ class LoopSide(Protocol):
     def is_closed(self) -> bool:
         """Whether nothing will ever run there again."""
 
-    def waiter(self) -> Waiter:
+    def waiter(self) -> LoopWaiter:
         """Returns a new one."""
 
     def interruptible(self) -> Interruptible:
@@ -135,7 +135,7 @@ class AsyncioSide:
     def is_closed(self) -> bool:
         return self._loop.is_closed()
 
-    def waiter(self) -> Waiter:
+    def waiter(self) -> LoopWaiter:
         return _AsyncioWaiter(self._loop)
 
     def interruptible(self) -> Interruptible:
@@ -205,13 +205,18 @@ class TrioSide:
             return True
         return False
 
-    def waiter(self) -> Waiter:
+    def waiter(self) -> LoopWaiter:
         return _TrioWaiter()
 
     def interruptible(self) -> Interruptible:
         return _TrioInterruptible()
 
     async def within(self, seconds: float, fn: Callable[[], Awaitable[T]]) -> T:
+        """Awaits ``fn()``.
+
+        Raises:
+            TimeoutError: That takes longer.
+        """
         try:
             with trio.fail_after(seconds):
                 return await fn()

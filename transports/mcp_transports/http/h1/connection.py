@@ -69,8 +69,9 @@ class Connection:
         self._output = WriteBuffer(limits, server.clock, stream, self)
         self._corked: list[bytes] | None = None  # what the application writes at once leaves in one piece
         self._successor: Successor | None = None
-        # A TLS handshake has a head's time, since a client begins it at once.
-        self.read_deadline = server.clock.in_seconds(limits.head_time if stream.secure else limits.idle_time)
+        # A TLS handshake has a head's time, since a client begins it at once, as whoever asks a stopping server does.
+        at_once = stream.secure or server.stopping
+        self.read_deadline = server.clock.in_seconds(limits.head_time if at_once else limits.idle_time)
 
     def __repr__(self) -> str:
         waiting = len(self._pipeline.waiting)
@@ -121,7 +122,7 @@ class Connection:
             await self._stream.aclose(graceful=graceful)
 
     async def _read(self) -> None:
-        if self._server.stopping:
+        if self._server.stopping is True:
             self.stop()
         try:
             await self._stream.read(self)

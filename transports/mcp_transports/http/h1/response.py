@@ -70,8 +70,8 @@ class ResponseClock(Protocol):
 class ResponseServer(Protocol):
     """The attributes of the server that an answer uses."""
 
-    stopping: bool
-
+    @property
+    def stopping(self) -> object: ...
     @property
     def clock(self) -> ResponseClock: ...
 

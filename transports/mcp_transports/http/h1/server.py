@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import trio
@@ -13,6 +13,7 @@ from mcp_actors.logging import log
 from mcp_actors.supervision import start, start_again
 from mcp_actors.task_kinds import POLLER, SOCKET_CONNECTION, TICKER
 from mcp_transports._accepting import accept_until
+from mcp_transports._sockets import ListenError
 from mcp_transports.http.h1.byte_stream import ByteStream, SocketByteStream, WrappedByteStream
 from mcp_transports.http.h1.connection import Connection
 from mcp_transports.http.h1.limits import HttpLimits
@@ -62,6 +63,11 @@ class HttpServer:
         self._state = ServerState(app, self.limits)
         # Accepted and not closed; those whose task has not run yet are no members of the ticker.
         self._connections = Budget(self.limits.connections, self.limits.connections_per_address)
+        self.answers_to_the_end = False
+        """Whether connections are accepted until the last answer is given; they get one answer each. For applications
+        that say how the server is, or that they take no more, while calls in flight end."""
+        # Set while the last answers are given, when no connection is left.
+        self._left: trio.Event | None = None
 
     def __repr__(self) -> str:
         state = self.statistics()
@@ -89,11 +95,11 @@ class HttpServer:
     ) -> None:
         """Serves until ``stopping`` is set and the last busy connection has finished, or until cancelled.
 
-        Once ``stopping`` is set nothing is accepted any more, idle connections are closed, and every answer that
-        begins from then on closes its connection. That may take as long as an answer takes: a caller that has a
-        deadline cancels. Cancelled, it closes everything at once. The listeners are closed when it returns, however
-        that comes about. When this process retires, it is the same but for idle connections: each is closed behind its
-        next answer, and those that are left when ``stopping`` is set at once.
+        Once ``stopping`` is set nothing is accepted any more (but see `answers_to_the_end`), idle connections are
+        closed, and every answer that begins from then on closes its connection. That may take as long as an answer
+        takes: a caller that has a deadline cancels. Cancelled, it closes everything at once. The listeners are closed
+        when it returns, however that comes about. When this process retires, it is the same but for idle connections:
+        each is closed behind its next answer, and those that are left when ``stopping`` is set at once.
 
         Raises:
             ListenError: A listening socket is broken; every connection was closed.
@@ -110,6 +116,8 @@ class HttpServer:
                     broken = await accept_until(
                         stopping, self.listeners, arrived, lambda: self._connections.held
                     )
+                    if self.answers_to_the_end and stopping.is_set():
+                        broken = await self._accept_to_the_end(arrived)
                     state.stopping = True
                     self._close_listeners()
                     if broken is not None:
@@ -142,6 +150,18 @@ class HttpServer:
     def expire(self, now: float) -> None:
         """Expires every connection whose deadline is not later than ``now``, as the ticker does all the time."""
         self._state.ticker.expire(now)
+
+    async def _accept_to_the_end(
+        self, arrived: Callable[[HttpListener, list[tuple[socket.socket, object]]], None]
+    ) -> ListenError | None:
+        """Accepts until no connection is left, and returns why a listener cannot any more, if so."""
+        self._state.stopping = "accepting"
+        for member in list(self._state.ticker.members):
+            member.stop()
+        self._left = left = trio.Event()
+        if not self._connections.held:
+            left.set()
+        return await accept_until(left, self.listeners, arrived, lambda: self._connections.held)
 
     async def _until_left(self, stopping: trio.Event) -> None:
         """Waits until no connection is left or ``stopping`` is set."""
@@ -184,6 +204,8 @@ class HttpServer:
                 await Connection(self._state, self._byte_stream(listener, accepted, peer)).serve()
         finally:
             self._connections.release(listener.holder_of(peer), 1)
+            if self._left is not None and not self._connections.held:
+                self._left.set()
 
     def _byte_stream(self, listener: HttpListener, accepted: socket.socket, peer: str) -> ByteStream:
         accepted.setblocking(False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from email.utils import formatdate
-from typing import Protocol
+from typing import Literal, Protocol
 
 import attrs
 import trio
@@ -119,8 +119,9 @@ class ServerState:
     def __init__(self, app: App, limits: HttpLimits) -> None:
         self.app = app
         self.limits = limits
-        self.stopping = False
-        """Whether every answer that begins from now on closes its connection."""
+        self.stopping: bool | Literal["accepting"] = False
+        """Whether every answer that begins from now on closes its connection; ``"accepting"`` where new connections
+        still get one."""
         self.clock = HttpClock(limits)
         self.ticker: Ticker[ServedConnection] = Ticker(self.clock.tick, self.clock.refresh)
         self.poller = Poller()

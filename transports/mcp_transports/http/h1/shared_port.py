@@ -60,9 +60,10 @@ class SharedPort:
             app = apps[None]
         app(request, response)
 
-    def join(self, path: str | None, app: App, documents: Iterable[str]) -> None:
+    def join(self, path: str | None, app: App, documents: Iterable[str], *, to_the_end: bool) -> None:
         """Adds an application. A path of ``documents`` that another one has already stays with that."""
         self._apps[path] = app
+        self.server.answers_to_the_end |= to_the_end
         for each in documents:
             self._documents.setdefault(each, app)
         self._route()
@@ -127,6 +128,7 @@ async def share_port(
     limits: HttpLimits,
     upgrades: bool = False,
     documents: Iterable[str] = (),
+    to_the_end: bool = False,
 ) -> AsyncIterator[PortShare]:
     """Listens at an address, or joins the application that listens there, for the length of the block.
 
@@ -137,6 +139,7 @@ async def share_port(
         limits: The bounds on peers. An address that is joined keeps the limits of the application that opened it.
         upgrades: Whether ``app`` gets only the requests that ask for a WebSocket at its path.
         documents: Paths whose requests, but those that ask for a WebSocket, ``app`` gets all the same.
+        to_the_end: Whether ``app`` is to be asked by new connections too while the last answers are given.
 
     Raises:
         ListenError: The address cannot be listened at, or is served with another ``ssl_context``.
@@ -154,7 +157,7 @@ async def share_port(
             all_shared[address] = shared
     elif shared.ssl_context is not ssl_context:
         raise ListenError(f"cannot listen on {where.url()}: it is served with another ssl_context already")
-    shared.join(path, app, documents)
+    shared.join(path, app, documents, to_the_end=to_the_end)
     try:
         yield PortShare(shared, owner=owner)
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.server.error_responses import Refusal
+from mcp_transports.http.server.routes import Reply, RouteStartFailed, health
 from mcp_transports.http.server.transport import HttpServerStatistics, HttpServerTransport
 
 __all__ = [
@@ -12,5 +13,8 @@ __all__ = [
     "HttpServerStatistics",
     "HttpServerTransport",
     "Refusal",
+    "Reply",
     "Request",
+    "RouteStartFailed",
+    "health",
 ]

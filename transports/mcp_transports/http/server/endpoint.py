@@ -44,6 +44,7 @@ from mcp_transports.http.server.media_types import (
 from mcp_transports.http.server.origin_policy import OriginPolicy, Verdict
 from mcp_transports.http.server.outlet import StatelessOutlet
 from mcp_transports.http.server.public_documents import answer_document
+from mcp_transports.http.server.routes.beside import Beside, nothing_beside
 from mcp_transports.http.server.sessions import SESSION_HEADER, HttpSession, SessionTable
 from mcp_transports.http.server.status_tables import LEGACY_STATUSES, MODERN_STATUSES
 from mcp_transports.http.server.stream_settings import StreamSettings
@@ -80,8 +81,9 @@ class Endpoint:
         paths: The paths that are served.
         sessions: The sessions of legacy clients; ``None`` where they are served without sessions.
         http_sse: The connections of HTTP+SSE; ``None`` where it is not served.
-        authentication: Knows the callers; ``None`` where everybody is served, and nobody has a name.
+        authentication: Knows the callers; ``None`` where everybody is served.
         remote_sessions: Serves the sessions of other nodes; ``None`` where there are none.
+        beside: Serves paths that are none of MCP.
     """
 
     def __init__(
@@ -95,16 +97,17 @@ class Endpoint:
         http_sse: HttpSseChannels | None = None,
         authentication: Authentication | None = None,
         remote_sessions: RemoteSessions | None = None,
+        beside: Beside = nothing_beside,
     ) -> None:
         self._handler = handler
         self._origin_policy = origin_policy
         self._settings = settings
         self._paths = paths
-        self._sessions = sessions
+        self._sessions, self._http_sse = sessions, http_sse
         self._remote_sessions = remote_sessions
-        self._http_sse = http_sse
         self._accepts_replies = accepts_json if settings.json_replies else accepts_both
         self._authentication = authentication
+        self._serve_beside = beside
         self._routes: dict[str, dict[str, Route]] = {paths.streamable: {"POST": self._post}}
         # MCP 2026-07-28 has neither sessions nor streams that begin with a GET.
         if sessions is not None and handler.has_sessions:
@@ -114,10 +117,8 @@ class Endpoint:
             self._routes[paths.messages] = {"POST": self._post_http_sse}
 
     def __repr__(self) -> str:
-        return (
-            f"<Endpoint {', '.join(self._routes)}: {self._sessions!r} {self._http_sse!r} "
-            f"{self._settings.open_responses!r}>"
-        )
+        streams = self._settings.open_responses
+        return f"<Endpoint {', '.join(self._routes)}: {self._sessions!r} {self._http_sse!r} {streams!r}>"
 
     def __call__(self, request: Request, response: Response) -> None:
         """Answers a request, now or later. Never waits. The HTTP server answers an error of it with 500."""
@@ -168,7 +169,9 @@ class Endpoint:
     def _refuse(self, exchange: HttpExchange, verdict: Verdict, routes: dict[str, Route] | None) -> None:
         """Answers a request that is refused or has no route, and CORS preflights."""
         request = exchange.request
-        if answer_document(exchange, self._authentication, self._origin_policy):
+        if answer_document(exchange, self._authentication, self._origin_policy) or (
+            routes is None and self._serve_beside(exchange, verdict)
+        ):
             return
         if verdict.refusal is not None:
             exchange.refuse(Refusal(403, verdict.refusal))

@@ -28,6 +28,7 @@ from mcp_transports.http.server.forwarding.remote_sessions import (
 )
 from mcp_transports.http.server.http_sse import HttpSseChannels
 from mcp_transports.http.server.origin_policy import OriginPolicy
+from mcp_transports.http.server.routes.beside import Beside, nothing_beside
 from mcp_transports.http.server.sessions import SessionLimits, SessionTable
 from mcp_transports.http.server.sse_response import OpenSseResponses
 from mcp_transports.http.server.stream_settings import StreamSettings
@@ -115,13 +116,13 @@ class HttpService:
         return f"<HttpService {self.paths.streamable}: {self.sessions!r} {self.http_sse!r}>"
 
     @asynccontextmanager
-    async def open(self, handler: ServerHandler) -> AsyncIterator[Endpoint]:
+    async def open(self, handler: ServerHandler, beside: Beside = nothing_beside) -> AsyncIterator[Endpoint]:
         """Yields what serves the requests. Left in order, it waits until other nodes have their answers.
 
-        When it is left, for whatever reason, all sessions are closed.
+        ``beside`` serves other paths. When it is left, for whatever reason, all sessions are closed.
         """
         async with open_forwarder(handler.shared) as forwarder:
-            endpoint = self._endpoint(handler, forwarder)
+            endpoint = self._endpoint(handler, forwarder, beside)
             try:
                 yield endpoint
                 if forwarder is not None:
@@ -143,7 +144,14 @@ class HttpService:
             start_again(nursery, SESSION_EXPIRY, self.sessions.expire)
         start_again(nursery, STOP_STREAMS, _stop, stopping, endpoint)
 
-    def _endpoint(self, handler: ServerHandler, forwarder: Forwarder | None) -> Endpoint:
+    def own_paths(self) -> set[str]:
+        """Returns all paths that this serves."""
+        paths = self.paths
+        documents = () if self.authentication is None else self.authentication.documents
+        http_sse = () if paths.sse is None else (paths.sse, paths.messages)
+        return {paths.streamable, *http_sse, *documents}
+
+    def _endpoint(self, handler: ServerHandler, forwarder: Forwarder | None, beside: Beside) -> Endpoint:
         log_of_events = handler.shared.events if self._event_log == "shared" else self._event_log
         settings, paths = attrs.evolve(self.settings, store=log_of_events), self.paths
         if self.authentication is not None:
@@ -174,6 +182,7 @@ class HttpService:
             remote_sessions=None
             if forwarder is None
             else RemoteSessions(forwarder, settings.store, settings.open_responses),
+            beside=beside,
         )
         if forwarder is not None:
             forwarder.serve_with(endpoint.serve_taken)

@@ -23,6 +23,7 @@ from mcp_transports.http.h1.shared_port import PortShare
 from mcp_transports.http.port_sharing import share_port
 from mcp_transports.http.server.authentication import Authenticate, Protection
 from mcp_transports.http.server.endpoint import Endpoint
+from mcp_transports.http.server.routes.table import Routes, RouteTable
 from mcp_transports.http.server.service import (
     DEFAULT_KEEPALIVE,
     DEFAULT_MAX_SESSIONS,
@@ -90,10 +91,12 @@ class HttpServerTransport:
             state, by default a `~mcp_actors.shared.MemoryEventLog`; ``None`` for none.
         retry: Milliseconds after which a client resumes a stream that was closed on purpose (SEP-1699).
         sse_path: The path of HTTP+SSE; ``None`` switches it off.
+        routes: What is served beside MCP, by path: functions, ASGI applications, and `health`, by the rules of
+            `mcp_transports.http.server.routes`. **What ``auth`` and ``authenticate`` demand is not demanded there.**
 
     Raises:
         ImportError: ``auth`` needs the extra ``auth``, which is missing.
-        TypeError: ``auth`` is no `ResourceServer`.
+        TypeError: ``auth`` is no `ResourceServer`, or a route is neither a function of one argument nor an application.
         ValueError: ``auth`` and ``authenticate`` are given, the URL cannot be served, paths collide, ``https``
             comes without an ``ssl_context`` or the other way round, ``keepalive`` is negative, or an entry of
             ``allowed_hosts`` or ``allowed_origins`` could never match.
@@ -119,6 +122,7 @@ class HttpServerTransport:
         event_log: EventLog | Literal["shared"] | None = "shared",
         retry: int = DEFAULT_RETRY,
         sse_path: str | None = DEFAULT_SSE_PATH,
+        routes: Routes | None = None,
     ) -> None:
         self._listen_url = listen_url = ListenUrl(url)
         if listen_url.secure != (ssl_context is not None):
@@ -143,6 +147,7 @@ class HttpServerTransport:
             retry=retry,
             sse_path=sse_path,
         )
+        self._routes = RouteTable(routes or {}, self._service.own_paths())
         # Its part of the port, while it is served.
         self._share: PortShare | None = None
         self._serving = False
@@ -166,6 +171,7 @@ class HttpServerTransport:
         Raises:
             ConnectFailed: It cannot listen there, or not any more.
             LocalProtocolError: This object is served already.
+            RouteStartFailed: An ASGI application at a route could not start.
         """
         if self._serving:
             raise LocalProtocolError(f"{self._listen_url.url()} is served already")
@@ -181,7 +187,8 @@ class HttpServerTransport:
             self._serving = False
 
     async def _serve(self, handler: ServerHandler, task_status: trio.TaskStatus[str]) -> None:
-        async with self._service.open(handler) as endpoint:
+        beside = self._routes.serving(self._service.origin_policy, handler)
+        async with self._routes.started(), self._service.open(handler, beside) as endpoint:
             await self._serve_port(handler, endpoint, task_status)
 
     async def _serve_port(
@@ -195,6 +202,7 @@ class HttpServerTransport:
                 ssl_context=self._ssl_context,
                 limits=service.limits,
                 documents=() if service.authentication is None else service.authentication.documents,
+                to_the_end=self._routes.has_health,
             ) as share:
                 self._share = share
                 with reraised() as body:

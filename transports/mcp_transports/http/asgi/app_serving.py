@@ -11,16 +11,16 @@ import trio
 from mcp_actors.bridges.bridged_call import BridgedCall
 from mcp_actors.errors import EngineStopped, LoopClosed
 from mcp_actors.logging import log
-from mcp_transports.http.asgi.sides import LoopSide, Waiter
+from mcp_transports.http.asgi.sides import LoopSide, LoopWaiter
 from mcp_transports.http.asgi.transport import AsgiListener, AsgiTransport
 
-__all__ = ["Serving"]
+__all__ = ["AppServing"]
 
 # Seconds beyond the drain time that a server has to close what it holds, when its application ends.
 CLOSE_TIME = 10.0
 
 
-class Serving:
+class AppServing:
     """A server that serves an application, from the first request or the start of a lifespan.
 
     Args:
@@ -47,12 +47,12 @@ class Serving:
         self._serve = serve
         self._transport = transport
         self._end_time = end_time
-        self._waiting: dict[Waiter, LoopSide] = {}
+        self._waiting: dict[LoopWaiter, LoopSide] = {}
         self._call = BridgedCall(self._engine, side.bridge, self._run, (), self._ended)
         self._engine.post(self._call.begin)
 
     def __repr__(self) -> str:
-        return f"<Serving {self.state}>"
+        return f"<AppServing {self.state}>"
 
     def is_stale(self, side: LoopSide) -> bool:
         """Whether the loop or the process that has begun it is gone, so that nobody will ever end it.

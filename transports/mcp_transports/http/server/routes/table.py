@@ -1,0 +1,248 @@
+"""The routes of an HTTP listener beside MCP: which path leads to which function or application."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Any
+
+import attrs
+import trio
+
+from mcp_actors.abc import ServerHandler
+from mcp_actors.supervision import Containment
+from mcp_actors.task_kinds import HTTP_RESPONSE
+from mcp_transports.http.h1.request import Request
+from mcp_transports.http.server.error_responses import Refusal, method_not_allowed
+from mcp_transports.http.server.http_exchange import HttpExchange
+from mcp_transports.http.server.origin_policy import OriginPolicy, Verdict
+from mcp_transports.http.server.routes.answers import Answer, reply_of, send_reply
+from mcp_transports.http.server.routes.asgi_request import AsgiRequest
+from mcp_transports.http.server.routes.asgi_types import AsgiApplication
+from mcp_transports.http.server.routes.beside import Beside
+from mcp_transports.http.server.routes.health import HealthRoute
+from mcp_transports.http.server.routes.lifespans import lifespans
+
+__all__ = ["RouteTable", "Routes"]
+
+RouteHandler = Callable[[Request], "Answer | Awaitable[Answer]"]
+Routes = Mapping[str, "RouteHandler | AsgiApplication | HealthRoute"]
+"""By path: what is served there. See `RouteTable`."""
+
+_KEY = re.compile(r"(?:([A-Z]+) )?(/[A-Za-z0-9._~!$&'()*+,;=:@/-]*)", re.ASCII)
+_READING = ("GET", "HEAD")
+# Plain functions that run at a time, so that some that hang leave the threads of tools and of the program alone.
+_MOST_THREADS = 20
+_FORMS = (
+    "a function of one argument, the request, or an ASGI application, which takes scope, receive and send"
+)
+
+
+@attrs.frozen
+class _Mount:
+    """An ASGI application and what its startup has left for its requests."""
+
+    path: str
+    app: AsgiApplication
+    state: dict[str, Any] = attrs.field(factory=dict)
+
+
+class RouteTable:
+    """The routes of one listener. The rules are those of the package's description.
+
+    Args:
+        routes: The routes.
+        taken: The paths that the listener serves itself.
+
+    Raises:
+        ValueError: A key is no path or is taken.
+        TypeError: A value is none of the three.
+    """
+
+    def __init__(self, routes: Routes, taken: Collection[str]) -> None:
+        self._methods: dict[str, dict[str, RouteHandler]] = {}
+        self._health: dict[str, HealthRoute] = {}
+        mounts: list[_Mount] = []
+        self._threads = trio.CapacityLimiter(_MOST_THREADS)
+        for key, route in routes.items():
+            found = _KEY.fullmatch(key)
+            if found is None:
+                raise ValueError(
+                    f"{key!r} in routes is neither a path, as /page, nor one with a method, as POST /page"
+                )
+            method, path = found[1], found[2]
+            if path in taken:
+                raise ValueError(f"{path} in routes is a path of MCP itself: give another one")
+            if isinstance(route, HealthRoute):
+                self._add_health(method, path, route)
+            elif _arguments(route) == 3:
+                _require_mountable(method, path, taken)
+                mounts.append(_Mount(path.rstrip("/"), _as_app(route)))
+            elif _arguments(route) == 1:
+                self._add_handler(method, path, _as_handler(route))
+            else:
+                raise TypeError(f"the value of {key!r} in routes is {route!r}: give {_FORMS}")
+        # The longest first, so that the first one that fits is the right one.
+        self._mounts = sorted(mounts, key=lambda each: len(each.path), reverse=True)
+
+    def __repr__(self) -> str:
+        paths = (*self._health, *self._methods, *(f"{each.path}/…" for each in self._mounts))
+        return f"<RouteTable {', '.join(paths)}>"
+
+    @property
+    def has_health(self) -> bool:
+        """Whether somebody may ask how the server is, also while it drains."""
+        return bool(self._health)
+
+    def started(self) -> AbstractAsyncContextManager[None]:
+        """Starts the applications for the length of an ``async with`` block.
+
+        Entering it raises `RouteStartFailed` if one of them could not start.
+        """
+        return lifespans([(each.path or "/", each.app, each.state) for each in self._mounts])
+
+    def serving(self, policy: OriginPolicy, handler: ServerHandler) -> Beside:
+        """Returns what answers the requests for these routes while ``handler`` serves."""
+        return partial(self._serve, policy, handler)
+
+    def _serve(
+        self, policy: OriginPolicy, handler: ServerHandler, exchange: HttpExchange, verdict: Verdict
+    ) -> bool:
+        path = exchange.request.path
+        if (route := self._health.get(path)) is not None:
+            if exchange.request.method in _READING:
+                send_reply(exchange.response, route.reply(handler), ())
+            else:
+                exchange.refuse(method_not_allowed(*_READING))
+            return True
+        methods = self._methods.get(path)
+        mount = self._mount_of(path) if methods is None else None
+        if methods is None and mount is None:
+            return False
+        if verdict.refusal is not None:
+            exchange.refuse(Refusal(403, verdict.refusal))
+        elif mount is not None:
+            asked = AsgiRequest(
+                exchange.request, exchange.response, mount.path, mount.state, exchange.headers
+            )
+            _run(exchange, partial(_serve_app, asked, mount.app, exchange))
+        elif methods is not None:
+            self._serve_handler(exchange, methods, verdict, policy)
+        return True
+
+    def _serve_handler(
+        self, exchange: HttpExchange, methods: dict[str, RouteHandler], verdict: Verdict, policy: OriginPolicy
+    ) -> None:
+        request = exchange.request
+        handler = methods.get(request.method)
+        if handler is not None:
+            _run(exchange, partial(self._call, exchange, handler))
+        elif request.method == "OPTIONS":
+            requested = request.headers.get("access-control-request-headers")
+            exchange.headers = policy.preflight(verdict, requested)
+            exchange.answer(204, headers=(("allow", ", ".join((*methods, "OPTIONS"))),))
+        else:
+            exchange.refuse(method_not_allowed(*methods))
+
+    async def _call(self, exchange: HttpExchange, handler: RouteHandler) -> None:
+        request = exchange.request
+        answer: object
+        if _is_async(handler):
+            waiting: Any = handler(request)
+            answer = await waiting
+        else:
+            answer = await trio.to_thread.run_sync(
+                handler, request, abandon_on_cancel=True, limiter=self._threads
+            )
+        send_reply(exchange.response, reply_of(answer), exchange.headers)
+
+    def _mount_of(self, path: str) -> _Mount | None:
+        for each in self._mounts:
+            if path == each.path or path.startswith(f"{each.path}/"):
+                return each
+        return None
+
+    def _add_health(self, method: str | None, path: str, route: HealthRoute) -> None:
+        if method is not None:
+            raise ValueError(f"health answers GET and HEAD: write {path!r} in routes, without {method}")
+        if path in self._methods:
+            raise ValueError(f"{path} is twice in routes")
+        self._health[path] = route
+
+    def _add_handler(self, method: str | None, path: str, handler: RouteHandler) -> None:
+        if path in self._health:
+            raise ValueError(f"{path} is twice in routes")
+        methods = self._methods.setdefault(path, {})
+        for each in _READING if method is None else (method,):
+            if each in methods:
+                raise ValueError(f"{each} {path} is twice in routes")
+            methods[each] = handler
+
+
+def _run(exchange: HttpExchange, serve: Callable[[], Awaitable[None]]) -> None:
+    """Runs what serves a request in a task of its connection, which is cancelled when the client leaves."""
+    exchange.response.run(partial(_contained, exchange, serve))
+
+
+async def _contained(exchange: HttpExchange, serve: Callable[[], Awaitable[None]]) -> None:
+    response = exchange.response
+    with Containment(HTTP_RESPONSE, lambda _: response.fail(), {"exchange": exchange}):
+        await serve()
+
+
+async def _serve_app(asked: AsgiRequest, app: AsgiApplication, exchange: HttpExchange) -> None:
+    try:
+        await asked.run(app)
+    except OSError:
+        if not exchange.response.gone:
+            raise
+
+
+def _require_mountable(method: str | None, path: str, taken: Collection[str]) -> None:
+    if method is not None:
+        raise ValueError(f"an ASGI application gets every method: write {path!r} in routes, without {method}")
+    if path != "/" and path.endswith("/"):
+        raise ValueError(
+            f"write {path.rstrip('/')!r} in routes: an ASGI application gets all paths below it too"
+        )
+    below = [each for each in taken if each.startswith(f"{path}/")]
+    if path != "/" and below:
+        raise ValueError(f"{path} in routes would have {below[0]} of MCP below it: give another path")
+
+
+def _arguments(route: object) -> int | None:
+    """Returns the number of arguments that a value of the routes takes, ``None`` if that cannot be said."""
+    if not callable(route) or isinstance(route, type):
+        return None
+    try:
+        parameters = inspect.signature(route).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    needed = 0
+    for each in parameters:
+        if each.kind is each.KEYWORD_ONLY and each.default is each.empty:
+            return None
+        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) and each.default is each.empty:
+            needed += 1
+    return needed
+
+
+def _as_app(route: Any) -> AsgiApplication:
+    app: AsgiApplication = route
+    return app
+
+
+def _as_handler(route: Any) -> RouteHandler:
+    handler: RouteHandler = route
+    return handler
+
+
+def _is_async(handler: Any) -> bool:
+    """Whether calling ``handler`` makes a coroutine: an ``async def``, a partial of one, or an object that has one."""
+    while isinstance(handler, partial):
+        handler = handler.func
+    called = getattr(type(handler), "__call__", None)  # noqa: B004 - that of the class is the one that is called
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(called)
