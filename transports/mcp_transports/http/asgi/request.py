@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from threading import Lock
+from urllib.parse import quote
 
 from mcp_actors.budget import Budget, holder_of
 from mcp_transports.http.asgi.messages import Receive, Scope
@@ -63,6 +64,8 @@ def request_of(
     if host is None and version != "1.0":
         raise RequestRefused(400, "the header host is missing")
     full, path = _paths(scope, paths, documents)
+    # A prefix may have characters in it that a URL cannot have.
+    full = full if full == path else quote(full)
     query = scope.get("query_string", b"").decode("latin-1")
     if len(full) + len(query) > limits.target_bytes:
         raise RequestRefused(414, "the request target is too long")

@@ -273,7 +273,7 @@ class HttpSseChannels:
     async def _run(
         self, id: str, exchange: HttpExchange, handler: ServerHandler, principal: Principal | None
     ) -> None:
-        messages_url = f"{self._messages_path}?session_id={id}"
+        messages_url = f"{_prefix_of(exchange.request)}{self._messages_path}?session_id={id}"
         account = Account(self.posted, holder_of(exchange.request.peer, principal))
         channel = HttpSseChannel(exchange, self._open_responses, self._longest, messages_url, account)
         async with channel:
@@ -331,6 +331,12 @@ async def _post_later(exchange: HttpExchange, channel: HttpSseChannel, frame: Fr
 
 def _no_room(error: Overloaded) -> Refusal:
     return Refusal(503, error.message, error.code, RETRY_LATER)
+
+
+def _prefix_of(request: Request) -> str:
+    """Returns the prefix at which the listener is mounted in an application; empty where it has a port of its own."""
+    target = request.target.partition("?")[0]
+    return target.removesuffix(request.path) if target.startswith("/") else ""
 
 
 def session_id_of(request: Request) -> str:
