@@ -42,9 +42,9 @@ def started(peers: Peers, environment: dict[str, str]) -> Started:
     """
 
     @contextmanager
-    def start(name: str, *words: str) -> Iterator[Served]:
+    def start(name: str, *words: str, **more: str) -> Iterator[Served]:
         command = [str(peers.worlds), str(PROGRAMS / name), *words]
-        served = Served(Launch(command, r"^serving .*:(\d+)/", environment))
+        served = Served(Launch(command, r"^serving .*:(\d+)/", {**environment, **more}))
         try:
             yield served
         finally:

@@ -1,0 +1,68 @@
+"""Runs a notebook in a kernel, cell after cell, and prints what each of them showed as JSON: ``notebook.py``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+TOOLS = "stdio:" + shlex.join([sys.executable, str(Path(__file__).with_name("tools.py"))])
+OPENS = f"""
+from mcp_actors.asyncio import Client
+from mcp_actors.types import ElicitResult
+
+async def answer(params):
+    return ElicitResult("accept", {{"name": "Ada"}})
+
+client = await Client({TOOLS!r}, elicitation=answer).open()
+client.server_info.name
+"""
+STATE = "print((await client.call_tool('state')).content[0].text)"
+CELLS = {
+    "opens": OPENS,
+    "calls": "print((await client.call_tool('add', {'a': 1, 'b': 2})).content[0].text)",
+    "progress": "await client.call_tool('steps', on_progress=lambda report: print(int(report.progress)));",
+    "elicitation": "print((await client.call_tool('ask')).content[0].text)",
+    "interrupted": "print('begins')\nawait client.call_tool('slow')",
+    "state": STATE,
+    "without await": f"from mcp_actors import sync\nwith sync.Client({TOOLS!r}) as other:\n"
+    "    print(other.call_tool('add', {'a': 3, 'b': 4}).content[0].text)",
+    "interrupted without await": f"with sync.Client({TOOLS!r}) as other:\n    print('begins')\n"
+    "    other.call_tool('slow')",
+    "left in flight": "import asyncio, os\nlost = asyncio.create_task(client.call_tool('slow'))\n"
+    "await asyncio.sleep(0)\nprint(os.getpid())",
+}
+
+
+async def main() -> None:
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(each) for each in CELLS.values()])
+    runs = NotebookClient(notebook, timeout=60, kernel_name="python3")
+    shown: dict[str, Any] = {}
+    async with runs.async_setup_kernel():
+        for number, (name, cell) in enumerate(zip(CELLS, notebook.cells, strict=True)):
+            execution = asyncio.ensure_future(runs.async_execute_cell(cell, number))
+            if name.startswith("interrupted"):
+                while not cell.outputs:  # noqa: ASYNC110 - in another process
+                    await asyncio.sleep(0.02)
+                await asyncio.sleep(0.2)  # so that it waits for its answer
+                await runs.km.interrupt_kernel()
+                # A signal does not wake the loop of a kernel, only what comes from a frontend does.
+                runs.kc.kernel_info()
+            try:
+                await execution
+            except CellExecutionError as error:
+                shown[f"{name}: raised"] = error.ename
+            shown[name] = "".join(
+                each.get("text") or each.get("data", {}).get("text/plain", "") for each in cell.outputs
+            )
+    print(json.dumps(shown))
+
+
+asyncio.run(main())

@@ -1,0 +1,115 @@
+"""A server that is mounted in a FastAPI application, under the ASGI servers, and agents that use it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from functools import partial
+from typing import Any
+
+import httpx2
+import pytest
+import trio
+from interop.installation import Peers
+from interop.servers import Endpoint, Served, free_port, reachable
+
+from mcp_actors import Client, McpError, Progress
+from mcp_actors.types import ElicitResult
+
+from .conftest import PROGRAMS, Started
+
+PATIENCE = 20  # seconds; nothing here takes a tenth of it
+ASGI_SERVERS = ["uvicorn", "hypercorn", "hypercorn-trio", "granian"]
+
+
+async def value(client: Client, tool: str) -> Any:
+    return json.loads((await client.call_tool(tool)).content[0].text)
+
+
+async def until_state(client: Client, **wanted: int) -> None:
+    while not wanted.items() <= (await value(client, "state")).items():  # noqa: ASYNC110 - in another process
+        await trio.sleep(0.02)
+
+
+async def until_it_answers(served: Served, port: int) -> None:
+    async with httpx2.AsyncClient() as http:
+        while served.process.poll() is None:
+            try:
+                assert (await http.get(f"http://127.0.0.1:{port}/plain")).json() == "plain"
+                return
+            except httpx2.TransportError:
+                await trio.sleep(0.05)
+    raise AssertionError(served.output)
+
+
+async def answer(params: object) -> ElicitResult:
+    return ElicitResult("accept", {"name": "Ada"})
+
+
+async def lost_call(client: Client) -> None:
+    with pytest.raises(McpError):
+        await client.call_tool("slow")
+
+
+@pytest.mark.parametrize("kind", ASGI_SERVERS)
+async def test_a_mount_in_fastapi(started: Started, peers: Peers, kind: str) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/tools/mcp"
+    with trio.fail_after(PATIENCE), started("mounted.py", kind, str(port)) as served:
+        await until_it_answers(served, port)
+        for number, era in enumerate(("modern", "legacy"), 1):
+            async with Client(url, era=era, elicitation=answer) as client:
+                told: list[Progress] = []
+                await client.call_tool("steps", on_progress=told.append)
+                assert [each.progress for each in told] == [1, 2, 3]
+                assert (await client.call_tool("ask")).content[0].text == "accept {'name': 'Ada'}"
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(client.call_tool, "slow")
+                    await until_state(client, running=number)
+                    nursery.cancel_scope.cancel()
+                await until_state(client, cancelled=number)
+        async with Client(url) as client, Client(url) as other, trio.open_nursery() as nursery:
+            nursery.start_soon(lost_call, client)
+            await until_state(other, running=3)
+            code = await trio.to_thread.run_sync(served.stop)
+        assert code != -signal.SIGKILL, served.output  # it has ended by itself
+
+
+async def test_agents_use_a_mounted_server(
+    started: Started, peers: Peers, environment: dict[str, str]
+) -> None:
+    port = free_port()
+    with trio.fail_after(PATIENCE), started("mounted.py", "uvicorn", str(port)) as served:
+        await until_it_answers(served, port)
+        command = [str(peers.worlds), str(PROGRAMS / "agents.py"), f"http://127.0.0.1:{port}/tools/mcp"]
+        done = await trio.run_process(
+            command, env=environment, capture_stdout=True, stderr=subprocess.STDOUT, check=False
+        )
+    assert done.returncode == 0, done.stdout.decode()
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["names"] == ["add", "ask", "slow", "state", "steps"]
+    assert json.loads(found["pydantic-ai"]) == {"add": "0", "steps": "all steps"}
+    assert [each["text"] for each in found["langchain"]] == ["5"]
+
+
+async def test_a_handler_that_calls_an_official_server(started: Started, peers: Peers) -> None:
+    port = free_port()
+    with trio.fail_after(PATIENCE), reachable(peers, "python", "http") as official:
+        with started("mounted.py", "uvicorn", str(port), OTHER_SERVER=official.target) as served:
+            await until_it_answers(served, port)
+            await use_the_handler(f"http://127.0.0.1:{port}/forward", official)
+
+
+async def use_the_handler(forward: str, official: Endpoint) -> None:
+    """One request is answered; whoever makes the other leaves, and the official server sees its call cancelled."""
+    async with httpx2.AsyncClient(timeout=PATIENCE) as http, Client(official.target) as watching:
+        said = (await http.get(f"{forward}/test_simple_text")).json()
+        assert said == "This is a simple text response for testing."
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(http.get, f"{forward}/sleep", params={"seconds": 600, "steps": 1}))
+            while not (await value(watching, "activity"))["sleeping"]:  # noqa: ASYNC110 - in another process
+                await trio.sleep(0.02)
+            nursery.cancel_scope.cancel()
+        while await value(watching, "activity") != {"sleeping": 0, "slept": 0, "cancelled": 1}:  # noqa: ASYNC110
+            await trio.sleep(0.02)
