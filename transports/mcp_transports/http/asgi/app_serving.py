@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
-import outcome
-import trio
-
-from mcp_actors.bridges.bridged_call import BridgedCall
+from mcp_actors.bridges.bridged_call import Bridge, BridgedCall
 from mcp_actors.errors import EngineStopped, LoopClosed
 from mcp_actors.logging import log
 from mcp_transports.http.asgi.sides import LoopSide, LoopWaiter
@@ -48,7 +45,10 @@ class AppServing:
         self._transport = transport
         self._end_time = end_time
         self._waiting: dict[LoopWaiter, LoopSide] = {}
-        self._call = BridgedCall(self._engine, side.bridge, self._run, (), self._ended)
+        self._is_abandoned = False
+        self._call = _ServeCall(self, side.bridge)
+        # A loop that is closed without a lifespan's end, or that has none, takes it along.
+        side.bridge.own(self._close)
         self._engine.post(self._call.begin)
 
     def __repr__(self) -> str:
@@ -78,7 +78,7 @@ class AppServing:
             return listener
         if self.failure is not None:
             raise self.failure
-        raise EngineStopped(self._engine.is_forked)
+        raise self._engine.stopped()
 
     async def end(self, side: LoopSide) -> None:
         """Lets the requests in flight end, and waits until everything is closed."""
@@ -93,6 +93,7 @@ class AppServing:
 
     def abandon(self) -> None:
         """Cancels it, and waits for nothing."""
+        self._is_abandoned = True
         try:
             self._engine.post(self._call.cancel)
         except EngineStopped:
@@ -110,19 +111,26 @@ class AppServing:
 
     # -- in the engine -----------------------------------------------------------------------------------------------
 
-    async def _run(self) -> None:
+    async def run(self) -> None:
+        """Serves."""
         await self._serve(self._transport, task_status=self)
+
+    async def _close(self) -> None:
+        self._is_abandoned = True
+        self._call.cancel()
 
     def started(self, value: Any = None) -> None:
         """Takes note that it serves, as the ``task_status`` of `Server.serve`."""
         self.state = "serving"
         self._wake()
 
-    def _ended(self, result: outcome.Outcome[None]) -> None:
-        if isinstance(result, outcome.Error) and not isinstance(result.error, trio.Cancelled):
-            self.failure = result.error
+    def ended(self, failure: BaseException | None) -> None:
+        """Takes note that it serves no longer, and why if that is an error."""
+        self._side.bridge.disown(self._close)
+        if failure is not None and not self._is_abandoned:
+            self.failure = failure
             if self.state == "serving":
-                log.error("a server ended in mid-application", exc_info=result.error)
+                log.error("a server ended in mid-application", exc_info=failure)
         self.state = "ended"
         self._wake()
 
@@ -132,3 +140,19 @@ class AppServing:
                 side.bridge.post(waiter.set)
             except LoopClosed:
                 log.debug("a loop ended while it waited for a server")
+
+
+class _ServeCall(BridgedCall[None]):
+    """The call that serves."""
+
+    __slots__ = ("_serving",)
+
+    def __init__(self, serving: AppServing, bridge: Bridge) -> None:
+        super().__init__(bridge, serving.run, ())
+        self._serving = serving
+
+    def deliver(self) -> None:
+        error, self.error = self.error, None
+        self._serving.ended(error)
+        # The frames of its traceback have it as a local.
+        del error

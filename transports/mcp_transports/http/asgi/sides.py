@@ -14,7 +14,7 @@ from mcp_actors.bridges.asyncio_bridge import AsyncioBridge
 from mcp_actors.bridges.current_bridge import current_bridge
 from mcp_actors.bridges.thread_bridge import ThreadBridge
 from mcp_actors.bridges.trio_bridge import TrioBridge
-from mcp_actors.errors import LocalProtocolError, LoopClosed
+from mcp_actors.errors import LocalProtocolError
 from mcp_actors.supervision import start
 from mcp_actors.task_kinds import ASGI_WATCH
 
@@ -133,7 +133,7 @@ class AsyncioSide:
 
     @property
     def is_closed(self) -> bool:
-        return self._loop.is_closed()
+        return self.bridge.is_closed()
 
     def waiter(self) -> LoopWaiter:
         return _AsyncioWaiter(self._loop)
@@ -199,11 +199,7 @@ class TrioSide:
 
     @property
     def is_closed(self) -> bool:
-        try:
-            self.bridge.post(_nothing)
-        except LoopClosed:
-            return True
-        return False
+        return self.bridge.is_closed()
 
     def waiter(self) -> LoopWaiter:
         return _TrioWaiter()
@@ -232,10 +228,6 @@ class TrioSide:
 
     async def checkpoint(self) -> None:
         await trio.lowlevel.checkpoint()
-
-
-def _nothing() -> None:
-    pass
 
 
 def current_side() -> LoopSide:
