@@ -37,6 +37,8 @@ class AsyncioBridge:
         self.loop = loop
         self.engine = engine
         self._steps = StepQueue(self._wake)
+        # Whether the tasks run that a burst of results has woken: their next calls are made in one burst as well.
+        self._is_collecting = False
         self._belongings = Belongings(engine, self)
         self._shutdown: AsyncGenerator[None, None] | None = None
 
@@ -79,7 +81,10 @@ class AsyncioBridge:
         try:
             if not belongings.is_watched:
                 belongings.watch()
-            self.engine.post(call.begin)
+            if self._is_collecting:
+                self.engine.hold(call.begin)
+            else:
+                self.engine.post(call.begin)
             await call.future
         except EngineStopped:
             if self.engine.leaves_thread_waiting():
@@ -140,7 +145,7 @@ class AsyncioBridge:
 
         The function sees the engine's context variables: those of the caller, where a call brought them. Cancelled, it
         cancels the function there and waits until that has ended, `CANCEL_TIME` seconds at most, and not at all for
-        one that has not begun, or in a loop that does not run.
+        one that has not begun, in a loop that does not run, or when the interpreter exits.
 
         Raises:
             LoopClosed: The loop is closed, or ends the function; or the function ends the program.
@@ -156,20 +161,33 @@ class AsyncioBridge:
             await run.ended.wait()
         except trio.Cancelled:
             run.forget()
-            if run.has_begun and self.loop.is_running():
+            if run.has_begun and self.loop.is_running() and not self.engine.is_exiting:
                 await self._cancel(run, function)
             raise
         finally:
             belongings.functions.discard(run)
         return run.unwrap()
 
+    def _take_steps(self) -> None:
+        try:
+            self._steps.take()
+        finally:
+            if not self._is_collecting:
+                # The tasks that were woken are in front of it in the loop's queue.
+                self._is_collecting = True
+                self.loop.call_soon(self._end_collecting)
+
+    def _end_collecting(self) -> None:
+        self._is_collecting = False
+        self.engine.wake()
+
     def _wake(self, take: Step) -> None:
         if not self.engine.is_current:
-            self.loop.call_soon_threadsafe(take)
+            self.loop.call_soon_threadsafe(self._take_steps)
         elif self.loop.is_closed():
             raise RuntimeError("the loop is closed")
         else:
-            self.engine.wake_ups.add(partial(self.loop.call_soon_threadsafe, take))
+            self.engine.wake_ups.add(partial(self.loop.call_soon_threadsafe, self._take_steps))
 
     async def _cancel(self, run: LoopFunction, function: Callable[..., Any]) -> None:
         with trio.move_on_after(CANCEL_TIME, shield=True) as patience:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from contextlib import suppress
 from typing import Any, Protocol
 
 import trio
@@ -119,6 +120,21 @@ class EngineThread:
         except trio.RunFinishedError:
             raise self.stopped() from None
 
+    def hold(self, step: Step) -> None:
+        """As `post`, for a caller that holds several steps and calls `wake` behind them, soon and in any case.
+
+        Raises:
+            EngineStopped: As `post`.
+        """
+        if self.has_ended:
+            raise self.stopped()
+        self._steps.hold(step)
+
+    def wake(self) -> None:
+        """Has the engine run the steps that are held; does nothing if it has ended."""
+        with suppress(trio.RunFinishedError):
+            self._steps.wake()
+
     def start_call(self, call: BridgedCall[Any]) -> None:
         """Runs ``call`` soon, in a task of its own; a step. Raises ``RuntimeError`` if no task is started any more."""
         self._calls.start(call)
@@ -174,6 +190,8 @@ class EngineThread:
     async def _watch_loops(self) -> None:
         while True:
             await trio.sleep(LOOK_AGAIN)
+            # A loop that was stopped may hold some.
+            self._take_steps()
             for each in list(self.watched):
                 # What is added from here on, or while it looks, stays.
                 self.watched.discard(each)

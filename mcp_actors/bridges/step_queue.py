@@ -25,6 +25,9 @@ class StepQueue:
         self._steps: deque[Step] = deque()
         self._is_woken = False
 
+    def __repr__(self) -> str:
+        return f"<StepQueue steps={len(self._steps)}>"
+
     def post(self, step: Step) -> None:
         """Has the loop call ``step`` soon; steps run in the order of their posting. Legal from any thread.
 
@@ -33,17 +36,31 @@ class StepQueue:
         """
         self._steps.append(step)
         if not self._is_woken:
-            # An interrupt may come at any instruction: if nobody was woken, the next one who posts has to do it.
-            try:
-                self._is_woken = True
-                self._wake(self.take)
-            except RuntimeError:
-                self._is_woken = False
-                self._steps.clear()
-                raise
-            except BaseException:
-                self._is_woken = False
-                raise
+            self.wake()
+
+    def hold(self, step: Step) -> None:
+        """Puts ``step`` behind the others, for a loop that is woken soon: by `wake`, or by anybody's `post`."""
+        self._steps.append(step)
+
+    def wake(self) -> None:
+        """Has the loop take the steps that are held, if there are any.
+
+        Raises:
+            RuntimeError: The loop has ended.
+        """
+        if self._is_woken or not self._steps:
+            return
+        # An interrupt may come at any instruction: if nobody was woken, the next one who posts has to do it.
+        try:
+            self._is_woken = True
+            self._wake(self.take)
+        except RuntimeError:
+            self._is_woken = False
+            self._steps.clear()
+            raise
+        except BaseException:
+            self._is_woken = False
+            raise
 
     def take(self) -> None:
         """Runs the steps that were posted. What one of them raises leaves it; the others are run soon."""
@@ -54,6 +71,5 @@ class StepQueue:
             for _ in range(len(steps)):
                 steps.popleft()()
         except BaseException:
-            if steps:
-                self._wake(self.take)
+            self.wake()
             raise

@@ -135,7 +135,7 @@ class TrioBridge:
             await run.ended.wait()
         except trio.Cancelled:
             run.is_cancelled = True
-            if run.has_begun:
+            if run.has_begun and not self.engine.is_exiting:
                 await self._cancel(run, function)
             raise
         finally:

@@ -87,16 +87,35 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize(
-    "place",
-    [IN_A_LOOP, IN_A_DAEMON_THREAD, IN_A_LOOP_OF_A_DAEMON_THREAD],
-    ids=["loop", "daemon", "daemon loop"],
-)
+PLACES = [(IN_A_LOOP, ending) for ending in ENDINGS]
+PLACES += [
+    (IN_A_DAEMON_THREAD, "sys.exit(3)"),
+    (IN_A_LOOP_OF_A_DAEMON_THREAD, "raise ValueError('unhandled')"),
+]
+
+
+@pytest.mark.parametrize(("place", "ending"), PLACES)
 def test_the_program_ends_with_a_call_in_flight(place: str, ending: str) -> None:
     code, said, error = program(place + ending)
     assert (code, error) == ENDINGS[ending]
     assert said == ["cancelled in the engine"]
+
+
+def test_a_function_that_blocks_its_loop_does_not_hold_up_the_exit() -> None:
+    text = """
+def block():
+    begun.set()
+    threading.Event().wait()
+async def main():
+    await AsyncioBridge.of_running_loop().call(call_back, block)
+threading.Thread(target=lambda: asyncio.run(main()), daemon=True).start()
+begun.wait()
+began = time.monotonic()
+atexit.unregister(engine_thread().stop)
+engine_thread().stop()
+say(time.monotonic() - began < 4)
+"""
+    assert program(text) == (0, ["True"], "")
 
 
 def test_a_callback_that_exits_ends_the_program() -> None:
