@@ -14,6 +14,7 @@ import trio
 from mcp_actors.bridges.belongings import Belongings, Closer
 from mcp_actors.bridges.bridged_call import BridgedCall
 from mcp_actors.bridges.engine_thread import EngineThread, engine_thread
+from mcp_actors.bridges.function_name import function_name
 from mcp_actors.bridges.loop_function import LoopFunction
 from mcp_actors.bridges.step_queue import Step, StepQueue
 from mcp_actors.errors import EngineStopped, LoopClosed
@@ -197,7 +198,7 @@ class AsyncioBridge:
             except LoopClosed:
                 log.debug("a function was cancelled in a loop that is closed", loop=self)
         if patience.cancelled_caught:
-            log.warning("a function goes on although it was cancelled", function=repr(function)[:80])
+            log.warning("a function goes on although it was cancelled", function=function_name(function))
 
     # -- the end of the loop -----------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 import outcome
 import trio
 
+from mcp_actors.bridges.function_name import function_name
 from mcp_actors.bridges.trio_steps import TrioSteps
 from mcp_actors.errors import CallCancelled, LoopClosed
 from mcp_actors.logging import log
@@ -43,12 +44,11 @@ class AsyncioCall:
 
     Args:
         loop: Runs it.
-        function: Is awaited there.
     """
 
-    def __init__(self, loop: AsyncioLoop, function: Callable[[], Awaitable[Any]]) -> None:
+    def __init__(self, loop: AsyncioLoop) -> None:
         self._loop = loop
-        self._function = function
+        self._function: Callable[[], Awaitable[Any]]
         self._context = copy_context()
         self._steps = TrioSteps.of_running_loop()
         self._thread: int | None = None
@@ -61,12 +61,12 @@ class AsyncioCall:
 
     def __repr__(self) -> str:
         state = "ended" if self._is_over else "running" if self._thread is not None else "waiting"
-        return f"<AsyncioCall of {getattr(self._function, '__qualname__', self._function)!s:.80} {state}>"
+        return f"<AsyncioCall {state}>"
 
     # -- in Trio -----------------------------------------------------------------------------------------------------
 
-    async def result(self) -> Any:
-        """Runs the function, and returns what it returns.
+    async def result(self, function: Callable[..., Awaitable[Any]], /, *args: Any, **options: Any) -> Any:
+        """Runs ``function(*args, **options)``, once, and returns what it returns.
 
         Cancelled, it cancels the function and waits until it has ended, for `CANCEL_TIME` seconds at most.
 
@@ -74,6 +74,7 @@ class AsyncioCall:
             LoopClosed: The loop is closed, or the program has cancelled the function's task.
             Exception: What the function raises.
         """
+        self._function = partial(function, *args, **options)
         self._loop.post(self._begin)
         try:
             await self._woken.wait()
@@ -117,7 +118,9 @@ class AsyncioCall:
                 self._woken = trio.Event()
                 await self._woken.wait()
         if patience.cancelled_caught:
-            log.warning("a function goes on although it was cancelled", function=repr(self._function)[:200])
+            log.warning(
+                "a function goes on although it was cancelled", function=function_name(self._function)
+            )
 
     def _arrived(self, request: _TrioRequest) -> None:
         if self._is_over:
@@ -186,7 +189,7 @@ class AsyncioCall:
         try:
             self._steps.post(partial(self._ended, result))
         except LoopClosed:
-            log.debug("nobody is left to take a result", function=repr(self._function)[:200])
+            log.debug("nobody is left to take a result", function=function_name(self._function))
 
     def _cancel(self) -> None:
         self._is_cancelled = True
@@ -234,7 +237,7 @@ class _TrioRequest:
         try:
             self._loop.post(partial(self._take, result))
         except LoopClosed:
-            log.debug("nobody is left to take a result", method=repr(self._method)[:200])
+            log.debug("nobody is left to take a result", method=function_name(self._method))
 
     # -- in the function's loop --------------------------------------------------------------------------------------
 
