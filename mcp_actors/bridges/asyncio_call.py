@@ -48,7 +48,6 @@ class AsyncioCall:
 
     def __init__(self, loop: AsyncioLoop) -> None:
         self._loop = loop
-        self._function: Callable[[], Awaitable[Any]]
         self._context = copy_context()
         self._steps = TrioSteps.of_running_loop()
         self._thread: int | None = None
@@ -74,22 +73,27 @@ class AsyncioCall:
             LoopClosed: The loop is closed, or the program has cancelled the function's task.
             Exception: What the function raises.
         """
-        self._function = partial(function, *args, **options)
-        self._loop.post(self._begin)
+        # The function's context leads back to this, which must not keep it.
+        self._loop.post(partial(self._begin, partial(function, *args, **options)))
         try:
             await self._woken.wait()
             if self._result is None:
                 await self._serve_requests()
         except BaseException:
             self._end_requests()
-            await self._abandon()
+            await self._abandon(function)
+            self._result = None
             raise
         self._end_requests()
+        return self._taken_result().unwrap()
+
+    def _taken_result(self) -> outcome.Outcome[Any]:
+        """Returns the result, and forgets it: the frames of an error's traceback would keep it otherwise."""
         result, self._result = self._result, None
         assert result is not None
         if isinstance(result, outcome.Error) and isinstance(result.error, asyncio.CancelledError):
             raise LoopClosed("the program has cancelled the function's asyncio task, or the loop has ended")
-        return result.unwrap()
+        return result
 
     async def _serve_requests(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -107,7 +111,7 @@ class AsyncioCall:
             each.refuse()
         self._requests.clear()
 
-    async def _abandon(self) -> None:
+    async def _abandon(self, function: Callable[..., Any]) -> None:
         with trio.move_on_after(CANCEL_TIME, shield=True) as patience:
             try:
                 self._loop.post(self._cancel)
@@ -118,9 +122,7 @@ class AsyncioCall:
                 self._woken = trio.Event()
                 await self._woken.wait()
         if patience.cancelled_caught:
-            log.warning(
-                "a function goes on although it was cancelled", function=function_name(self._function)
-            )
+            log.warning("a function goes on although it was cancelled", function=function_name(function))
 
     def _arrived(self, request: _TrioRequest) -> None:
         if self._is_over:
@@ -163,22 +165,13 @@ class AsyncioCall:
         value: T = request.pop().unwrap()
         return value
 
-    def _begin(self) -> None:
+    def _begin(self, function: Callable[[], Awaitable[Any]]) -> None:
         if self._is_cancelled:
             self._report(outcome.Error(asyncio.CancelledError()))
             return
         self._thread = threading.get_ident()
-        self._task = self._loop.loop.create_task(self._live(), context=self._context)
+        self._task = self._loop.loop.create_task(_outcome_of(function), context=self._context)
         self._task.add_done_callback(self._task_ended)
-
-    async def _live(self) -> outcome.Outcome[Any]:
-        try:
-            return outcome.Value(await self._function())
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            # SystemExit, too: it ends this call, and not the loop of the program.
-            return outcome.Error(error)
 
     def _task_ended(self, task: asyncio.Task[outcome.Outcome[Any]]) -> None:
         self._task = None
@@ -189,7 +182,7 @@ class AsyncioCall:
         try:
             self._steps.post(partial(self._ended, result))
         except LoopClosed:
-            log.debug("nobody is left to take a result", function=function_name(self._function))
+            log.debug("nobody is left to take a result", call=self)
 
     def _cancel(self) -> None:
         self._is_cancelled = True
@@ -260,6 +253,16 @@ class _TrioRequest:
         result, self._result = self._result, None
         assert result is not None
         return result
+
+
+async def _outcome_of(function: Callable[[], Awaitable[Any]]) -> outcome.Outcome[Any]:
+    try:
+        return outcome.Value(await function())
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        # SystemExit, too: it ends this call, and not the loop of the program.
+        return outcome.Error(error)
 
 
 def _nobody_waits() -> CallCancelled:

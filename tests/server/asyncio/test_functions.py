@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import threading
 from typing import Any
 
 import pytest
 import structlog
 import trio
+import trio.testing
 
 from mcp_actors import CallCancelled, Client, Context, Server, ToolError
 from mcp_actors.bridges import asyncio_call
@@ -398,3 +400,38 @@ async def test_arguments_may_have_any_name() -> None:
         both = {"self": "a", "function": "b", "args": "c"}
         assert (await client.call_tool("names", both)).text == "abc"
         assert (await client.call_tool("names_too", {"function": "d"})).text == "dtools/call"
+
+
+async def test_a_call_leaves_no_cycle_whatever_its_end() -> None:
+    server = Server("x")
+
+    @server.tool(loop="asyncio")
+    async def works(ctx: Context, how: str) -> str:
+        await ctx.progress(1)
+        if how == "fails":
+            raise ValueError("a mistake")
+        if how == "hangs":
+            await ctx.log("warning", "hangs")
+            await asyncio.sleep(1000)
+        return "done"
+
+    async with Client(server, log_level="warning", on_log=lambda *_: scope.cancel()) as client:
+
+        async def call(how: str) -> None:
+            await client.call_tool("works", {"how": how}, on_progress=lambda _: None)
+
+        cyclic = []
+        for how in ("works", "fails", "hangs"):
+            for rounds in (2, 10):
+                gc.collect()
+                gc.disable()
+                try:
+                    for _ in range(rounds):
+                        with trio.CancelScope() as scope:
+                            await call(how)
+                    await trio.testing.wait_all_tasks_blocked(0.01)
+                    cyclic.append(gc.collect())
+                finally:
+                    gc.enable()
+    # Less than one object a call.
+    assert max(cyclic[1::2]) < 10
