@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -16,7 +17,7 @@ from mcp_actors.bridges.function_name import function_name
 from mcp_actors.bridges.trio_steps import TrioSteps
 from mcp_actors.errors import CallCancelled, LoopClosed
 from mcp_actors.logging import log
-from mcp_actors.supervision import start
+from mcp_actors.supervision import is_cancelled, start
 from mcp_actors.task_kinds import ASYNCIO_REQUEST
 
 __all__ = ["AsyncioCall", "AsyncioLoop"]
@@ -55,6 +56,7 @@ class AsyncioCall:
         self._is_cancelled = False
         self._woken = trio.Event()
         self._requests: list[_TrioRequest] = []
+        self._unanswered: list[_TrioRequest] = []
         self._is_over = False
         self._result: outcome.Outcome[Any] | None = None
 
@@ -80,6 +82,9 @@ class AsyncioCall:
             if self._result is None:
                 await self._serve_requests()
         except BaseException:
+            with suppress(LoopClosed):
+                self._loop.post(self._cancel)
+            # Behind that, so that the function is cancelled, and does not take it for an error of what it has asked.
             self._end_requests()
             await self._abandon(function)
             self._result = None
@@ -107,16 +112,13 @@ class AsyncioCall:
 
     def _end_requests(self) -> None:
         self._is_over = True
-        for each in self._requests:
+        for each in (*self._unanswered, *self._requests):
             each.refuse()
+        self._unanswered.clear()
         self._requests.clear()
 
     async def _abandon(self, function: Callable[..., Any]) -> None:
         with trio.move_on_after(CANCEL_TIME, shield=True) as patience:
-            try:
-                self._loop.post(self._cancel)
-            except LoopClosed:
-                return
             # In a loop that stands still nothing ends; it may go on later, or be closed.
             while self._result is None and self._loop.loop.is_running():
                 self._woken = trio.Event()
@@ -151,7 +153,7 @@ class AsyncioCall:
             CallCancelled: Nobody waits for the function any more.
             Exception: What ``method`` raises.
         """
-        request = _TrioRequest(self._loop, method)
+        request = _TrioRequest(self._loop, method, self._unanswered)
         try:
             self._steps.post(partial(self._arrived, request))
         except LoopClosed:
@@ -191,11 +193,20 @@ class AsyncioCall:
 
 
 class _TrioRequest:
-    """Something that Trio does for a function in an asyncio loop, which waits for it."""
+    """Something that Trio does for a function in an asyncio loop, which waits for it.
 
-    def __init__(self, loop: AsyncioLoop, method: Callable[[], Awaitable[Any]]) -> None:
+    Args:
+        loop: That of the function.
+        method: Is awaited in Trio.
+        unanswered: Takes this, to be refused by whoever ends the function's call, when that is cancelled meanwhile.
+    """
+
+    def __init__(
+        self, loop: AsyncioLoop, method: Callable[[], Awaitable[Any]], unanswered: list[_TrioRequest]
+    ) -> None:
         self._loop = loop
         self._method = method
+        self._unanswered = unanswered
         self._scope = trio.CancelScope()
         self._result: outcome.Outcome[Any] | None = None
         self.taken: asyncio.Future[None] = loop.loop.create_future()
@@ -221,10 +232,15 @@ class _TrioRequest:
                 result = outcome.Value(await self._method())
         except Exception as error:
             result = outcome.Error(error)
-        finally:
-            self._deliver(result)
-            # The frames of an error's traceback have it as a local: unless they drop it, it waits for the collector.
-            del result
+        except BaseException:
+            if is_cancelled():
+                self._unanswered.append(self)
+            else:
+                self.refuse()
+            raise
+        self._deliver(result)
+        # The frames of an error's traceback have it as a local: unless they drop it, it waits for the collector.
+        del result
 
     def _deliver(self, result: outcome.Outcome[Any]) -> None:
         try:

@@ -435,3 +435,30 @@ async def test_a_call_leaves_no_cycle_whatever_its_end() -> None:
                     gc.enable()
     # Less than one object a call.
     assert max(cyclic[1::2]) < 10
+
+
+@pytest.mark.parametrize("how", ["asks", "is cancelled"])
+async def test_a_function_that_asks_sees_the_end_of_its_call_as_a_cancellation(how: str) -> None:
+    """An `Exception` would be caught by functions that go on without the answer, and have side effects."""
+    server = Server("x")
+    seen: set[type[BaseException]] = set()
+
+    @server.tool(loop="asyncio")
+    async def asks(ctx: Context) -> None:
+        try:
+            await ctx.elicit("Who?", {"type": "object", "properties": {"name": {"type": "string"}}})
+        except BaseException as error:
+            seen.add(type(error))
+            raise
+
+    async def person(question: Any) -> ElicitResult:
+        if how == "is cancelled":
+            scope.cancel()
+        return ElicitResult("accept", {})
+
+    era = "modern" if how == "asks" else "legacy"
+    async with Client(server, era=era, elicitation=person) as client:
+        for _ in range(20):
+            with trio.CancelScope() as scope:
+                await client.call_tool("asks")
+    assert seen == {asyncio.CancelledError}
