@@ -429,7 +429,7 @@ async def test_a_call_leaves_no_cycle_whatever_its_end() -> None:
                     for _ in range(rounds):
                         with trio.CancelScope() as scope:
                             await call(how)
-                    await trio.testing.wait_all_tasks_blocked(0.01)
+                    await trio.testing.wait_all_tasks_blocked()
                     cyclic.append(gc.collect())
                 finally:
                     gc.enable()

@@ -42,10 +42,10 @@ class AsgiAnswer:
         "_has_ended",
         "_interruptible",
         "_is_complete",
+        "_on_progress",
         "_pieces",
         "_receive",
         "_send",
-        "_tell",
         "_waiter",
         "sent",
         "side",
@@ -60,7 +60,7 @@ class AsgiAnswer:
         self._pieces: deque[bytes] = deque()
         self._is_complete = False
         # It leads back to this, so it is kept while somebody waits alone.
-        self._tell: Step | None = None
+        self._on_progress: Step | None = None
         self._has_ended = False
         self._ending: Literal["cut off", "left"] | None = None
         self._interruptible: Interruptible | None = None
@@ -87,11 +87,11 @@ class AsgiAnswer:
         """Has the client watched from now on, since it has to wait."""
         self._waiter.set()
 
-    def report(self, tell: Step) -> None:
-        """Has ``tell``, a step of the engine, called when bytes were sent, and now."""
+    def report(self, on_progress: Step) -> None:
+        """Has ``on_progress``, a step of the engine, called when bytes were sent, and now."""
         if not self._has_ended:
-            self._tell = tell
-        self.side.bridge.engine.post(tell)
+            self._on_progress = on_progress
+        self.side.bridge.engine.post(on_progress)
 
     def cut_off(self) -> None:
         """Ends the answer where it is."""
@@ -131,7 +131,7 @@ class AsgiAnswer:
                 return
             await self._deliver_watched()
         finally:
-            self._tell, self._has_ended = None, True
+            self._on_progress, self._has_ended = None, True
             if not self._is_complete or self._pieces:
                 self.side.bridge.engine.post(response.lose)
         if self._ending == "cut off":
@@ -173,8 +173,8 @@ class AsgiAnswer:
 
     def _taken(self, size: int) -> None:
         self.sent += size
-        if self._tell is not None:
-            self.side.bridge.engine.post(self._tell)
+        if self._on_progress is not None:
+            self.side.bridge.engine.post(self._on_progress)
 
     def _stop(self, ending: Literal["cut off", "left"]) -> None:
         self._ending = self._ending or ending
