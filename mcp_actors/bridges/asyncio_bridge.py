@@ -13,6 +13,7 @@ import trio
 
 from mcp_actors.bridges.belongings import Belongings, Closer
 from mcp_actors.bridges.bridged_call import BridgedCall
+from mcp_actors.bridges.direct_future import DirectFuture
 from mcp_actors.bridges.engine_thread import EngineThread, engine_thread
 from mcp_actors.bridges.loop_function import LoopFunction
 from mcp_actors.bridges.step_queue import Step, StepQueue
@@ -37,7 +38,6 @@ class AsyncioBridge:
         self.loop = loop
         self.engine = engine
         self._steps = StepQueue(self._wake)
-        # Whether the tasks run that a burst of results has woken: their next calls are made in one burst as well.
         self._is_collecting = False
         self._belongings = Belongings(engine, self)
         self._shutdown: AsyncGenerator[None, None] | None = None
@@ -169,17 +169,13 @@ class AsyncioBridge:
         return run.unwrap()
 
     def _take_steps(self) -> None:
+        # A burst of results runs the tasks that wait for them, whose next calls are made in one burst as well.
+        self._is_collecting = True
         try:
             self._steps.take()
         finally:
-            if not self._is_collecting:
-                # The tasks that were woken are in front of it in the loop's queue.
-                self._is_collecting = True
-                self.loop.call_soon(self._end_collecting)
-
-    def _end_collecting(self) -> None:
-        self._is_collecting = False
-        self.engine.wake()
+            self._is_collecting = False
+            self.engine.wake()
 
     def _wake(self, take: Step) -> None:
         if not self.engine.is_current:
@@ -225,7 +221,7 @@ class _AsyncioCall(BridgedCall[T]):
         super().__init__(bridge, function, args)
         self._loop_bridge = bridge
         self._has_ended = False
-        self.future: asyncio.Future[None] = bridge.loop.create_future()
+        self.future = DirectFuture(bridge.loop)
 
     def deliver(self) -> None:
         if self._loop_bridge.engine.is_exiting:
@@ -238,14 +234,13 @@ class _AsyncioCall(BridgedCall[T]):
     async def until_ended(self) -> None:
         """Waits for it in a task that is cancelled, and may be cancelled again meanwhile."""
         while not (self._has_ended or self._loop_bridge.engine.has_crashed):
-            self.future = self._loop_bridge.loop.create_future()
+            self.future = DirectFuture(self._loop_bridge.loop)
             with suppress(asyncio.CancelledError):
                 await self.future
 
     def _wake(self) -> None:
         self._has_ended = True
-        if not self.future.done():
-            self.future.set_result(None)
+        self.future.run_waiter()
 
 
 _of_thread = threading.local()

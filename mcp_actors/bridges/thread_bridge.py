@@ -6,6 +6,7 @@ import inspect
 import queue
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import trio
@@ -69,7 +70,7 @@ class ThreadBridge:
     def ended(self) -> None:
         """Ends the waiting: the result is there. Called in the engine."""
         self._has_ended = True
-        self._steps.put(_nothing)
+        self.engine.wake_ups.add(partial(self._steps.put, _nothing))
 
     def post(self, step: Step) -> None:
         """Runs ``step`` in the waiting thread.
