@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from mcp_actors.errors import EngineStopped, LocalProtocolError
 from mcp_actors.logging import log
 from mcp_transports.http.asgi.answer import AsgiAnswer
-from mcp_transports.http.asgi.app_serving import CLOSE_TIME, AppServing
+from mcp_transports.http.asgi.app_serving import CLOSE_TIME, AppServing, ServerWasStopped
 from mcp_transports.http.asgi.messages import (
     Receive,
     Scope,
@@ -176,6 +176,8 @@ class AsgiApp:
     def _give_up(self, serving: AppServing) -> None:
         with self._lock:
             serving.users -= 1
+            if serving.users > 0:
+                return
         serving.abandon()
         self._forget(serving)
 
@@ -263,6 +265,8 @@ class AsgiApp:
         for _ in range(_TRIES):
             try:
                 return await self._current(side).begun(side)
+            except ServerWasStopped:
+                return None
             except EngineStopped:
                 continue
         return None
