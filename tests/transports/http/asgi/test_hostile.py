@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+import trio
+
 from mcp_actors import Server
 from mcp_actors.asyncio import Client
+from mcp_transports.http.asgi import websocket
+from tests import messages
+from tests.transports.http.asgi import test_websocket
 from tests.transports.http.asgi.test_requests import INITIALIZE, Lifespan, Site, ask, on_asyncio, session
 
 
@@ -35,3 +41,15 @@ async def test_a_lifespan_that_breaks_off_leaves_the_server_to_the_others() -> N
     assert site.seen == ["begun"]
     await one.tell("lifespan.shutdown", 2)
     assert site.seen == ["begun", "ended"]
+
+
+async def test_a_websocket_whose_server_sends_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket, "WRITE_TIME", 0.1)
+    monkeypatch.setattr(websocket, "CLOSE_TIME", 0.1)
+    async with test_websocket.site() as at:
+        peer = at.connect()
+        await peer.open()
+        # Nothing of it is ever taken.
+        peer.say(messages.call(1, "flood"))
+        with trio.fail_after(10):
+            await peer.ended.wait()
