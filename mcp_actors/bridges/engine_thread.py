@@ -148,12 +148,15 @@ class EngineThread:
 
         For the exit of the interpreter: nobody waits for results any more.
         """
+        self.end_soon()
+        if not self.has_ended:
+            self._thread.join(STOP_TIME)
+
+    def end_soon(self) -> None:
+        """Cancels everything in the engine, as `stop` does, and waits for nothing."""
         self.is_exiting = True
-        try:
+        with suppress(EngineStopped):
             self.post(lambda: self.nursery.cancel_scope.cancel(reason="the program ends"))
-        except EngineStopped:
-            return
-        self._thread.join(STOP_TIME)
 
     def _wake(self, take: Step) -> None:
         # Before the loop has begun there is nobody to wake: it takes the steps as soon as it begins.
@@ -229,9 +232,13 @@ def _new_engine() -> EngineThread:
             # A thread that is started now would be stopped by nobody.
             raise EngineStopped(False)
         engine = EngineThread()
-        # Whatever interrupts the start, an engine that nobody knows is stopped at the exit.
+        # Whatever interrupts the start, nothing is left of an engine that nobody knows.
         atexit.register(engine.stop)
-        engine.start()
+        try:
+            engine.start()
+        except BaseException:
+            engine.end_soon()
+            raise
         known = _current
         if known is None or known.has_crashed:
             _current = known = engine

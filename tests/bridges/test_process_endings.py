@@ -320,3 +320,24 @@ threading.Thread.start = interrupted
 say(ThreadBridge().call(answer, 3), threading.active_count())
 """
     assert program(text) == (0, ["in the handler 2", "3 2"], "")
+
+
+def test_an_interrupt_in_the_middle_of_the_engines_start_leaves_no_engine() -> None:
+    text = """
+start = threading.Thread.start
+def interrupted(thread):
+    threading.Thread.start = start
+    start(thread)
+    raise KeyboardInterrupt
+threading.Thread.start = interrupted
+try:
+    ThreadBridge()
+except KeyboardInterrupt:
+    say("interrupted")
+orphan = [each for each in threading.enumerate() if each.name == "mcp-actors"]
+say(ThreadBridge().call(answer, 3))
+for each in orphan:
+    each.join(9)
+say(threading.active_count())
+"""
+    assert program(text) == (0, ["interrupted", "3", "2"], "")
