@@ -11,10 +11,9 @@ from functools import partial
 from typing import Any, Self
 from weakref import WeakKeyDictionary
 
-import trio
-
 from mcp_actors.bridges.asyncio_bridge import AsyncioBridge
 from mcp_actors.bridges.bridged_call import calling_bridge
+from mcp_actors.bridges.callback_threads import CallbackThreads
 from mcp_actors.bridges.client_options import adapted_access, adapted_extensions, adapted_options
 from mcp_actors.bridges.face_parts import EngineBlock
 from mcp_actors.bridges.faces import AsyncioFace, Face, Opened, SyncFace
@@ -24,9 +23,6 @@ from mcp_actors.errors import EngineStopped, LocalProtocolError
 __all__ = ["AsyncioClientFace", "AsyncioPoolFace", "SyncClientFace", "SyncPoolFace"]
 
 OPENED_BEFORE = "a Client is opened once; make a new one"
-# Threads in which the functions of one client's program run at the same time.
-CALLBACK_THREADS = 40
-
 
 _in_callbacks_of: ContextVar[frozenset[Opened]] = ContextVar("_in_callbacks_of", default=frozenset())
 
@@ -221,14 +217,12 @@ class SyncClientFace(ClientFace, SyncFace):
     def _adapted(opened: Opened | None, function: Callable[..., Any]) -> Callable[..., Any]:
         if inspect.iscoroutinefunction(function):
             return function
-        threads = trio.CapacityLimiter(CALLBACK_THREADS)
+        threads = CallbackThreads()
 
         async def call(*args: Any) -> Any:
             # One that never returns must not hold up the end of the client.
             with _callback_of(opened):
-                result = await trio.to_thread.run_sync(
-                    partial(function, *args), abandon_on_cancel=True, limiter=threads
-                )
+                result = await threads.run(function, *args)
             return await result if inspect.isawaitable(result) else result
 
         return call
