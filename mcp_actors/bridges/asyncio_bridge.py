@@ -140,6 +140,11 @@ class AsyncioBridge:
             pass
         raise LoopClosed("the asyncio loop that this belongs to is closed")
 
+    def wake(self) -> None:
+        """Has the loop take its steps, whoever was to do that before; see `Watchable.wake`."""
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self._take_steps)
+
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Calls ``function(*args)`` in the loop, from the engine, and awaits what it returns if that is awaitable.
 
@@ -233,7 +238,8 @@ class _AsyncioCall(BridgedCall[T]):
 
     async def until_ended(self) -> None:
         """Waits for it in a task that is cancelled, and may be cancelled again meanwhile."""
-        while not (self._has_ended or self._loop_bridge.engine.has_crashed):
+        engine = self._loop_bridge.engine
+        while not (self._has_ended or engine.has_crashed or engine.is_forked):
             self.future = DirectFuture(self._loop_bridge.loop)
             with suppress(asyncio.CancelledError):
                 await self.future

@@ -328,7 +328,7 @@ class Lifespan:
 
     def __init__(self, app: Any) -> None:
         self.exchange = Exchange()
-        self._task = asyncio.ensure_future(
+        self.task = asyncio.ensure_future(
             app({"type": "lifespan"}, self.exchange.receive, self.exchange.send)
         )
 

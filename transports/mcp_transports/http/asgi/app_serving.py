@@ -8,15 +8,19 @@ from typing import Any, Literal
 import trio
 
 from mcp_actors.bridges.bridged_call import Bridge, BridgedCall
-from mcp_actors.errors import EngineStopped, LoopClosed
+from mcp_actors.errors import EngineStopped, LocalProtocolError, LoopClosed
 from mcp_actors.logging import log
 from mcp_transports.http.asgi.sides import LoopSide, LoopWaiter
 from mcp_transports.http.asgi.transport import AsgiListener, AsgiTransport
 
-__all__ = ["AppServing"]
+__all__ = ["AppServing", "ServerWasStopped"]
 
 # Seconds beyond the drain time that a server has to close what it holds, when its application ends.
 CLOSE_TIME = 10.0
+
+
+class ServerWasStopped(LocalProtocolError):
+    """An application is to be served whose server was stopped, by `Server.stop` for one."""
 
 
 class AppServing:
@@ -71,7 +75,8 @@ class AppServing:
         """Waits until it serves, and returns what does.
 
         Raises:
-            EngineStopped: It has ended, or the interpreter exits.
+            ServerWasStopped: It has ended in order.
+            EngineStopped: The interpreter exits, or the engine has failed.
             Exception: What kept it from beginning.
         """
         if self.state == "beginning":
@@ -81,7 +86,8 @@ class AppServing:
             return listener
         if self.failure is not None:
             raise self.failure
-        raise self._engine.stopped()
+        self._engine.must_run()
+        raise ServerWasStopped("the server was stopped: this application is not served any more")
 
     async def end(self, side: LoopSide) -> None:
         """Lets the requests in flight end, and waits until everything is closed."""

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from mcp_actors.errors import EngineStopped, LocalProtocolError
 from mcp_actors.logging import log
 from mcp_transports.http.asgi.answer import AsgiAnswer
-from mcp_transports.http.asgi.app_serving import CLOSE_TIME, AppServing
+from mcp_transports.http.asgi.app_serving import CLOSE_TIME, AppServing, ServerWasStopped
 from mcp_transports.http.asgi.messages import (
     Receive,
     Scope,
@@ -18,12 +18,13 @@ from mcp_transports.http.asgi.messages import (
     body_message,
     refusal_messages,
     start_message,
+    websocket_refusal_messages,
 )
 from mcp_transports.http.asgi.request import BodyReader, RequestRefused, request_of
 from mcp_transports.http.asgi.response import AsgiResponse
 from mcp_transports.http.asgi.sides import LoopSide, current_side
 from mcp_transports.http.asgi.transport import AsgiListener, AsgiStatistics, AsgiTransport
-from mcp_transports.http.asgi.websocket import AsgiWebSocket, AsgiWebSocketChannel, refuse_websocket
+from mcp_transports.http.asgi.websocket import AsgiWebSocket, AsgiWebSocketChannel
 from mcp_transports.http.server.error_responses import PATH_NOT_FOUND, SERVER_STOPPING, Refusal
 from mcp_transports.http.server.media_types import JSON
 from mcp_transports.http.server.service import HttpService
@@ -176,6 +177,8 @@ class AsgiApp:
     def _give_up(self, serving: AppServing) -> None:
         with self._lock:
             serving.users -= 1
+            if serving.users > 0:
+                return
         serving.abandon()
         self._forget(serving)
 
@@ -240,14 +243,14 @@ class AsgiApp:
         try:
             request = request_of(scope, service.limits, () if path is None else (path,), ())
         except RequestRefused as refusal:
-            await refuse_websocket(scope, send, Refusal(refusal.status, refusal.reason))
+            await _refuse_websocket(scope, send, Refusal(refusal.status, refusal.reason))
             return
         if path is None or request.path != path:
-            await refuse_websocket(scope, send, PATH_NOT_FOUND)
+            await _refuse_websocket(scope, send, PATH_NOT_FOUND)
             return
         listener = await self._listener(side)
         if listener is None:
-            await refuse_websocket(scope, send, SERVER_STOPPING)
+            await _refuse_websocket(scope, send, SERVER_STOPPING)
             return
         socket = AsgiWebSocket(side, receive, send)
         channel = AsgiWebSocketChannel(socket, scope, request, service.settings.longest)
@@ -263,6 +266,8 @@ class AsgiApp:
         for _ in range(_TRIES):
             try:
                 return await self._current(side).begun(side)
+            except ServerWasStopped:
+                return None
             except EngineStopped:
                 continue
         return None
@@ -271,3 +276,8 @@ class AsgiApp:
 async def _send_refusal(send: Send, refusal: Refusal) -> None:
     await send(start_message(refusal.status, JSON, refusal.headers, len(refusal.body)))
     await send(body_message(refusal.body, more=False))
+
+
+async def _refuse_websocket(scope: Scope, send: Send, refusal: Refusal) -> None:
+    for message in websocket_refusal_messages(scope, refusal):
+        await send(message)
