@@ -45,18 +45,17 @@ def in_asyncio(
     """Returns what awaits ``call`` in the asyncio loop of a `serve`; see `mcp_actors._server.invoke`."""
 
     async def run(ctx: Context, arguments: dict[str, Any]) -> Any:
-        running = AsyncioCall(asyncio_loop_of(ctx._scope.bridge), partial(call, **arguments))
-        return await running.result()
+        return await AsyncioCall(asyncio_loop_of(ctx._scope.bridge)).result(call, **arguments)
 
     if injected_name is None:
         return run
     name = injected_name
 
     async def run_with_context(ctx: Context, arguments: dict[str, Any]) -> Any:
-        running = AsyncioCall(asyncio_loop_of(ctx._scope.bridge), lambda: call(**arguments))
+        running = AsyncioCall(asyncio_loop_of(ctx._scope.bridge))
         arguments[name] = handed = AsyncioContext(ctx, running)
         try:
-            return await running.result()
+            return await running.result(call, **arguments)
         finally:
             handed.end()
 
@@ -69,10 +68,10 @@ def method_in_asyncio(
     """Returns what awaits the function of a method of the user's own in the asyncio loop."""
 
     async def run(params: dict[str, Any], ctx: Context) -> Any:
-        running = AsyncioCall(asyncio_loop_of(ctx._scope.bridge), lambda: function(params, handed))
+        running = AsyncioCall(asyncio_loop_of(ctx._scope.bridge))
         handed = AsyncioContext(ctx, running)
         try:
-            return await running.result()
+            return await running.result(function, params, handed)
         finally:
             handed.end()
 

@@ -76,7 +76,7 @@ class _HeldInLoop:
     def __init__(self, loop: AsyncioLoop, manager: AbstractAsyncContextManager[Any]) -> None:
         self._loop = loop
         self._manager = manager
-        self._call = AsyncioCall(loop, self._hold)
+        self._call = AsyncioCall(loop)
         self._scope = trio.CancelScope()
         self._task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED
         self._is_left = asyncio.Event()
@@ -85,7 +85,7 @@ class _HeldInLoop:
         """Holds it from the value that it gives until `leave`, in Trio."""
         self._task_status = task_status
         with self._scope:
-            await self._call.result()
+            await self._call.result(self._hold)
         if self._scope.cancelled_caught:
             log.warning("a lifespan was cancelled, because it did not end", seconds=LEAVE_TIME)
 

@@ -15,6 +15,7 @@ from mcp_actors.bridges.belongings import Belongings, Closer
 from mcp_actors.bridges.bridged_call import BridgedCall
 from mcp_actors.bridges.direct_future import DirectFuture
 from mcp_actors.bridges.engine_thread import EngineThread, engine_thread
+from mcp_actors.bridges.function_name import function_name
 from mcp_actors.bridges.loop_function import LoopFunction
 from mcp_actors.bridges.step_queue import Step, StepQueue
 from mcp_actors.errors import EngineStopped, LoopClosed
@@ -198,7 +199,7 @@ class AsyncioBridge:
             except LoopClosed:
                 log.debug("a function was cancelled in a loop that is closed", loop=self)
         if patience.cancelled_caught:
-            log.warning("a function goes on although it was cancelled", function=repr(function)[:80])
+            log.warning("a function goes on although it was cancelled", function=function_name(function))
 
     # -- the end of the loop -----------------------------------------------------------------------------------------
 
@@ -208,9 +209,10 @@ class AsyncioBridge:
         finally:
             self._shutdown = None
             _of_thread.bridge = None
-            for closer in self._belongings.taken_closers():
+            # What ends this block leaves the rest to the engine, which closes it when the loop is closed.
+            while self._belongings.closers:
                 try:
-                    await self.call(closer)
+                    await self.call(self._belongings.next_closer())
                 except Exception as error:
                     log.debug("what a loop has left could not be closed in order", exc_info=error)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -12,10 +13,11 @@ from typing import Any, Protocol, TypeVar
 import outcome
 import trio
 
+from mcp_actors.bridges.function_name import function_name
 from mcp_actors.bridges.trio_steps import TrioSteps
 from mcp_actors.errors import CallCancelled, LoopClosed
 from mcp_actors.logging import log
-from mcp_actors.supervision import start
+from mcp_actors.supervision import is_cancelled, start
 from mcp_actors.task_kinds import ASYNCIO_REQUEST
 
 __all__ = ["AsyncioCall", "AsyncioLoop"]
@@ -43,12 +45,10 @@ class AsyncioCall:
 
     Args:
         loop: Runs it.
-        function: Is awaited there.
     """
 
-    def __init__(self, loop: AsyncioLoop, function: Callable[[], Awaitable[Any]]) -> None:
+    def __init__(self, loop: AsyncioLoop) -> None:
         self._loop = loop
-        self._function = function
         self._context = copy_context()
         self._steps = TrioSteps.of_running_loop()
         self._thread: int | None = None
@@ -56,17 +56,18 @@ class AsyncioCall:
         self._is_cancelled = False
         self._woken = trio.Event()
         self._requests: list[_TrioRequest] = []
+        self._unanswered: list[_TrioRequest] = []
         self._is_over = False
         self._result: outcome.Outcome[Any] | None = None
 
     def __repr__(self) -> str:
         state = "ended" if self._is_over else "running" if self._thread is not None else "waiting"
-        return f"<AsyncioCall of {getattr(self._function, '__qualname__', self._function)!s:.80} {state}>"
+        return f"<AsyncioCall {state}>"
 
     # -- in Trio -----------------------------------------------------------------------------------------------------
 
-    async def result(self) -> Any:
-        """Runs the function, and returns what it returns.
+    async def result(self, function: Callable[..., Awaitable[Any]], /, *args: Any, **options: Any) -> Any:
+        """Runs ``function(*args, **options)``, once, and returns what it returns.
 
         Cancelled, it cancels the function and waits until it has ended, for `CANCEL_TIME` seconds at most.
 
@@ -74,21 +75,30 @@ class AsyncioCall:
             LoopClosed: The loop is closed, or the program has cancelled the function's task.
             Exception: What the function raises.
         """
-        self._loop.post(self._begin)
+        # The function's context leads back to this, which must not keep it.
+        self._loop.post(partial(self._begin, partial(function, *args, **options)))
         try:
             await self._woken.wait()
             if self._result is None:
                 await self._serve_requests()
         except BaseException:
+            with suppress(LoopClosed):
+                self._loop.post(self._cancel)
+            # Behind that, so that the function is cancelled, and does not take it for an error of what it has asked.
             self._end_requests()
-            await self._abandon()
+            await self._abandon(function)
+            self._result = None
             raise
         self._end_requests()
+        return self._taken_result().unwrap()
+
+    def _taken_result(self) -> outcome.Outcome[Any]:
+        """Returns the result, and forgets it: the frames of an error's traceback would keep it otherwise."""
         result, self._result = self._result, None
         assert result is not None
         if isinstance(result, outcome.Error) and isinstance(result.error, asyncio.CancelledError):
             raise LoopClosed("the program has cancelled the function's asyncio task, or the loop has ended")
-        return result.unwrap()
+        return result
 
     async def _serve_requests(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -102,22 +112,19 @@ class AsyncioCall:
 
     def _end_requests(self) -> None:
         self._is_over = True
-        for each in self._requests:
+        for each in (*self._unanswered, *self._requests):
             each.refuse()
+        self._unanswered.clear()
         self._requests.clear()
 
-    async def _abandon(self) -> None:
+    async def _abandon(self, function: Callable[..., Any]) -> None:
         with trio.move_on_after(CANCEL_TIME, shield=True) as patience:
-            try:
-                self._loop.post(self._cancel)
-            except LoopClosed:
-                return
             # In a loop that stands still nothing ends; it may go on later, or be closed.
             while self._result is None and self._loop.loop.is_running():
                 self._woken = trio.Event()
                 await self._woken.wait()
         if patience.cancelled_caught:
-            log.warning("a function goes on although it was cancelled", function=repr(self._function)[:200])
+            log.warning("a function goes on although it was cancelled", function=function_name(function))
 
     def _arrived(self, request: _TrioRequest) -> None:
         if self._is_over:
@@ -146,7 +153,7 @@ class AsyncioCall:
             CallCancelled: Nobody waits for the function any more.
             Exception: What ``method`` raises.
         """
-        request = _TrioRequest(self._loop, method)
+        request = _TrioRequest(self._loop, method, self._unanswered)
         try:
             self._steps.post(partial(self._arrived, request))
         except LoopClosed:
@@ -160,22 +167,13 @@ class AsyncioCall:
         value: T = request.pop().unwrap()
         return value
 
-    def _begin(self) -> None:
+    def _begin(self, function: Callable[[], Awaitable[Any]]) -> None:
         if self._is_cancelled:
             self._report(outcome.Error(asyncio.CancelledError()))
             return
         self._thread = threading.get_ident()
-        self._task = self._loop.loop.create_task(self._live(), context=self._context)
+        self._task = self._loop.loop.create_task(_outcome_of(function), context=self._context)
         self._task.add_done_callback(self._task_ended)
-
-    async def _live(self) -> outcome.Outcome[Any]:
-        try:
-            return outcome.Value(await self._function())
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            # SystemExit, too: it ends this call, and not the loop of the program.
-            return outcome.Error(error)
 
     def _task_ended(self, task: asyncio.Task[outcome.Outcome[Any]]) -> None:
         self._task = None
@@ -186,7 +184,7 @@ class AsyncioCall:
         try:
             self._steps.post(partial(self._ended, result))
         except LoopClosed:
-            log.debug("nobody is left to take a result", function=repr(self._function)[:200])
+            log.debug("nobody is left to take a result", call=self)
 
     def _cancel(self) -> None:
         self._is_cancelled = True
@@ -195,11 +193,20 @@ class AsyncioCall:
 
 
 class _TrioRequest:
-    """Something that Trio does for a function in an asyncio loop, which waits for it."""
+    """Something that Trio does for a function in an asyncio loop, which waits for it.
 
-    def __init__(self, loop: AsyncioLoop, method: Callable[[], Awaitable[Any]]) -> None:
+    Args:
+        loop: That of the function.
+        method: Is awaited in Trio.
+        unanswered: Takes this, to be refused by whoever ends the function's call, when that is cancelled meanwhile.
+    """
+
+    def __init__(
+        self, loop: AsyncioLoop, method: Callable[[], Awaitable[Any]], unanswered: list[_TrioRequest]
+    ) -> None:
         self._loop = loop
         self._method = method
+        self._unanswered = unanswered
         self._scope = trio.CancelScope()
         self._result: outcome.Outcome[Any] | None = None
         self.taken: asyncio.Future[None] = loop.loop.create_future()
@@ -225,16 +232,21 @@ class _TrioRequest:
                 result = outcome.Value(await self._method())
         except Exception as error:
             result = outcome.Error(error)
-        finally:
-            self._deliver(result)
-            # The frames of an error's traceback have it as a local: unless they drop it, it waits for the collector.
-            del result
+        except BaseException:
+            if is_cancelled():
+                self._unanswered.append(self)
+            else:
+                self.refuse()
+            raise
+        self._deliver(result)
+        # The frames of an error's traceback have it as a local: unless they drop it, it waits for the collector.
+        del result
 
     def _deliver(self, result: outcome.Outcome[Any]) -> None:
         try:
             self._loop.post(partial(self._take, result))
         except LoopClosed:
-            log.debug("nobody is left to take a result", method=repr(self._method)[:200])
+            log.debug("nobody is left to take a result", method=function_name(self._method))
 
     # -- in the function's loop --------------------------------------------------------------------------------------
 
@@ -257,6 +269,16 @@ class _TrioRequest:
         result, self._result = self._result, None
         assert result is not None
         return result
+
+
+async def _outcome_of(function: Callable[[], Awaitable[Any]]) -> outcome.Outcome[Any]:
+    try:
+        return outcome.Value(await function())
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        # SystemExit, too: it ends this call, and not the loop of the program.
+        return outcome.Error(error)
 
 
 def _nobody_waits() -> CallCancelled:

@@ -11,7 +11,7 @@ from mcp_actors.bridges.bridged_call import BridgedCall
 from mcp_actors.bridges.engine_thread import EngineThread
 from mcp_actors.errors import LoopClosed
 from mcp_actors.logging import log
-from mcp_actors.supervision import start
+from mcp_actors.supervision import Containment, start
 from mcp_actors.task_kinds import LOOP_END
 
 __all__ = ["Belongings", "Closer", "Ending", "Watchable"]
@@ -86,10 +86,13 @@ class Belongings:
         except LoopClosed:
             log.debug("nobody is left to learn that the engine has failed")
 
-    def taken_closers(self) -> list[Closer]:
-        """Returns what closes the clients and servers, the last one first, and forgets them."""
-        closers, self.closers = list(reversed(self.closers)), {}
-        return closers
+    def next_closer(self) -> Closer:
+        """Returns what closes the last one of the clients and servers, and forgets it.
+
+        Raises:
+            KeyError: None is left.
+        """
+        return self.closers.popitem()[0]
 
     def _deliver_all(self) -> None:
         for call in list(self.calls):
@@ -101,14 +104,14 @@ class Belongings:
         self.calls.clear()
         for function in list(self.functions):
             function.loop_closed()
-        closers = self.taken_closers()
-        if closers:
-            log.debug("a loop was closed before what was opened in it", left=len(closers))
-            start(self._engine.nursery, LOOP_END, self._close, closers)
+        if self.closers:
+            log.debug("a loop was closed before what was opened in it", left=len(self.closers))
+            start(self._engine.nursery, LOOP_END, self._close)
 
-    async def _close(self, closers: list[Closer]) -> None:
-        for closer in closers:
-            with trio.move_on_after(CLOSE_TIME):
+    async def _close(self) -> None:
+        while self.closers:
+            closer = self.next_closer()
+            with Containment(LOOP_END), trio.move_on_after(CLOSE_TIME):
                 try:
                     await closer()
                 except Exception as error:

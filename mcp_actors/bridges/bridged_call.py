@@ -10,6 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import trio
 
+from mcp_actors.bridges.function_name import function_name
 from mcp_actors.errors import EngineStopped
 
 __all__ = ["Bridge", "BridgedCall", "calling_bridge"]
@@ -81,7 +82,7 @@ class BridgedCall(ABC, Generic[T]):
         self._has_begun = False
 
     def __repr__(self) -> str:
-        return f"<BridgedCall {getattr(self.function, '__qualname__', self.function)!s:.80}>"
+        return f"<BridgedCall {function_name(self.function)}>"
 
     @abstractmethod
     def deliver(self) -> None:

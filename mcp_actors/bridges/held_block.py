@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Generic, TypeVar
 
-import outcome
 import trio
 
 from mcp_actors.bridges.engine_thread import EngineThread
@@ -42,7 +41,6 @@ class HeldBlock(Generic[T]):
         self._has_entered = trio.Event()
         self._is_left = trio.Event()
         self._has_ended = trio.Event()
-        self._body: outcome.Outcome[None] = outcome.Value(None)
 
     def __repr__(self) -> str:
         state = "ended" if self._has_ended.is_set() else "inside" if self._is_inside else "not entered"
@@ -75,38 +73,28 @@ class HeldBlock(Generic[T]):
         """Begins to leave the block, for a step of the engine; `leave` waits for its end."""
         self._is_left.set()
 
-    async def leave(self, error: BaseException | None = None) -> bool:
-        """Leaves the block, in the engine, and returns whether it has suppressed ``error``, which ended its body.
+    async def leave(self) -> None:
+        """Leaves the block, in the engine, which is not told what has ended its body.
 
-        An ``error`` that is no `Exception` (a cancellation, an interrupt) cancels the block and is never suppressed:
-        those of other loops mean nothing here. Legal any number of times; cancelled, the block is cancelled.
+        Legal any number of times; cancelled, the block is cancelled.
 
         Raises:
-            Exception: What leaving the block raises instead of ``error``; so too, at the first call, what has ended
-                the block before anybody left it.
+            Exception: What leaving the block raises, at the first call; so too what has ended the block before anybody
+                left it.
         """
-        if isinstance(error, Exception):
-            self._body = outcome.Error(error)
-        elif error is not None:
-            self._scope.cancel(reason="the body of the block was cancelled")
         self._is_left.set()
         try:
             await self._has_ended.wait()
         except trio.Cancelled:
             await self._end_soon()
             raise
-        finally:
-            self._body = outcome.Value(None)
         failure = self._taken_failure()
-        if failure is None:
-            return isinstance(error, Exception)
         try:
-            if failure is error:
-                return False
-            raise failure
+            if failure is not None:
+                raise failure
         finally:
-            # Both stand in the traceback, whose frames would keep them.
-            del failure, error
+            # It stands in its own traceback, whose frames would keep it.
+            del failure
 
     async def _hold(self) -> None:
         try:
@@ -115,7 +103,6 @@ class HeldBlock(Generic[T]):
                     self._is_inside = True
                     self._has_entered.set()
                     await self._is_left.wait()
-                    self._body.unwrap()
         except trio.Cancelled:
             self._failure = EngineStopped(False)
             raise

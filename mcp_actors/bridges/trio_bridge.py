@@ -15,6 +15,7 @@ import trio
 from mcp_actors.bridges.belongings import Belongings, Closer
 from mcp_actors.bridges.bridged_call import BridgedCall
 from mcp_actors.bridges.engine_thread import EngineThread, engine_thread
+from mcp_actors.bridges.function_name import function_name
 from mcp_actors.bridges.step_queue import Step, StepQueue
 from mcp_actors.errors import EngineStopped, LocalProtocolError, LoopClosed
 from mcp_actors.logging import log
@@ -160,7 +161,7 @@ class TrioBridge:
             except LoopClosed:
                 log.debug("a function was cancelled in a loop that has ended", loop=self)
         if patience.cancelled_caught:
-            log.warning("a function goes on although it was cancelled", function=repr(function)[:80])
+            log.warning("a function goes on although it was cancelled", function=function_name(function))
 
 
 class _TrioCall(BridgedCall[T]):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import threading
 from typing import Any
 
 import pytest
 import structlog
 import trio
+import trio.testing
 
 from mcp_actors import CallCancelled, Client, Context, Server, ToolError
 from mcp_actors.bridges import asyncio_call
@@ -186,7 +188,7 @@ async def test_a_function_that_goes_on_although_it_was_cancelled_is_left(
     seen = Seen()
 
     @server.tool(loop="asyncio")
-    async def stubborn(ctx: Context) -> None:
+    async def stubborn(ctx: Context, password: str) -> None:
         gone = asyncio.get_running_loop().create_future()
         release.append(gone)
         while not gone.done():
@@ -204,10 +206,12 @@ async def test_a_function_that_goes_on_although_it_was_cancelled_is_left(
     with structlog.testing.capture_logs() as logs:
         async with Client(server) as client:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(client.call_tool, "stubborn")
+                nursery.start_soon(client.call_tool, "stubborn", {"password": "hunter2"})
                 await seen.began.wait()
                 nursery.cancel_scope.cancel()
-    assert "a function goes on although it was cancelled" in {each["event"] for each in logs}
+    told = next(each for each in logs if each["event"] == "a function goes on although it was cancelled")
+    assert told["function"].endswith(".stubborn")
+    assert "hunter2" not in str(logs)
     release[0].get_loop().call_soon_threadsafe(release[0].set_result, None)
     with trio.fail_after(10):
         await seen.ended.wait()
@@ -379,3 +383,82 @@ async def test_a_function_that_awaits_asyncio_on_trio_is_told_what_to_write(seco
     async with Client(server) as client:
         text = (await client.call_tool("wrong")).text
     assert text.endswith('it awaits something of asyncio, and runs on Trio: declare it with loop="asyncio"')
+
+
+async def test_arguments_may_have_any_name() -> None:
+    server = Server("x")
+
+    @server.tool(loop="asyncio")
+    async def names(self: str, function: str, args: str) -> str:
+        return self + function + args
+
+    @server.tool(loop="asyncio")
+    async def names_too(ctx: Context, function: str) -> str:
+        return function + ctx.method
+
+    async with Client(server) as client:
+        both = {"self": "a", "function": "b", "args": "c"}
+        assert (await client.call_tool("names", both)).text == "abc"
+        assert (await client.call_tool("names_too", {"function": "d"})).text == "dtools/call"
+
+
+async def test_a_call_leaves_no_cycle_whatever_its_end() -> None:
+    server = Server("x")
+
+    @server.tool(loop="asyncio")
+    async def works(ctx: Context, how: str) -> str:
+        await ctx.progress(1)
+        if how == "fails":
+            raise ValueError("a mistake")
+        if how == "hangs":
+            await ctx.log("warning", "hangs")
+            await asyncio.sleep(1000)
+        return "done"
+
+    async with Client(server, log_level="warning", on_log=lambda *_: scope.cancel()) as client:
+
+        async def call(how: str) -> None:
+            await client.call_tool("works", {"how": how}, on_progress=lambda _: None)
+
+        cyclic = []
+        for how in ("works", "fails", "hangs"):
+            for rounds in (2, 10):
+                gc.collect()
+                gc.disable()
+                try:
+                    for _ in range(rounds):
+                        with trio.CancelScope() as scope:
+                            await call(how)
+                    await trio.testing.wait_all_tasks_blocked(0.01)
+                    cyclic.append(gc.collect())
+                finally:
+                    gc.enable()
+    # Less than one object a call.
+    assert max(cyclic[1::2]) < 10
+
+
+@pytest.mark.parametrize("how", ["asks", "is cancelled"])
+async def test_a_function_that_asks_sees_the_end_of_its_call_as_a_cancellation(how: str) -> None:
+    """An `Exception` would be caught by functions that go on without the answer, and have side effects."""
+    server = Server("x")
+    seen: set[type[BaseException]] = set()
+
+    @server.tool(loop="asyncio")
+    async def asks(ctx: Context) -> None:
+        try:
+            await ctx.elicit("Who?", {"type": "object", "properties": {"name": {"type": "string"}}})
+        except BaseException as error:
+            seen.add(type(error))
+            raise
+
+    async def person(question: Any) -> ElicitResult:
+        if how == "is cancelled":
+            scope.cancel()
+        return ElicitResult("accept", {})
+
+    era = "modern" if how == "asks" else "legacy"
+    async with Client(server, era=era, elicitation=person) as client:
+        for _ in range(20):
+            with trio.CancelScope() as scope:
+                await client.call_tool("asks")
+    assert seen == {asyncio.CancelledError}

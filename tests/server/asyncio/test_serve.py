@@ -191,19 +191,20 @@ def test_a_lifespan_opens_and_closes_what_the_functions_use() -> None:
     assert steps == ["opened", "call ended", "closed"]
 
 
+@pytest.mark.parametrize("crash", [OSError, SystemExit])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_what_a_lifespan_raises_leaves_serve(when: str) -> None:
+def test_what_a_lifespan_raises_leaves_serve(when: str, crash: type[BaseException]) -> None:
     @mcp_actors.asyncio.lifespan
     async def lifespan(server: Server) -> AsyncIterator[None]:
         if when == "before":
-            raise OSError("no database")
+            raise crash("no database")
         yield
-        raise OSError("no database")
+        raise crash("no database")
 
     async def main() -> None:
         await mcp_actors.asyncio.serve(Server("x", lifespan=lifespan))
 
-    with pytest.raises(OSError, match="no database"):
+    with pytest.raises(crash, match="no database"):
         asyncio.run(main())
 
 

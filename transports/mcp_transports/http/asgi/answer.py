@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Literal, Protocol
 
+from mcp_actors.bridges.step_queue import Step
 from mcp_actors.logging import log
 from mcp_transports.http.asgi.messages import Message, Receive, Send, body_message
 from mcp_transports.http.asgi.sides import Interruptible, LoopSide
@@ -20,10 +21,10 @@ class AnswerCutOff(Exception):
 
 
 class AnswerMaker(Protocol):
-    """The half of the answer in the engine. Its methods are steps of the engine."""
+    """The half of the answer in the engine."""
 
-    def lose(self) -> None: ...
-    def progressed(self) -> None: ...
+    def lose(self) -> None:
+        """Takes note that the answer ends where it is. A step of the engine."""
 
 
 class AsgiAnswer:
@@ -38,13 +39,13 @@ class AsgiAnswer:
     __slots__ = (
         "_begun",
         "_ending",
+        "_has_ended",
         "_interruptible",
         "_is_complete",
-        "_is_reporting",
         "_pieces",
         "_receive",
-        "_response",
         "_send",
+        "_tell",
         "_waiter",
         "sent",
         "side",
@@ -54,11 +55,13 @@ class AsgiAnswer:
         self.side = side
         self._receive = receive
         self._send = send
-        self._response: AnswerMaker
         self._waiter = side.waiter()
         self._begun: Message | None = None
         self._pieces: deque[bytes] = deque()
-        self._is_complete = self._is_reporting = False
+        self._is_complete = False
+        # It leads back to this, so it is kept while somebody waits alone.
+        self._tell: Step | None = None
+        self._has_ended = False
         self._ending: Literal["cut off", "left"] | None = None
         self._interruptible: Interruptible | None = None
         self.sent = 0
@@ -84,10 +87,11 @@ class AsgiAnswer:
         """Has the client watched from now on, since it has to wait."""
         self._waiter.set()
 
-    def report(self) -> None:
-        """Has the engine told when bytes were sent."""
-        self._is_reporting = True
-        self._report()
+    def report(self, tell: Step) -> None:
+        """Has ``tell``, a step of the engine, called when bytes were sent, and now."""
+        if not self._has_ended:
+            self._tell = tell
+        self.side.bridge.engine.post(tell)
 
     def cut_off(self) -> None:
         """Ends the answer where it is."""
@@ -116,7 +120,6 @@ class AsgiAnswer:
             AnswerCutOff: It is not complete.
             Exception: What ``send`` raises.
         """
-        self._response = response
         try:
             await self._waiter.wait()
             if self._begun is not None and self._is_complete and len(self._pieces) == 1:
@@ -128,6 +131,7 @@ class AsgiAnswer:
                 return
             await self._deliver_watched()
         finally:
+            self._tell, self._has_ended = None, True
             if not self._is_complete or self._pieces:
                 self.side.bridge.engine.post(response.lose)
         if self._ending == "cut off":
@@ -169,11 +173,8 @@ class AsgiAnswer:
 
     def _taken(self, size: int) -> None:
         self.sent += size
-        if self._is_reporting:
-            self._report()
-
-    def _report(self) -> None:
-        self.side.bridge.engine.post(self._response.progressed)
+        if self._tell is not None:
+            self.side.bridge.engine.post(self._tell)
 
     def _stop(self, ending: Literal["cut off", "left"]) -> None:
         self._ending = self._ending or ending

@@ -158,7 +158,7 @@ class AsgiResponse(Response):
         while not self._gone and self.full:
             if self._room is None:
                 self._room = trio.Event()
-                self._post(self._answer.report)
+                self._post(partial(self._answer.report, self.progressed))
             await self._room.wait()
         if self._gone:
             raise trio.BrokenResourceError("the peer is gone, or took nothing for too long")

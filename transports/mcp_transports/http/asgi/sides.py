@@ -222,7 +222,13 @@ class TrioSide:
     @asynccontextmanager
     async def beside(self, fn: Callable[[], Awaitable[object]]) -> AsyncIterator[None]:
         async with trio.open_nursery() as nursery:
-            start(nursery, ASGI_WATCH, fn)
+            # Nobody would learn that the client leaves: so the block ends, and what it has begun is cut off.
+            start(
+                nursery,
+                ASGI_WATCH,
+                fn,
+                on_crash=lambda _: nursery.cancel_scope.cancel(reason="the watch failed"),
+            )
             yield
             nursery.cancel_scope.cancel(reason="the answer is complete")
 
