@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 from mcp_transports.http.h1.response import check_header
+from mcp_transports.http.server.media_types import JSON
 
 __all__ = ["Message", "Receive", "Scope", "Send", "body_message", "refusal_messages", "start_message"]
 
@@ -15,6 +16,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
+_JSON_LINE = (b"content-type", JSON.encode())
 # RFC 9110 section 6.4.1: answers that never have a body.
 _WITHOUT_BODY = (204, 304)
 
@@ -37,7 +39,7 @@ def start_message(
         raise ValueError(f"not the status of an answer: {status}")
     lines: list[tuple[bytes, bytes]] = []
     if content_type is not None:
-        lines.append((b"content-type", content_type.encode("latin-1")))
+        lines.append(_JSON_LINE if content_type == JSON else (b"content-type", content_type.encode("latin-1")))
     if length is not None and status not in _WITHOUT_BODY:
         lines.append((b"content-length", b"%d" % length))
     for name, value in headers:

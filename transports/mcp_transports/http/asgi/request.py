@@ -87,7 +87,7 @@ def _headers(lines: Collection[tuple[bytes, bytes]], limits: HttpLimits) -> dict
     headers: dict[str, str] = {}
     size = 0
     for name, value in lines:
-        size += len(name) + len(value) + 4
+        size += len(name) + len(value)
         key = LOWER_NAMES.get(name) or name.decode("latin-1").lower()
         text = value.decode("latin-1").strip(" \t")
         if key not in headers:
@@ -98,7 +98,7 @@ def _headers(lines: Collection[tuple[bytes, bytes]], limits: HttpLimits) -> dict
             headers[key] += ("; " if key == "cookie" else ", ") + text
     if len(lines) > limits.headers:
         raise RequestRefused(431, "too many header lines")
-    if size > limits.head_bytes:
+    if size + 4 * len(lines) > limits.head_bytes:
         raise RequestRefused(431, "the request head is too long")
     length = headers.get("content-length")
     if length is not None:
@@ -158,7 +158,7 @@ class BodyReader:
         limits = self._limits
         parts: list[bytes] = []
         size = charged = messages = empty = 0
-        began = time.monotonic()
+        began = 0.0
         try:
             while True:
                 message = await side.within(limits.body_time, receive)
@@ -174,6 +174,7 @@ class BodyReader:
                 parts.append(body)
                 if not message.get("more_body", False):
                     break
+                began = began or time.monotonic()
                 messages += 1
                 empty += not body
                 if messages % _MESSAGES_AT_ONCE == 0:
