@@ -23,6 +23,8 @@ __all__ = ["AsyncioBridge"]
 
 # Seconds that a function of the program may go on once it was cancelled; then nobody waits for it any more.
 CANCEL_TIME = 5.0
+# Turns of the loop for which requests wait for others to come: a busy loop has some in each.
+MOST_TURNS = 8
 
 T = TypeVar("T")
 
@@ -39,8 +41,8 @@ class AsyncioBridge:
         self._steps = StepQueue(self._wake)
         # Whether the tasks run that a burst of results has woken: their next calls are made in one burst as well.
         self._is_collecting = False
-        # Whether a step was collected since the loop's last turn.
-        self._has_collected = False
+        # Steps collected in this turn of the loop, and how many turns more may be waited for others.
+        self._collected = self._turns_left = 0
         self._belongings = Belongings(engine, self)
         self._shutdown: AsyncGenerator[None, None] | None = None
 
@@ -108,16 +110,17 @@ class AsyncioBridge:
     def post_together(self, step: Step) -> None:
         """Runs ``step`` in the engine soon, together with those of all tasks that have something to do now.
 
-        For many short requests: the engine is woken when a turn of the loop has brought none, so that the two threads
-        do not hand the interpreter's lock to and fro for each. Called in the loop.
+        For many short requests: the engine is woken when a turn of the loop has brought none, or after `MOST_TURNS`, so
+        that the two threads do not hand the interpreter's lock to and fro for each. Called in the loop.
 
         Raises:
             EngineStopped: As `EngineThread.post`.
         """
         self.engine.hold(step)
-        self._has_collected = True
+        self._collected += 1
         if not self._is_collecting:
             self._is_collecting = True
+            self._turns_left = MOST_TURNS
             self.loop.call_soon(self._end_collecting)
 
     def own(self, closer: Closer) -> None:
@@ -195,11 +198,14 @@ class AsyncioBridge:
                 self.loop.call_soon(self._end_collecting)
 
     def _end_collecting(self) -> None:
-        if self._has_collected:
-            self._has_collected = False
+        # One request alone is not to wait.
+        if self._collected > (self._turns_left == MOST_TURNS) and self._turns_left > 0:
+            self._collected = 0
+            self._turns_left -= 1
             self.loop.call_soon(self._end_collecting)
             return
         self._is_collecting = False
+        self._collected = 0
         self.engine.wake()
 
     def _wake(self, take: Step) -> None:

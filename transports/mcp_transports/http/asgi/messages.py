@@ -39,7 +39,9 @@ def start_message(
         raise ValueError(f"not the status of an answer: {status}")
     lines: list[tuple[bytes, bytes]] = []
     if content_type is not None:
-        lines.append(_JSON_LINE if content_type == JSON else (b"content-type", content_type.encode("latin-1")))
+        lines.append(
+            _JSON_LINE if content_type == JSON else (b"content-type", content_type.encode("latin-1"))
+        )
     if length is not None and status not in _WITHOUT_BODY:
         lines.append((b"content-length", b"%d" % length))
     for name, value in headers:

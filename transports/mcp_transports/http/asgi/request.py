@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from functools import lru_cache
 from threading import Lock
 from urllib.parse import quote
 
@@ -58,15 +59,18 @@ def request_of(
     if method not in _METHODS:
         raise RequestRefused(501, "the method is not implemented")
     host = headers.get("host")
-    if host is not None and not HOST.fullmatch(host):
+    if host is not None and not _is_host(host):
         raise RequestRefused(400, "the header host is malformed")
     version = scope.get("http_version", "1.1")
     if host is None and version != "1.0":
         raise RequestRefused(400, "the header host is missing")
-    full, path = _paths(scope, paths, documents)
-    # A prefix may have characters in it that a URL cannot have.
-    full = full if full == path else quote(full)
-    query = scope.get("query_string", b"").decode("latin-1")
+    full = path = scope["path"]
+    if scope.get("root_path"):
+        full, path = _paths(scope, paths, documents)
+        # A prefix may have characters in it that a URL cannot have.
+        full = full if full == path else quote(full)
+    raw_query = scope.get("query_string")
+    query = raw_query.decode("latin-1") if raw_query else ""
     if len(full) + len(query) > limits.target_bytes:
         raise RequestRefused(414, "the request target is too long")
     return Request(
@@ -81,6 +85,11 @@ def request_of(
         peer=_peer(scope.get("client")),
         secure=scope.get("scheme") in ("https", "wss"),
     )
+
+
+@lru_cache(maxsize=64)
+def _is_host(value: str) -> bool:
+    return HOST.fullmatch(value) is not None
 
 
 def _headers(lines: Collection[tuple[bytes, bytes]], limits: HttpLimits) -> dict[str, str]:
@@ -116,7 +125,7 @@ def _paths(scope: Scope, paths: Collection[str], documents: Collection[str]) -> 
     0.33, and older ones leave it out.
     """
     path: str = scope["path"]
-    root: str = scope.get("root_path", "").rstrip("/")
+    root: str = scope["root_path"].rstrip("/")
     if not root:
         return path, path
     if path == root or path.startswith(f"{root}/"):

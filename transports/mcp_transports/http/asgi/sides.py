@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import types
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
@@ -101,12 +101,12 @@ class _AsyncioWaiter:
         self._is_set = False
 
 
-async def _awaited(fn: Callable[[], Awaitable[T]]) -> T:
-    return await fn()
+async def _awaited(awaitable: Awaitable[T]) -> T:
+    return await awaitable
 
 
 @types.coroutine
-def _rest_of(begun: Generator[Any, Any, T], waits_for: Any) -> Generator[Any, Any, T]:
+def _rest_of(begun: Coroutine[Any, Any, T], waits_for: Any) -> Generator[Any, Any, T]:
     """Goes on with a coroutine that was begun, and has yielded ``waits_for`` to the loop, as PEP 380 has it."""
     try:
         while True:
@@ -168,9 +168,10 @@ class AsyncioSide:
 
     async def within(self, seconds: float, fn: Callable[[], Awaitable[T]]) -> T:
         # Nearly always the result is there already. A timer is made only for one that is not.
-        begun = _awaited(fn).__await__()
+        awaitable = fn()
+        begun = awaitable if isinstance(awaitable, types.CoroutineType) else _awaited(awaitable)
         try:
-            waits_for = next(begun)
+            waits_for = begun.send(None)
         except StopIteration as ended:
             result: T = ended.value
             return result
