@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from threading import Lock
 from typing import Any, Protocol
 
@@ -232,7 +233,7 @@ class AsgiApp:
                 return
             answer = AsgiAnswer(side, receive, send)
             response = AsgiResponse(listener, request, answer)
-            side.bridge.engine.post(lambda: listener.serve(response))
+            side.post_together(partial(listener.serve, response))
             await answer.deliver(response)
         finally:
             self._bodies.release(request.peer, charged)

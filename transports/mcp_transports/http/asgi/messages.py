@@ -29,6 +29,7 @@ Send = Callable[[Message], Awaitable[None]]
 _WEBSOCKET_ANSWERS = "websocket.http.response"
 # RFC 6455 section 7.4.1.
 _POLICY = 1008
+_JSON_LINE = (b"content-type", JSON.encode())
 # RFC 9110 section 6.4.1: answers that never have a body.
 _WITHOUT_BODY = (204, 304)
 
@@ -51,7 +52,9 @@ def start_message(
         raise ValueError(f"not the status of an answer: {status}")
     lines: list[tuple[bytes, bytes]] = []
     if content_type is not None:
-        lines.append((b"content-type", content_type.encode("latin-1")))
+        lines.append(
+            _JSON_LINE if content_type == JSON else (b"content-type", content_type.encode("latin-1"))
+        )
     if length is not None and status not in _WITHOUT_BODY:
         lines.append((b"content-length", b"%d" % length))
     for name, value in headers:
