@@ -17,6 +17,9 @@ def is_alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
+def run_notebook() -> None: ...
+
+
 def test_a_notebook(peers: Peers, environment: dict[str, str]) -> None:
     done = subprocess.run(
         [str(peers.worlds), str(PROGRAMS / "notebook.py")],
