@@ -24,12 +24,24 @@ ROWS = {
     "granian": "FastAPI mount, granian",
     "hypercorn-trio": "FastAPI mount, hypercorn on Trio",
 }
-COLUMNS = ("cancellation", "progress", "elicitation", "Ctrl-C", "sys.exit", "os._exit", "kill -9", "loop closed")
+COLUMNS = (
+    "cancellation",
+    "progress",
+    "elicitation",
+    "Ctrl-C",
+    "sys.exit",
+    "os._exit",
+    "kill -9",
+    "loop closed",
+)
 DASHES = {
     ("sync-client", "loop closed"): "There is no loop.",
     ("threads", "loop closed"): "There is no loop.",
     ("notebook", "loop closed"): "A cell runs in the kernel's loop, and a loop that runs cannot be closed.",
-    ("granian", "loop closed"): "The loop belongs to granian's own code, which ends the worker's process with it.",
+    (
+        "granian",
+        "loop closed",
+    ): "The loop belongs to granian's own code, which ends the worker's process with it.",
 }
 CELLS = [(row, column) for row in ROWS for column in COLUMNS if (row, column) not in DASHES]
 
@@ -41,12 +53,12 @@ def table() -> str:
     for row, title in ROWS.items():
         shown = ["yes" if (row, each) in CELLS else note(reasons, (row, each)) for each in COLUMNS]
         lines.append(f"| {title} | {' | '.join(shown)} |")
-    notes = [f"<sup>{number}</sup> {reason}" for number, reason in enumerate(reasons, 1)]
+    notes = [f"- <sup>{number}</sup> {reason}" for number, reason in enumerate(reasons, 1)]
     return "\n".join(lines) + "\n\n" + "\n".join(notes) + "\n"
 
 
 def note(reasons: list[str], cell: tuple[str, str]) -> str:
-    return f"– <sup>{reasons.index(DASHES[cell]) + 1}</sup>"
+    return f"- <sup>{reasons.index(DASHES[cell]) + 1}</sup>"
 
 
 def with_table(page: str) -> str:

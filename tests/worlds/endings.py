@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Prepared", "Program"]
+__all__ = ["Prepared", "Program", "assert_gone", "written"]
 
 PATIENCE = 30  # seconds; nothing here takes a tenth of it on a machine that is not busy
 
@@ -99,6 +99,22 @@ class Program:
         for pid in left:
             os.kill(pid, signal.SIGKILL)
         return self.code
+
+
+def written(record: Path) -> list[dict[str, Any]]:
+    """What the server over stdio has written down, which ends with its own end."""
+    limit = time.monotonic() + PATIENCE
+    while '"end"' not in record.read_text():
+        assert time.monotonic() < limit, "the server was left behind, or killed"
+        time.sleep(0.01)
+    return [json.loads(line) for line in record.read_text().splitlines()]
+
+
+def assert_gone(pid: int) -> None:
+    limit = time.monotonic() + PATIENCE
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < limit, "a child was left behind"
+        time.sleep(0.01)
 
 
 def session(number: int) -> dict[int, str]:

@@ -6,12 +6,11 @@ A program serves as many cells as it can: the first one that is asked for runs i
 from __future__ import annotations
 
 import json
-import subprocess
-import time
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,16 @@ from interop.servers import free_port
 from mcp_actors import Client, McpError
 from mcp_actors.types import ElicitResult
 
-from .cells import CELLS, COLUMNS, PAGE, ROWS, with_table
+from .cells import CELLS, PAGE, with_table
 from .conftest import PROGRAMS
-from .endings import PATIENCE, Prepared, Program
-from .test_notebook import run_notebook
+from .endings import PATIENCE, Prepared, Program, assert_gone, written
 
 CLIENTS = {"asyncio-client": "asyncio", "sync-client": "sync", "threads": "threads"}
-USES = ("cancellation", "progress", "elicitation")
-EXPECTED = {"cancellation": True, "progress": [1, 2, 3], "elicitation": "accept Ada"}
+OWN_LOOPS = ("asyncio-client", "asyncio-tools")
+"""Rows whose program closes its own loop without a word, and goes on."""
+USES = {"cancellation": True, "progress": [1, 2, 3], "elicitation": "accept Ada"}
+"""What is seen of a call, by column."""
+FATAL = ("os._exit", "kill -9")
 
 
 @dataclass
@@ -40,7 +41,7 @@ class Seen:
     program: Program
     facts: dict[str, Any] = field(default_factory=dict)
     cancelled: bool = False
-    """Whether the server of its last call was told that it is cancelled, or the client of it that there is no answer."""
+    """Whether the server of its last call has seen it cancelled, or its client has learnt that nobody answers."""
 
     @property
     def output(self) -> str:
@@ -79,7 +80,7 @@ def run(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return of_cell
 
 
-# -- clients -------------------------------------------------------------------------------------------------------------
+# -- clients -----------------------------------------------------------------------------------------------------------
 
 
 def run_client(prepared: Prepared, kind: str, ending: str, record: Path) -> Seen:
@@ -99,23 +100,7 @@ def run_client(prepared: Prepared, kind: str, ending: str, record: Path) -> Seen
     return Seen(program, program.facts, last in taken_back)
 
 
-def written(record: Path) -> list[dict[str, Any]]:
-    """What the server over stdio has written down, which ends with its own end."""
-    limit = time.monotonic() + PATIENCE
-    while '"end"' not in record.read_text():
-        assert time.monotonic() < limit, "the server was left behind, or killed"
-        time.sleep(0.01)
-    return [json.loads(line) for line in record.read_text().splitlines()]
-
-
-def assert_gone(pid: int) -> None:
-    limit = time.monotonic() + PATIENCE
-    while Path(f"/proc/{pid}").exists():
-        assert time.monotonic() < limit, "a child was left behind"
-        time.sleep(0.01)
-
-
-# -- servers -------------------------------------------------------------------------------------------------------------
+# -- servers -----------------------------------------------------------------------------------------------------------
 
 
 def run_server(prepared: Prepared, row: str, ending: str) -> Seen:
@@ -128,6 +113,7 @@ def run_server(prepared: Prepared, row: str, ending: str) -> Seen:
         trio.run(use_server, seen, f"http://127.0.0.1:{port}{path}", ending)
     finally:
         program.end()
+    seen.facts |= program.facts
     return seen
 
 
@@ -190,13 +176,60 @@ async def answer(params: object) -> ElicitResult:
     return ElicitResult("accept", {"name": "Ada"})
 
 
-# -- the cells -----------------------------------------------------------------------------------------------------------
+# -- the cells ---------------------------------------------------------------------------------------------------------
+
+
+LEFT_LOOP = {"ended": True, "threads": []}
+"""What a program says of itself when its loop is closed: the other side knows, and no thread keeps the program."""
+
+
+def exit_code(row: str, column: str) -> int:
+    if row == "granian":
+        return 0 if column == "Ctrl-C" else 1  # of the process that had the worker
+    codes = {
+        "Ctrl-C": -signal.SIGINT if row in CLIENTS else 0,
+        "sys.exit": 3,
+        "os._exit": 3,
+        "kill -9": -signal.SIGKILL,
+    }
+    # Two ASGI servers say that their loop was stopped.
+    return codes.get(column, 1 if row in ("uvicorn", "hypercorn") else 0)
+
+
+def assert_clean_end(seen: Seen, row: str, column: str) -> None:
+    """Nothing is left, nothing of the inside is shown, and the other side knows."""
+    assert seen.program.left == []
+    assert seen.program.code == exit_code(row, column), seen.output
+    assert "trio" not in seen.output.lower()
+    # Nobody is left to cancel the call of a client that was killed: its server over stdio sees the end.
+    assert seen.cancelled or (row in CLIENTS and column in FATAL)
+    if row in CLIENTS and column == "Ctrl-C":
+        assert seen.output.endswith("KeyboardInterrupt\n")
+    if column == "loop closed" and row in OWN_LOOPS:
+        assert seen.facts == LEFT_LOOP
 
 
 @pytest.mark.parametrize(
-    ("row", "column"), [cell for cell in CELLS if cell[0] != "notebook"], ids=lambda each: each.replace(" ", "-")
+    ("row", "column"),
+    [cell for cell in CELLS if cell[0] != "notebook"],  # it has a file of its own
+    ids=lambda name: name.replace(" ", "-"),
 )
 def test_cell(run: Run, peers: Peers, row: str, column: str) -> None:
     seen = run(row, column)
-    print(row, column, seen.program.code, seen.cancelled, seen.facts, seen.output)
-    assert seen.program.left == []
+    if column in USES:
+        assert seen.facts[column] == USES[column]
+    elif column == "sys.exit" and row not in CLIENTS:
+        # It is the failure of one call, and the server has answered others after it.
+        assert seen.facts[column] == (True, "end: SystemExit: 3")
+        assert_clean_end(seen, row, "Ctrl-C")
+    else:
+        assert_clean_end(seen, row, column)
+
+
+def test_the_threads_have_seen_the_same(run: Run, peers: Peers) -> None:
+    assert run("threads", "Ctrl-C").facts["same"]
+
+
+def test_the_page_has_the_table_as_it_is() -> None:
+    page = PAGE.read_text()
+    assert page == with_table(page)

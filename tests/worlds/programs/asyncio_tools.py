@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
+import socket
 import sys
+import threading
+import time
 from collections.abc import Callable
 
 import mcp_actors.asyncio
@@ -63,6 +67,15 @@ async def end(how: str) -> str:
     return ""
 
 
+def until_nobody_listens(port: int) -> None:
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionRefusedError:
+            return
+        time.sleep(0.02)
+
+
 def main(port: int) -> None:
     loop = asyncio.new_event_loop()
     serving = loop.create_task(mcp_actors.asyncio.serve(server, f"http://127.0.0.1:{port}/mcp"))
@@ -72,7 +85,13 @@ def main(port: int) -> None:
         serving.cancel()
         loop.run_until_complete(asyncio.wait([serving]))
         print("interrupted", flush=True)
+        loop.close()
+        return
     loop.close()
+    until_nobody_listens(port)
+    threads = [each.name for each in threading.enumerate()[1:] if not each.daemon]
+    print(json.dumps({"ended": True, "threads": threads}), flush=True)
+    serving._log_destroy_pending = False  # type: ignore[attr-defined] # it is this program that has dropped it
 
 
 if __name__ == "__main__":

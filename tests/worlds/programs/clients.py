@@ -1,4 +1,4 @@
-"""A program with a client in front of `witness.py`, which ends in a call: ``clients.py asyncio|sync|threads ENDING FILE``.
+"""A program with a client of `witness.py`, which ends in a call: ``clients.py asyncio|sync|threads ENDING FILE``.
 
 It says what it has seen as lines of JSON.
 """
@@ -17,7 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mcp_actors import McpError, Progress, asyncio as on_asyncio, sync
+from mcp_actors import McpError, Progress, sync
+from mcp_actors import asyncio as on_asyncio
 from mcp_actors.types import ElicitResult
 
 KIND, ENDING, RECORD = sys.argv[1:]
@@ -72,6 +73,11 @@ async def main() -> None:
         await client.call_tool("slow", on_progress=end)
 
 
+def threads_left() -> list[str]:
+    """The threads beside this one that would keep the program from its end."""
+    return [each.name for each in threading.enumerate()[1:] if not each.daemon]
+
+
 def close_the_loop() -> None:
     """Runs ``main`` in a loop that is stopped and closed in the call, without a word to anybody."""
     loop = asyncio.new_event_loop()
@@ -81,7 +87,7 @@ def close_the_loop() -> None:
     limit = time.monotonic() + 10
     while '"end"' not in Path(RECORD).read_text() and time.monotonic() < limit:
         time.sleep(0.02)
-    say(ended='"end"' in Path(RECORD).read_text(), threads=[each.name for each in threading.enumerate()])
+    say(ended='"end"' in Path(RECORD).read_text(), threads=threads_left())
     task._log_destroy_pending = False  # type: ignore[attr-defined] # it is this program that has dropped it
 
 
@@ -109,7 +115,9 @@ def main_in_threads(number: int) -> None:
     with sync.Client(TARGET, era="legacy", elicitation=answer) as client:
         if ENDING == "Ctrl-C":
             with ThreadPoolExecutor(number) as threads:
-                progress, elicitation, cancellation = zip(*threads.map(use_in_thread, [client] * number), strict=True)
+                progress, elicitation, cancellation = zip(
+                    *threads.map(use_in_thread, [client] * number), strict=True
+                )
             say(progress=progress[0], elicitation=elicitation[0], cancellation=all(cancellation))
             say(same=progress == progress[:1] * number and elicitation == elicitation[:1] * number)
         began = threading.Barrier(number)

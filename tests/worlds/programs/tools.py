@@ -43,9 +43,10 @@ async def ask(ctx: Context) -> str:
 
 
 @server.tool
-async def slow() -> str:
-    """It never ends by itself."""
+async def slow(ctx: Context) -> str:
+    """It reports that it runs, and never ends by itself."""
     seen["running"] += 1
+    await ctx.progress(1)
     try:
         await trio.sleep_forever()
     except trio.Cancelled:

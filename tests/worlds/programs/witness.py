@@ -10,7 +10,10 @@ import os
 import sys
 from typing import Any
 
-FORM = {"message": "Your name?", "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}}
+FORM = {
+    "message": "Your name?",
+    "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}},
+}
 
 
 def say(**message: Any) -> None:
