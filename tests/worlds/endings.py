@@ -59,6 +59,13 @@ class Program:
         return self.file.read_text()
 
     @property
+    def messages(self) -> str:
+        """All that it wrote but the frames of tracebacks: an interrupt shows whatever function it has met."""
+        return "\n".join(
+            line for line in self.output.splitlines() if not line.startswith(("  File ", "    "))
+        )
+
+    @property
     def facts(self) -> dict[str, Any]:
         """What it said in lines of JSON."""
         found: dict[str, Any] = {}
