@@ -1,0 +1,172 @@
+"""An application with the settings of our own listener: authorization, resumption, plain JSON, and HTTP+SSE, mounted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from typing import Any
+
+from structlog.testing import capture_logs
+
+from mcp_actors.principal import Principal
+from mcp_transports.http.server import Refusal, Request
+from tests import messages
+from tests.messages import LEGACY
+from tests.transports.http.asgi.test_requests import (
+    HOST,
+    INITIALIZE,
+    POSTED,
+    SECONDS,
+    Exchange,
+    Site,
+    ask,
+    call,
+    modern,
+    on_asyncio,
+    scope_of,
+    session,
+    until,
+)
+from tests.transports.http.protected import NO_TOKEN, RESOURCE, WELL_KNOWN, resource_server
+
+PUBLIC = (b"host", b"mcp.example.org")
+GOT = (HOST, (b"accept", b"text/event-stream"))
+
+
+def bearer(token: str) -> tuple[bytes, bytes]:
+    return b"authorization", f"Bearer {token}".encode()
+
+
+@on_asyncio
+async def test_a_protected_application_takes_tokens_and_shows_its_documents() -> None:
+    site = Site(auth=resource_server(), allowed_hosts=["mcp.example.org"])
+    posted = (PUBLIC, *POSTED[1:])
+    refused = await ask(site.app, INITIALIZE, headers=posted)
+    assert (refused.status, refused.headers[b"www-authenticate"].decode()) == (401, NO_TOKEN)
+    headers = (*posted, bearer("ann"))
+    begun = await ask(site.app, INITIALIZE, headers=headers)
+    assert begun.status == 200
+    mine = (*headers, (b"mcp-session-id", begun.headers[b"mcp-session-id"]))
+    others = (*posted, bearer("bob"), (b"mcp-session-id", begun.headers[b"mcp-session-id"]))
+    assert (await ask(site.app, messages.INITIALIZED, headers=mine)).status == 202
+    assert (await ask(site.app, call("add", a=1, b=2), headers=others)).status == 404
+    assert (await ask(site.app, call("add", a=1, b=2), headers=mine)).status == 200
+
+
+@on_asyncio
+async def test_the_documents_are_found_wherever_the_application_is_mounted() -> None:
+    site = Site(auth=resource_server(), allowed_hosts=["mcp.example.org"])
+    (document,) = (each for each in site.app.documents if each.endswith("/mcp"))
+    assert document == f"{WELL_KNOWN}/mcp"
+    mounts = [
+        ("", document),
+        (WELL_KNOWN, document),  # Starlette since 0.33, as ASGI says
+        (WELL_KNOWN, "/mcp"),  # older frameworks
+    ]
+    for root, path in mounts:
+        answer = await ask(site.app, method="GET", path=path, headers=(PUBLIC,), root_path=root)
+        assert answer.status == 200, (root, path)
+        assert json.loads(answer.body)["resource"] == RESOURCE
+
+
+@on_asyncio
+async def test_a_function_that_authenticates_decides_and_names_the_caller() -> None:
+    async def authenticate(request: Request) -> Principal | Refusal:
+        if request.headers.get("x-key") != "right":
+            return Refusal(401, "no key", headers=[("www-authenticate", "Key")])
+        return Principal("ann", "us", "an app")
+
+    site = Site(authenticate=authenticate)
+    body, headers = modern("add", a=1, b=2)
+    refused = await ask(site.app, body, headers=headers)
+    assert (refused.status, refused.headers[b"www-authenticate"]) == (401, b"Key")
+    answer = await ask(site.app, body, headers=(*headers, (b"x-key", b"right")))
+    assert b'"3"' in answer.body
+
+
+@on_asyncio
+async def test_answers_are_plain_json_where_that_is_wanted() -> None:
+    site = Site(json_replies=True)
+    headers = await session(site.app)
+    answer = await ask(site.app, call("add", a=1, b=2), headers=headers)
+    assert answer.headers[b"content-type"] == b"application/json"
+    assert json.loads(answer.body)["result"]["content"][0]["text"] == "3"
+
+
+async def opened(app: Any, scope: dict[str, Any], body: Any = None) -> tuple[Exchange, asyncio.Task[None]]:
+    """Begins a request whose answer goes on."""
+    exchange = Exchange()
+    exchange.incoming.put_nowait({"type": "http.request", "body": json.dumps(body).encode() if body else b""})
+    task = asyncio.ensure_future(app(scope, exchange.receive, exchange.send))
+    await asyncio.wait_for(exchange.has_begun.wait(), SECONDS)
+    return exchange, task
+
+
+def ids(exchange: Exchange) -> list[bytes]:
+    return re.findall(rb"^id: ?(\S+)", exchange.body, re.MULTILINE)
+
+
+@on_asyncio
+async def test_a_client_that_lost_its_stream_gets_the_rest() -> None:
+    site = Site()
+    gate = asyncio.Event()
+
+    @site.server.tool(loop="asyncio")
+    async def late() -> str:
+        await gate.wait()
+        return "the rest"
+
+    headers = await session(site.app)
+    first, task = await opened(site.app, scope_of("POST", "/mcp", headers), call("late"))
+    await until(lambda: bool(ids(first)))
+    first.incoming.put_nowait({"type": "http.disconnect"})
+    await asyncio.wait_for(task, SECONDS)
+    gate.set()
+    resumed = (*headers, (b"last-event-id", ids(first)[0]))
+    answer = await ask(site.app, b"", headers=resumed, method="GET")
+    assert answer.status == 200
+    assert b"the rest" in answer.body
+
+
+@on_asyncio
+async def test_a_client_of_http_sse_calls_below_the_mount() -> None:
+    site = Site()
+    events, task = await opened(site.app, scope_of("GET", "/tools/sse", GOT, root_path="/tools"))
+    await until(lambda: b"endpoint" in events.body)
+    found = re.search(rb"data: ?(\S+)", events.body)
+    assert found is not None
+    path, _, query = found[1].decode().partition("?")
+
+    async def post(message: Any) -> None:
+        posted = await ask(site.app, message, path=path, root_path="/tools", query_string=query.encode())
+        assert posted.status == 202
+
+    await post(messages.initialize(0, "2024-11-05"))
+    await until(lambda: b"serverInfo" in events.body)
+    await post(messages.INITIALIZED)
+    await post(call("add", a=1, b=2))
+    await until(lambda: b'"3"' in events.body)
+    events.incoming.put_nowait({"type": "http.disconnect"})
+    await asyncio.wait_for(task, SECONDS)
+
+
+@on_asyncio
+async def test_whoever_mounts_it_wrongly_is_told_once_where_it_is() -> None:
+    site = Site()
+    with capture_logs() as logs:
+        for _ in range(2):
+            assert (await ask(site.app, INITIALIZE, path="/mcp/", root_path="/mcp")).status == 404
+        assert (await ask(site.app, b"", path="/favicon.ico", method="GET")).status == 404
+    told = [each for each in logs if "no MCP is served" in each["event"]]
+    assert [(each["path"], each["served"]) for each in told] == [("/mcp/", "/mcp/mcp")]
+
+
+@on_asyncio
+async def test_a_list_that_is_one_string_names_its_setting() -> None:
+    try:
+        Site(allowed_hosts="mcp.example.org")
+    except ValueError as error:
+        assert str(error) == "allowed_hosts is a list: write ['mcp.example.org'], not the one string"
+    else:
+        raise AssertionError(LEGACY)
