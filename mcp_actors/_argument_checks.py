@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -14,7 +13,6 @@ __all__ = [
     "did_you_mean",
     "instance_of",
     "positive_number",
-    "refuse_asyncio",
     "require",
     "require_trio",
 ]
@@ -65,20 +63,6 @@ def require_trio(what: str, name: str) -> None:
             f"{what} runs on Trio, with trio.run(main): under asyncio and in notebooks use mcp_actors.asyncio.{name}"
             f"{in_threads}"
         )
-
-
-def refuse_asyncio(what: str, instead: str) -> None:
-    """Raises `RuntimeError` where an asyncio loop runs, which ``what`` would block until it ends.
-
-    Args:
-        what: The expression that blocks.
-        instead: The one that does not.
-    """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise RuntimeError(f"{what} would block the asyncio loop that runs here: use '{instead}'")
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

@@ -243,7 +243,12 @@ class Client(AnyMethods):
         raise TypeError("a Client is not awaited: use 'async with Client(...) as client'")
 
     def __enter__(self) -> NoReturn:
-        """As `__await__`, for programs without a loop."""
+        """Always raises: a client is entered with ``async with``.
+
+        Raises:
+            RuntimeError: There is no Trio loop; it names what to use without one.
+            TypeError: There is one.
+        """
         require_trio("a Client", "Client")
         raise TypeError("a Client is entered with 'async with'")
 

@@ -19,7 +19,7 @@ from mcp_actors._actors.counters import SessionStatistics
 from mcp_actors._actors.event_bus import EventBus, EventBusStatistics
 from mcp_actors._actors.inbound_call import CallStatistics
 from mcp_actors._actors.limits import Limits
-from mcp_actors._argument_checks import refuse_asyncio, require_trio
+from mcp_actors._argument_checks import require_trio
 from mcp_actors._eras.changes import EventKind
 from mcp_actors._eras.modern.request_state import StateSealer
 from mcp_actors._eras.server_negotiation import VERSIONS
@@ -37,6 +37,7 @@ from mcp_actors._server.task_rules import TaskRules
 from mcp_actors._server.terminal_hint import write_terminal_hint
 from mcp_actors.abc import ServerTransport, SharedState
 from mcp_actors.bridges.bridged_call import calling_bridge
+from mcp_actors.bridges.running_loop import refuse_asyncio
 from mcp_actors.context import Context
 from mcp_actors.discovery import server_transport
 from mcp_actors.shared import MemoryShared

@@ -15,7 +15,6 @@ import pytest
 import trio
 
 import mcp_actors.asyncio
-
 from mcp_actors import Client, ClientPool, Server
 from mcp_actors.errors import ConnectFailed, RpcError, TransportNotFound
 from mcp_transports.stdio import StdioServerTransport
@@ -233,7 +232,7 @@ def test_run_under_asyncio_names_serve_there() -> None:
 
 
 def test_a_plain_with_names_the_client_without_a_loop() -> None:
-    with pytest.raises(RuntimeError, match="without a loop mcp_actors.sync.Client"), Client(Server("s")):
+    with pytest.raises(RuntimeError, match=r"without a loop mcp_actors\.sync\.Client"), Client(Server("s")):
         raise AssertionError("entered")
 
 
@@ -243,7 +242,7 @@ async def test_a_plain_with_on_trio_names_async_with() -> None:
 
 
 async def test_a_client_for_asyncio_names_the_others_on_trio() -> None:
-    with pytest.raises(RuntimeError, match="on Trio use mcp_actors itself, without a loop mcp_actors.sync"):
+    with pytest.raises(RuntimeError, match=r"on Trio use mcp_actors itself, without a loop"):
         async with mcp_actors.asyncio.Client(Server("s")):
             raise AssertionError("entered")
 
