@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -171,3 +173,36 @@ async def test_whoever_mounts_it_wrongly_is_told_once_where_it_is() -> None:
 async def test_a_list_that_is_one_string_names_its_setting() -> None:
     with pytest.raises(ValueError, match=r"allowed_hosts is a list: write \['mcp.example.org'\]"):
         Site(allowed_hosts="mcp.example.org")
+
+
+FORKED = """
+import asyncio, os
+from tests.transports.http.asgi.test_requests import INITIALIZE, ask
+from mcp_actors import Server
+
+app = Server("x").asgi()
+
+async def asked():
+    return (await ask(app, INITIALIZE)).status
+
+def fork():
+    child = os.fork()
+    if child == 0:
+        print(asyncio.run(asked()), flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+fork()
+loop = asyncio.new_event_loop()
+print(loop.run_until_complete(asked()))
+fork()
+print(loop.run_until_complete(asked()))
+"""
+
+
+def test_forks_serve_an_application_of_their_parent_before_and_after_it_served() -> None:
+    """The parent never closes its loop: the end of the interpreter ends its server, and no line is printed for that."""
+    ran = subprocess.run(
+        [sys.executable, "-u", "-c", FORKED], capture_output=True, text=True, timeout=SECONDS * 3, check=False
+    )
+    assert (ran.stdout.split(), ran.stderr) == (["200"] * 4, "")
