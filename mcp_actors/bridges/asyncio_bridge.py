@@ -60,7 +60,13 @@ class AsyncioBridge:
             RuntimeError: No asyncio loop runs here.
             EngineStopped: The interpreter exits.
         """
-        loop = asyncio.get_running_loop()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise RuntimeError(
+                "mcp_actors.asyncio needs a running asyncio loop: on Trio use mcp_actors itself, without a loop "
+                "mcp_actors.sync"
+            ) from None
         bridge: AsyncioBridge | None = getattr(_of_thread, "bridge", None)
         if bridge is None or bridge.loop is not loop or bridge.engine.has_ended:
             bridge = _of_thread.bridge = cls(loop, engine_thread())

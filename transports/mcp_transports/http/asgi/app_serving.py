@@ -137,6 +137,9 @@ class AppServing:
     def ended(self, failure: BaseException | None) -> None:
         """Takes note that it serves no longer, and why if that is an error."""
         self._side.bridge.disown(self._close)
+        if isinstance(failure, BaseExceptionGroup):
+            # An engine that ends with the program cancels what nobody has ended.
+            failure = failure.split(trio.Cancelled)[1]
         if failure is not None and not self._is_abandoned:
             self.failure = failure
             if self.state == "serving":

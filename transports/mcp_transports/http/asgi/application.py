@@ -26,12 +26,15 @@ from mcp_transports.http.asgi.response import AsgiResponse
 from mcp_transports.http.asgi.sides import LoopSide, current_side
 from mcp_transports.http.asgi.transport import AsgiListener, AsgiStatistics, AsgiTransport
 from mcp_transports.http.asgi.websocket import AsgiWebSocket, AsgiWebSocketChannel
+from mcp_transports.http.h1.request import Request
 from mcp_transports.http.server.error_responses import PATH_NOT_FOUND, SERVER_STOPPING, Refusal
 from mcp_transports.http.server.media_types import JSON
 from mcp_transports.http.server.service import HttpService
 
 __all__ = ["AsgiApp"]
 
+# Characters of a path in the log.
+_SHOWN_PATH = 200
 # Methods whose body means nothing here, and is not read.
 _WITHOUT_BODY = ("GET", "HEAD", "DELETE", "OPTIONS")
 # Tries to find a server that serves, while another one of the application ends.
@@ -92,6 +95,8 @@ class AsgiApp:
         if service.authentication is not None:
             self.documents = tuple(service.authentication.documents)
         self._transport = AsgiTransport(service, self._drain_time)
+
+        self._has_warned = False
 
     def __repr__(self) -> str:
         return f"<AsgiApp {self._service.paths.streamable} {self._serving!r}>"
@@ -226,6 +231,8 @@ class AsgiApp:
                 for message in refusal_messages(refusal.status, refusal.reason, closes=closes):
                     await send(message)
             return
+        if request.path not in self._paths and request.method == "POST" and not self._has_warned:
+            self._warn(scope, request)
         try:
             listener = await self._listener(side)
             if listener is None:
@@ -237,6 +244,15 @@ class AsgiApp:
             await answer.deliver(response)
         finally:
             self._bodies.release(request.peer, charged)
+
+    def _warn(self, scope: Scope, request: Request) -> None:
+        """Tells the developer once where a wrong path would be right. The client is not told: paths may be secret."""
+        self._has_warned = True
+        log.warning(
+            "a message was posted to a path at which no MCP is served",
+            path=request.target.partition("?")[0][:_SHOWN_PATH],
+            served=scope.get("root_path", "").rstrip("/") + self._service.paths.streamable,
+        )
 
     async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         side, service, path = current_side(), self._service, self._websocket
