@@ -106,7 +106,13 @@ class HttpChannel(FrameChannel):
             self._start(value)
 
     def send_nowait(self, frame: Frame) -> None:
-        """Starts the POST of a frame as `send` does, unless that would wait; no task of a writer has to wake for it."""
+        """Starts the POST of a frame as `send` does, and no task of a writer has to wake for it.
+
+        Raises:
+            trio.ClosedResourceError: the channel was closed.
+            trio.BrokenResourceError: the channel has ended, with the reason as its cause.
+            trio.WouldBlock: the frame is ``notifications/initialized``, or the session has expired.
+        """
         if frame.method == "notifications/initialized" or self._state.session.has_expired:
             raise trio.WouldBlock
         self._start(frame)
