@@ -43,7 +43,7 @@ class AsyncioBridge:
         self._steps = StepQueue(self._wake)
         # Whether calls are held that are to be made in one burst.
         self._is_collecting = False
-        # Whether requests are gathered: those of this turn of the loop, and how many turns more may be waited for others.
+        # Whether requests are gathered, those of this turn of the loop, and how many turns more may be waited.
         self._is_gathering = False
         self._gathered = self._turns_left = 0
         self._belongings = Belongings(engine, self)
