@@ -1,4 +1,4 @@
-"""mcp-actors: a Model Context Protocol engine on Trio, client and server.
+"""mcp-actors: a Model Context Protocol engine, client and server, for Trio; see also ``asyncio`` and ``sync``.
 
 Every connection, session and call is an actor: a task with an owner. ``supervision.py`` lists them all.
 """

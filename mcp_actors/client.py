@@ -242,6 +242,19 @@ class Client(AnyMethods):
         require_trio("await Client(...)", "Client")
         raise TypeError("a Client is not awaited: use 'async with Client(...) as client'")
 
+    def __enter__(self) -> NoReturn:
+        """Always raises: a client is entered with ``async with``.
+
+        Raises:
+            RuntimeError: There is no Trio loop; it names what to use without one.
+            TypeError: There is one.
+        """
+        require_trio("a Client", "Client")
+        raise TypeError("a Client is entered with 'async with'")
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Is there for ``with`` to find `__enter__`, which always raises."""
+
     async def __aenter__(self) -> Client:
         require_trio("async with Client(...)", "Client")
         block = BlockNursery(type(self).__name__)

@@ -37,6 +37,7 @@ from mcp_actors._server.task_rules import TaskRules
 from mcp_actors._server.terminal_hint import write_terminal_hint
 from mcp_actors.abc import ServerTransport, SharedState
 from mcp_actors.bridges.bridged_call import calling_bridge
+from mcp_actors.bridges.running_loop import refuse_asyncio
 from mcp_actors.context import Context
 from mcp_actors.discovery import server_transport
 from mcp_actors.shared import MemoryShared
@@ -226,7 +227,8 @@ class Server(Registration, Generic[StateT]):
             task_status: As in `serve`.
 
         Raises:
-            RuntimeError: This thread has a Trio loop already.
+            RuntimeError: An event loop runs in this thread already, Trio's or asyncio's.
+            LocalProtocolError: The server is served in another event loop.
             TypeError: A target is neither a URL nor a transport.
             TransportNotFound: There is no binding for a URL.
             ValueError: A URL or its options are malformed.
@@ -236,6 +238,7 @@ class Server(Registration, Generic[StateT]):
             raise RuntimeError(
                 "server.run() starts a Trio loop, and one runs here: use 'await server.serve(...)'"
             )
+        refuse_asyncio("server.run()", "await mcp_actors.asyncio.serve(server, ...)")
         if not targets:
             write_terminal_hint(self.name)
         with rare_full_passes():
@@ -282,7 +285,8 @@ class Server(Registration, Generic[StateT]):
             OSError: A transport cannot listen: the port is taken, or the path may not be used.
             TypeError: A target is neither a URL nor a transport.
             RuntimeError: There is no Trio loop, under asyncio for example.
-            LocalProtocolError: A transport object is served already.
+            LocalProtocolError: A transport object is served already, or the server in another event loop, by
+                `mcp_actors.asyncio` for example.
             Exception: Whatever else a transport or the lifespan raises, alone and not in a group.
         """
         require_trio("await server.serve(...)", "serve")

@@ -56,7 +56,7 @@ def test_a_client_with_credentials_imports_no_server_and_nothing_for_signatures(
     )
     loaded = set(in_a_fresh_interpreter(program))
     assert "mcp_transports.auth.authorizer" in loaded
-    unused = {"joserfc", "httptools", "mcp_transports.http.h1", "mcp_transports.auth.loopback_listener"}
+    unused = {"joserfc", "mcp_transports.http.h1", "mcp_transports.auth.loopback_listener"}
     assert loaded & unused == set()
 
 

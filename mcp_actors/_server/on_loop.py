@@ -6,6 +6,7 @@ the event loop do. What those objects change or send goes through here, so that 
 
 from __future__ import annotations
 
+import os
 import queue
 from collections.abc import Callable
 from contextvars import copy_context
@@ -30,13 +31,37 @@ class ServingLoop:
 
     def __init__(self) -> None:
         self._token: trio.lowlevel.TrioToken | None = None
+        self._process = 0
 
     def __repr__(self) -> str:
         return f"<ServingLoop {'none' if self._token is None else 'serving'}>"
 
-    def begin(self) -> None:
-        """The server is served in the loop that runs here."""
-        self._token = trio.lowlevel.current_trio_token()
+    def begin(self) -> bool:
+        """The server is served in the loop that runs here. Returns whether it was not served before.
+
+        Raises:
+            LocalProtocolError: It is served in another loop.
+        """
+        token = trio.lowlevel.current_trio_token()
+        if token is self._token:
+            return False
+        if self._lives():
+            raise LocalProtocolError(
+                "the server is served in another event loop of this program (mcp_actors.asyncio, mcp_actors.sync and "
+                "server.asgi() have one together): serve it in one at a time, or make a Server for each"
+            )
+        self._token, self._process = token, os.getpid()
+        return True
+
+    def _lives(self) -> bool:
+        """Whether the loop lives. A fork has a copy of what its parent serves, and no loop."""
+        if self._token is None or self._process != os.getpid():
+            return False
+        try:
+            self._token.run_sync_soon(_nothing)
+        except trio.RunFinishedError:
+            return False
+        return True
 
     def end(self) -> None:
         """The server is served no longer."""
@@ -46,6 +71,10 @@ class ServingLoop:
         """As `on_loop`; while the server is not served, calls ``function`` in this thread."""
         token = self._token
         return function(*args) if token is None else on_loop(token, function, *args)
+
+
+def _nothing() -> None:
+    pass
 
 
 def on_loop(token: trio.lowlevel.TrioToken, function: Callable[..., T], *args: Any) -> T:

@@ -120,11 +120,14 @@ class ServerRuntime:
         lifespan: Callable[[], AbstractAsyncContextManager[ServerScope]],
         task_status: trio.TaskStatus[tuple[Any, ...]],
     ) -> None:
-        """Serves until all transports are done, or until it is cancelled or stopped."""
-        if self._serving == 0:
-            self._stopping = trio.Event()
+        """Serves until all transports are done, or until it is cancelled or stopped.
+
+        Raises:
+            LocalProtocolError: It is served in another event loop.
+        """
+        if self.features.loop.begin():
+            self._forget()
         self._serving += 1
-        self.features.loop.begin()
         try:
             # Round the lifespan too: its nursery, if it has one, wraps what a transport raises.
             with one_error():
@@ -140,6 +143,15 @@ class ServerRuntime:
             self._serving -= 1
             if self._serving == 0:
                 self.features.loop.end()
+
+    def _forget(self) -> None:
+        """Begins anew: also after a fork, which has a copy of what its parent serves."""
+        self._serving = 0
+        self._stopping = trio.Event()
+        if self._sessions:
+            self._sessions = SessionRegistry(self.bus, self.features.loop)
+        self._handlers.clear()
+        self._transports.clear()
 
     async def _supervise(
         self,

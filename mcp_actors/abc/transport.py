@@ -98,7 +98,8 @@ class FrameChannel(trio.abc.Channel[Frame]):
     def send_nowait(self, frame: Frame) -> None:
         """Hands one frame over without waiting and without a system call, or raises `trio.WouldBlock`.
 
-        Only channels for which this is cheaper than a wake-up of the writer task (those in memory) override it.
+        Only channels for which this is cheaper than a wake-up of the writer task override it: those in memory, and
+        those that start a task for each frame.
         """
         raise trio.WouldBlock
 

@@ -13,6 +13,7 @@ import trio
 
 from mcp_actors.bridges.belongings import Belongings, Closer
 from mcp_actors.bridges.bridged_call import BridgedCall
+from mcp_actors.bridges.direct_future import DirectFuture
 from mcp_actors.bridges.engine_thread import EngineThread, engine_thread
 from mcp_actors.bridges.function_name import function_name
 from mcp_actors.bridges.loop_function import LoopFunction
@@ -24,6 +25,8 @@ __all__ = ["AsyncioBridge"]
 
 # Seconds that a function of the program may go on once it was cancelled; then nobody waits for it any more.
 CANCEL_TIME = 5.0
+# Turns of the loop for which requests wait for others to come: a busy loop has some in each.
+MOST_TURNS = 8
 
 T = TypeVar("T")
 
@@ -38,8 +41,11 @@ class AsyncioBridge:
         self.loop = loop
         self.engine = engine
         self._steps = StepQueue(self._wake)
-        # Whether the tasks run that a burst of results has woken: their next calls are made in one burst as well.
+        # Whether calls are held that are to be made in one burst.
         self._is_collecting = False
+        # Whether requests are gathered, those of this turn of the loop, and how many turns more may be waited.
+        self._is_gathering = False
+        self._gathered = self._turns_left = 0
         self._belongings = Belongings(engine, self)
         self._shutdown: AsyncGenerator[None, None] | None = None
 
@@ -54,7 +60,13 @@ class AsyncioBridge:
             RuntimeError: No asyncio loop runs here.
             EngineStopped: The interpreter exits.
         """
-        loop = asyncio.get_running_loop()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise RuntimeError(
+                "mcp_actors.asyncio needs a running asyncio loop: on Trio use mcp_actors itself, without a loop "
+                "mcp_actors.sync"
+            ) from None
         bridge: AsyncioBridge | None = getattr(_of_thread, "bridge", None)
         if bridge is None or bridge.loop is not loop or bridge.engine.has_ended:
             bridge = _of_thread.bridge = cls(loop, engine_thread())
@@ -104,6 +116,22 @@ class AsyncioBridge:
             belongings.calls.discard(call)
         return call.unwrap()
 
+    def post_together(self, step: Step) -> None:
+        """Runs ``step`` in the engine soon, together with those of all tasks that have something to do now.
+
+        For many short requests: the engine is woken when a turn of the loop has brought none, or after `MOST_TURNS`, so
+        that the two threads do not hand the interpreter's lock to and fro for each. Called in the loop.
+
+        Raises:
+            EngineStopped: As `EngineThread.post`.
+        """
+        self.engine.hold(step)
+        self._gathered += 1
+        if not self._is_gathering:
+            self._is_gathering = self._is_collecting = True
+            self._turns_left = MOST_TURNS
+            self.loop.call_soon(self._end_gathering)
+
     def own(self, closer: Closer) -> None:
         """Has the loop own something in the engine: ``closer()`` is awaited in the engine when the loop is closed.
 
@@ -141,6 +169,11 @@ class AsyncioBridge:
             pass
         raise LoopClosed("the asyncio loop that this belongs to is closed")
 
+    def wake(self) -> None:
+        """Has the loop take its steps, whoever was to do that before; see `Watchable.wake`."""
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self._take_steps)
+
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Calls ``function(*args)`` in the loop, from the engine, and awaits what it returns if that is awaitable.
 
@@ -170,16 +203,24 @@ class AsyncioBridge:
         return run.unwrap()
 
     def _take_steps(self) -> None:
+        # A burst of results runs the tasks that wait for them, whose next calls are made in one burst as well.
+        self._is_collecting = True
         try:
             self._steps.take()
         finally:
-            if not self._is_collecting:
-                # The tasks that were woken are in front of it in the loop's queue.
-                self._is_collecting = True
-                self.loop.call_soon(self._end_collecting)
+            if not self._is_gathering:
+                self._is_collecting = False
+                self.engine.wake()
 
-    def _end_collecting(self) -> None:
-        self._is_collecting = False
+    def _end_gathering(self) -> None:
+        # One request alone is not to wait.
+        if self._gathered > (self._turns_left == MOST_TURNS) and self._turns_left > 0:
+            self._gathered = 0
+            self._turns_left -= 1
+            self.loop.call_soon(self._end_gathering)
+            return
+        self._is_gathering = self._is_collecting = False
+        self._gathered = 0
         self.engine.wake()
 
     def _wake(self, take: Step) -> None:
@@ -227,7 +268,7 @@ class _AsyncioCall(BridgedCall[T]):
         super().__init__(bridge, function, args)
         self._loop_bridge = bridge
         self._has_ended = False
-        self.future: asyncio.Future[None] = bridge.loop.create_future()
+        self.future = DirectFuture(bridge.loop)
 
     def deliver(self) -> None:
         if self._loop_bridge.engine.is_exiting:
@@ -239,15 +280,15 @@ class _AsyncioCall(BridgedCall[T]):
 
     async def until_ended(self) -> None:
         """Waits for it in a task that is cancelled, and may be cancelled again meanwhile."""
-        while not (self._has_ended or self._loop_bridge.engine.has_crashed):
-            self.future = self._loop_bridge.loop.create_future()
+        engine = self._loop_bridge.engine
+        while not (self._has_ended or engine.has_crashed or engine.is_forked):
+            self.future = DirectFuture(self._loop_bridge.loop)
             with suppress(asyncio.CancelledError):
                 await self.future
 
     def _wake(self) -> None:
         self._has_ended = True
-        if not self.future.done():
-            self.future.set_result(None)
+        self.future.run_waiter()
 
 
 _of_thread = threading.local()

@@ -38,6 +38,9 @@ class Watchable(Protocol):
     def post(self, step: Callable[[], object]) -> None:
         """Runs ``step`` in the loop soon, in order; raises `LoopClosed` if nothing runs there."""
 
+    def wake(self) -> None:
+        """Has the loop take the steps that were posted. The engine may have ended before it did so itself."""
+
 
 class Belongings:
     """Everything in the engine that ends with one loop. The engine looks again and again whether the loop is closed.
@@ -76,9 +79,10 @@ class Belongings:
         return self.is_watched
 
     def engine_ended(self) -> None:
-        """Has every call that waits in the loop raise `EngineStopped`."""
+        """Has every call that waits in the loop raise `EngineStopped`. Called where the engine is not any more."""
         try:
             self._loop.post(self._deliver_all)
+            self._loop.wake()
         except LoopClosed:
             log.debug("nobody is left to learn that the engine has failed")
 

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Self
 from weakref import WeakKeyDictionary
 
-import trio
-
 from mcp_actors.bridges.asyncio_bridge import AsyncioBridge
 from mcp_actors.bridges.bridged_call import calling_bridge
+from mcp_actors.bridges.callback_threads import CallbackThreads
 from mcp_actors.bridges.client_options import adapted_access, adapted_extensions, adapted_options
 from mcp_actors.bridges.face_parts import EngineBlock
 from mcp_actors.bridges.faces import AsyncioFace, Face, Opened, SyncFace
 from mcp_actors.bridges.thread_bridge import ThreadBridge
-from mcp_actors.errors import LocalProtocolError
+from mcp_actors.errors import EngineStopped, LocalProtocolError
 
 __all__ = ["AsyncioClientFace", "AsyncioPoolFace", "SyncClientFace", "SyncPoolFace"]
 
 OPENED_BEFORE = "a Client is opened once; make a new one"
-# Threads in which the functions of one client's program run at the same time.
-CALLBACK_THREADS = 40
-
 
 _in_callbacks_of: ContextVar[frozenset[Opened]] = ContextVar("_in_callbacks_of", default=frozenset())
 
@@ -59,6 +56,21 @@ class ClientFace(Face):
             adapted["extensions"] = adapted_extensions(adapted["extensions"], adapt, self._back)
         super().__init__(type(self)._make(target, **adapted), opened)
         self._block: EngineBlock | None = None
+
+    def __del__(self) -> None:
+        # A mistake in the arguments leaves it without its attributes.
+        block, engine = getattr(self, "_block", None), getattr(self, "_opened", Opened()).engine
+        if block is None or engine is None or engine.has_ended or engine.is_exiting or not block.is_held:
+            return
+        warnings.warn(
+            f"a client was not closed, and is closed now: {self!r}",
+            ResourceWarning,
+            source=self,
+            stacklevel=1,
+        )
+        with suppress(EngineStopped):
+            self._leave_soon()
+        block.disown()
 
     @staticmethod
     def _adapted(opened: Opened | None, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -113,6 +125,8 @@ class AsyncioClientFace(ClientFace, AsyncioFace):
 
     async def open(self) -> Self:
         """Connects, for programs that have no block to do it in: a notebook, for example. `aclose` is for its end.
+
+        A client that nobody refers to any more is closed with a `ResourceWarning`.
 
         Raises:
             McpError: What entering the block raises.
@@ -172,6 +186,8 @@ class SyncClientFace(ClientFace, SyncFace):
     def open(self) -> Self:
         """Connects, for programs that have no block to do it in. `close` is for its end.
 
+        A client that nobody refers to any more is closed with a `ResourceWarning`.
+
         Raises:
             McpError: What entering the block raises.
         """
@@ -201,14 +217,12 @@ class SyncClientFace(ClientFace, SyncFace):
     def _adapted(opened: Opened | None, function: Callable[..., Any]) -> Callable[..., Any]:
         if inspect.iscoroutinefunction(function):
             return function
-        threads = trio.CapacityLimiter(CALLBACK_THREADS)
+        threads = CallbackThreads()
 
         async def call(*args: Any) -> Any:
             # One that never returns must not hold up the end of the client.
             with _callback_of(opened):
-                result = await trio.to_thread.run_sync(
-                    partial(function, *args), abandon_on_cancel=True, limiter=threads
-                )
+                result = await threads.run(function, *args)
             return await result if inspect.isawaitable(result) else result
 
         return call

@@ -39,7 +39,7 @@ class WatchedLoop(Protocol):
         """Called in the engine, again and again: ends it if its loop is closed. Returns whether to look again."""
 
     def engine_ended(self) -> None:
-        """Called in the engine's thread when the engine has crashed."""
+        """Called when the engine has crashed, in its thread, or in the child after a fork."""
 
 
 class EngineThread:
@@ -148,12 +148,15 @@ class EngineThread:
 
         For the exit of the interpreter: nobody waits for results any more.
         """
+        self.end_soon()
+        if not self.has_ended:
+            self._thread.join(STOP_TIME)
+
+    def end_soon(self) -> None:
+        """Cancels everything in the engine, as `stop` does, and waits for nothing."""
         self.is_exiting = True
-        try:
+        with suppress(EngineStopped):
             self.post(lambda: self.nursery.cancel_scope.cancel(reason="the program ends"))
-        except EngineStopped:
-            return
-        self._thread.join(STOP_TIME)
 
     def _wake(self, take: Step) -> None:
         # Before the loop has begun there is nobody to wake: it takes the steps as soon as it begins.
@@ -200,7 +203,8 @@ class EngineThread:
 
 
 _of_run: trio.lowlevel.RunVar[EngineThread] = trio.lowlevel.RunVar("mcp_actors engine")
-_lock = threading.Lock()
+# A handler of signals may call in the middle of whatever the main thread does here.
+_lock = threading.RLock()
 _current: EngineThread | None = None
 
 
@@ -228,21 +232,34 @@ def _new_engine() -> EngineThread:
             # A thread that is started now would be stopped by nobody.
             raise EngineStopped(False)
         engine = EngineThread()
-        # Whatever interrupts the start, an engine that nobody knows is stopped at the exit.
+        # Whatever interrupts the start, nothing is left of an engine that nobody knows.
         atexit.register(engine.stop)
-        engine.start()
-        _current = engine
-    return engine
+        try:
+            engine.start()
+        except BaseException:
+            engine.end_soon()
+            raise
+        known = _current
+        if known is None or known.has_crashed:
+            _current = known = engine
+    if known is not engine:
+        # A handler of signals has begun another one meanwhile.
+        atexit.unregister(engine.stop)
+        engine.stop()
+    return known
 
 
 def _forget_after_fork() -> None:
     # The thread is in the parent alone, and the lock may be held by another thread of it.
     global _current, _lock
-    _lock = threading.Lock()
-    if _current is not None:
-        atexit.unregister(_current.stop)
-        _current.is_forked = True
-        _current = None
+    _lock = threading.RLock()
+    engine, _current = _current, None
+    if engine is not None:
+        atexit.unregister(engine.stop)
+        engine.is_forked = True
+        # The fork may have been made in the middle of a loop, whose calls end as those of a failed engine do.
+        for each in list(engine.watched):
+            each.engine_ended()
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)

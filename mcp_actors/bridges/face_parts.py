@@ -30,8 +30,8 @@ __all__ = [
 class IteratorFace(Face):
     """An async iterator of the engine. Whoever stops before its end has nothing to close."""
 
-    def __init__(self, original: Any, opened: Opened) -> None:
-        super().__init__(original, opened)
+    def __init__(self, original: Any, opened: Opened, source: Face | None = None) -> None:
+        super().__init__(original, opened, source)
         self._ready: deque[Any] = deque()
 
     def __del__(self) -> None:
@@ -101,8 +101,7 @@ class EngineBlock:
     async def leave_from_asyncio(self, bridge: AsyncioBridge) -> None:
         """Leaves it, from any loop, and raises what leaving it raises; later calls only wait."""
         await bridge.call(self.leave)
-        if self._owner is not None:
-            self._owner.disown(self.leave)
+        self.disown()
 
     def enter_from_thread(self, bridge: ThreadBridge) -> Any:
         """Enters it, and returns and raises as entering it does; nothing is left of it if that fails."""
@@ -112,9 +111,19 @@ class EngineBlock:
             ThreadBridge().call(self.leave)
             raise
 
+    @property
+    def is_held(self) -> bool:
+        """Whether it was entered, and nobody has begun to leave it. Legal from any thread."""
+        return self._has_begun and not self._block.is_left
+
     def begin_to_leave(self) -> None:
         """Begins to leave it, as a step of the engine."""
         self._block.begin_to_leave()
+
+    def disown(self) -> None:
+        """Has the loop that it was entered from forget it. Legal from any thread."""
+        if self._owner is not None:
+            self._owner.disown(self.leave)
 
     async def leave(self) -> None:
         """Leaves it, in the engine; nothing happens if it was not entered."""

@@ -42,6 +42,7 @@ class Face:
     Args:
         original: The object of the engine.
         opened: Where it lives.
+        source: The object that it came of.
     """
 
     _world: str
@@ -51,9 +52,11 @@ class Face:
     _faces: Mapping[type, type[Face]] = {}
     """The classes of the same world by the classes of the engine, for what methods return."""
 
-    def __init__(self, original: Any, opened: Opened) -> None:
+    def __init__(self, original: Any, opened: Opened, source: Face | None = None) -> None:
         self._original = original
         self._opened = opened
+        # A client lives as long as what came of it is in use.
+        self._source = source
 
     def __repr__(self) -> str:
         return f"<{self._world}.{repr(self._original).removeprefix('<')}"
@@ -65,7 +68,7 @@ class Face:
     def _faced(self, value: Any) -> Any:
         """Returns what a program gets for a value of the engine."""
         face = self._faces.get(type(value))
-        return value if face is None else face(value, self._opened)
+        return value if face is None else face(value, self._opened, self)
 
     def _not_here(self) -> NoReturn:
         """Raises why there is nothing that could be called in the engine of this process."""

@@ -64,6 +64,11 @@ class HeldBlock(Generic[T]):
             raise
         return self._value
 
+    @property
+    def is_left(self) -> bool:
+        """Whether somebody has begun to leave the block, or it has ended. Legal from any thread."""
+        return self._is_left.is_set() or self._has_ended.is_set()
+
     def begin_to_leave(self) -> None:
         """Begins to leave the block, for a step of the engine; `leave` waits for its end."""
         self._is_left.set()

@@ -116,7 +116,7 @@ def _making(method: Callable[..., Any], made: Callable[..., Any]) -> Any:
 
     @wraps(method)
     def make(self: Face, *args: Any, **options: Any) -> Any:
-        part = made(method(self._original, *args, **options), self._opened)
+        part = made(method(self._original, *args, **options), self._opened, self)
         part._faces = self._faces
         return part
 

@@ -6,6 +6,8 @@ import inspect
 import queue
 import time
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from functools import partial
 from typing import Any, TypeVar
 
 import trio
@@ -16,7 +18,7 @@ from mcp_actors.bridges.step_queue import Step
 from mcp_actors.errors import EngineStopped, LocalProtocolError, LoopClosed
 from mcp_actors.logging import log
 
-__all__ = ["ThreadBridge"]
+__all__ = ["ThreadBridge", "place_of_thread"]
 
 # Seconds that a call has to end in the engine when its caller was interrupted.
 CANCEL_TIME = 5.0
@@ -24,6 +26,11 @@ CANCEL_TIME = 5.0
 LOOK_AGAIN = 1.0
 
 T = TypeVar("T")
+
+place_of_thread: ContextVar[Callable[..., Awaitable[Any]] | None] = ContextVar(
+    "place_of_thread", default=None
+)
+"""Awaits a function in the engine for a thread that has one of few places; ``None`` in all other threads."""
 
 
 class ThreadBridge:
@@ -51,6 +58,9 @@ class ThreadBridge:
         engine = self.engine
         if engine.is_current:
             raise LocalProtocolError("this runs in the engine itself: use 'await' with mcp_actors.Client")
+        place = place_of_thread.get()
+        if place is not None:
+            function, args = place, (function, *args)
         call = _ThreadCall(self, function, args)
         try:
             engine.post(call.begin)
@@ -69,7 +79,7 @@ class ThreadBridge:
     def ended(self) -> None:
         """Ends the waiting: the result is there. Called in the engine."""
         self._has_ended = True
-        self._steps.put(_nothing)
+        self.engine.wake_ups.add(partial(self._steps.put, _nothing))
 
     def post(self, step: Step) -> None:
         """Runs ``step`` in the waiting thread.

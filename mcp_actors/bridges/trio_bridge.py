@@ -116,6 +116,11 @@ class TrioBridge:
         except trio.RunFinishedError as error:
             raise LoopClosed("the Trio loop that this belongs to has ended") from error
 
+    def wake(self) -> None:
+        """Has the loop take its steps, whoever was to do that before; see `Watchable.wake`."""
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._take_steps)
+
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Calls ``function(*args)`` in the loop, from the engine, and awaits what it returns if that is awaitable.
 

@@ -171,6 +171,8 @@ class Client:
     def open(self) -> Self:
         """Connects, for programs that have no block to do it in. `close` is for its end.
 
+        A client that nobody refers to any more is closed with a `ResourceWarning`.
+
         Raises:
             McpError: What entering the block raises.
         """

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import trio
 
+import mcp_actors.asyncio
 from mcp_actors import Client, ClientPool, Server
 from mcp_actors.errors import ConnectFailed, RpcError, TransportNotFound
 from mcp_transports.stdio import StdioServerTransport
@@ -220,6 +221,30 @@ async def test_a_client_is_not_awaited_under_trio_either() -> None:
 async def test_run_inside_of_trio_names_serve() -> None:
     text = complaint(lambda: Server("s").run("memory:"), RuntimeError)
     assert text.endswith("use 'await server.serve(...)'")
+
+
+def test_run_under_asyncio_names_serve_there() -> None:
+    async def main() -> None:
+        Server("s").run("memory:")
+
+    text = complaint(lambda: asyncio.run(main()), RuntimeError)
+    assert text.endswith("use 'await mcp_actors.asyncio.serve(server, ...)'")
+
+
+def test_a_plain_with_names_the_client_without_a_loop() -> None:
+    with pytest.raises(RuntimeError, match=r"without a loop mcp_actors\.sync\.Client"), Client(Server("s")):
+        raise AssertionError("entered")
+
+
+async def test_a_plain_with_on_trio_names_async_with() -> None:
+    with pytest.raises(TypeError, match="async with"), Client(Server("s")):
+        raise AssertionError("entered")
+
+
+async def test_a_client_for_asyncio_names_the_others_on_trio() -> None:
+    with pytest.raises(RuntimeError, match=r"on Trio use mcp_actors itself, without a loop"):
+        async with mcp_actors.asyncio.Client(Server("s")):
+            raise AssertionError("entered")
 
 
 @pytest.mark.parametrize("target", [3, None])

@@ -277,3 +277,67 @@ if __name__ == "__main__":
         [sys.executable, str(path)], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert (result.stdout.split("\n"), result.stderr) == (["2", "[2, 4]", "8", ""], "")
+
+
+FORK_IN_A_LOOP = """
+async def main():
+    bridge = AsyncioBridge.of_running_loop()
+    waits = asyncio.ensure_future(bridge.call(hold))
+    is_cancelled = asyncio.ensure_future(bridge.call(hold))
+    while not begun.is_set():
+        await asyncio.sleep(0.001)
+    await bridge.call(answer)
+    pid = os.fork()
+    if not pid:
+        is_cancelled.cancel()
+        ends = await asyncio.gather(waits, is_cancelled, return_exceptions=True)
+        say([type(each).__name__ for each in ends], ends[0].is_forked)
+        os._exit(4)
+    say("parent", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), await bridge.call(answer))
+    for each in (waits, is_cancelled):
+        each.cancel()
+asyncio.run(main())
+"""
+
+
+def test_a_fork_in_the_middle_of_a_loop_ends_its_calls() -> None:
+    code, said, error = program(FORK_IN_A_LOOP)
+    assert said[:2] == ["['EngineStopped', 'CancelledError'] True", "parent 4 1"]
+    assert (code, error) == (0, "")
+
+
+def test_a_handler_of_signals_calls_in_the_middle_of_the_engines_start() -> None:
+    text = """
+def handler(*args):
+    say("in the handler", ThreadBridge().call(answer, 2))
+signal.signal(signal.SIGUSR1, handler)
+start = threading.Thread.start
+def interrupted(thread):
+    threading.Thread.start = start
+    signal.raise_signal(signal.SIGUSR1)
+    start(thread)
+threading.Thread.start = interrupted
+say(ThreadBridge().call(answer, 3), threading.active_count())
+"""
+    assert program(text) == (0, ["in the handler 2", "3 2"], "")
+
+
+def test_an_interrupt_in_the_middle_of_the_engines_start_leaves_no_engine() -> None:
+    text = """
+start = threading.Thread.start
+def interrupted(thread):
+    threading.Thread.start = start
+    start(thread)
+    raise KeyboardInterrupt
+threading.Thread.start = interrupted
+try:
+    ThreadBridge()
+except KeyboardInterrupt:
+    say("interrupted")
+orphan = [each for each in threading.enumerate() if each.name == "mcp-actors"]
+say(ThreadBridge().call(answer, 3))
+for each in orphan:
+    each.join(9)
+say(threading.active_count())
+"""
+    assert program(text) == (0, ["interrupted", "3", "2"], "")

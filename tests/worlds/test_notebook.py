@@ -1,25 +1,26 @@
-"""A Jupyter kernel that runs a notebook, cell after cell."""
+"""Jupyter kernels that run notebooks, cell after cell: a row of the table in ``docs/embedding.md``, and more."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-from pathlib import Path
+from typing import Any
 
+import pytest
 from interop.installation import Peers
 
+from .cells import CELLS
 from .conftest import PROGRAMS
+from .endings import assert_gone, written
 
 PATIENCE = 120  # seconds; it takes about five
 
-
-def is_alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+Shown = dict[str, Any]
 
 
-def test_a_notebook(peers: Peers, environment: dict[str, str]) -> None:
+def run(peers: Peers, environment: dict[str, str], *words: str) -> Shown:
     done = subprocess.run(
-        [str(peers.worlds), str(PROGRAMS / "notebook.py")],
+        [str(peers.worlds), str(PROGRAMS / "notebook.py"), *words],
         env=environment,
         capture_output=True,
         text=True,
@@ -27,21 +28,86 @@ def test_a_notebook(peers: Peers, environment: dict[str, str]) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    shown = json.loads(done.stdout.splitlines()[-1])
-    state = json.loads(shown.pop("state"))
-    kernel = int(shown.pop("left in flight"))
-    assert shown == {
-        "opens": "'tools'",
-        "calls": "3\n",
-        "progress": "1\n2\n3\n",
-        "elicitation": "accept {'name': 'Ada'}\n",
-        "interrupted: raised": "CancelledError",
-        "interrupted": "begins\n",
-        "without await": "7\n",
-        "interrupted without await: raised": "KeyboardInterrupt",
-        "interrupted without await": "begins\n",
-    }
-    # The call of the cell that was interrupted is cancelled at the server, and the client goes on.
-    assert (state["running"], state["cancelled"]) == (1, 1)
-    assert not is_alive(state["pid"]), "the kernel left a child behind"
-    assert not is_alive(kernel)
+    assert "trio" not in done.stderr.lower()
+    shown: Shown = json.loads(done.stdout.splitlines()[-1])
+    return shown
+
+
+@pytest.fixture(scope="module")
+def shown(peers: Peers, environment: dict[str, str]) -> Shown:
+    """What the cells of a notebook have shown. Its kernel is gone, and so is its server."""
+    found = run(peers, environment)
+    for each in ("state", "state after that"):
+        found[each] = json.loads(found[each])
+    assert_gone(found["state"]["pid"])
+    assert_gone(int(found["left in flight"]))
+    return found
+
+
+@pytest.fixture(scope="module")
+def ended(peers: Peers, environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Shown:
+    """What has become of kernels that ended in a call: none of their servers over stdio is left."""
+    folder = tmp_path_factory.mktemp("witness")
+    found = run(peers, environment, str(folder))
+    for each in found:
+        messages = written(folder / each)
+        assert [message.get("method") for message in messages][-2:] == ["tools/call", "end"]
+        assert_gone(messages[0]["pid"])
+    return found
+
+
+def cell_of_cancellation(shown: Shown) -> None:
+    assert shown["cancellation"] == "True\n"
+    after = shown["state after that"]
+    assert (after["running"], after["cancelled"]) == (2, 2)
+
+
+def cell_of_progress(shown: Shown) -> None:
+    assert shown["progress"] == "1\n2\n3\n"
+
+
+def cell_of_elicitation(shown: Shown) -> None:
+    assert shown["elicitation"] == "accept {'name': 'Ada'}\n"
+
+
+def cell_of_ctrl_c(shown: Shown) -> None:
+    """The call of the cell that is interrupted is cancelled at the server, and the client goes on."""
+    assert (shown["interrupted: raised"], shown["interrupted"]) == ("CancelledError", "begins\n")
+    assert (shown["state"]["running"], shown["state"]["cancelled"]) == (1, 1)
+    assert shown["interrupted without await: raised"] == "KeyboardInterrupt"
+
+
+def cell_of_sys_exit(shown: Shown) -> None:
+    """The cell ends, and neither the kernel nor the call that it has begun: the next cell cancels it."""
+    assert shown["sys.exit: raised"] == "SystemExit"
+    assert shown["cancellation"] == "True\n"
+
+
+ROW = {
+    "cancellation": cell_of_cancellation,
+    "progress": cell_of_progress,
+    "elicitation": cell_of_elicitation,
+    "Ctrl-C": cell_of_ctrl_c,
+    "sys.exit": cell_of_sys_exit,
+}
+FATAL = ("os._exit", "kill -9")
+
+
+@pytest.mark.parametrize("column", ROW)
+def test_cell(shown: Shown, peers: Peers, column: str) -> None:
+    ROW[column](shown)
+
+
+@pytest.mark.parametrize("column", FATAL)
+def test_cell_that_ends_the_kernel(ended: Shown, peers: Peers, column: str) -> None:
+    assert ended[column] == "DeadKernelError"
+
+
+def test_the_row_of_the_table_is_this_one() -> None:
+    assert [column for row, column in CELLS if row == "notebook"] == [*ROW, *FATAL]
+
+
+def test_the_rest_of_the_notebook(shown: Shown, peers: Peers) -> None:
+    assert shown["opens"] == "'tools'"
+    assert shown["calls"] == "3\n"
+    assert shown["without await"] == "7\n"

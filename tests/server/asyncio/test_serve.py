@@ -267,6 +267,22 @@ def test_another_trio_loop_uses_a_server_that_is_served_elsewhere() -> None:
     asyncio.run(main())
 
 
+def test_a_server_is_served_in_one_loop_at_a_time() -> None:
+    async def here(server: Server) -> str:
+        async with mcp_actors.Client(server) as client:
+            return (await client.call_tool("three")).text
+
+    server = Server("x")
+    server.add_tool(lambda: 3, name="three")
+    with mcp_actors.sync.Client(server) as client:
+        with pytest.raises(mcp_actors.LocalProtocolError, match="served in another event loop"):
+            trio.run(here, server)
+        assert client.call_tool("three").text == "3"
+    assert trio.run(here, server) == "3"
+    with mcp_actors.sync.Client(server) as client:
+        assert client.call_tool("three").text == "3"
+
+
 def test_an_event_loop_that_has_ended_is_told() -> None:
     async def token() -> trio.lowlevel.TrioToken:
         return trio.lowlevel.current_trio_token()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import socket
 import ssl
 from base64 import b64encode
 
@@ -15,8 +16,9 @@ import trustme
 
 from mcp_actors.abc import NoAnswer
 from mcp_transports.http.client import HttpChannel, from_url
+from mcp_transports.http.client.connection import ClientConnection
 from mcp_transports.http.client.http import HttpRequester
-from mcp_transports.http.client.pool import ConnectionPool, HttpAddress, HttpStream
+from mcp_transports.http.client.pool import ConnectionPool, HttpAddress, SocketStream
 from mcp_transports.http.client.senders import PooledSender
 
 from .scripted import request
@@ -119,52 +121,13 @@ async def test_certificates_that_are_trusted(nursery: trio.Nursery, monkeypatch:
     nursery.cancel_scope.cancel()
 
 
-# -- one connection ---------------------------------------------------------------------------------------------------
-
-
-async def line() -> tuple[HttpStream, trio.SocketStream]:
-    near, far = trio.socket.socketpair()
-    return HttpStream(trio.SocketStream(near)), trio.SocketStream(far)
-
-
-async def test_the_head_and_the_body_of_a_request_are_one_write() -> None:
-    ours, theirs = await line()
-    async with theirs:
-        for _ in range(2):
-            await ours.write(b"head ")
-            await ours.write(b"")
-            await ours.write(b"body")
-            assert await theirs.receive_some() == b"head body"
-            await theirs.send_all(b"answer")
-            assert await ours.read(100) == b"answer"
-        await ours.aclose()
-
-
-async def test_a_head_without_a_body_is_written_when_its_answer_is_read() -> None:
-    ours, theirs = await line()
-    async with theirs:
-        await ours.write(b"head")
-        await theirs.send_all(b"answer")
-        assert await ours.read(100) == b"answer"
-        assert await theirs.receive_some() == b"head"
-        await ours.aclose()
-
-
-async def test_an_answer_that_came_before_the_hang_up_is_read() -> None:
-    ours, theirs = await line()
-    await theirs.send_all(b"answer")
-    await theirs.aclose()
-    await ours.write(b"head")
-    assert await ours.read(100) == b"answer"
-    await ours.write(b"head")
-    with pytest.raises(httpcore2.WriteError):
-        await ours.write(b"body")
-    await ours.aclose()
-    with pytest.raises(httpcore2.ReadError):
-        await ours.read(100)
-
-
 # -- the pool ones ----------------------------------------------------------------------------------------------------
+
+
+async def line() -> tuple[SocketStream, trio.SocketStream]:
+    near, far = socket.socketpair()
+    near.setblocking(False)
+    return SocketStream(near), trio.SocketStream(trio.socket.from_stdlib_socket(far))
 
 
 @attrs.frozen(kw_only=True)
@@ -180,7 +143,7 @@ class Pairs(HttpAddress):
     tls: ssl.SSLContext | None = None
     connect_timeout: float = 5.0
 
-    async def connect(self) -> HttpStream:
+    async def connect(self) -> SocketStream:
         ours, theirs = await line()
         self.far.append(theirs)
         await theirs.send_all(self.hello)
@@ -188,14 +151,11 @@ class Pairs(HttpAddress):
         return ours
 
 
-async def exchanged(connection: httpcore2.AsyncHTTP11Connection, far: trio.SocketStream) -> None:
+async def exchanged(connection: ClientConnection, far: trio.SocketStream) -> None:
     """One request and its answer, so that the connection can take another."""
     await far.send_all(OK)
-    response = await connection.handle_async_request(
-        httpcore2.Request("GET", "http://x/", headers={"Host": "x"})
-    )
-    assert await response.aread() == b""
-    await response.aclose()
+    await connection.exchange(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert await connection.read() == b""
 
 
 async def test_the_connection_that_was_used_last_is_used_first() -> None:
@@ -228,17 +188,17 @@ async def test_one_that_was_idle_for_long_and_one_that_ended_are_not_used(
     await trio.sleep(2)
     # Who gives back closes what has been there for too long.
     await pool.release(connections[2])
-    assert connections[0].is_closed()
+    assert connections[0].is_closed
     await address.far[2].aclose()
     assert await pool.acquire() is connections[1]
-    assert connections[2].is_closed()
+    assert connections[2].is_closed
     assert "1 open, 0 idle" in repr(pool)
     await exchanged(connections[1], address.far[1])
     await pool.release(connections[1])
     await trio.sleep(4)
     fresh = await pool.acquire()
     assert fresh not in connections
-    assert connections[1].is_closed()
+    assert connections[1].is_closed
     await pool.release(fresh)
     assert "0 open" in repr(pool)
     for far in address.far:

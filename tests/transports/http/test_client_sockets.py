@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -142,6 +143,70 @@ async def test_the_older_binding_uses_two_connections() -> None:
             await channel.send(request(id))
         await no_request_in_flight(channel)
     assert server.connections == 2
+
+
+async def test_what_was_written_before_an_answer_on_the_stream_of_the_session_comes_before_it() -> None:
+    listening: list[int] = []
+    opened = trio.Event()
+
+    async def answer(stream: trio.SocketStream, head: bytes, body: bytes) -> bool:
+        if head.startswith(b"GET"):
+            await stream.send_all(SSE)
+            listening.append(stream.socket.fileno())
+            opened.set()
+        elif b"initialized" in body:
+            await stream.send_all(b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n")
+        else:
+            # In one turn of the loop, so that both can be read in the same turn too.
+            for descriptor in listening:
+                os.write(descriptor, chunk(b"data: report\n\n"))
+            os.write(stream.socket.fileno(), json_reply(body))
+        return True
+
+    async with RawServer(answer).channel() as channel:
+        assert (await ask(channel, 1)).data != b"report"
+        await channel.send(Frame(b"initialized", method="notifications/initialized"))
+        await opened.wait()
+        for id in range(2, 32):
+            await channel.send(request(id))
+            assert (await channel.receive()).data == b"report"
+            assert (await channel.receive()).data == request(id).data
+            channel.settled(id)
+
+
+async def test_frames_are_delivered_to_whoever_takes_them_and_kept_otherwise() -> None:
+    taken: list[Frame] = []
+    delivered = trio.Event()
+
+    def take(frame: Frame) -> bool:
+        if frame.about != 1:
+            return False
+        taken.append(frame)
+        delivered.set()
+        return True
+
+    async with RawServer(echo).channel() as channel:
+        channel.deliver_to(take)
+        async with trio.open_nursery() as nursery:
+            received: list[Frame] = []
+
+            async def read() -> None:
+                received.append(await channel.receive())
+
+            nursery.start_soon(read)
+            await trio.testing.wait_all_tasks_blocked()
+            channel.send_nowait(request(1, modern=True))
+            await delivered.wait()
+            channel.settled(1)
+            await no_request_in_flight(channel)
+            channel.send_nowait(request(2, modern=True))
+        channel.settled(2)
+        channel.send_nowait(request(3, modern=True))
+        received += await channel.receive_many()
+        assert [frame.about for frame in taken] == [1]
+        assert [frame.about for frame in received] == [2, 3]
+        with pytest.raises(trio.WouldBlock):
+            channel.send_nowait(Frame(b"", method="notifications/initialized"))
 
 
 async def test_calls_at_once_share_the_pool() -> None:

@@ -9,7 +9,7 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import hypercorn.asyncio
@@ -21,7 +21,7 @@ from fastapi import FastAPI, Request
 from granian import Granian
 
 from mcp_actors.asyncio import Client
-from tests.worlds.programs.tools import server
+from tests.worlds.programs.tools import ENDINGS, server
 
 mounted = server.asgi()
 # Two of the servers wait without a bound for requests in flight, when they are told to end.
@@ -35,6 +35,8 @@ other: Any = None
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     global other
+    with suppress(RuntimeError):  # it may run on Trio
+        ends_the_loop(asyncio.get_running_loop())
     async with mounted.lifespan(app):
         if OTHER is None:
             yield
@@ -74,6 +76,17 @@ async def forward(tool: str, request: Request) -> str:
 app.mount("/tools", mounted)
 
 
+def ends_the_loop(loop: asyncio.AbstractEventLoop) -> None:
+    ENDINGS["loop closed"] = lambda: loop.call_soon_threadsafe(loop.stop)
+
+
+async def serve_on_trio(config: hypercorn.config.Config) -> None:
+    token = trio.lowlevel.current_trio_token()
+    with trio.CancelScope() as scope:
+        ENDINGS["loop closed"] = lambda: token.run_sync_soon(scope.cancel)
+        await hypercorn.trio.serve(app, config)
+
+
 def main() -> None:
     if KIND == "uvicorn":
         uvicorn.run(app, host="127.0.0.1", port=PORT, log_level="warning", loop="uvloop", **BOUND[KIND])
@@ -91,10 +104,13 @@ def main() -> None:
         if KIND == "hypercorn":
             asyncio.run(hypercorn.asyncio.serve(app, config))
         else:
-            trio.run(hypercorn.trio.serve, app, config)
+            trio.run(serve_on_trio, config)
 
 
 OTHER = os.environ.get("OTHER_SERVER")
 if __name__ == "__main__":
     KIND, PORT = sys.argv[1], int(sys.argv[2])
-    main()
+    try:
+        main()
+    except* KeyboardInterrupt:
+        print("interrupted", flush=True)

@@ -1,4 +1,7 @@
-"""Runs a notebook in a kernel, cell after cell, and prints what each of them showed as JSON: ``notebook.py``."""
+"""Runs a notebook in a kernel, cell after cell, and prints what each of them showed as JSON: ``notebook.py``.
+
+``notebook.py FOLDER`` runs two, each of which ends in a call, and has `witness.py` write into the folder.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any
 
 import nbformat
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from nbclient.exceptions import CellExecutionError, DeadKernelError
 
 TOOLS = "stdio:" + shlex.join([sys.executable, str(Path(__file__).with_name("tools.py"))])
 OPENS = f"""
@@ -32,6 +35,11 @@ CELLS = {
     "elicitation": "print((await client.call_tool('ask')).content[0].text)",
     "interrupted": "print('begins')\nawait client.call_tool('slow')",
     "state": STATE,
+    "sys.exit": "import asyncio, sys\nbegan = asyncio.Event()\n"
+    "call = asyncio.create_task(client.call_tool('slow', on_progress=lambda report: began.set()))\n"
+    "await began.wait()\nsys.exit(3)",
+    "cancellation": "call.cancel()\nawait asyncio.wait([call])\nprint(call.cancelled())",
+    "state after that": STATE,
     "without await": f"from mcp_actors import sync\nwith sync.Client({TOOLS!r}) as other:\n"
     "    print(other.call_tool('add', {'a': 3, 'b': 4}).content[0].text)",
     "interrupted without await": f"with sync.Client({TOOLS!r}) as other:\n    print('begins')\n"
@@ -40,9 +48,39 @@ CELLS = {
     "await asyncio.sleep(0)\nprint(os.getpid())",
 }
 
+FATAL = {"os._exit": "os._exit(3)", "kill -9": "os.kill(os.getpid(), 9)"}
+CLOSES = """
+import os
+from mcp_actors.asyncio import Client
+client = await Client({target!r}, era="legacy").open()
+await client.call_tool("slow", on_progress=lambda report: {ending})
+"""
+
+
+def notebook_of(*cells: str) -> nbformat.NotebookNode:
+    return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(each) for each in cells])
+
+
+async def end(ending: str, folder: Path) -> str:
+    """Runs a cell that ends its kernel in a call; returns the name of what that raises here."""
+    witness = [sys.executable, str(Path(__file__).with_name("witness.py")), str(folder / ending)]
+    notebook = notebook_of(CLOSES.format(target=witness, ending=FATAL[ending]))
+    runs = NotebookClient(notebook, timeout=60, kernel_name="python3")
+    async with runs.async_setup_kernel():
+        try:
+            await runs.async_execute_cell(notebook.cells[0], 0)
+        except DeadKernelError as error:
+            return type(error).__name__
+    return "nothing"
+
+
+async def main_of_fatal(folder: Path) -> None:
+    raised = await asyncio.gather(*(end(each, folder) for each in FATAL))
+    print(json.dumps(dict(zip(FATAL, raised, strict=True))))
+
 
 async def main() -> None:
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(each) for each in CELLS.values()])
+    notebook = notebook_of(*CELLS.values())
     runs = NotebookClient(notebook, timeout=60, kernel_name="python3")
     shown: dict[str, Any] = {}
     async with runs.async_setup_kernel():
@@ -65,4 +103,4 @@ async def main() -> None:
     print(json.dumps(shown))
 
 
-asyncio.run(main())
+asyncio.run(main_of_fatal(Path(sys.argv[1])) if sys.argv[1:] else main())

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
+from collections.abc import Callable
 
 import trio
 
@@ -10,6 +13,12 @@ from mcp_actors import Context, Server
 
 server = Server("tools", version="1")
 seen = {"pid": os.getpid(), "running": 0, "cancelled": 0}
+ENDINGS: dict[str, Callable[[], object]] = {
+    "kill -9": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "os._exit": lambda: os._exit(3),
+    "sys.exit": lambda: sys.exit(3),
+}
+"""The ends of a program. One that has a loop of its own adds "loop closed"."""
 
 
 @server.tool
@@ -34,9 +43,10 @@ async def ask(ctx: Context) -> str:
 
 
 @server.tool
-async def slow() -> str:
-    """It never ends by itself."""
+async def slow(ctx: Context) -> str:
+    """It reports that it runs, and never ends by itself."""
     seen["running"] += 1
+    await ctx.progress(1)
     try:
         await trio.sleep_forever()
     except trio.Cancelled:
@@ -49,6 +59,14 @@ async def slow() -> str:
 async def state() -> dict[str, int]:
     """The process, and what became of slow calls."""
     return seen
+
+
+@server.tool
+async def end(how: str) -> str:
+    """Ends the program."""
+    ENDINGS[how]()
+    await trio.sleep_forever()
+    return ""
 
 
 if __name__ == "__main__":

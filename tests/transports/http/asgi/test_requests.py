@@ -225,32 +225,6 @@ def test_what_our_own_listener_refuses_is_refused(status: int, more: dict[str, A
     asyncio.run(run())
 
 
-@on_asyncio
-async def test_a_server_that_never_waits_and_never_ends_a_body_is_refused() -> None:
-    async def receive() -> Any:
-        return {"type": "http.request", "body": b"", "more_body": True}
-
-    exchange = Exchange()
-    await Site().app(scope_of("POST", "/mcp", POSTED), receive, exchange.send)
-    assert exchange.status == 400
-
-
-@on_asyncio
-async def test_a_body_that_does_not_come_is_given_up() -> None:
-    exchange = Exchange()
-    app = Site(limits=HttpLimits(body_time=0.05)).app
-    await app(scope_of("POST", "/mcp", POSTED), exchange.receive, exchange.send)
-    assert exchange.status == 408
-
-
-@on_asyncio
-async def test_a_client_that_leaves_in_mid_body_is_answered_with_nothing() -> None:
-    exchange = Exchange()
-    exchange.incoming.put_nowait({"type": "http.disconnect"})
-    await Site().app(scope_of("POST", "/mcp", POSTED), exchange.receive, exchange.send)
-    assert exchange.sent == []
-
-
 def modern(tool: str, **arguments: Any) -> tuple[Any, tuple[tuple[bytes, bytes], ...]]:
     meta = {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -328,7 +302,7 @@ class Lifespan:
 
     def __init__(self, app: Any) -> None:
         self.exchange = Exchange()
-        self._task = asyncio.ensure_future(
+        self.task = asyncio.ensure_future(
             app({"type": "lifespan"}, self.exchange.receive, self.exchange.send)
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -326,6 +326,12 @@ async def test_a_flood_waits_for_the_engine() -> None:
 
         def waiter(self) -> Any:
             return Waiter()
+
+        def interruptible(self) -> Any:
+            return nullcontext()
+
+        async def within(self, seconds: float, fn: Any) -> Any:
+            return await fn()
 
         @asynccontextmanager
         async def beside(self, fn: Any) -> AsyncIterator[None]:

@@ -8,15 +8,19 @@ from typing import Any, Literal
 import trio
 
 from mcp_actors.bridges.bridged_call import Bridge, BridgedCall
-from mcp_actors.errors import EngineStopped, LoopClosed
+from mcp_actors.errors import EngineStopped, LocalProtocolError, LoopClosed
 from mcp_actors.logging import log
 from mcp_transports.http.asgi.sides import LoopSide, LoopWaiter
 from mcp_transports.http.asgi.transport import AsgiListener, AsgiTransport
 
-__all__ = ["AppServing"]
+__all__ = ["AppServing", "ServerWasStopped"]
 
 # Seconds beyond the drain time that a server has to close what it holds, when its application ends.
 CLOSE_TIME = 10.0
+
+
+class ServerWasStopped(LocalProtocolError):
+    """An application is to be served whose server was stopped, by `Server.stop` for one."""
 
 
 class AppServing:
@@ -71,7 +75,8 @@ class AppServing:
         """Waits until it serves, and returns what does.
 
         Raises:
-            EngineStopped: It has ended, or the interpreter exits.
+            ServerWasStopped: It has ended in order.
+            EngineStopped: The interpreter exits, or the engine has failed.
             Exception: What kept it from beginning.
         """
         if self.state == "beginning":
@@ -81,7 +86,8 @@ class AppServing:
             return listener
         if self.failure is not None:
             raise self.failure
-        raise self._engine.stopped()
+        self._engine.must_run()
+        raise ServerWasStopped("the server was stopped: this application is not served any more")
 
     async def end(self, side: LoopSide) -> None:
         """Lets the requests in flight end, and waits until everything is closed."""
@@ -131,6 +137,9 @@ class AppServing:
     def ended(self, failure: BaseException | None) -> None:
         """Takes note that it serves no longer, and why if that is an error."""
         self._side.bridge.disown(self._close)
+        if isinstance(failure, BaseExceptionGroup):
+            # An engine that ends with the program cancels what nobody has ended.
+            failure = failure.split(trio.Cancelled)[1]
         if failure is not None and not self._is_abandoned:
             self.failure = failure
             if self.state == "serving":

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from threading import Lock
 from typing import Any, Protocol
 
 from mcp_actors.errors import EngineStopped, LocalProtocolError
 from mcp_actors.logging import log
 from mcp_transports.http.asgi.answer import AsgiAnswer
-from mcp_transports.http.asgi.app_serving import CLOSE_TIME, AppServing
+from mcp_transports.http.asgi.app_serving import CLOSE_TIME, AppServing, ServerWasStopped
 from mcp_transports.http.asgi.messages import (
     Receive,
     Scope,
@@ -18,18 +19,22 @@ from mcp_transports.http.asgi.messages import (
     body_message,
     refusal_messages,
     start_message,
+    websocket_refusal_messages,
 )
 from mcp_transports.http.asgi.request import BodyReader, RequestRefused, request_of
 from mcp_transports.http.asgi.response import AsgiResponse
 from mcp_transports.http.asgi.sides import LoopSide, current_side
 from mcp_transports.http.asgi.transport import AsgiListener, AsgiStatistics, AsgiTransport
-from mcp_transports.http.asgi.websocket import AsgiWebSocket, AsgiWebSocketChannel, refuse_websocket
+from mcp_transports.http.asgi.websocket import AsgiWebSocket, AsgiWebSocketChannel
+from mcp_transports.http.h1.request import Request
 from mcp_transports.http.server.error_responses import PATH_NOT_FOUND, SERVER_STOPPING, Refusal
 from mcp_transports.http.server.media_types import JSON
 from mcp_transports.http.server.service import HttpService
 
 __all__ = ["AsgiApp"]
 
+# Characters of a path in the log.
+_SHOWN_PATH = 200
 # Methods whose body means nothing here, and is not read.
 _WITHOUT_BODY = ("GET", "HEAD", "DELETE", "OPTIONS")
 # Tries to find a server that serves, while another one of the application ends.
@@ -90,6 +95,8 @@ class AsgiApp:
         if service.authentication is not None:
             self.documents = tuple(service.authentication.documents)
         self._transport = AsgiTransport(service, self._drain_time)
+
+        self._has_warned = False
 
     def __repr__(self) -> str:
         return f"<AsgiApp {self._service.paths.streamable} {self._serving!r}>"
@@ -176,6 +183,8 @@ class AsgiApp:
     def _give_up(self, serving: AppServing) -> None:
         with self._lock:
             serving.users -= 1
+            if serving.users > 0:
+                return
         serving.abandon()
         self._forget(serving)
 
@@ -222,6 +231,8 @@ class AsgiApp:
                 for message in refusal_messages(refusal.status, refusal.reason, closes=closes):
                     await send(message)
             return
+        if request.path not in self._paths and request.method == "POST" and not self._has_warned:
+            self._warn(scope, request)
         try:
             listener = await self._listener(side)
             if listener is None:
@@ -229,10 +240,19 @@ class AsgiApp:
                 return
             answer = AsgiAnswer(side, receive, send)
             response = AsgiResponse(listener, request, answer)
-            side.bridge.engine.post(lambda: listener.serve(response))
+            side.post_together(partial(listener.serve, response))
             await answer.deliver(response)
         finally:
             self._bodies.release(request.peer, charged)
+
+    def _warn(self, scope: Scope, request: Request) -> None:
+        """Tells the developer once where a wrong path would be right. The client is not told: paths may be secret."""
+        self._has_warned = True
+        log.warning(
+            "a message was posted to a path at which no MCP is served",
+            path=request.target.partition("?")[0][:_SHOWN_PATH],
+            served=scope.get("root_path", "").rstrip("/") + self._service.paths.streamable,
+        )
 
     async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         side, service, path = current_side(), self._service, self._websocket
@@ -240,14 +260,14 @@ class AsgiApp:
         try:
             request = request_of(scope, service.limits, () if path is None else (path,), ())
         except RequestRefused as refusal:
-            await refuse_websocket(scope, send, Refusal(refusal.status, refusal.reason))
+            await _refuse_websocket(scope, send, Refusal(refusal.status, refusal.reason))
             return
         if path is None or request.path != path:
-            await refuse_websocket(scope, send, PATH_NOT_FOUND)
+            await _refuse_websocket(scope, send, PATH_NOT_FOUND)
             return
         listener = await self._listener(side)
         if listener is None:
-            await refuse_websocket(scope, send, SERVER_STOPPING)
+            await _refuse_websocket(scope, send, SERVER_STOPPING)
             return
         socket = AsgiWebSocket(side, receive, send)
         channel = AsgiWebSocketChannel(socket, scope, request, service.settings.longest)
@@ -263,6 +283,8 @@ class AsgiApp:
         for _ in range(_TRIES):
             try:
                 return await self._current(side).begun(side)
+            except ServerWasStopped:
+                return None
             except EngineStopped:
                 continue
         return None
@@ -271,3 +293,8 @@ class AsgiApp:
 async def _send_refusal(send: Send, refusal: Refusal) -> None:
     await send(start_message(refusal.status, JSON, refusal.headers, len(refusal.body)))
     await send(body_message(refusal.body, more=False))
+
+
+async def _refuse_websocket(scope: Scope, send: Send, refusal: Refusal) -> None:
+    for message in websocket_refusal_messages(scope, refusal):
+        await send(message)

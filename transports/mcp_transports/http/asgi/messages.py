@@ -7,14 +7,29 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 from mcp_transports.http.h1.response import check_header
+from mcp_transports.http.server.error_responses import Refusal
+from mcp_transports.http.server.media_types import JSON
 
-__all__ = ["Message", "Receive", "Scope", "Send", "body_message", "refusal_messages", "start_message"]
+__all__ = [
+    "Message",
+    "Receive",
+    "Scope",
+    "Send",
+    "body_message",
+    "refusal_messages",
+    "start_message",
+    "websocket_refusal_messages",
+]
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
+_WEBSOCKET_ANSWERS = "websocket.http.response"
+# RFC 6455 section 7.4.1.
+_POLICY = 1008
+_JSON_LINE = (b"content-type", JSON.encode())
 # RFC 9110 section 6.4.1: answers that never have a body.
 _WITHOUT_BODY = (204, 304)
 
@@ -37,7 +52,9 @@ def start_message(
         raise ValueError(f"not the status of an answer: {status}")
     lines: list[tuple[bytes, bytes]] = []
     if content_type is not None:
-        lines.append((b"content-type", content_type.encode("latin-1")))
+        lines.append(
+            _JSON_LINE if content_type == JSON else (b"content-type", content_type.encode("latin-1"))
+        )
     if length is not None and status not in _WITHOUT_BODY:
         lines.append((b"content-length", b"%d" % length))
     for name, value in headers:
@@ -61,3 +78,14 @@ def refusal_messages(status: int, reason: str, *, closes: bool) -> tuple[Message
     if closes:
         start["headers"].append((b"connection", b"close"))
     return start, body_message(text, more=False)
+
+
+def websocket_refusal_messages(scope: Scope, refusal: Refusal) -> list[Message]:
+    """Returns the answer to a request for a WebSocket: with a status where the server can, else it says 403."""
+    if _WEBSOCKET_ANSWERS not in (scope.get("extensions") or {}):
+        return [{"type": "websocket.close", "code": _POLICY, "reason": ""}]
+    head = start_message(refusal.status, JSON, refusal.headers, len(refusal.body))
+    return [
+        {**head, "type": f"{_WEBSOCKET_ANSWERS}.start"},
+        {"type": f"{_WEBSOCKET_ANSWERS}.body", "body": refusal.body, "more_body": False},
+    ]

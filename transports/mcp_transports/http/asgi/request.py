@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from functools import lru_cache
 from threading import Lock
 from urllib.parse import quote
 
@@ -58,15 +59,18 @@ def request_of(
     if method not in _METHODS:
         raise RequestRefused(501, "the method is not implemented")
     host = headers.get("host")
-    if host is not None and not HOST.fullmatch(host):
+    if host is not None and not _is_host(host):
         raise RequestRefused(400, "the header host is malformed")
     version = scope.get("http_version", "1.1")
     if host is None and version != "1.0":
         raise RequestRefused(400, "the header host is missing")
-    full, path = _paths(scope, paths, documents)
-    # A prefix may have characters in it that a URL cannot have.
-    full = full if full == path else quote(full)
-    query = scope.get("query_string", b"").decode("latin-1")
+    full = path = scope["path"]
+    if scope.get("root_path"):
+        full, path = _paths(scope, paths, documents)
+        # A prefix may have characters in it that a URL cannot have.
+        full = full if full == path else quote(full)
+    raw_query = scope.get("query_string")
+    query = raw_query.decode("latin-1") if raw_query else ""
     if len(full) + len(query) > limits.target_bytes:
         raise RequestRefused(414, "the request target is too long")
     return Request(
@@ -83,11 +87,16 @@ def request_of(
     )
 
 
+@lru_cache(maxsize=64)
+def _is_host(value: str) -> bool:
+    return HOST.fullmatch(value) is not None
+
+
 def _headers(lines: Collection[tuple[bytes, bytes]], limits: HttpLimits) -> dict[str, str]:
     headers: dict[str, str] = {}
     size = 0
     for name, value in lines:
-        size += len(name) + len(value) + 4
+        size += len(name) + len(value)
         key = LOWER_NAMES.get(name) or name.decode("latin-1").lower()
         text = value.decode("latin-1").strip(" \t")
         if key not in headers:
@@ -98,7 +107,7 @@ def _headers(lines: Collection[tuple[bytes, bytes]], limits: HttpLimits) -> dict
             headers[key] += ("; " if key == "cookie" else ", ") + text
     if len(lines) > limits.headers:
         raise RequestRefused(431, "too many header lines")
-    if size > limits.head_bytes:
+    if size + 4 * len(lines) > limits.head_bytes:
         raise RequestRefused(431, "the request head is too long")
     length = headers.get("content-length")
     if length is not None:
@@ -116,7 +125,7 @@ def _paths(scope: Scope, paths: Collection[str], documents: Collection[str]) -> 
     0.33, and older ones leave it out.
     """
     path: str = scope["path"]
-    root: str = scope.get("root_path", "").rstrip("/")
+    root: str = scope["root_path"].rstrip("/")
     if not root:
         return path, path
     if path == root or path.startswith(f"{root}/"):
@@ -158,7 +167,7 @@ class BodyReader:
         limits = self._limits
         parts: list[bytes] = []
         size = charged = messages = empty = 0
-        began = time.monotonic()
+        began = 0.0
         try:
             while True:
                 message = await side.within(limits.body_time, receive)
@@ -174,6 +183,7 @@ class BodyReader:
                 parts.append(body)
                 if not message.get("more_body", False):
                     break
+                began = began or time.monotonic()
                 messages += 1
                 empty += not body
                 if messages % _MESSAGES_AT_ONCE == 0:

@@ -76,9 +76,10 @@ class AsgiResponse(Response):
         self._answer = answer
         self._gone = False
         self._put = 0
-        self._stall = _Stall()
+        # Made for answers that do not come at once.
+        self._stall: _Stall | None = None
         self._room: trio.Event | None = None
-        self._scopes: set[trio.CancelScope] = set()
+        self._scopes: tuple[trio.CancelScope, ...] = ()
         self.deadline = -1.0
         """When the ticker looks at it: first at its next tick, which has the client watched."""
 
@@ -114,7 +115,9 @@ class AsgiResponse(Response):
         self._must_be_new()
         message = start_message(status, content_type, headers, len(body))
         self._state = "ended"
-        self._post(self._answer.begin, message, b"" if self._head_only else body, True)
+        content = b"" if self._head_only else body
+        self._put = len(content)
+        self._post(partial(self._answer.begin, message, content, True))
         if not self.is_pending:
             self._listener.ticker.discard(self)
 
@@ -130,7 +133,9 @@ class AsgiResponse(Response):
         self._must_be_new()
         message = start_message(status, content_type, headers, None)
         self._state = "streaming"
-        self._post(self._answer.begin, message, b"" if self._head_only else first, False)
+        content = b"" if self._head_only else first
+        self._put = len(content)
+        self._post(partial(self._answer.begin, message, content, False))
 
     def write(self, data: bytes) -> None:
         """Sends a piece of a streamed answer.
@@ -146,7 +151,8 @@ class AsgiResponse(Response):
         if self._gone:
             raise trio.BrokenResourceError("the peer is gone")
         if data and not self._head_only:
-            self._post(self._answer.put, data, False)
+            self._put += len(data)
+            self._post(partial(self._answer.put, data, False))
 
     async def drained(self) -> None:
         """Waits until few bytes are unsent. Cancelling it loses nothing.
@@ -171,7 +177,9 @@ class AsgiResponse(Response):
         """
         self._must_stream()
         self._state = "ended"
-        self._post(self._answer.put, b"" if self._head_only else last, True)
+        content = b"" if self._head_only else last
+        self._put += len(content)
+        self._post(partial(self._answer.put, content, True))
         if not self.is_pending:
             self._listener.ticker.discard(self)
 
@@ -201,11 +209,11 @@ class AsgiResponse(Response):
         with trio.CancelScope() as scope:
             if self._gone:
                 return
-            self._scopes.add(scope)
+            self._scopes = (*self._scopes, scope)
             try:
                 await self._run(fn)
             finally:
-                self._scopes.discard(scope)
+                self._scopes = tuple(each for each in self._scopes if each is not scope)
 
     # -- called in the engine by what serves it ----------------------------------------------------------------------
 
@@ -217,7 +225,7 @@ class AsgiResponse(Response):
         self._listener.ticker.discard(self)
         if self._room is not None:
             self._room.set()
-        for scope in tuple(self._scopes):
+        for scope in self._scopes:
             scope.cancel(reason="the client of a request left")
         if self._state != "ended":
             self.peer_left(self.request.peer)
@@ -236,11 +244,16 @@ class AsgiResponse(Response):
         self.deadline = now + LOOK_AGAIN
         if self._state == "ended" and not unsent:
             self._listener.ticker.discard(self)
-        elif self._stall.time(sent, unsent) >= self._listener.limits.write_timeout:
+        elif self._stalled_for(sent, unsent) >= self._listener.limits.write_timeout:
             self._drop(unsent)
         elif self._state == "streaming" and self._server_ends:
             self._post(self._answer.leave)
             self.lose()
+
+    def _stalled_for(self, sent: int, unsent: int) -> float:
+        if self._stall is None:
+            self._stall = _Stall()
+        return self._stall.time(sent, unsent)
 
     @property
     def _server_ends(self) -> bool:
@@ -270,12 +283,11 @@ class AsgiResponse(Response):
         if self._state != "new":
             raise ResponseStateError("this request was answered already")
 
-    def _post(self, step: Callable[..., object], *args: object) -> None:
+    def _post(self, step: Callable[[], object]) -> None:
         if self._gone:
             return
-        self._put += sum(len(each) for each in args if isinstance(each, bytes))
         try:
-            self._answer.side.bridge.post(partial(step, *args) if args else step)
+            self._answer.side.bridge.post(step)
         except LoopClosed:
             log.debug("the loop of an ASGI server ended before an answer", peer=self.request.peer)
             self.lose()

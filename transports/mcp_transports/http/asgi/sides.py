@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import types
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
@@ -76,6 +77,9 @@ class LoopSide(Protocol):
     async def checkpoint(self) -> None:
         """Lets other tasks run."""
 
+    def post_together(self, step: Callable[[], object]) -> None:
+        """Runs ``step`` in the engine soon, with those that come at about the same time. As `EngineThread.post`."""
+
 
 class _AsyncioWaiter:
     __slots__ = ("_future", "_is_set", "_loop")
@@ -95,6 +99,26 @@ class _AsyncioWaiter:
             self._future = self._loop.create_future()
             await self._future
         self._is_set = False
+
+
+async def _awaited(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+@types.coroutine
+def _rest_of(begun: Coroutine[Any, Any, T], waits_for: Any) -> Generator[Any, Any, T]:
+    """Goes on with a coroutine that was begun, and has yielded ``waits_for`` to the loop, as PEP 380 has it."""
+    try:
+        while True:
+            try:
+                sent = yield waits_for
+            except BaseException as error:
+                waits_for = begun.throw(error)
+            else:
+                waits_for = begun.send(sent)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
 
 
 class _AsyncioInterruptible:
@@ -127,23 +151,32 @@ class _AsyncioInterruptible:
 class AsyncioSide:
     """A loop of asyncio, or of uvloop."""
 
+    __slots__ = ("bridge",)
+
     def __init__(self, bridge: AsyncioBridge) -> None:
         self.bridge = bridge
-        self._loop = bridge.loop
 
     @property
     def is_closed(self) -> bool:
         return self.bridge.is_closed()
 
     def waiter(self) -> LoopWaiter:
-        return _AsyncioWaiter(self._loop)
+        return _AsyncioWaiter(self.bridge.loop)
 
     def interruptible(self) -> Interruptible:
         return _AsyncioInterruptible()
 
     async def within(self, seconds: float, fn: Callable[[], Awaitable[T]]) -> T:
+        # Nearly always the result is there already. A timer is made only for one that is not.
+        awaitable = fn()
+        begun = awaitable if isinstance(awaitable, types.CoroutineType) else _awaited(awaitable)
+        try:
+            waits_for = begun.send(None)
+        except StopIteration as ended:
+            result: T = ended.value
+            return result
         async with asyncio.timeout(seconds):
-            return await fn()
+            return await _rest_of(begun, waits_for)
 
     @asynccontextmanager
     async def beside(self, fn: Callable[[], Awaitable[object]]) -> AsyncIterator[None]:
@@ -156,6 +189,9 @@ class AsyncioSide:
 
     async def checkpoint(self) -> None:
         await asyncio.sleep(0)
+
+    def post_together(self, step: Callable[[], object]) -> None:
+        self.bridge.post_together(step)
 
 
 class _TrioWaiter:
@@ -234,6 +270,9 @@ class TrioSide:
 
     async def checkpoint(self) -> None:
         await trio.lowlevel.checkpoint()
+
+    def post_together(self, step: Callable[[], object]) -> None:
+        self.bridge.engine.post(step)
 
 
 def current_side() -> LoopSide:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 
 import trio
@@ -18,16 +19,15 @@ from mcp_actors.logging import log
 from mcp_actors.principal import Principal
 from mcp_actors.supervision import Containment, start
 from mcp_actors.task_kinds import SOCKET_CONNECTION
-from mcp_transports.http.asgi.messages import Message, Receive, Scope, Send, start_message
-from mcp_transports.http.asgi.sides import LoopSide
+from mcp_transports.http.asgi.messages import Message, Receive, Scope, Send, websocket_refusal_messages
+from mcp_transports.http.asgi.sides import Interruptible, LoopSide
 from mcp_transports.http.asgi.transport import AsgiListener
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.server.authentication import access_scope
 from mcp_transports.http.server.error_responses import INTERNAL_ERROR, SERVER_STOPPING, Refusal
-from mcp_transports.http.server.media_types import JSON
 from mcp_transports.http.server.service import HttpService
 
-__all__ = ["AsgiWebSocket", "AsgiWebSocketChannel", "refuse_websocket"]
+__all__ = ["AsgiWebSocket", "AsgiWebSocketChannel"]
 
 SUBPROTOCOL = "mcp"
 # Bytes of messages that wait in one direction; over it a server does not read on, and a call that sends waits.
@@ -38,25 +38,10 @@ _MESSAGE_BYTES = 256
 _MOST_AT_ONCE = 256
 # Seconds that a peer may take nothing while a call waits for it, as for our own listener.
 WRITE_TIME = 30.0
-_RESPONSE_EXTENSION = "websocket.http.response"
+# Seconds that the server has to say the last to a peer and to end the connection, once the channel is closed.
+CLOSE_TIME = 5.0
 # RFC 6455 section 7.4.1.
 _GOING_AWAY, _UNSUPPORTED, _POLICY, _TOO_BIG = 1001, 1003, 1008, 1009
-
-
-async def refuse_websocket(scope: Scope, send: Send, refusal: Refusal) -> None:
-    """Answers a request for a WebSocket that is not opened: with a status where the server can, else it says 403."""
-    for message in _refusal_messages(scope, refusal):
-        await send(message)
-
-
-def _refusal_messages(scope: Scope, refusal: Refusal) -> list[Message]:
-    if _RESPONSE_EXTENSION not in (scope.get("extensions") or {}):
-        return [{"type": "websocket.close", "code": _POLICY, "reason": ""}]
-    head = start_message(refusal.status, JSON, refusal.headers, len(refusal.body))
-    return [
-        {**head, "type": f"{_RESPONSE_EXTENSION}.start"},
-        {"type": f"{_RESPONSE_EXTENSION}.body", "body": refusal.body, "more_body": False},
-    ]
 
 
 class AsgiWebSocket:
@@ -77,6 +62,7 @@ class AsgiWebSocket:
         self._is_woken = False
         self._to_send = side.waiter()
         self._room = side.waiter()
+        self._over = side.waiter()
         self.sent = 0
         """Characters of messages that the server has taken."""
 
@@ -91,13 +77,15 @@ class AsgiWebSocket:
         """
         engine = self._side.bridge.engine
         try:
-            async with self._side.beside(partial(self._take_messages, channel)):
-                await self._send_messages(channel)
+            with self._side.interruptible() as stuck:
+                async with (
+                    self._side.beside(partial(self._take_messages, channel)),
+                    self._side.beside(partial(self._end_in_time, stuck)),
+                ):
+                    await self._send_messages(channel)
         finally:
-            try:
+            with suppress(EngineStopped):
                 engine.post(partial(channel.broke, "the ASGI server ended the connection", None))
-            except EngineStopped:
-                log.debug("a WebSocket ended after the engine", peer=channel.peer)
 
     async def _send_messages(self, channel: AsgiWebSocketChannel) -> None:
         outgoing, engine = self._outgoing, self._side.bridge.engine
@@ -148,9 +136,19 @@ class AsgiWebSocket:
             log.error("an ASGI server failed to receive", peer=channel.peer, exc_info=error)
             engine.post(partial(channel.broke, "the ASGI server failed", None))
 
+    async def _end_in_time(self, stuck: Interruptible) -> None:
+        await self._over.wait()
+        try:
+            await self._side.within(CLOSE_TIME, self._side.waiter().wait)
+        except TimeoutError:
+            log.info("an ASGI server does not end a WebSocket, which is given up")
+            stuck.interrupt()
+
     def put(self, message: Message | None) -> None:
         """Sends a message soon; ``None`` ends the WebSocket. Called in the engine, and never waits."""
         self._outgoing.append(message)
+        if message is None:
+            self._post(self._over.set)
         if not self._is_woken:
             self._is_woken = True
             self._post(self._to_send.set)
@@ -247,7 +245,7 @@ class AsgiWebSocketChannel(FrameChannel):
 
     def _refuse(self, refusal: Refusal) -> None:
         if not self.is_over:
-            for message in _refusal_messages(self._scope, refusal):
+            for message in websocket_refusal_messages(self._scope, refusal):
                 self._socket.put(message)
             self._finish(trio.ClosedResourceError("the request was refused"))
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
 
 import httpx2
 import trio
@@ -114,7 +113,7 @@ class _Refusal:
     def __init__(self, response: RawResponse, body: bytes) -> None:
         self.status = response.status
         self.headers = response.headers
-        self.extensions: Mapping[str, Any] = {}
+        self.socket = None
         self._body = body
 
     @classmethod
@@ -134,6 +133,9 @@ class _Refusal:
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         yield self._body
+
+    async def read(self, enough: int) -> bytes:
+        return self._body
 
     async def aclose(self) -> None:
         """Does nothing: the response is closed."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import trio
 
 from mcp_actors.abc import Frame, FrameChannel
@@ -95,6 +97,27 @@ class HttpChannel(FrameChannel):
             trio.BrokenResourceError: the channel has ended, with the reason as its cause.
         """
         await trio.lowlevel.checkpoint()
+        if value.method == "notifications/initialized" and not self._state.session.has_expired:
+            done, nursery = trio.Event(), self._nursery()
+            self._messages += 1
+            start(nursery, HTTP_MESSAGE, self._post_initialized, value, nursery, done, about=value.method)
+            await done.wait()
+        else:
+            self._start(value)
+
+    def send_nowait(self, frame: Frame) -> None:
+        """Starts the POST of a frame as `send` does, and no task of a writer has to wake for it.
+
+        Raises:
+            trio.ClosedResourceError: the channel was closed.
+            trio.BrokenResourceError: the channel has ended, with the reason as its cause.
+            trio.WouldBlock: the frame is ``notifications/initialized``, or the session has expired.
+        """
+        if frame.method == "notifications/initialized" or self._state.session.has_expired:
+            raise trio.WouldBlock
+        self._start(frame)
+
+    def _start(self, value: Frame) -> None:
         nursery, state = self._nursery(), self._state
         if state.session.has_expired:
             # The server would refuse it: it no longer knows the session.
@@ -108,11 +131,6 @@ class HttpChannel(FrameChannel):
             start(nursery, HTTP_POST, post.run, about=about, on_crash=post.fail_after_crash)
         elif value.cancels is not None:
             self._cancel(value, nursery)
-        elif value.method == "notifications/initialized":
-            done = trio.Event()
-            self._messages += 1
-            start(nursery, HTTP_MESSAGE, self._post_initialized, value, nursery, done, about=value.method)
-            await done.wait()
         else:
             self._messages += 1
             start(nursery, HTTP_MESSAGE, self._post_message, value, about=value.method or "")
@@ -242,6 +260,9 @@ class HttpChannel(FrameChannel):
     async def receive_many(self) -> list[Frame]:
         """Waits for one frame and returns it with all that are there already, as `receive` does."""
         return await self._state.receive_queue.take()
+
+    def deliver_to(self, take: Callable[[Frame], bool]) -> None:
+        self._state.receive_queue.deliver_to(take)
 
     # -- the end ---------------------------------------------------------------------------------------------------
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from types import TracebackType
 
 import httpcore2
 import httpx2
@@ -118,17 +119,10 @@ class HttpResponse:
         raise RemoteProtocolError(f"{self._requester.peer} sent an answer longer than {self.max_bytes} bytes")
 
     async def _read(self, max_bytes: int) -> bytes:
-        parts, length = [], 0
         try:
-            async with aclosing(self._raw.chunks()) as chunks:
-                async for chunk in chunks:
-                    parts.append(chunk)
-                    length += len(chunk)
-                    if length >= max_bytes:
-                        break
+            return await self._raw.read(max_bytes)
         except _FAILURES as error:
             raise self._requester.to_mcp_error(error) from error
-        return b"".join(parts)
 
     async def read_error(self) -> HttpRefused | AccessRefused:
         """Reads the beginning of the body and returns the error that the response is. Raises as `chunks` does."""
@@ -153,14 +147,45 @@ class HttpResponse:
 
     def enable_tcp_keepalive(self) -> None:
         """Makes the operating system probe the peer of a stream that may be silent for long."""
-        stream = self._raw.extensions.get("network_stream")
-        connection = None if stream is None else stream.get_extra_info("socket")
+        connection = self._raw.socket
         if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
             return
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in KEEPALIVE.items():
             if (option := getattr(socket, name, None)) is not None:
                 connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+class OpenRequest:
+    """A request, in whose block there is its response; made by `HttpRequester.request`.
+
+    It is no generator, because every call needs one.
+    """
+
+    __slots__ = ("_body", "_headers", "_method", "_raw", "_requester", "_waiter")
+
+    def __init__(
+        self,
+        requester: HttpRequester,
+        method: str,
+        headers: Headers,
+        body: RequestBody | None,
+        waiter: AccessWaiter | None,
+    ) -> None:
+        self._requester = requester
+        self._method = method
+        self._headers = headers
+        self._body = body
+        self._waiter = waiter
+
+    async def __aenter__(self) -> HttpResponse:
+        self._raw = await self._requester.send(self._method, self._headers, self._body, self._waiter)
+        return HttpResponse(self._raw, self._requester)
+
+    async def __aexit__(
+        self, cls: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._raw.aclose()
 
 
 class HttpRequester:
@@ -189,15 +214,14 @@ class HttpRequester:
         requester._sender = self._sender.with_url(url)
         return requester
 
-    @asynccontextmanager
-    async def request(
+    def request(
         self,
         method: str,
         headers: Headers,
         body: RequestBody | None = None,
         waiter: AccessWaiter | None = None,
-    ) -> AsyncIterator[HttpResponse]:
-        """Sends a request and yields its response, which is closed at the end of the block.
+    ) -> OpenRequest:
+        """Returns a context manager that sends a request and gives its response, which it closes at its end.
 
         The connection is closed with it unless the body was read to its end. ``waiter`` is told if access has to be had
         first.
@@ -209,15 +233,16 @@ class HttpRequester:
             LocalProtocolError: the headers cannot be sent, or the user's HTTP client is closed.
             RemoteProtocolError: the body cannot be decoded.
         """
-        raw = await self._send(method, headers, body, waiter)
-        try:
-            yield HttpResponse(raw, self)
-        finally:
-            await raw.aclose()
+        return OpenRequest(self, method, headers, body, waiter)
 
-    async def _send(
+    async def send(
         self, method: str, headers: Headers, body: RequestBody | None, waiter: AccessWaiter | None
     ) -> RawResponse:
+        """Sends a request and waits for the head of its response, which is to be closed.
+
+        Raises:
+            McpError: one of those that `request` names.
+        """
         if body is not None:
             headers = [*headers, (b"content-length", b"%d" % len(body.data))]
         try:

@@ -1,83 +1,121 @@
-"""The pool of connections to one server, on each of which httpcore2 speaks HTTP/1.1."""
+"""The pool of connections to one server, and the sockets under them."""
 
 from __future__ import annotations
 
+import select
+import socket
 import ssl
 from collections import deque
-from typing import Any
 
 import attrs
 import httpcore2
 import trio
 
-__all__ = ["ConnectionPool", "HttpAddress"]
+from mcp_transports.http.client.connection import ClientConnection, ConnectedStream
+
+__all__ = ["ConnectionPool", "HttpAddress", "SocketStream"]
+
+# Bytes of one read: a loopback segment, and the usual content of a kernel's buffer.
+RECEIVE_BYTES = 64 * 1024
 
 # Seconds to send the close_notify of TLS on an idle connection: it fits into the buffer of its socket.
 TLS_CLOSE_TIMEOUT = 1.0
 
 
-class HttpStream(httpcore2.AsyncNetworkStream):
-    """A socket under Trio, for `httpcore2.AsyncHTTP11Connection`.
+class SocketStream:
+    """A socket without TLS, for a `ClientConnection`.
 
-    The first write after a read is held back until the second, so that the head of a request and its body are one
-    write, and one packet if they are short. Timeouts are ignored, because the engine has deadlines of its own.
+    It waits for the socket itself, because a `trio.SocketStream` lets other tasks run after each write, and asks for an
+    answer before there can be one.
+
+    Args:
+        connected: the socket, which is not blocking. It is closed by `aclose`.
     """
 
-    def __init__(self, stream: trio.SocketStream | trio.SSLStream[trio.SocketStream]) -> None:
-        self._stream = stream
-        self._held = b""
-        self._holds_next = True
+    def __init__(self, connected: socket.socket) -> None:
+        self.socket = connected
+        self._poll = select.poll()
+        self._poll.register(connected, select.POLLIN)
 
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+    async def send_all(self, data: bytes) -> None:
+        """Sends all bytes, and waits only if the kernel takes no more. Cancelled, a part may have been sent.
+
+        Raises:
+            httpcore2.WriteError: the connection broke.
+        """
+        sent = self._send(data)
+        if sent < len(data):
+            with memoryview(data) as rest:
+                while sent < len(data):
+                    await trio.lowlevel.wait_writable(self.socket)
+                    sent += self._send(rest[sent:])
+
+    def _send(self, data: bytes | memoryview) -> int:
+        try:
+            return self.socket.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise httpcore2.WriteError(str(error)) from error
+
+    async def receive(self) -> bytes:
         """Waits for bytes; ``b""`` is the end.
 
         Raises:
-            httpcore2.ReadError: the connection broke, or was closed.
+            httpcore2.ReadError: the connection broke.
         """
-        try:
-            if self._held:
-                await self._write_held()
-            self._holds_next = True
-            return bytes(await self._stream.receive_some(max_bytes))
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise httpcore2.ReadError(str(error)) from error
+        while True:
+            await trio.lowlevel.wait_readable(self.socket)
+            try:
+                return self.socket.recv(RECEIVE_BYTES)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise httpcore2.ReadError(str(error)) from error
 
-    async def _write_held(self) -> None:
-        """Writes a head that no body followed. A server may have answered before it closed the connection."""
-        held, self._held = self._held, b""
-        try:
-            await self._stream.send_all(held)
-        except trio.BrokenResourceError:
-            pass
+    def is_readable(self) -> bool:
+        """Whether there is something to read, which may be the end."""
+        return bool(self._poll.poll(0))
 
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """Sends all bytes, or holds them back until the next call. Cancelled, a part may have been sent.
+    async def aclose(self) -> None:
+        self.socket.close()
+
+
+class TlsStream:
+    """A socket with TLS, for a `ClientConnection`."""
+
+    def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
+        self.socket = stream.transport_stream.socket
+        self._stream = stream
+
+    async def send_all(self, data: bytes) -> None:
+        """Sends all bytes. Cancelled, a part may have been sent.
 
         Raises:
-            httpcore2.WriteError: the connection broke, or was closed.
+            httpcore2.WriteError: the connection broke.
         """
-        if not buffer:
-            return
-        if self._holds_next:
-            self._held, self._holds_next = buffer, False
-            return
-        data, self._held = self._held + buffer, b""
         try:
             await self._stream.send_all(data)
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+        except trio.BrokenResourceError as error:
             raise httpcore2.WriteError(str(error)) from error
+
+    async def receive(self) -> bytes:
+        """Waits for bytes; ``b""`` is the end.
+
+        Raises:
+            httpcore2.ReadError: the connection broke.
+        """
+        try:
+            return bytes(await self._stream.receive_some(RECEIVE_BYTES))
+        except trio.BrokenResourceError as error:
+            raise httpcore2.ReadError(str(error)) from error
+
+    def is_readable(self) -> bool:
+        """Whether there is something to read, which may be the end."""
+        return self.socket.is_readable()
 
     async def aclose(self) -> None:
         await self._stream.aclose()
-
-    def get_extra_info(self, info: str) -> Any:
-        """Returns the socket, or whether it has something to read; see `httpcore2.AsyncNetworkStream`."""
-        stream = self._stream
-        while isinstance(stream, trio.SSLStream):
-            stream = stream.transport_stream
-        if info == "socket":
-            return stream.socket
-        return stream.socket.is_readable() if info == "is_readable" else None
 
 
 @attrs.frozen(kw_only=True)
@@ -92,11 +130,7 @@ class HttpAddress:
     connect_timeout: float
     """Seconds for a connection to be made, TLS included."""
 
-    @property
-    def origin(self) -> httpcore2.Origin:
-        return httpcore2.Origin(b"http" if self.tls is None else b"https", self.host.encode(), self.port)
-
-    async def connect(self) -> HttpStream:
+    async def connect(self) -> ConnectedStream:
         """Opens a connection. Cancelled, it leaves no socket open.
 
         Raises:
@@ -106,7 +140,11 @@ class HttpAddress:
         try:
             with trio.fail_after(self.connect_timeout):
                 stream = await self._open()
-                return HttpStream(stream if self.tls is None else await self._start_tls(stream, self.tls))
+                if self.tls is not None:
+                    return TlsStream(await self._start_tls(stream, self.tls))
+                connected = socket.socket(fileno=stream.socket.detach())
+                connected.setblocking(False)
+                return SocketStream(connected)
         except trio.TooSlowError:
             raise httpcore2.ConnectTimeout(f"no connection within {self.connect_timeout:g} s") from None
         except (OSError, trio.BrokenResourceError) as error:
@@ -144,14 +182,14 @@ class ConnectionPool:
         self._max_connections = max_connections
         self._keepalive_expiry = keepalive_expiry
         # Each with the time since which it is idle, the oldest first.
-        self._idle: deque[tuple[float, httpcore2.AsyncHTTP11Connection]] = deque()
+        self._idle: deque[tuple[float, ClientConnection]] = deque()
         self._open = 0
         self._released = trio.lowlevel.ParkingLot()
 
     def __repr__(self) -> str:
         return f"<ConnectionPool {self._open} open, {len(self._idle)} idle>"
 
-    async def acquire(self) -> httpcore2.AsyncHTTP11Connection:
+    async def acquire(self) -> ClientConnection:
         """Returns a connection for one request, after which it is to be given to `release`.
 
         It waits while as many as allowed are in use, and raises the errors of `HttpAddress.connect`. Cancelled, it
@@ -160,7 +198,7 @@ class ConnectionPool:
         while True:
             while self._idle:
                 since, connection = self._idle.pop()
-                if trio.current_time() - since < self._keepalive_expiry and not connection.has_expired():
+                if trio.current_time() - since < self._keepalive_expiry and not connection.has_ended():
                     return connection
                 await self._close_connection(connection)
             if self._open < self._max_connections:
@@ -168,14 +206,15 @@ class ConnectionPool:
             await self._released.park()
         self._open += 1
         try:
-            return httpcore2.AsyncHTTP11Connection(self._address.origin, await self._address.connect())
+            return ClientConnection(await self._address.connect())
         except BaseException:
             self._note_closed()
             raise
 
-    async def release(self, connection: httpcore2.AsyncHTTP11Connection) -> None:
+    async def release(self, connection: ClientConnection) -> None:
         """Keeps a connection if it can carry another request, and closes it otherwise, even when cancelled."""
-        if not connection.is_idle():
+        connection.finish()
+        if not connection.is_idle:
             await self._close_connection(connection)
             return
         now = trio.current_time()
@@ -184,7 +223,7 @@ class ConnectionPool:
         while self._idle and now - self._idle[0][0] >= self._keepalive_expiry:
             await self._close_connection(self._idle.popleft()[1])
 
-    async def _close_connection(self, connection: httpcore2.AsyncHTTP11Connection) -> None:
+    async def _close_connection(self, connection: ClientConnection) -> None:
         try:
             await connection.aclose()
         finally:

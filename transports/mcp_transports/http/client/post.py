@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, aclosing
+from typing import Literal
 
 import trio
 
@@ -34,6 +35,9 @@ UNSEEN = (405, 406, 415)
 # Checkpoints after which the caller, woken by the engine's reader, has called `HttpChannel.settled`.
 CALLER_CHECKPOINTS = 2
 
+# Of a request: its response may still bring something, or was read to its end; "over" once nobody waits for it.
+Stage = Literal["reading", "read", "over"]
+
 
 class Post:
     """One request in flight. `run` is its task, which ends when nothing more can arrive for the request.
@@ -55,7 +59,7 @@ class Post:
         self._state = state
         self._fall_back = fall_back
         self._scope = trio.CancelScope()
-        self._is_awaited = True
+        self._stage: Stage = "reading"
         # Set when the engine has processed the last frame, or no longer waits for the response.
         self._processed = trio.Event()
         # The number of the last frame of this request in the receive queue.
@@ -65,15 +69,20 @@ class Post:
         state = "done" if not self._is_awaited else "sent" if self.body_sent.is_set() else "new"
         return f"<Post {self.id!r} {self._frame.method} {state}>"
 
+    @property
+    def _is_awaited(self) -> bool:
+        return self._stage != "over"
+
     def response_no_longer_awaited(self) -> None:
         """Stops resuming the stream, and closes it if it does not end within `LINGER` seconds."""
-        self._is_awaited = False
+        if self._stage == "reading":
+            self._scope.deadline = min(self._scope.deadline, trio.current_time() + LINGER)
+        self._stage = "over"
         self._processed.set()
-        self._scope.deadline = min(self._scope.deadline, trio.current_time() + LINGER)
 
     def cancel(self) -> None:
         """Closes the stream at once, and the connection with it."""
-        self._is_awaited = False
+        self._stage = "over"
         self._scope.cancel(reason="the request was given up")
 
     @property
@@ -97,9 +106,17 @@ class Post:
         state = self._state
         try:
             with self._scope:
-                async with state.post_limiter:
+                await trio.lowlevel.checkpoint_if_cancelled()
+                try:
+                    # A slot that is free costs no turn of the loop.
+                    state.post_limiter.acquire_nowait()
+                except trio.WouldBlock:
+                    await state.post_limiter.acquire()
+                try:
                     self.started = True
                     await self._send_and_receive()
+                finally:
+                    state.post_limiter.release()
         except SessionExpired as expired:
             state.fail_request(self.id, expired)
             state.expire_session()
@@ -209,6 +226,13 @@ class Post:
             raise response.error(data)
         if not data:
             raise RemoteProtocolError(f"{peer} took {method} (HTTP {response.status}) and gave no answer")
+        if not self.stateless:
+            # The server may have written a report of progress before it, on the stream of the session. Both can be read
+            # by now, and that stream's task has its turn first.
+            await trio.lowlevel.checkpoint()
+        if self._stage == "reading":
+            # Nothing is open any more that would have to be closed.
+            self._stage = "read"
         await self._put(data)
         return RemoteProtocolError(f"{peer} answered {method} with something that is no answer to it")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import trio
 
@@ -12,6 +13,10 @@ __all__ = ["ReceiveQueue"]
 
 # Frames that wait for the engine before the streams they come from have to wait. It takes all there are at a time.
 MAX_FRAMES = 256
+
+
+def _take_nothing(frame: Frame) -> bool:
+    return False
 
 
 class ReceiveQueue:
@@ -26,10 +31,10 @@ class ReceiveQueue:
         self._frames: deque[Frame] = deque()
         self._bytes = 0
         # Frames are numbered from 1 in the order in which they were put. These are the numbers of the last one that was
-        # put, taken, and processed.
+        # put, and processed.
         self._put = 0
-        self._taken = 0
         self._processed = 0
+        self._deliver: Callable[[Frame], bool] = _take_nothing
         self._closed = False
         self._ended = False
         self._cause: BaseException | None = None
@@ -45,13 +50,22 @@ class ReceiveQueue:
         return len(self._frames)
 
     def put_at_once(self, frame: Frame) -> int:
-        """Puts a frame even when the queue is full, and returns its number."""
-        self._put += 1
-        if not self._closed and not self._ended:
-            self._frames.append(frame)
-            self._bytes += len(frame.data)
-            self._arrival.unpark_all()
-        return self._put
+        """Puts a frame even when the queue is full, and returns its number. One that comes after the end is dropped."""
+        if self._closed or self._ended:
+            return self._put
+        self._put = number = self._put + 1
+        # Whoever waits has processed all that was put before.
+        if self._arrival and not self._frames and self._deliver(frame):
+            self._processed = max(self._processed, number)
+            return number
+        self._frames.append(frame)
+        self._bytes += len(frame.data)
+        self._arrival.unpark_all()
+        return number
+
+    def deliver_to(self, take: Callable[[Frame], bool]) -> None:
+        """Gives each frame to ``take`` at once while a reader waits, and keeps those that it does not take."""
+        self._deliver = take
 
     async def put(self, frame: Frame) -> int:
         """Waits for space, puts a frame and returns its number. Cancelled while it waits, it has put nothing."""
@@ -69,8 +83,9 @@ class ReceiveQueue:
             trio.EndOfChannel: no frame is left, and the server ended the channel.
             trio.BrokenResourceError: no frame is left, and the channel failed.
         """
-        if self._processed != self._taken:
-            self._processed = self._taken
+        taken = self._put - len(self._frames)
+        if self._processed != taken:
+            self._processed = taken
             events, self._processed_events = self._processed_events, []
             for number, event in events:
                 self.set_when_processed(number, event)
@@ -84,7 +99,6 @@ class ReceiveQueue:
                 raise trio.BrokenResourceError(str(self._cause)) from self._cause
             await self._arrival.park()
         frames = [self._frames.popleft() for _ in range(min(max_frames, len(self._frames)))]
-        self._taken = self._put - len(self._frames)
         self._bytes -= sum(len(frame.data) for frame in frames)
         self._space.unpark_all()
         return frames

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from typing import Any, Protocol, Self
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from typing import Protocol, Self
 
-import httpcore2
 import httpx2
 import trio
 
 from mcp_actors.errors import ConnectFailed, LocalProtocolError, McpError
+from mcp_transports.http.client.connection import AnySocket, ClientConnection, encode_header_lines
 from mcp_transports.http.client.pool import ConnectionPool
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "RawResponse",
     "RequestBody",
     "RequestSender",
+    "read_chunks",
     "without_secrets",
 ]
 
@@ -39,15 +41,15 @@ class RequestBody(httpx2.AsyncByteStream):
 
     def __init__(self, data: bytes, sent: trio.Event) -> None:
         self.data = data
-        self._sent = sent
+        self.sent = sent
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         yield self.data
-        self._sent.set()
+        self.sent.set()
 
 
 class RawResponse(Protocol):
-    """A response of httpx2 or httpcore2, whose body has not been read yet."""
+    """A response whose body has not been read yet."""
 
     @property
     def status(self) -> int: ...
@@ -56,17 +58,33 @@ class RawResponse(Protocol):
     def headers(self) -> Headers: ...
 
     @property
-    def extensions(self) -> Mapping[str, Any]:
-        """The response extensions of httpcore2."""
+    def socket(self) -> AnySocket | None:
+        """The socket that it comes from, where that is known."""
         ...
 
     def chunks(self) -> AsyncGenerator[bytes, None]:
         """Yields the body as it arrives, decoded. Close it with `contextlib.aclosing`."""
         ...
 
+    async def read(self, enough: int) -> bytes:
+        """Returns the body, decoded, or its beginning if that has ``enough`` bytes or more."""
+        ...
+
     async def aclose(self) -> None:
         """Closes the response, and its connection unless the body was read to its end. May be called twice."""
         ...
+
+
+async def read_chunks(chunks: AsyncGenerator[bytes, None], enough: int) -> bytes:
+    """Reads and closes ``chunks``, up to the one with which there are ``enough`` bytes."""
+    parts, length = [], 0
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            parts.append(chunk)
+            length += len(chunk)
+            if length >= enough:
+                break
+    return b"".join(parts)
 
 
 class AccessWaiter(Protocol):
@@ -159,12 +177,19 @@ class _ClientResponse:
     def __init__(self, response: httpx2.Response) -> None:
         self.status = response.status_code
         self.headers = response.headers.raw
-        self.extensions = response.extensions
         self.aclose = response.aclose
         self._response = response
 
+    @property
+    def socket(self) -> AnySocket | None:
+        stream = self._response.extensions.get("network_stream")
+        return None if stream is None else stream.get_extra_info("socket")
+
     def chunks(self) -> AsyncGenerator[bytes, None]:
         return self._response.aiter_bytes()
+
+    async def read(self, enough: int) -> bytes:
+        return await read_chunks(self.chunks(), enough)
 
 
 class PooledSender:
@@ -186,9 +211,6 @@ class PooledSender:
 
     def _set_url(self, url: httpx2.URL) -> None:
         self.url = url
-        self._target = httpcore2.URL(
-            scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
-        )
         given = self._given_headers
         if url.userinfo:
             request = httpx2.Request("POST", url)
@@ -199,6 +221,8 @@ class PooledSender:
         own = [(b"host", url.netloc), USER_AGENT]
         self._headers = [*(each for each in own if each[0] not in names), *given]
         self._may_add_cookies = b"cookie" not in names
+        # The beginning of each request, by method.
+        self._beginnings: dict[str, bytes] = {}
 
     def with_url(self, url: httpx2.URL) -> Self:
         sender = copy.copy(self)
@@ -208,27 +232,36 @@ class PooledSender:
     async def send(
         self, method: str, headers: Headers, body: RequestBody | None, waiter: AccessWaiter | None = None
     ) -> RawResponse:
-        all_headers = [*self._headers, *headers]
         if self._cookies and self._may_add_cookies:
-            all_headers += self._cookie_headers(method)
-        request = httpcore2.Request(method, self._target, headers=all_headers, content=body)
+            headers = [*headers, *self._cookie_headers(method)]
+        beginning = self._beginnings.get(method) or self._beginning(method)
+        head = b"%b%b\r\n" % (beginning, encode_header_lines(headers))
         connection = await self._pool.acquire()
         try:
-            response = await connection.handle_async_request(request)
+            if body is None:
+                await connection.exchange(head)
+            else:
+                await connection.exchange(head + body.data, body.sent)
         except BaseException:
             await self._pool.release(connection)
             raise
-        names = {name.lower() for name, _ in response.headers}
-        if b"set-cookie" in names:
+        response = _PooledResponse(connection, self._pool)
+        if b"set-cookie" in response.names:
             self._store_cookies(method, response)
-        return _PooledResponse(response, connection, self._pool, is_encoded=b"content-encoding" in names)
+        return response
+
+    def _beginning(self, method: str) -> bytes:
+        lines = encode_header_lines(self._headers)
+        beginning = b"%b %b HTTP/1.1\r\n%b" % (method.encode("ascii"), self.url.raw_path, lines)
+        self._beginnings[method] = beginning
+        return beginning
 
     def _cookie_headers(self, method: str) -> list[tuple[bytes, bytes]]:
         request = httpx2.Request(method, self.url)
         self._cookies.set_cookie_header(request)
         return [each for each in request.headers.raw if each[0].lower() == b"cookie"]
 
-    def _store_cookies(self, method: str, response: httpcore2.Response) -> None:
+    def _store_cookies(self, method: str, response: RawResponse) -> None:
         request = httpx2.Request(method, self.url)
         self._cookies.extract_cookies(
             httpx2.Response(response.status, headers=response.headers, request=request)
@@ -236,45 +269,56 @@ class PooledSender:
 
 
 class _PooledResponse:
-    def __init__(
-        self,
-        response: httpcore2.Response,
-        connection: httpcore2.AsyncHTTP11Connection,
-        pool: ConnectionPool,
-        *,
-        is_encoded: bool,
-    ) -> None:
-        self.status = response.status
-        self.headers = response.headers
-        self.extensions = response.extensions
-        self._response = response
+    """The response of a connection, which it keeps until it is closed."""
+
+    __slots__ = ("_connection", "_is_closed", "_pool", "headers", "names", "status")
+
+    def __init__(self, connection: ClientConnection, pool: ConnectionPool) -> None:
+        self.status = connection.status
+        self.headers = connection.headers
+        self.names = {name for name, _ in connection.headers}
         self._connection = connection
         self._pool = pool
-        self._is_encoded = is_encoded
-        self._closed = False
+        self._is_closed = False
+
+    @property
+    def socket(self) -> AnySocket:
+        return self._connection.stream.socket
 
     def chunks(self) -> AsyncGenerator[bytes, None]:
-        if not self._is_encoded:
-            return self._response.aiter_stream()
+        if b"content-encoding" not in self.names:
+            return self._parts()
         # A server may compress although we asked for identity. Only httpx2 has the decoders for that.
-        stream = _EncodedStream(self._response)
+        stream = _EncodedStream(self._parts)
         return httpx2.Response(self.status, headers=self.headers, stream=stream).aiter_bytes()
 
+    async def _parts(self) -> AsyncGenerator[bytes, None]:
+        while not self._is_closed and (part := await self._connection.read()):
+            yield part
+
+    async def read(self, enough: int) -> bytes:
+        if b"content-encoding" in self.names:
+            return await read_chunks(self.chunks(), enough)
+        data = await self._connection.read()
+        if not data or len(data) >= enough:
+            return data
+        parts, length = [data], len(data)
+        while length < enough and (data := await self._connection.read()):
+            parts.append(data)
+            length += len(data)
+        return b"".join(parts)
+
     async def aclose(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        try:
-            # If this is cancelled, the connection is not idle and the pool closes it.
-            await self._response.aclose()
-        finally:
+        if not self._is_closed:
+            self._is_closed = True
             await self._pool.release(self._connection)
 
 
 class _EncodedStream(httpx2.AsyncByteStream):
-    def __init__(self, response: httpcore2.Response) -> None:
-        self._response = response
+    def __init__(self, parts: Callable[[], AsyncGenerator[bytes, None]]) -> None:
+        self._parts = parts
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for chunk in self._response.aiter_stream():
-            yield chunk
+        async with aclosing(self._parts()) as parts:
+            async for part in parts:
+                yield part

@@ -88,7 +88,11 @@ class OriginPolicy:
         max_age: int = 600,
     ) -> None:
         local = _is_loopback(bound_host)
-        hosts = list(_default_hosts(bound_host, local) if allowed_hosts is None else _listed(allowed_hosts))
+        hosts = list(
+            _default_hosts(bound_host, local)
+            if allowed_hosts is None
+            else _listed(allowed_hosts, "allowed_hosts")
+        )
         self._any_host = "*" in hosts
         # (name, port), with None for a port that is absent and "*" for any.
         self._hosts: set[tuple[str, int | str | None]] = set()
@@ -99,12 +103,12 @@ class OriginPolicy:
             if entry != "*":
                 self._allow_host(entry, with_origins=allowed_origins is None)
         if allowed_origins is not None:
-            for entry in _listed(allowed_origins):
+            for entry in _listed(allowed_origins, "allowed_origins"):
                 self._allow_origin(entry)
         elif local:
             for name in LOOPBACK_NAMES:
                 self._origins.update((scheme, name, "*") for scheme in _DEFAULT_PORTS)
-        extra = _listed(allowed_headers)
+        extra = _listed(allowed_headers, "allowed_headers")
         for name in extra:
             if not _TOKEN.fullmatch(name):
                 raise ValueError(f"{name!r} in allowed_headers is no name of a header")
@@ -207,9 +211,9 @@ class OriginPolicy:
             self._origins.add((scheme, name, _DEFAULT_PORTS.get(scheme, 0) if port is None else port))
 
 
-def _listed(entries: Iterable[str]) -> list[str]:
+def _listed(entries: Iterable[str], setting: str) -> list[str]:
     if isinstance(entries, str):
-        raise ValueError(f"a list of names is wanted, not the one string {entries!r}")
+        raise ValueError(f"{setting} is a list: write [{entries!r}], not the one string")
     return list(entries)
 
 
