@@ -36,6 +36,7 @@ from mcp_actors._server.state_key import state_key_of_environment
 from mcp_actors._server.task_rules import TaskRules
 from mcp_actors._server.terminal_hint import write_terminal_hint
 from mcp_actors.abc import ServerTransport, SharedState
+from mcp_actors.abc.asgi import AsgiServer
 from mcp_actors.bridges.bridged_call import calling_bridge
 from mcp_actors.bridges.running_loop import refuse_asyncio
 from mcp_actors.context import Context
@@ -296,7 +297,7 @@ class Server(Registration, Generic[StateT]):
                 raise TypeError(f"a server serves at URLs and transports, not at {each!r:.80}")
         await self._runtime.serve(transports, self._scope, task_status)
 
-    def asgi(self, path: str = "/mcp", *, websocket: str | None = None, **settings: Any) -> Any:
+    def asgi(self, path: str = "/mcp", *, websocket: str | None = None, **settings: Any) -> AsgiServer:
         """Returns an ASGI 3 application that serves this server over HTTP: see `mcp_transports.http.asgi.AsgiApp`.
 
         For programs that have a web server: uvicorn, hypercorn, granian, or a framework that mounts applications.
@@ -310,7 +311,8 @@ class Server(Registration, Generic[StateT]):
             ImportError, TypeError, ValueError: A setting is wrong, or needs an extra that is missing.
         """
         binding = importlib.import_module("mcp_transports.http.asgi")
-        return binding.AsgiApp(self, path=path, websocket=websocket, **settings)
+        application: AsgiServer = binding.AsgiApp(self, path=path, websocket=websocket, **settings)
+        return application
 
     def stop(self) -> None:
         """Takes no new work, lets calls in flight end, then ends every `serve`. Never waits itself.

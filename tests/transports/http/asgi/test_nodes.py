@@ -7,12 +7,12 @@ import json
 from typing import Any
 
 from mcp_actors import Context, Server
-from mcp_transports.http.asgi.application import AsgiApp
+from mcp_actors.abc.asgi import AsgiServer
 from tests.shared.spanning import Spanning
 from tests.transports.http.asgi.test_requests import ask, call, on_asyncio, session
 
 
-def node(shared: Spanning) -> AsgiApp:
+def node(shared: Spanning) -> AsgiServer:
     server = Server("node", shared=shared)
 
     @server.tool
@@ -24,8 +24,7 @@ def node(shared: Spanning) -> AsgiApp:
         await ctx.progress(1)
         return await asyncio.sleep(0, "done")
 
-    app: AsgiApp = server.asgi()
-    return app
+    return server.asgi()
 
 
 def text(exchange: Any) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 from typing import Literal, Protocol
 
+from mcp_actors.abc.asgi import AsgiMessage, AsgiReceive, AsgiSend
 from mcp_actors.bridges.step_queue import Step
 from mcp_actors.logging import log
-from mcp_transports.http.asgi.messages import Message, Receive, Send, body_message
+from mcp_transports.http.asgi.messages import body_message
 from mcp_transports.http.asgi.sides import Interruptible, LoopSide
 
 __all__ = ["AnswerCutOff", "AsgiAnswer"]
@@ -51,12 +52,12 @@ class AsgiAnswer:
         "side",
     )
 
-    def __init__(self, side: LoopSide, receive: Receive, send: Send) -> None:
+    def __init__(self, side: LoopSide, receive: AsgiReceive, send: AsgiSend) -> None:
         self.side = side
         self._receive = receive
         self._send = send
         self._waiter = side.waiter()
-        self._begun: Message | None = None
+        self._begun: AsgiMessage | None = None
         self._pieces: deque[bytes] = deque()
         self._is_complete = False
         # It leads back to this, so it is kept while somebody waits alone.
@@ -69,7 +70,7 @@ class AsgiAnswer:
 
     # -- steps of the loop, which the engine posts -------------------------------------------------------------------
 
-    def begin(self, start: Message, first: bytes, last: bool) -> None:
+    def begin(self, start: AsgiMessage, first: bytes, last: bool) -> None:
         """Takes the beginning of the answer, or the whole."""
         self._begun = start
         self._is_complete = last

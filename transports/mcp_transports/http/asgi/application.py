@@ -8,14 +8,12 @@ from functools import partial
 from threading import Lock
 from typing import Any, Protocol
 
+from mcp_actors.abc.asgi import AsgiMessage, AsgiReceive, AsgiSend
 from mcp_actors.errors import EngineStopped, LocalProtocolError
 from mcp_actors.logging import log
 from mcp_transports.http.asgi.answer import AsgiAnswer
 from mcp_transports.http.asgi.app_serving import CLOSE_TIME, AppServing, ServerWasStopped
 from mcp_transports.http.asgi.messages import (
-    Receive,
-    Scope,
-    Send,
     body_message,
     refusal_messages,
     start_message,
@@ -101,7 +99,7 @@ class AsgiApp:
     def __repr__(self) -> str:
         return f"<AsgiApp {self._service.paths.streamable} {self._serving!r}>"
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: AsgiMessage, receive: AsgiReceive, send: AsgiSend) -> None:
         """Serves one scope: ``http``, ``websocket`` or ``lifespan``.
 
         Raises:
@@ -193,7 +191,7 @@ class AsgiApp:
             if self._serving is serving:
                 self._serving = None
 
-    async def _serve_lifespan(self, receive: Receive, send: Send) -> None:
+    async def _serve_lifespan(self, receive: AsgiReceive, send: AsgiSend) -> None:
         message = await receive()
         if message["type"] != "lifespan.startup":
             raise LocalProtocolError(f"a lifespan began with {message['type']!r:.40}")
@@ -217,7 +215,7 @@ class AsgiApp:
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    async def _serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve_http(self, scope: AsgiMessage, receive: AsgiReceive, send: AsgiSend) -> None:
         side = current_side()
         limits = self._service.limits
         try:
@@ -245,7 +243,7 @@ class AsgiApp:
         finally:
             self._bodies.release(request.peer, charged)
 
-    def _warn(self, scope: Scope, request: Request) -> None:
+    def _warn(self, scope: AsgiMessage, request: Request) -> None:
         """Tells the developer once where a wrong path would be right. The client is not told: paths may be secret."""
         self._has_warned = True
         log.warning(
@@ -254,7 +252,7 @@ class AsgiApp:
             served=scope.get("root_path", "").rstrip("/") + self._service.paths.streamable,
         )
 
-    async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve_websocket(self, scope: AsgiMessage, receive: AsgiReceive, send: AsgiSend) -> None:
         side, service, path = current_side(), self._service, self._websocket
         await receive()
         try:
@@ -290,11 +288,11 @@ class AsgiApp:
         return None
 
 
-async def _send_refusal(send: Send, refusal: Refusal) -> None:
+async def _send_refusal(send: AsgiSend, refusal: Refusal) -> None:
     await send(start_message(refusal.status, JSON, refusal.headers, len(refusal.body)))
     await send(body_message(refusal.body, more=False))
 
 
-async def _refuse_websocket(scope: Scope, send: Send, refusal: Refusal) -> None:
+async def _refuse_websocket(scope: AsgiMessage, send: AsgiSend, refusal: Refusal) -> None:
     for message in websocket_refusal_messages(scope, refusal):
         await send(message)

@@ -1,30 +1,16 @@
-"""The types of ASGI 3, and the messages of an answer."""
+"""The messages of an answer in ASGI."""
 
 from __future__ import annotations
 
 import http
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from collections.abc import Iterable
 
+from mcp_actors.abc.asgi import AsgiMessage
 from mcp_transports.http.h1.response import check_header
 from mcp_transports.http.server.error_responses import Refusal
 from mcp_transports.http.server.media_types import JSON
 
-__all__ = [
-    "Message",
-    "Receive",
-    "Scope",
-    "Send",
-    "body_message",
-    "refusal_messages",
-    "start_message",
-    "websocket_refusal_messages",
-]
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+__all__ = ["body_message", "refusal_messages", "start_message", "websocket_refusal_messages"]
 
 _WEBSOCKET_ANSWERS = "websocket.http.response"
 # RFC 6455 section 7.4.1.
@@ -36,7 +22,7 @@ _WITHOUT_BODY = (204, 304)
 
 def start_message(
     status: int, content_type: str | None, headers: Iterable[tuple[str, str]], length: int | None
-) -> Message:
+) -> AsgiMessage:
     """Returns the message that begins an answer.
 
     Args:
@@ -63,12 +49,12 @@ def start_message(
     return {"type": "http.response.start", "status": status, "headers": lines}
 
 
-def body_message(body: bytes, *, more: bool) -> Message:
+def body_message(body: bytes, *, more: bool) -> AsgiMessage:
     """Returns the message of a piece of the body."""
     return {"type": "http.response.body", "body": body, "more_body": more}
 
 
-def refusal_messages(status: int, reason: str, *, closes: bool) -> tuple[Message, Message]:
+def refusal_messages(status: int, reason: str, *, closes: bool) -> tuple[AsgiMessage, AsgiMessage]:
     """Returns the answer to a request that was not understood, as our own listener gives it.
 
     ``closes`` says whether the connection is closed behind it, which HTTP/2 has no header for.
@@ -80,7 +66,7 @@ def refusal_messages(status: int, reason: str, *, closes: bool) -> tuple[Message
     return start, body_message(text, more=False)
 
 
-def websocket_refusal_messages(scope: Scope, refusal: Refusal) -> list[Message]:
+def websocket_refusal_messages(scope: AsgiMessage, refusal: Refusal) -> list[AsgiMessage]:
     """Returns the answer to a request for a WebSocket: with a status where the server can, else it says 403."""
     if _WEBSOCKET_ANSWERS not in (scope.get("extensions") or {}):
         return [{"type": "websocket.close", "code": _POLICY, "reason": ""}]

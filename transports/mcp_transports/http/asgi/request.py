@@ -8,8 +8,8 @@ from functools import lru_cache
 from threading import Lock
 from urllib.parse import quote
 
+from mcp_actors.abc.asgi import AsgiMessage, AsgiReceive
 from mcp_actors.budget import Budget, holder_of
-from mcp_transports.http.asgi.messages import Receive, Scope
 from mcp_transports.http.asgi.sides import LoopSide
 from mcp_transports.http.h1.field_rules import HOST, LOWER_NAMES, METHODS, SINGLE_VALUED
 from mcp_transports.http.h1.limits import HttpLimits
@@ -41,7 +41,7 @@ class RequestRefused(Exception):
 
 
 def request_of(
-    scope: Scope, limits: HttpLimits, paths: Collection[str], documents: Collection[str]
+    scope: AsgiMessage, limits: HttpLimits, paths: Collection[str], documents: Collection[str]
 ) -> Request:
     """Returns the request of an ``http`` or ``websocket`` scope, without its body.
 
@@ -118,7 +118,7 @@ def _headers(lines: Collection[tuple[bytes, bytes]], limits: HttpLimits) -> dict
     return headers
 
 
-def _paths(scope: Scope, paths: Collection[str], documents: Collection[str]) -> tuple[str, str]:
+def _paths(scope: AsgiMessage, paths: Collection[str], documents: Collection[str]) -> tuple[str, str]:
     """Returns the path from the root of the host, and the one that is served.
 
     Servers and frameworks disagree whether ``path`` begins with ``root_path``: ASGI says so, as Starlette does since
@@ -158,7 +158,7 @@ class BodyReader:
         self._lock = Lock()
         self.budget = Budget(limits.held_bytes, limits.held_bytes_per_address)
 
-    async def read(self, side: LoopSide, receive: Receive, peer: str) -> tuple[bytes, int]:
+    async def read(self, side: LoopSide, receive: AsgiReceive, peer: str) -> tuple[bytes, int]:
         """Returns the body of a request, and how many bytes of it are charged, which `release` takes back.
 
         Raises:

@@ -14,12 +14,13 @@ from functools import partial
 import trio
 
 from mcp_actors.abc import Frame, FrameChannel
+from mcp_actors.abc.asgi import AsgiMessage, AsgiReceive, AsgiSend
 from mcp_actors.errors import EngineStopped, LoopClosed, RemoteProtocolError
 from mcp_actors.logging import log
 from mcp_actors.principal import Principal
 from mcp_actors.supervision import Containment, start
 from mcp_actors.task_kinds import SOCKET_CONNECTION
-from mcp_transports.http.asgi.messages import Message, Receive, Scope, Send, websocket_refusal_messages
+from mcp_transports.http.asgi.messages import websocket_refusal_messages
 from mcp_transports.http.asgi.sides import Interruptible, LoopSide
 from mcp_transports.http.asgi.transport import AsgiListener
 from mcp_transports.http.h1.request import Request
@@ -53,12 +54,12 @@ class AsgiWebSocket:
         send: The server's.
     """
 
-    def __init__(self, side: LoopSide, receive: Receive, send: Send) -> None:
+    def __init__(self, side: LoopSide, receive: AsgiReceive, send: AsgiSend) -> None:
         self._side = side
         self._receive = receive
         self._send = send
         # The engine appends; ``None`` is the last.
-        self._outgoing: deque[Message | None] = deque()
+        self._outgoing: deque[AsgiMessage | None] = deque()
         self._is_woken = False
         self._to_send = side.waiter()
         self._room = side.waiter()
@@ -144,7 +145,7 @@ class AsgiWebSocket:
             log.info("an ASGI server does not end a WebSocket, which is given up")
             stuck.interrupt()
 
-    def put(self, message: Message | None) -> None:
+    def put(self, message: AsgiMessage | None) -> None:
         """Sends a message soon; ``None`` ends the WebSocket. Called in the engine, and never waits."""
         self._outgoing.append(message)
         if message is None:
@@ -174,7 +175,7 @@ class AsgiWebSocketChannel(FrameChannel):
         longest: Bytes of the longest message either way.
     """
 
-    def __init__(self, socket: AsgiWebSocket, scope: Scope, request: Request, longest: int) -> None:
+    def __init__(self, socket: AsgiWebSocket, scope: AsgiMessage, request: Request, longest: int) -> None:
         self._socket = socket
         self._scope = scope
         self._request = request

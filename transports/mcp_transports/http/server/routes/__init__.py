@@ -32,8 +32,8 @@ answered with 500. When a client leaves, its route is cancelled; a thread runs o
 
 from __future__ import annotations
 
+from mcp_actors.abc.asgi import AsgiApplication
 from mcp_transports.http.server.routes.answers import Answer, Reply
-from mcp_transports.http.server.routes.asgi_types import AsgiApplication
 from mcp_transports.http.server.routes.health import HealthRoute, health
 from mcp_transports.http.server.routes.lifespans import RouteStartFailed
 from mcp_transports.http.server.routes.table import Routes

@@ -8,10 +8,10 @@ from urllib.parse import unquote
 
 import trio
 
+from mcp_actors.abc.asgi import AsgiApplication, AsgiMessage
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
 from mcp_transports.http.server.error_responses import Header
-from mcp_transports.http.server.routes.asgi_types import AsgiApplication, AsgiMessage
 from mcp_transports.http.server.routes.lifespans import ASGI_VERSIONS
 
 __all__ = ["AsgiRequest"]

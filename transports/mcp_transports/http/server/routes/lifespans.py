@@ -8,11 +8,11 @@ from typing import Any
 
 import trio
 
+from mcp_actors.abc.asgi import AsgiApplication, AsgiMessage
 from mcp_actors.errors import McpError
 from mcp_actors.logging import log
 from mcp_actors.supervision import outliving, start
 from mcp_actors.task_kinds import ROUTE_LIFESPAN
-from mcp_transports.http.server.routes.asgi_types import AsgiApplication, AsgiMessage
 
 __all__ = ["RouteStartFailed", "lifespans"]
 

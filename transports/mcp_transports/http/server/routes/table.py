@@ -13,6 +13,7 @@ import attrs
 import trio
 
 from mcp_actors.abc import ServerHandler
+from mcp_actors.abc.asgi import AsgiApplication
 from mcp_actors.supervision import Containment
 from mcp_actors.task_kinds import HTTP_RESPONSE
 from mcp_transports.http.h1.request import Request
@@ -21,7 +22,6 @@ from mcp_transports.http.server.http_exchange import HttpExchange
 from mcp_transports.http.server.origin_policy import OriginPolicy, Verdict
 from mcp_transports.http.server.routes.answers import Answer, reply_of, send_reply
 from mcp_transports.http.server.routes.asgi_request import AsgiRequest
-from mcp_transports.http.server.routes.asgi_types import AsgiApplication
 from mcp_transports.http.server.routes.beside import Beside
 from mcp_transports.http.server.routes.health import HealthRoute
 from mcp_transports.http.server.routes.lifespans import lifespans
