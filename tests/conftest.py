@@ -16,7 +16,7 @@ from tests.redis_server import RedisServer
 # No example has a time limit of its own: a busy machine is no bug. In CI every run tries the same examples, and
 # fewer of them, because to try the same ones again finds little; elsewhere each run tries others.
 CI = os.environ.get("CI") == "true"
-settings.register_profile("house", deadline=None, derandomize=CI, max_examples=25 if CI else 100)
+settings.register_profile("house", deadline=None, derandomize=CI, max_examples=15 if CI else 100)
 settings.load_profile("house")
 
 FOREIGN_PROGRAMS = frozenset({"peers", "browser", "redis_server", "postgres"})
