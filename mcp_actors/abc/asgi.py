@@ -22,7 +22,11 @@ class AsgiServer(Protocol):
     documents: tuple[str, ...]
     """The paths of public documents, from the root of the host: the metadata of ``auth``. Empty without it."""
 
-    async def __call__(self, scope: AsgiMessage, receive: AsgiReceive, send: AsgiSend) -> None:
+    # Starlette types a scope and the messages as mutable mappings, Hypercorn and Quart each as a typed dictionary,
+    # which is none: only `Any` lets the application stand in the tables of all of them.
+    async def __call__(
+        self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
+    ) -> None:
         """Serves one scope: ``http``, ``websocket`` or ``lifespan``."""
 
     def lifespan(self, app: object = None) -> AbstractAsyncContextManager[None]:

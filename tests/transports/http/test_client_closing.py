@@ -224,6 +224,21 @@ async def test_cancelling_the_block_leaves_nothing(autojump_clock: trio.abc.Cloc
     assert script.under_way == 0
 
 
+async def test_nothing_is_sent_once_the_tasks_of_the_channel_were_cancelled(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    with trio.CancelScope() as scope:
+        async with connected(legacy) as (channel, script):
+            await handshake(channel)
+            asked = len(script.asked)
+            scope.cancel()
+            with trio.CancelScope(shield=True):
+                await trio.testing.wait_all_tasks_blocked()
+            with pytest.raises(trio.BrokenResourceError, match="the channel has ended"):
+                channel.send_nowait(Frame(b"stop", method="notifications/cancelled", cancels=1))
+    assert [each.method for each in script.asked[asked:]] == ["DELETE"]
+
+
 async def test_a_client_that_was_given_is_left_open() -> None:
     async with httpx2.AsyncClient(transport=Script(legacy)) as client:
         async with HttpClientTransport(URL, client=client).connect():

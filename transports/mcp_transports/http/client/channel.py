@@ -79,6 +79,8 @@ class HttpChannel(FrameChannel):
                 task_status.started()
                 await trio.sleep_forever()
         finally:
+            # A call that is cancelled together with the channel may still want to tell the server so.
+            self._state.nursery = None
             self._stopped.set()
         if not self._closing and self._state.broken is None:
             # A nursery absorbs a stray `trio.Cancelled`, and with it the failure that ended all of its tasks.
@@ -139,7 +141,7 @@ class HttpChannel(FrameChannel):
         if self._closing:
             raise trio.ClosedResourceError("the channel is closed")
         if self._state.broken is not None or self._state.nursery is None:
-            raise trio.BrokenResourceError(str(self._state.broken)) from self._state.broken
+            raise trio.BrokenResourceError(str(self._state.broken or "the channel has ended")) from self._state.broken
         return self._state.nursery
 
     def settled(self, request: int | str) -> None:
