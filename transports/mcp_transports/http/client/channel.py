@@ -141,7 +141,9 @@ class HttpChannel(FrameChannel):
         if self._closing:
             raise trio.ClosedResourceError("the channel is closed")
         if self._state.broken is not None or self._state.nursery is None:
-            raise trio.BrokenResourceError(str(self._state.broken or "the channel has ended")) from self._state.broken
+            raise trio.BrokenResourceError(
+                str(self._state.broken or "the channel has ended")
+            ) from self._state.broken
         return self._state.nursery
 
     def settled(self, request: int | str) -> None:
