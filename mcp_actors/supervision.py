@@ -20,6 +20,7 @@ from typing import Any, Literal
 import attrs
 import trio
 
+from mcp_actors.crash_log import crash_log
 from mcp_actors.logging import log
 
 __all__ = [
@@ -80,6 +81,7 @@ class Containment:
         if crash is None:
             return False
         log.error(f"{self.kind.name} failed", costs=self.kind.cost, exc_info=crash, **self.details)
+        crash_log.note(self.kind.name, str(self.details.get("task", "")), crash, self.kind.restarted)
         if self.on_crash is not None:
             try:
                 self.on_crash(crash)
