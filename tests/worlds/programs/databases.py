@@ -81,7 +81,7 @@ async def slow() -> str:
 @server.tool(loop="asyncio")
 async def state() -> dict[str, int]:
     """How many slow queries run in the database, and what became of their calls."""
-    active = 0
+    active = seen["running"] - seen["cancelled"]
     if KIND == "postgres":
         found = await database.fetch(ACTIVE)
         active = found[0][0]

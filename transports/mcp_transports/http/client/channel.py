@@ -40,6 +40,7 @@ class HttpChannel(FrameChannel):
     def __init__(self, state: SessionState) -> None:
         self._state = state
         self._closing = False
+        self._ended = False
         # Messages that get no response and whose POST has not ended yet.
         self._messages = 0
         self._no_messages = trio.lowlevel.ParkingLot()
@@ -77,10 +78,12 @@ class HttpChannel(FrameChannel):
             async with trio.open_nursery() as nursery:
                 self._state.nursery = nursery
                 task_status.started()
-                await trio.sleep_forever()
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    # A call that is cancelled together with the channel may still want to tell the server so.
+                    self._ended = True
         finally:
-            # A call that is cancelled together with the channel may still want to tell the server so.
-            self._state.nursery = None
             self._stopped.set()
         if not self._closing and self._state.broken is None:
             # A nursery absorbs a stray `trio.Cancelled`, and with it the failure that ended all of its tasks.
@@ -140,11 +143,10 @@ class HttpChannel(FrameChannel):
     def _nursery(self) -> trio.Nursery:
         if self._closing:
             raise trio.ClosedResourceError("the channel is closed")
-        if self._state.broken is not None or self._state.nursery is None:
-            raise trio.BrokenResourceError(
-                str(self._state.broken or "the channel has ended")
-            ) from self._state.broken
-        return self._state.nursery
+        broken, nursery = self._state.broken, self._state.nursery
+        if self._ended or broken is not None or nursery is None:
+            raise trio.BrokenResourceError(str(broken or "the channel has ended")) from broken
+        return nursery
 
     def settled(self, request: int | str) -> None:
         """Stops resuming the stream of that request, and closes it if it does not end soon."""
@@ -242,9 +244,11 @@ class HttpChannel(FrameChannel):
         Raises:
             McpError: the server does not speak HTTP+SSE either.
         """
+        nursery = self._state.nursery
+        assert nursery is not None
         with HeldScope(self._state, ENDPOINT_TIMEOUT) as waiter:
             await start_and_wait(
-                self._nursery(),
+                nursery,
                 HTTP_STREAM,
                 read_http_sse_stream,
                 self._state,
