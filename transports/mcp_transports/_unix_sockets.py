@@ -15,7 +15,7 @@ from mcp_transports._sockets import BACKLOG, InvalidSocketPath, ListenError, Lis
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["REFUSED_TIME", "bind_unix", "check_unix_path", "is_refused_when_full"]
+__all__ = ["REFUSED_TIME", "bind_unix", "check_unix_path", "is_refused_when_full", "new_unix_socket"]
 
 # Seconds for which another server may hold the folder's lock; all it does meanwhile is probe, bind and listen.
 _LOCK_TIME = 2.0
@@ -26,6 +26,7 @@ _LONGEST_PATH = 107 if sys.platform == "linux" else 103
 # works accepts what waits within some turns of its loop.
 REFUSED_TIME = 0.5
 _REFUSED_PAUSE = 0.01
+_NONE_ON_WINDOWS = "Python has no Unix sockets on Windows: use tcp: or http: at 127.0.0.1"
 
 
 def is_refused_when_full() -> bool:
@@ -34,6 +35,20 @@ def is_refused_when_full() -> bool:
     macOS and the BSDs do. On Linux `connect` says EAGAIN then.
     """
     return sys.platform != "linux"
+
+
+def new_unix_socket() -> socket.socket:
+    """Returns a Unix socket that does not block.
+
+    Raises:
+        InvalidSocketPath: This system has none.
+        OSError: The process has no descriptor left.
+    """
+    if sys.platform == "win32":
+        raise InvalidSocketPath(_NONE_ON_WINDOWS)
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    made.setblocking(False)
+    return made
 
 
 async def bind_unix(path: str, *, mode: int = 0o600, backlog: int = BACKLOG) -> ListeningSocket:
@@ -51,8 +66,9 @@ async def bind_unix(path: str, *, mode: int = 0o600, backlog: int = BACKLOG) -> 
         InvalidSocketPath: The path is too long for the system, or is none.
         ListenError: Something is in the way: a live server, or a file that is no socket.
     """
+    if sys.platform == "win32":
+        raise InvalidSocketPath(_NONE_ON_WINDOWS)
     check_unix_path(path)
-    assert sys.platform != "win32"  # refused above
     inherited = taken(unix_key(path))
     if inherited is not None:
         return ListeningSocket(inherited[0], path=path, inherited=True)
@@ -84,7 +100,7 @@ def check_unix_path(path: str) -> None:
         InvalidSocketPath: It cannot be one on this system.
     """
     if sys.platform == "win32":
-        raise InvalidSocketPath("Python has no Unix sockets on Windows: use tcp: or http: with 127.0.0.1")
+        raise InvalidSocketPath(_NONE_ON_WINDOWS)
     if is_abstract(path) and sys.platform != "linux":
         raise InvalidSocketPath(f"only Linux has abstract names of Unix sockets, give a path: @{path[1:]!r}")
     name = path[1:] if is_abstract(path) else path
@@ -93,16 +109,20 @@ def check_unix_path(path: str) -> None:
 
 
 async def _lock(folder: int, path: str) -> None:
-    assert sys.platform != "win32"
     with trio.move_on_after(_LOCK_TIME):
         while True:
             try:
-                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock_now(folder)
             except BlockingIOError:
                 await trio.sleep(_LOCK_PAUSE)
             else:
                 return
     raise ListenError(f"cannot listen on {path}: another process holds its folder's lock")
+
+
+def _lock_now(folder: int) -> None:
+    if sys.platform != "win32":
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 async def _remove_stale(path: str) -> None:
@@ -127,9 +147,7 @@ def _require_nobody(path: str) -> None:
         ListenError: A server listens there.
         OSError: It cannot be connected to for another reason.
     """
-    assert sys.platform != "win32"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
+    with new_unix_socket() as probe:
         try:
             probe.connect(path)
         except ConnectionRefusedError:
@@ -140,10 +158,8 @@ def _require_nobody(path: str) -> None:
 
 
 def _bind_unix(path: str, mode: int | None, backlog: int) -> socket.socket:
-    assert sys.platform != "win32"
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listening = new_unix_socket()
     try:
-        listening.setblocking(False)
         listening.bind(path)
         # No client can connect before listen(), so the mode is never too wide for a connection.
         if mode is not None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import errno
 import math
 import os
-import socket
 import ssl
 import stat
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,7 +19,13 @@ from mcp_actors.errors import ConnectFailed, LocalProtocolError
 from mcp_actors.framing import DEFAULT_HELD_BYTES, DEFAULT_MAX_MESSAGE_BYTES
 from mcp_transports._listen_errors import as_engine_errors
 from mcp_transports._sockets import ListeningSocket, bind_tcp, is_abstract
-from mcp_transports._unix_sockets import REFUSED_TIME, bind_unix, check_unix_path, is_refused_when_full
+from mcp_transports._unix_sockets import (
+    REFUSED_TIME,
+    bind_unix,
+    check_unix_path,
+    is_refused_when_full,
+    new_unix_socket,
+)
 from mcp_transports.sockets.address import parse_tcp, parse_unix, unix_url
 from mcp_transports.sockets.channel import Secured, SocketChannel
 from mcp_transports.sockets.server import SocketServer, SocketStatistics
@@ -279,12 +283,10 @@ class UnixTransport(_SocketTransport):
 
     async def _open(self) -> SocketChannel:
         # trio.open_unix_socket takes a full queue of connections for success.
-        assert sys.platform != "win32"  # the constructor has refused
         refused_until = trio.current_time() + REFUSED_TIME if is_refused_when_full() else -math.inf
         while True:
-            connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connecting = new_unix_socket()
             try:
-                connecting.setblocking(False)
                 code = connecting.connect_ex(self._path)
                 if not code:
                     await trio.lowlevel.checkpoint()
