@@ -6,7 +6,6 @@ import importlib
 import math
 import os
 import shlex
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
@@ -24,6 +23,7 @@ from mcp_actors.cli.progress import CallView
 from mcp_actors.client import OutboundCallStatistics
 from mcp_actors.discovery import client_transport
 from mcp_actors.errors import ConnectFailed, LoginRequired, McpError
+from mcp_actors.platform.signals import STOP_SIGNALS
 
 __all__ = ["Interrupted", "run_with_client"]
 
@@ -109,7 +109,7 @@ async def _run_with_client(
 ) -> _T:
     failure: Exception | None = None
     answers: list[_T] = []
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with trio.open_signal_receiver(*STOP_SIGNALS) as signals:
         async with trio.open_nursery() as nursery:
             interrupt = _Interrupt(nursery.cancel_scope)
             nursery.start_soon(interrupt.watch, signals)

@@ -191,6 +191,10 @@ def _told(worker: Any) -> Iterator[None]:
 
 def _require_several(listen: Sequence[str]) -> None:
     """Raises `click.UsageError` if several processes cannot serve the URLs together."""
+    if sys.platform == "win32":
+        raise click.UsageError(
+            "--workers is for other systems: on Windows no process inherits listening sockets"
+        )
     if not listen or any(url.lower().startswith(_STDIO) for url in listen):
         raise click.UsageError(
             "--workers needs --listen URL, and not stdio:, which has one client: http://127.0.0.1:8000/mcp for example"

@@ -16,6 +16,9 @@ from mcp_actors.cli.failures import EXIT_USAGE, CommandFailure, WrongUsage
 from mcp_actors.cli.workers.messages import Ready
 from mcp_actors.cli.workers.supervisor import WorkersFailed, WorkerSupervisor
 
+if sys.platform == "win32":
+    raise ImportError("workers inherit listening sockets and obey signals, and Windows has neither")
+
 __all__ = ["serve_with_workers"]
 
 # As `mcp_transports.listening.inherit_counts` wants it.
