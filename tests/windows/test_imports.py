@@ -20,6 +20,7 @@ REFUSING = {
     "mcp_actors.examples.filesystem.root": "openat(2)",
     "mcp_actors.examples.filesystem.search": "openat(2)",
     "mcp_actors.examples.filesystem.watch": "openat(2)",
+    "mcp_transports._epoll": "epoll(7)",
     "mcp_actors.examples.transports.http2_stdio": "descriptors as POSIX has them",
 }
 # What is still to be done.
