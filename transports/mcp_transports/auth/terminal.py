@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import termios
 from types import TracebackType
 from typing import Any, Self
@@ -11,7 +12,12 @@ import trio
 
 from mcp_actors.errors import LoginFailed, LoginRequired
 
-__all__ = ["Terminal"]
+if sys.platform == "win32":
+    raise ImportError("on Windows a line is read by mcp_transports.auth.console")
+
+__all__ = ["TERMINAL", "Terminal"]
+
+TERMINAL = "/dev/tty"
 
 # Bytes of a line that is pasted.
 MAX_LINE = 16 * 1024

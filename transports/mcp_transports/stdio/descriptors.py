@@ -14,6 +14,9 @@ import trio
 
 from mcp_actors.errors import ConnectFailed
 
+if sys.platform == "win32":
+    raise ImportError("on Windows the standard streams are taken by mcp_transports.stdio.windows")
+
 __all__ = ["StandardStreams"]
 
 # Private copies stay clear of 0, 1 and 2, also when one of those was closed.

@@ -12,10 +12,14 @@ import os
 import select
 import socket
 import stat
+import sys
 import termios
 from collections.abc import Awaitable, Callable
 
 import trio
+
+if sys.platform == "win32":
+    raise ImportError("on Windows the streams are those of mcp_transports.stdio.windows")
 
 __all__ = ["DescriptorReceiveStream", "DescriptorSendStream", "EndHook"]
 
