@@ -10,17 +10,19 @@ The lists of names are those that typeshed has under ``sys.platform != "win32"``
 
 from __future__ import annotations
 
-import ast
 import importlib
+import re
+import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["Pretended", "pretend", "sources"]
+__all__ = ["Pretended", "pretend", "run_in_windows", "sources"]
 
 ROOT = Path(__file__).parent.parent.parent
+# Parsing a thousand files would take longer than everything else here.
+_IMPORTS = re.compile(r"^\s*(?:from|import) ([\w.]+)|import_module\(\"([\w.]+)\"\)", re.MULTILINE)
 PACKAGES = {"mcp_actors": ROOT / "mcp_actors", "mcp_transports": ROOT / "transports" / "mcp_transports"}
 NO_MODULES = [
     "_curses",
@@ -175,15 +177,21 @@ def _load_library(name: str | None, **options: object) -> Any:
     return importlib.import_module("ctypes").pythonapi
 
 
-def _imported_from_elsewhere() -> Iterator[str]:
-    for path in sources().values():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                names = [node.module]
-            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "importlib.import_module":
-                names = [each.value for each in node.args if isinstance(each, ast.Constant)]
-            else:
-                continue
-            yield from (name for name in names if name.partition(".")[0] not in (*PACKAGES, "__main__"))
+def _imported_from_elsewhere() -> set[str]:
+    text = "\n".join(path.read_text() for path in sources().values())
+    names = {name for pair in _IMPORTS.findall(text) for name in pair if name}
+    return {name for name in names if name.partition(".")[0] not in (*PACKAGES, "__main__")}
+
+
+def run_in_windows(program: str, *arguments: str) -> str:
+    """Runs a program, which calls `pretend` first, in a process of its own, and returns what it prints."""
+    result = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout

@@ -2,8 +2,8 @@
 
 On POSIX the mode and the owner of a file say who may read it, and they are checked. On Windows these are access lists,
 which a file takes from its folder. The default folder is in the profile of the user, which the system keeps from
-others. A folder that is made here is kept from others too, by CPython from 3.11.10 and 3.12.4 on (os.mkdir with the mode
-0o700); a folder that is there already is taken as it is.
+others. A folder that is made here is kept from others too, by CPython from 3.11.10 and 3.12.4 on (os.mkdir with the
+mode 0o700); a folder that is there already is taken as it is.
 """
 
 from __future__ import annotations

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
+
+if sys.platform == "win32":
+    raise ImportError("on Windows a line is read by mcp_transports.auth.console")
+
+import os
 import termios
 from types import TracebackType
 from typing import Any, Self
@@ -11,9 +15,6 @@ from typing import Any, Self
 import trio
 
 from mcp_actors.errors import LoginFailed, LoginRequired
-
-if sys.platform == "win32":
-    raise ImportError("on Windows a line is read by mcp_transports.auth.console")
 
 __all__ = ["TERMINAL", "Terminal"]
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+
+if sys.platform == "win32":
+    raise ImportError("on Windows the standard streams are taken by mcp_transports.stdio.windows")
+
 import ctypes
 import fcntl
 import os
 import stat
-import sys
 from collections.abc import Callable
 from types import TracebackType
 
 import trio
 
 from mcp_actors.errors import ConnectFailed
-
-if sys.platform == "win32":
-    raise ImportError("on Windows the standard streams are taken by mcp_transports.stdio.windows")
 
 __all__ = ["StandardStreams"]
 
