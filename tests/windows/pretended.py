@@ -148,7 +148,8 @@ def pretend(**modules: object) -> None:
     """Loads what does not belong to this project as it is on Linux, then makes this process look like Windows.
 
     Args:
-        modules: Modules that only Windows has, by their names; ``kernel32`` is what `ctypes.WinDLL` returns.
+        modules: Modules that only Windows has, by their names; ``kernel32`` returns the library that
+            `ctypes.WinDLL` loads.
     """
     assert not any(name.partition(".")[0] in PACKAGES for name in sys.modules), "too late: ours is loaded"
     for name in sorted(_imported_from_elsewhere()):
@@ -157,10 +158,10 @@ def pretend(**modules: object) -> None:
                 importlib.import_module(name)
             except ImportError:
                 continue  # an extra that is not installed, or a module of another system
-    kernel32 = modules.pop("kernel32", None)
+    kernel32: Any = modules.pop("kernel32", None)
     libraries: dict[str, dict[str, Any]] = {
         **NEW_NAMES,
-        "ctypes": {"WinDLL": lambda name, **options: kernel32, "CDLL": _load_library},
+        "ctypes": {"WinDLL": lambda name, **options: kernel32(), "CDLL": _load_library},
     }
     for name, absent in NO_NAMES.items():
         real = importlib.import_module(name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import trio
 
 from mcp_actors.logging import log
@@ -39,7 +41,7 @@ class ChildJob:
             log.warning("a child has no job object: the processes that it starts may outlive it", pid=pid)
         if not kernel.resume(pid):
             self.close()
-            raise OSError("the system did not let the new process run")
+            raise OSError(errno.EPERM, "the system did not let the new process run")
 
     def ask_to_end(self) -> bool:
         """Sends Ctrl-Break, which the processes may handle; returns false if they cannot be asked."""
