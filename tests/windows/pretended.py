@@ -23,6 +23,7 @@ __all__ = ["Pretended", "pretend", "run_in_windows", "sources"]
 ROOT = Path(__file__).parent.parent.parent
 # Parsing a thousand files would take longer than everything else here.
 _IMPORTS = re.compile(r"^\s*(?:from|import) ([\w.]+)|import_module\(\"([\w.]+)\"\)", re.MULTILINE)
+_NOT_FOR_STDIO = re.compile(r"\.(admin|auth|cli|examples|http|inspection|redis|simulate|testing|websocket)\b")
 PACKAGES = {"mcp_actors": ROOT / "mcp_actors", "mcp_transports": ROOT / "transports" / "mcp_transports"}
 NO_MODULES = [
     "_curses",
@@ -144,15 +145,16 @@ def sources() -> dict[str, Path]:
     return files
 
 
-def pretend(**modules: object) -> None:
+def pretend(*, everything: bool = False, **modules: object) -> None:
     """Loads what does not belong to this project as it is on Linux, then makes this process look like Windows.
 
     Args:
+        everything: Whether more of this project will be imported than a stdio server or client needs.
         modules: Modules that only Windows has, by their names; ``kernel32`` returns the library that
             `ctypes.WinDLL` loads.
     """
     assert not any(name.partition(".")[0] in PACKAGES for name in sys.modules), "too late: ours is loaded"
-    for name in sorted(_imported_from_elsewhere()):
+    for name in sorted(_imported_from_elsewhere(everything)):
         if name not in NO_MODULES:
             try:
                 importlib.import_module(name)
@@ -178,8 +180,9 @@ def _load_library(name: str | None, **options: object) -> Any:
     return importlib.import_module("ctypes").pythonapi
 
 
-def _imported_from_elsewhere() -> set[str]:
-    text = "\n".join(path.read_text() for path in sources().values())
+def _imported_from_elsewhere(everything: bool) -> set[str]:
+    files = [path for name, path in sources().items() if everything or not _NOT_FOR_STDIO.search(name)]
+    text = "\n".join(path.read_text() for path in files)
     names = {name for pair in _IMPORTS.findall(text) for name in pair if name}
     return {name for name in names if name.partition(".")[0] not in (*PACKAGES, "__main__")}
 

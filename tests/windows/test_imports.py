@@ -31,7 +31,7 @@ REFUSING = {
 PROGRAM = """
 import json, sys
 from tests.windows.pretended import NO_MODULES, NO_NAMES, pretend, sources
-pretend(kernel32=None, msvcrt=type(sys)("msvcrt"))
+pretend(everything=True, kernel32=None, msvcrt=type(sys)("msvcrt"))
 import importlib
 there = []
 for name in NO_MODULES:
