@@ -83,8 +83,7 @@ class ChildProcess:
     """A running child, its three pipes, and the tasks that look after it."""
 
     def __init__(self, started: StartedChild, tail: StderrTail) -> None:
-        self._process = started.process
-        self._group = started.group
+        self._started = started
         self.stdin, self.stdout, self._stderr = started.streams(self._wait_for_report, self._discard_from)
         self._unwanted: ReceivePipe | None = None
         self._tail = tail
@@ -102,12 +101,12 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._started.process.pid
 
     @property
     def exit_code(self) -> int | None:
         """The exit code; None while the child runs, and negative for the signal that ended it."""
-        return self._process.returncode if self._exited.is_set() else None
+        return self._started.process.returncode if self._exited.is_set() else None
 
     @property
     def stderr_lines(self) -> tuple[str, ...]:
@@ -126,7 +125,7 @@ class ChildProcess:
                 with body:
                     await self._wait_for_exit()
                     self._finish_streams()
-                    await self._group.end_rest(kill_after)
+                    await self._started.group.end_rest(kill_after)
                     self._group_ended.set()
                 if not self._group_ended.is_set():
                     nursery.cancel_scope.cancel(reason="the watching has failed")
@@ -148,19 +147,19 @@ class ChildProcess:
             self.stdin.close()
             self.stdout.close()
             if not await self._exits_within(grace) and not (
-                self._group.ask_to_end() and await self._exits_within(kill_after)
+                self._started.group.ask_to_end() and await self._exits_within(kill_after)
             ):
-                if not self._group.kill():
-                    self._process.kill()
+                if not self._started.group.kill():
+                    self._started.process.kill()
                 await self._exits_within(REAP_TIMEOUT)
             if self._exited.is_set():
                 with trio.move_on_after(kill_after + 2 * REAP_TIMEOUT):
                     if self._watch_failed:
-                        await self._group.end_rest(kill_after)
+                        await self._started.group.end_rest(kill_after)
                     else:
                         await self._group_ended.wait()
             self._watching.cancel()
-            self._group.close()
+            self._started.group.close()
             self._stderr.close()
             if self._unwanted is not None:
                 self._unwanted.close()
@@ -171,7 +170,7 @@ class ChildProcess:
         return self._exited.is_set()
 
     async def _wait_for_exit(self) -> None:
-        await self._process.wait()
+        await self._started.process.wait()
         self._exited.set()
 
     def _finish_streams(self) -> None:
