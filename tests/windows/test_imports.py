@@ -19,6 +19,7 @@ REFUSING = {
     "mcp_actors.examples.filesystem.root": "openat(2)",
     "mcp_actors.examples.filesystem.search": "openat(2)",
     "mcp_actors.examples.filesystem.watch": "openat(2)",
+    "mcp_transports._epoll": "epoll(7)",
     "mcp_actors.examples.transports.http2_stdio": "descriptors as POSIX has them",
     # The packages import them elsewhere alone.
     "mcp_transports._epoll": "AssertionError",

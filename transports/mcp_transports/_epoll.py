@@ -13,8 +13,8 @@ import trio
 
 from mcp_transports._poller import Pollable, Poller
 
-# For type checkers, which know what other systems lack; `mcp_transports._waiting` imports this module on Linux only.
-assert sys.platform == "linux"
+if sys.platform != "linux":
+    raise ImportError("epoll(7) is there on Linux alone: mcp_transports._waiting chooses another way")
 
 __all__ = ["EpollPoller"]
 

@@ -7,9 +7,9 @@ file: ``ATTACH``, ``VACUUM INTO``, ``load_extension`` and every pragma that is n
 A statement of a client runs in a process of its own, ``python -I -S guard.py`` with the `Order` as JSON on stdin.
 SQLite looks whether it is interrupted between the steps of its virtual machine; a function that is called within one
 step, such as ``instr`` or ``printf``, can work for minutes or days, and no thread can be stopped. A process can, and
-the system bounds its memory; on Windows it does not, and only the time is bounded there. Each line that it prints is a
-JSON object: ``{"arrived": 100}`` as rows come, then the result, or ``{"error": "..."}``. This file imports the standard
-library alone: a process begins within 40 ms.
+the system bounds its memory; on macOS and Windows it does not, and only the time is bounded there. Each line that it
+prints is a JSON object: ``{"arrived": 100}`` as rows come, then the result, or ``{"error": "..."}``. This file imports
+the standard library alone: a process begins within 40 ms.
 """
 
 from __future__ import annotations
@@ -179,7 +179,8 @@ def main() -> None:
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     order: Order = json.load(sys.stdin.buffer)
     if sys.platform != "win32":
-        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+        if sys.platform != "darwin":  # which has the name and refuses the limit
+            resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
         resource.setrlimit(resource.RLIMIT_CPU, (order["seconds"], order["seconds"]))
     _run(order)
 

@@ -12,9 +12,8 @@ import termios
 from types import TracebackType
 from typing import Any, Self
 
-import trio
-
 from mcp_actors.errors import LoginFailed, LoginRequired
+from mcp_actors.platform.terminals import wait_for_input
 
 __all__ = ["TERMINAL", "Terminal"]
 
@@ -86,7 +85,7 @@ class Terminal:
         """
         line = bytearray()
         while True:
-            await trio.lowlevel.wait_readable(self._descriptor)
+            await wait_for_input(self._descriptor)
             try:
                 typed = os.read(self._descriptor, MAX_LINE)
             except BlockingIOError:
