@@ -103,7 +103,7 @@ def _memory() -> str:
 
 def peak_memory() -> int | None:
     """MiB that this process (without its children) had resident at most; ``None`` on Windows, which is not asked."""
-    if sys.platform == "win32":
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak // (1024 * 1024) if sys.platform == "darwin" else peak // 1024
+    if sys.platform != "win32":
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak // (1024 * 1024) if sys.platform == "darwin" else peak // 1024
+    return None

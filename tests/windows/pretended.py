@@ -10,17 +10,20 @@ The lists of names are those that typeshed has under ``sys.platform != "win32"``
 
 from __future__ import annotations
 
-import ast
 import importlib
+import re
+import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["Pretended", "pretend", "sources"]
+__all__ = ["Pretended", "pretend", "run_in_windows", "sources"]
 
 ROOT = Path(__file__).parent.parent.parent
+# Parsing a thousand files would take longer than everything else here.
+_IMPORTS = re.compile(r"^\s*(?:from|import) ([\w.]+)|import_module\(\"([\w.]+)\"\)", re.MULTILINE)
+_NOT_FOR_STDIO = re.compile(r"\.(admin|auth|cli|examples|http|inspection|redis|simulate|testing|websocket)\b")
 PACKAGES = {"mcp_actors": ROOT / "mcp_actors", "mcp_transports": ROOT / "transports" / "mcp_transports"}
 NO_MODULES = [
     "_curses",
@@ -142,23 +145,25 @@ def sources() -> dict[str, Path]:
     return files
 
 
-def pretend(**modules: object) -> None:
+def pretend(*, everything: bool = False, **modules: object) -> None:
     """Loads what does not belong to this project as it is on Linux, then makes this process look like Windows.
 
     Args:
-        modules: Modules that only Windows has, by their names; ``kernel32`` is what `ctypes.WinDLL` returns.
+        everything: Whether more of this project will be imported than a stdio server or client needs.
+        modules: Modules that only Windows has, by their names; ``kernel32`` returns the library that
+            `ctypes.WinDLL` loads.
     """
     assert not any(name.partition(".")[0] in PACKAGES for name in sys.modules), "too late: ours is loaded"
-    for name in sorted(_imported_from_elsewhere()):
+    for name in sorted(_imported_from_elsewhere(everything)):
         if name not in NO_MODULES:
             try:
                 importlib.import_module(name)
             except ImportError:
                 continue  # an extra that is not installed, or a module of another system
-    kernel32 = modules.pop("kernel32", None)
+    kernel32: Any = modules.pop("kernel32", None)
     libraries: dict[str, dict[str, Any]] = {
         **NEW_NAMES,
-        "ctypes": {"WinDLL": lambda name, **options: kernel32, "CDLL": _load_library},
+        "ctypes": {"WinDLL": lambda name, **options: kernel32(), "CDLL": _load_library},
     }
     for name, absent in NO_NAMES.items():
         real = importlib.import_module(name)
@@ -175,15 +180,22 @@ def _load_library(name: str | None, **options: object) -> Any:
     return importlib.import_module("ctypes").pythonapi
 
 
-def _imported_from_elsewhere() -> Iterator[str]:
-    for path in sources().values():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                names = [node.module]
-            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "importlib.import_module":
-                names = [each.value for each in node.args if isinstance(each, ast.Constant)]
-            else:
-                continue
-            yield from (name for name in names if name.partition(".")[0] not in (*PACKAGES, "__main__"))
+def _imported_from_elsewhere(everything: bool) -> set[str]:
+    files = [path for name, path in sources().items() if everything or not _NOT_FOR_STDIO.search(name)]
+    text = "\n".join(path.read_text() for path in files)
+    names = {name for pair in _IMPORTS.findall(text) for name in pair if name}
+    return {name for name in names if name.partition(".")[0] not in (*PACKAGES, "__main__")}
+
+
+def run_in_windows(program: str, *arguments: str) -> str:
+    """Runs a program, which calls `pretend` first, in a process of its own, and returns what it prints."""
+    result = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout

@@ -73,8 +73,8 @@ class RootFolder:
     def __init__(self, directory: Path) -> None:
         if not directory.is_dir():
             raise ValueError(f"there is no directory {str(directory)!r}")
-        self.directory = directory.resolve()
-        self.uri = self.directory.as_uri()
+        self.directory: Path = directory.resolve()
+        self.uri: str = self.directory.as_uri()
 
     def uri_of(self, path: str) -> str:
         """The ``file:`` URI of a path."""

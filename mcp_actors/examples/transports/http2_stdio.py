@@ -376,7 +376,7 @@ class Http2StdioClient:
             )
         except OSError as error:
             raise errors.ConnectFailed(f"cannot start {shlex.join(self._command)!r}: {error}") from error
-        assert (pipes := process.stdio) is not None
+        pipes: Any = process.stdio  # as both of them are pipes
         try:
             async with client_channel(pipes.receive_stream, pipes.send_stream, process) as channel:
                 yield channel

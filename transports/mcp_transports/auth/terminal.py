@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
+if sys.platform == "win32":
+    raise ImportError("on Windows a line is read by mcp_transports.auth.console")
+
 import os
 import termios
 from types import TracebackType
@@ -10,7 +15,9 @@ from typing import Any, Self
 from mcp_actors.errors import LoginFailed, LoginRequired
 from mcp_actors.platform.terminals import wait_for_input
 
-__all__ = ["Terminal"]
+__all__ = ["TERMINAL", "Terminal"]
+
+TERMINAL = "/dev/tty"
 
 # Bytes of a line that is pasted.
 MAX_LINE = 16 * 1024

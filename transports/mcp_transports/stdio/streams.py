@@ -6,13 +6,17 @@ less for each message), can read descriptors that cannot be polled, and can be e
 
 from __future__ import annotations
 
+import sys
+
+if sys.platform == "win32":
+    raise ImportError("on Windows the streams are those of mcp_transports.stdio.windows")
+
 import array
 import fcntl
 import os
 import select
 import socket
 import stat
-import sys
 import termios
 from collections.abc import Awaitable, Callable
 
