@@ -380,3 +380,32 @@ def test_no_other_way_is_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
         ValueError, match="MCP_ACTORS_WAITING may be 'portable' or not be set, not 'portably'"
     ):
         open_poller()
+
+
+async def test_who_waits_for_a_socket_that_cannot_be_waited_for_has_lost_it(
+    poller: Poller, pairs: list[Pair], nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The crash is logged once, where it was; for the task the connection is lost."""
+    crash, waits = OSError("no more of it"), trio.lowlevel.wait_readable
+
+    async def wait_readable(descriptor: int) -> None:
+        if descriptor == pairs[0][1].fileno():
+            raise crash
+        await waits(descriptor)
+
+    monkeypatch.setattr(trio.lowlevel, "wait_readable", wait_readable)
+    waiter = Waiter(poller, pairs[0][1].fileno())
+
+    def read() -> bool:
+        raise SystemExit
+
+    pairs[0][0].send(b"a")
+    with structlog.testing.capture_logs() as logs, pytest.raises(trio.BrokenResourceError) as caught:
+        await waiter.wait(read)
+    assert isinstance(caught.value.__cause__, OSError if isinstance(poller, PortablePoller) else SystemExit)
+    assert [each["event"] for each in logs if each["log_level"] == "error"] in (
+        ["socket wait failed"],
+        ["poller failed"],
+    )
+    assert sockets_of(poller) == 0
+    waiter.close()

@@ -93,6 +93,7 @@ class Waiter:
 
         Raises:
             trio.BusyResourceError: Another task waits.
+            trio.BrokenResourceError: The poller failed at this socket.
             OSError: The kernel does not wait for this socket.
             Exception: ``read`` raised it.
         """
@@ -136,7 +137,10 @@ class Waiter:
     def crashed(self, error: BaseException) -> None:
         """Called by the poller."""
         self._added = False
-        self._wake(outcome.Error(error))
+        # The crash has been logged: for the task that waits the connection is lost.
+        lost = trio.BrokenResourceError("waiting for the connection failed")
+        lost.__cause__ = error
+        self._wake(outcome.Error(lost))
 
     def _wake(self, how: outcome.Value[None] | outcome.Error) -> None:
         task, self._task, self._read = self._task, None, None
