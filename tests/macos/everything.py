@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from tests.macos.like_macos import Counts, MacSocket, counts, pretend
-from tests.windows.pretended import _imported_from_elsewhere, sources
+from tests.macos.like_macos import Counts, MacSocket, counts, imported_from_elsewhere, pretend
+from tests.windows.pretended import sources
 
 SERVES = sys.argv[1] == "serve"
-pretend(["asyncio", "ssl", "subprocess", "trio"] if SERVES else sorted(_imported_from_elsewhere()))
+pretend(["asyncio", "ssl", "subprocess", "trio"] if SERVES else imported_from_elsewhere())
 
 import importlib  # noqa: E402
 import json  # noqa: E402

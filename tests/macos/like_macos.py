@@ -21,6 +21,7 @@ import fcntl
 import importlib
 import io
 import os
+import re
 import socket
 import stat
 import struct
@@ -31,9 +32,9 @@ from typing import Any
 
 import trio
 
-from tests.windows.pretended import PACKAGES, Pretended
+from tests.windows.pretended import PACKAGES, Pretended, sources
 
-__all__ = ["NO_NAMES", "Counts", "MacSocket", "counts", "pretend"]
+__all__ = ["NO_NAMES", "Counts", "MacSocket", "counts", "imported_from_elsewhere", "pretend"]
 
 NO_NAMES = {
     "os": (
@@ -165,6 +166,13 @@ def _without_proc(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def imported_from_elsewhere() -> list[str]:
+    """Returns the modules that this project imports and does not consist of."""
+    text = "\n".join(path.read_text() for path in sources().values())
+    names = set(re.findall(r"^ *(?:import|from) ([\w.]+)", text, re.MULTILINE))
+    return sorted(name for name in names if name.partition(".")[0] not in (*PACKAGES, "__main__"))
+
+
 def pretend(first: Iterable[str]) -> None:
     """Loads modules as they are on Linux, then makes this process look like macOS.
 
@@ -176,7 +184,7 @@ def pretend(first: Iterable[str]) -> None:
         try:
             importlib.import_module(name)
         except ImportError:
-            continue  # an extra that is not installed, or a module of another system
+            continue  # a word of a docstring, an extra that is not installed, or a module of another system
     added: dict[str, dict[str, Any]] = {
         # The numbers are those of Linux, whose kernel gets them.
         "socket": {"socket": MacSocket, "TCP_KEEPALIVE": socket.TCP_KEEPIDLE},
