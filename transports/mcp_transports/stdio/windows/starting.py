@@ -88,4 +88,7 @@ async def start_in_job(
         return StartedInJob(process, ChildJob(kernel, process.pid, asks=asks))
     except OSError:
         process.kill()
+        for each in (process.stdin, process.stdout, process.stderr):
+            if each is not None:
+                await trio.aclose_forcefully(each)
         raise
