@@ -227,6 +227,8 @@ say(interrupts > 20, running, time.monotonic() - began < 8)
 
 
 FORK = """
+# From 3.12 on CPython says of every fork beside threads that it may hang.
+import warnings; warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 def child_uses_the_engine():
     engine = engine_thread()
     say("child has", ThreadBridge().call(answer, 3))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import ssl
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from ipaddress import ip_address
@@ -232,6 +233,8 @@ def _parse(url: str) -> tuple[httpx2.URL, str | None, str]:
     parts = urlsplit(url)
     try:
         if parts.scheme == "http+unix":
+            if sys.platform == "win32":
+                raise ValueError("Python has no Unix sockets on Windows: use http: at 127.0.0.1")
             path = unquote(parts.netloc)
             if not path:
                 raise ValueError(
