@@ -180,7 +180,7 @@ def _load_library(name: str | None, **options: object) -> Any:
     return importlib.import_module("ctypes").pythonapi
 
 
-def _imported_from_elsewhere(everything: bool) -> set[str]:
+def _imported_from_elsewhere(everything: bool = True) -> set[str]:
     files = [path for name, path in sources().items() if everything or not _NOT_FOR_STDIO.search(name)]
     text = "\n".join(path.read_text() for path in files)
     names = {name for pair in _IMPORTS.findall(text) for name in pair if name}
