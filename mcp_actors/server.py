@@ -204,7 +204,7 @@ class Server(Registration, Generic[StateT]):
 
     @property
     def telemetry(self) -> Telemetry | None:
-        """What is given each call. Another one counts from the next `serve` on."""
+        """The receiver of each call. Another one counts from the next `serve` on."""
         return self._runtime.telemetry
 
     @telemetry.setter

@@ -54,7 +54,7 @@ class Responder(Protocol):
 
     @property
     def telemetry(self) -> Telemetry | None:
-        """What is told of each call, in both directions."""
+        """The receiver of each call, in both directions."""
 
     @property
     def call_class(self) -> type[InboundCall]:

@@ -117,7 +117,7 @@ class ServerRuntime:
 
     @property
     def telemetry(self) -> Telemetry | None:
-        """What is given each call. Another one counts from the next `serve` on."""
+        """The receiver of each call. Another one counts from the next `serve` on."""
         return self._config.telemetry
 
     @telemetry.setter
