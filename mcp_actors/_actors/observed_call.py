@@ -23,9 +23,15 @@ from mcp_actors.abc.telemetry import (
     log_members,
 )
 from mcp_actors.errors import INTERNAL_ERROR, RpcError
-from mcp_actors.logging import log
 
-__all__ = ["MESSAGE_CHARACTERS", "ObservedCall", "ending_of_answer", "guarded", "observed_request"]
+__all__ = [
+    "MESSAGE_CHARACTERS",
+    "ObservedCall",
+    "ending_of_answer",
+    "failed",
+    "guarded",
+    "observed_request",
+]
 
 # Characters of an error's text that telemetry is told: it may repeat what a peer sent.
 MESSAGE_CHARACTERS = 256
@@ -38,12 +44,17 @@ T = TypeVar("T")
 logging.members_of_call = log_members
 
 
+def failed(error: Exception) -> None:
+    """Logs what telemetry has raised."""
+    logging.log.error("telemetry failed", exc_info=error)
+
+
 def guarded(function: Callable[..., T], *args: Any) -> T | None:
     """Calls a function of telemetry; what it raises is logged, and ``None`` returned."""
     try:
         return function(*args)
     except Exception as error:
-        log.error("telemetry failed", exc_info=error)
+        failed(error)
         return None
 
 
@@ -97,7 +108,7 @@ class ObservedCall(InboundCall):
     __slots__ = ("_ending", "_failure_of", "_observed", "_waited")
 
     def __init__(self, invocation: Invocation, owner: CallOwner, outlet: Outlet) -> None:
-        super().__init__(invocation, owner, outlet)
+        InboundCall.__init__(self, invocation, owner, outlet)
         # The observer, with the request as it sees it; ``None`` before the call began and when nothing observes it.
         self._observed: tuple[ObservedRequest, Observation] | None = None
         self._ending: CallEnding | None = None
@@ -112,22 +123,31 @@ class ObservedCall(InboundCall):
                 request = observed_request(self.invocation, self.owner)
                 observation = telemetry.inbound(request)
             except Exception as error:
-                log.error("telemetry failed", exc_info=error)
+                failed(error)
                 return None
             if observation is not None:
                 self._observed = request, observation
         return self._observed
 
+    # The two that follow are the hot path of each observed call, so they name the class and call nothing in between.
+
     def answer_now(self) -> Frame | None:
         observed = self._begin()
         if observed is None:
-            return super().answer_now()
+            return InboundCall.answer_now(self)
+        observation = observed[1]
         token = current_call.set(observed)
-        guarded(observed[1].enter)
         try:
-            frame = super().answer_now()
+            observation.enter()
+        except Exception as error:
+            failed(error)
+        try:
+            frame = InboundCall.answer_now(self)
         finally:
-            guarded(observed[1].leave)
+            try:
+                observation.leave()
+            except Exception as error:
+                failed(error)
             current_call.reset(token)
         if frame is not None:
             self._note_answer(frame)
@@ -138,13 +158,20 @@ class ObservedCall(InboundCall):
         # A notification begins here.
         observed = self._observed or self._begin()
         if observed is None:
-            return await super()._outcome()
+            return await InboundCall._outcome(self)
+        observation = observed[1]
         token = current_call.set(observed)
-        guarded(observed[1].enter)
         try:
-            frame = await super()._outcome()
+            observation.enter()
+        except Exception as error:
+            failed(error)
+        try:
+            frame = await InboundCall._outcome(self)
         finally:
-            guarded(observed[1].leave)
+            try:
+                observation.leave()
+            except Exception as error:
+                failed(error)
             current_call.reset(token)
         if frame is not None:
             self._note_answer(frame)
@@ -180,7 +207,7 @@ class ObservedCall(InboundCall):
             elif self.state != "answered":
                 self._note("lost")
             self._report()
-        super().close()
+        InboundCall.close(self)
 
     def _post_too_long(self, frame: Frame) -> None:
         self._note("error", INTERNAL_ERROR, "the answer is too long to be sent")
@@ -200,4 +227,7 @@ class ObservedCall(InboundCall):
         observed, self._observed = self._observed, None
         ending, self._ending = self._ending, None
         if observed is not None and ending is not None:
-            guarded(observed[1].ended, ending)
+            try:
+                observed[1].ended(ending)
+            except Exception as error:
+                failed(error)

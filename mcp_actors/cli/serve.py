@@ -133,11 +133,7 @@ def command(
     HTTP+SSE: a request may reach any of them.
     """
     _require_protectable(listen, issuer, resource, scope)
-    for option, path in (("--health", health), ("--metrics", metrics)):
-        if path is not None and not any(url.lower().startswith(_HTTP) for url in listen):
-            raise click.UsageError(
-                f"{option} needs --listen with a URL of HTTP: http://127.0.0.1:8000/mcp for example"
-            )
+    _require_http(listen, {"--health": health, "--metrics": metrics})
     worker = _employment()
     with _told(worker), reported(show_traceback):
         if workers is not None and worker is None:
@@ -149,12 +145,7 @@ def command(
         server = load_server(target, args)
         if shared is not None:
             server.shared = _shared_state(shared)
-        routes: dict[str, object] = {}
-        if health is not None:
-            routes[health] = importlib.import_module("mcp_transports.http.server").health
-        if metrics is not None or telemetry is not None:
-            observe = importlib.import_module("mcp_actors.cli.observing").observe
-            routes |= observe(server, metrics, telemetry, None if worker is None else worker.number)
+        routes = _routes(server, health, metrics, telemetry, worker)
         if not listen or listen == (_STDIO,):
             terminal = sys.stdin.isatty() and sys.stderr.isatty()
             hint = _stdio_hint(server, target, args) if terminal else ""
@@ -209,6 +200,28 @@ def _told(worker: Any) -> Iterator[None]:
             raise
         worker.failed(error.format_message(), error.exit_code)
         raise click.exceptions.Exit(error.exit_code) from None
+
+
+def _require_http(listen: Sequence[str], paths: Mapping[str, str | None]) -> None:
+    """Raises `click.UsageError` for the first option with a path that no address has a place for."""
+    for option, path in paths.items():
+        if path is not None and not any(url.lower().startswith(_HTTP) for url in listen):
+            raise click.UsageError(
+                f"{option} needs --listen with a URL of HTTP: http://127.0.0.1:8000/mcp for example"
+            )
+
+
+def _routes(
+    server: Server, health: str | None, metrics: str | None, telemetry: str | None, worker: Any
+) -> Mapping[str, object]:
+    """Returns what is served beside MCP, and gives the server the telemetry that was asked for."""
+    routes: dict[str, object] = {}
+    if health is not None:
+        routes[health] = importlib.import_module("mcp_transports.http.server").health
+    if metrics is not None or telemetry is not None:
+        observe = importlib.import_module("mcp_actors.cli.observing").observe
+        routes |= observe(server, metrics, telemetry, None if worker is None else worker.number)
+    return routes
 
 
 def _require_several(listen: Sequence[str]) -> None:
