@@ -33,9 +33,9 @@ from benchmarks.windows import Others, Window, processor_time, summary
 from benchmarks.workers import META
 
 PROGRAM = """
-import os, sys
+import os, sys, time
 from mcp_actors import Server
-kind, url = sys.argv[1:]
+kind, url, burnt = sys.argv[1:]
 telemetry = None
 if kind.startswith("otel"):
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -60,6 +60,9 @@ server = Server("measured", telemetry=telemetry)
 
 @server.tool
 async def add(a: int, b: int) -> int:
+    end = time.thread_time() + float(burnt) / 1e6
+    while time.thread_time() < end:
+        pass
     return a + b
 
 class Status:
@@ -155,13 +158,13 @@ BINDINGS: dict[str, tuple[str, Callable[[str], Http | Tcp]]] = {
 
 
 @contextmanager
-def serving(kind: str, binding: str, collector: str) -> Iterator[tuple[int, Http | Tcp]]:
+def serving(kind: str, binding: str, burnt: float, collector: str) -> Iterator[tuple[int, Http | Tcp]]:
     url, load = BINDINGS[binding]
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "measured.py"
         program.write_text(PROGRAM)
         environment = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": collector}
-        command = [sys.executable, str(program), kind, url]
+        command = [sys.executable, str(program), kind, url, str(burnt)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
             try:
                 assert process.stdout is not None
@@ -185,6 +188,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--bindings", default="http,tcp")
     parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--burnt", type=float, default=0.0, help="microseconds that the tool takes itself")
     options = parser.parse_args(arguments)
     receiver = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
     threading.Thread(target=receiver.serve_forever, daemon=True).start()
@@ -192,7 +196,9 @@ def main(arguments: Sequence[str]) -> None:
     kinds = options.kinds.split(",")
     for binding in options.bindings.split(","):
         with ExitStack() as stack:
-            served = {kind: stack.enter_context(serving(kind, binding, collector)) for kind in kinds}
+            served = {
+                kind: stack.enter_context(serving(kind, binding, options.burnt, collector)) for kind in kinds
+            }
             for pid, load in served.values():
                 window(pid, load, options.seconds)
             rounds = [

@@ -235,12 +235,12 @@ class Supervisor:
         with one_error(), trio.CancelScope() as self._attempt:
             async with transport.connect() as channel, trio.open_nursery() as nursery:
                 session, negotiation = self._new_session(channel)
-                telemetry, began = self._options.telemetry, trio.current_time()
-                if telemetry is not None:
-                    report_begin(telemetry, "client")
                 await start_and_wait(nursery, CLIENT_CONNECTION, session.run, about=session.dispatcher.name)
                 is_first = not self._connectivity.has_met_server
                 self._connectivity.attempted = session
+                telemetry, began = self._options.telemetry, trio.current_time()
+                if telemetry is not None:
+                    report_begin(telemetry, "client")
                 try:
                     if self._prior is not None:
                         prior, self._prior = self._prior, None

@@ -97,7 +97,7 @@ class ServerRuntime:
             telemetry,
         )
         self._transports: list[ServerTransport] = []
-        self._sessions = SessionRegistry(bus, features.loop, telemetry)
+        self._sessions = SessionRegistry(bus, features.loop)
         self._handlers: list[TransportHandler] = []
         self._serving = 0
         self._stopping = trio.Event()
@@ -123,8 +123,6 @@ class ServerRuntime:
     @telemetry.setter
     def telemetry(self, telemetry: Telemetry | None) -> None:
         self._config = attrs.evolve(self._config, telemetry=telemetry)
-        if not self._sessions:
-            self._sessions = SessionRegistry(self.bus, self.features.loop, telemetry)
 
     @property
     def sessions(self) -> SessionRegistry:
@@ -152,8 +150,10 @@ class ServerRuntime:
         """
         if self.features.loop.begin():
             self._forget()
-        self._serving += 1
         telemetry = self._config.telemetry
+        if not self._serving:
+            self._sessions.telemetry = telemetry
+        self._serving += 1
         unserved = None if telemetry is None else report_served(telemetry, self.statistics)
         try:
             # Round the lifespan too: its nursery, if it has one, wraps what a transport raises.
@@ -178,7 +178,7 @@ class ServerRuntime:
         self._serving = 0
         self._stopping = trio.Event()
         if self._sessions:
-            self._sessions = SessionRegistry(self.bus, self.features.loop, self._config.telemetry)
+            self._sessions = SessionRegistry(self.bus, self.features.loop)
         self._handlers.clear()
         self._transports.clear()
 

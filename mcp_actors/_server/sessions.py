@@ -39,10 +39,11 @@ class _Registered:
 class SessionRegistry:
     """The sessions of one server, by their dispatchers, which is what a call knows of its session."""
 
-    def __init__(self, bus: EventBus, loop: ServingLoop, telemetry: Telemetry | None = None) -> None:
+    def __init__(self, bus: EventBus, loop: ServingLoop) -> None:
         self.past = Totals()
         """The events of what has ended; ``sessions`` counts those that exist too."""
-        self._telemetry = telemetry
+        self.telemetry: Telemetry | None = None
+        """The receiver of sessions that begin and end."""
         self.ended = trio.lowlevel.ParkingLot()
         self.elicitations = UrlElicitations(loop)
         self._bus = bus
@@ -70,8 +71,8 @@ class SessionRegistry:
             session, legacy, PeerSession(session.dispatcher, legacy, self._loop)
         )
         self.past.sessions += 1
-        if self._telemetry is not None:
-            report_begin(self._telemetry, "server")
+        if self.telemetry is not None:
+            report_begin(self.telemetry, "server")
 
     def remove(self, session: AnySession) -> None:
         """Forgets a session that has ended, and what it has subscribed to."""
@@ -79,9 +80,9 @@ class SessionRegistry:
         self.past.add(
             session.dispatcher.counters, session.link.statistics() if isinstance(session, Session) else None
         )
-        if self._telemetry is not None:
+        if self.telemetry is not None:
             version = None if registered.legacy.era is None else registered.legacy.era.version
-            report_end(self._telemetry, "server", session, version, registered.began)
+            report_end(self.telemetry, "server", session, version, registered.began)
         registered.legacy.end()
         self.elicitations.session_ended(registered.peer)
         if registered.subscriber is not None:

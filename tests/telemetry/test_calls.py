@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from mcp_actors import Client, Context, Limits, Server
 from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors.abc.telemetry import Observation, ObservedRequest, ObservedSession, Telemetry, current_call
-from mcp_actors.errors import CallTimeout, ConnectionLost, RpcError, ToolError
+from mcp_actors.errors import CallTimeout, ConnectFailed, ConnectionLost, RpcError, ToolError
 from mcp_actors.logging import log
 from mcp_actors.types import ElicitResult
 
@@ -335,3 +335,23 @@ async def test_without_telemetry_calls_are_plain() -> None:
 def test_what_is_no_telemetry_is_refused(make: Callable[[], object]) -> None:
     with pytest.raises(TypeError, match=r"telemetry is an object of mcp_actors\.telemetry, not 1"):
         make()
+
+
+async def test_another_telemetry_counts_from_the_next_serve_on() -> None:
+    first, second = Recorder(), Recorder()
+    server = serving(first)
+    async with Client(server) as client:
+        server.telemetry = second
+        await client.call_tool("add_inline", {"a": 1, "b": 2})
+    async with Client(server) as client:
+        await client.call_tool("add_inline", {"a": 1, "b": 2})
+    assert [len(each.of("in", "tools/call")) for each in (first, second)] == [1, 1]
+    assert [len(each.sessions) for each in (first, second)] == [2, 2]
+
+
+async def test_a_client_that_cannot_connect_has_no_session() -> None:
+    here = Recorder()
+    with pytest.raises(ConnectFailed):
+        async with Client("tcp://127.0.0.1:9", telemetry=here):
+            pass
+    assert here.sessions == []
