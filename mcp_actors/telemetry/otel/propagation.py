@@ -61,13 +61,11 @@ def _remote(traceparent: str, tracestate: object) -> SpanContext | None:
 
 def meta_of(span: SpanContext, context: Context) -> dict[str, Any]:
     """Returns the members of ``_meta`` that carry a span, and the baggage of its context, to a peer."""
-    if not span.is_valid:
-        return {}
-    meta: dict[str, Any] = {
-        "traceparent": f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"
-    }
-    if span.trace_state:
-        meta["tracestate"] = span.trace_state.to_header()
+    meta: dict[str, Any] = {}
+    if span.is_valid:
+        meta["traceparent"] = f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"
+        if span.trace_state:
+            meta["tracestate"] = span.trace_state.to_header()
     if baggage.get_all(context):
         _BAGGAGE.inject(meta, context)
     return meta
