@@ -252,6 +252,31 @@ def test_no_meta_is_too_odd(meta: dict[str, Any]) -> None:
     assert set(baggage.get_all(again)) == set(baggage.get_all(context))
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "",
+        ",",
+        "a",
+        "=",
+        "a=b,,",
+        "a b=c",
+        "\x00=1",
+        "ä=ö",
+        "%=1",
+        "a=b;;c",
+        "a=b;c;d=e",
+        "A=1",
+        " a=1",
+        "a=1,a=2",
+    ],
+)
+def test_odd_members_write_no_lines(odd: str, caplog: pytest.LogCaptureFixture) -> None:
+    found = context_of({"traceparent": PARENT, "tracestate": odd, "baggage": odd})
+    assert trace.get_current_span(found).get_span_context().is_valid
+    assert caplog.records == []
+
+
 def test_long_members_are_ignored() -> None:
     context = context_of(
         {"traceparent": PARENT, "tracestate": "a=" + "b" * 600, "baggage": "a=" + "b" * 9000}

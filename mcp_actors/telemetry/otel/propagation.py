@@ -23,6 +23,14 @@ LONGEST_TRACESTATE = 512
 LONGEST_BAGGAGE = 8192
 # The second part of a later version may be followed by more, which is ignored (Trace Context, 4.3).
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.{0,512})?", re.ASCII)
+# What does not fit is ignored here: the library would write a line with the text of the peer for each request.
+_KEY = r"[a-z][a-z0-9_*/-]{0,240}(?:@[a-z][a-z0-9_*/-]{0,13})?"
+_STATE = re.compile(rf"{_KEY}=[!-+\--<>-~]{{1,256}}(?:, ?{_KEY}=[!-+\--<>-~]{{1,256}}){{0,31}}", re.ASCII)
+_ITEM = (
+    r"[!#$&'*+.^_`|~0-9A-Za-z-]+=[!#-+\--:<-\[\]-~]*"
+    r"(?:;[!#$&'*+.^_`|~0-9A-Za-z-]+(?:=[!#-+\--:<-\[\]-~]*)?)*"
+)
+_ITEMS = re.compile(rf"{_ITEM}(?:, ?{_ITEM})*", re.ASCII)
 _BAGGAGE = W3CBaggagePropagator()
 EMPTY = Context()
 
@@ -40,7 +48,7 @@ def context_of(meta: Mapping[str, Any]) -> Context:
         if remote is not None:
             context = set_span_in_context(NonRecordingSpan(remote), EMPTY)
     carried = meta.get("baggage")
-    if type(carried) is str and len(carried) <= LONGEST_BAGGAGE:
+    if type(carried) is str and len(carried) <= LONGEST_BAGGAGE and _ITEMS.fullmatch(carried):
         context = _BAGGAGE.extract({"baggage": carried}, context)
     return context
 
@@ -53,7 +61,7 @@ def _remote(traceparent: str, tracestate: object) -> SpanContext | None:
     if version == "ff" or (version == "00" and more is not None):
         return None
     state = None
-    if type(tracestate) is str and len(tracestate) <= LONGEST_TRACESTATE:
+    if type(tracestate) is str and len(tracestate) <= LONGEST_TRACESTATE and _STATE.fullmatch(tracestate):
         state = TraceState.from_header([tracestate])
     remote = SpanContext(int(trace_id, 16), int(span_id, 16), True, TraceFlags(int(flags, 16)), state)
     return remote if remote.is_valid else None
