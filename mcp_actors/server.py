@@ -25,9 +25,10 @@ from mcp_actors._eras.modern.request_state import StateSealer
 from mcp_actors._eras.server_negotiation import VERSIONS
 from mcp_actors._exception_groups import one_error
 from mcp_actors._gc import rare_full_passes
-from mcp_actors._server.dispatch import CallNext, Middleware, lifecycle_handlers, stamp_of
+from mcp_actors._server.dispatch import lifecycle_handlers, stamp_of
 from mcp_actors._server.features import FeatureName, Features, OfferedExtension
 from mcp_actors._server.frames import LineNamed
+from mcp_actors._server.middleware import CallNext, Middleware, NotificationMiddleware
 from mcp_actors._server.registration import Registration
 from mcp_actors._server.runtime import ServerRuntime, ServerStatistics
 from mcp_actors._server.scope import ServerScope, StateT
@@ -55,6 +56,7 @@ __all__ = [
     "Lifespan",
     "LimiterStatistics",
     "Middleware",
+    "NotificationMiddleware",
     "Server",
     "ServerStatistics",
     "SessionStatistics",
