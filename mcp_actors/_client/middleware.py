@@ -94,8 +94,8 @@ async def sent_through(
     if passed == len(middleware):
         return await ending(call)
 
-    async def call_next(other: ClientCall | None = None, /) -> Any:
-        return await sent_through(middleware, other or call, ending, passed + 1)
+    def call_next(other: ClientCall | None = None, /) -> Awaitable[Any]:
+        return sent_through(middleware, other or call, ending, passed + 1)
 
     return await middleware[passed](call, call_next)
 

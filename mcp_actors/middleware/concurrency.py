@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import attrs
@@ -187,5 +188,6 @@ class ConcurrencyLimit:
     def _refusal(self, caller: _Caller) -> Overloaded:
         self._refused += 1
         hint = self._mean * (len(caller.waiting) + 1) / self.per_caller
-        hint = min(max(hint, SHORTEST_HINT), LONGEST_HINT)
+        # With a random part, so that all that are refused together do not come back together.
+        hint = min(max(hint, SHORTEST_HINT) * random.uniform(1.0, 2.0), LONGEST_HINT)
         return Overloaded.for_caller("calls that run or wait", self.per_caller + self.waiting, hint)
