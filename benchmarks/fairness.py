@@ -5,7 +5,7 @@
     python -m benchmarks.fairness
     python -m benchmarks.fairness --rude          # the greedy one sends again at once what was refused
 
-A server in a process of its own has a tool that takes 50 ms of one of 32 places. Each of the 49 calls it, waits half a
+A server in a process of its own has a tool that takes 100 ms of one of 32 places. Each of the 49 calls it, waits a
 second, and calls again. The greedy one keeps 200 calls in flight, from a third process. Windows with and without it
 take turns, and what is compared is the 99th percentile of the others' calls.
 """
@@ -16,19 +16,20 @@ import argparse
 import json
 import multiprocessing
 import os
-import statistics
 import time
 from multiprocessing.connection import Connection
 from typing import Any
 
 import trio
 
+from benchmarks.windows import Others, Window, summary
 from mcp_actors import Server
 from mcp_actors.middleware import ConcurrencyLimit
 from mcp_transports.http.server import HttpServerTransport
 
 PLACES = 32
-SECONDS = 0.05
+SECONDS = 0.1
+PAUSE = 1.0
 OTHERS = 49
 CALL = {"name": "work", "arguments": {}}
 HEAD = (
@@ -149,11 +150,11 @@ async def window(callers: list[Caller], seconds: float) -> list[float]:
             began = time.perf_counter()
             await caller.post("tools/call", CALL, id=1)
             took.append((time.perf_counter() - began) * 1000)
-            await trio.sleep(0.5)
+            await trio.sleep(PAUSE)
 
     async with trio.open_nursery() as nursery:
         for number, caller in enumerate(callers):
-            nursery.start_soon(one, caller, 0.5 * number / len(callers))
+            nursery.start_soon(one, caller, PAUSE * number / len(callers))
     return sorted(took)
 
 
@@ -161,33 +162,36 @@ def percentile(took: list[float], share: float) -> float:
     return took[min(int(len(took) * share), len(took) - 1)]
 
 
-async def compare(port: int, orders: Connection, options: argparse.Namespace) -> None:
+async def compare(port: int, orders: Connection, pids: list[int], options: argparse.Namespace) -> None:
     callers = [await Caller(f"caller {number}").open(port) for number in range(OTHERS)]
     await window(callers, 1.0)
-    ratios: list[float] = []
-    every: tuple[list[float], list[float]] = ([], [])
+    every: dict[bool, list[float]] = {False: [], True: []}
+    ratios: list[Window] = []
     for _ in range(options.windows):
-        alone = await window(callers, options.seconds)
-        orders.send(options.seconds + 1.0)
-        await trio.sleep(0.5)
-        beside = await window(callers, options.seconds)
+        took: dict[bool, list[float]] = {}
+        others = Others(pids)
+        for beside in (False, True):
+            if beside:
+                orders.send(options.seconds + 1.0)
+                await trio.sleep(0.5)
+            took[beside] = await window(callers, options.seconds)
+            every[beside].extend(took[beside])
         counts = await trio.to_thread.run_sync(orders.recv)
-        every[0].extend(alone)
-        every[1].extend(beside)
-        ratios.append(percentile(beside, 0.99) / percentile(alone, 0.99))
+        ratios.append(Window(percentile(took[True], 0.99) / percentile(took[False], 0.99), others.share()))
         texts = [
-            f"p50 {percentile(each, 0.5):.1f} p99 {percentile(each, 0.99):.1f} ms" for each in (alone, beside)
+            f"p50 {percentile(took[each], 0.5):.1f} p99 {percentile(took[each], 0.99):.1f} ms"
+            for each in took
         ]
-        print(f"  alone {texts[0]}; beside it {texts[1]}; {ratios[-1]:.2f}x; it had {counts}", flush=True)
-    load = os.getloadavg()[0]
-    whole = [percentile(sorted(each), 0.99) for each in every]
+        print(
+            f"  alone {texts[0]}; beside it {texts[1]}; {ratios[-1].value:.2f}x; it had {counts}; "
+            f"other programs {ratios[-1].others:.0%}",
+            flush=True,
+        )
+    whole = [percentile(sorted(each), 0.99) for each in every.values()]
     print(
-        f"  all windows: p99 {whole[0]:.1f} ms alone, {whole[1]:.1f} ms beside it, {whole[1] / whole[0]:.2f}x"
+        f"  all calls: p99 {whole[0]:.1f} ms alone, {whole[1]:.1f} ms beside it, {whole[1] / whole[0]:.2f}x"
     )
-    print(
-        f"  median {statistics.median(ratios):.2f}x of {len(ratios)} windows; load average {load:.1f}",
-        flush=True,
-    )
+    print(f"  {summary(ratios)}", flush=True)
 
 
 def measure(limited: bool, options: argparse.Namespace) -> None:
@@ -203,7 +207,8 @@ def measure(limited: bool, options: argparse.Namespace) -> None:
         greedy.start()
         try:
             orders.recv()
-            trio.run(compare, port, orders, options)
+            pids = [each.pid for each in (server, greedy) if each.pid is not None]
+            trio.run(compare, port, orders, pids, options)
             orders.send(None)
             greedy.join(10)
         finally:
@@ -220,9 +225,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="of a window")
     parser.add_argument("--calls", type=int, default=200, help="that the greedy one keeps in flight")
     parser.add_argument("--rude", action="store_true", help="it does not wait when it is refused")
+    parser.add_argument("--unlimited", action="store_true", help="only the server that limits nothing")
     options = parser.parse_args()
     for limited in (True, False):
-        measure(limited, options)
+        if not (limited and options.unlimited):
+            measure(limited, options)
 
 
 if __name__ == "__main__":

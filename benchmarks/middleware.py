@@ -38,6 +38,7 @@ from mcp_actors.server import CallNext, Middleware
 from mcp_actors.testing import ScriptedPeer, raw_client
 
 AT_ONCE = 64
+PARTS = ("server", "cache", "client")
 TEXT = "a" * 1000
 
 Burst = Callable[[int], Awaitable[None]]
@@ -158,7 +159,9 @@ async def compare(bursts: dict[str, Burst], windows: int, calls: int) -> None:
 
 async def run(options: argparse.Namespace) -> None:
     call, read = ("tools/call", {"name": "text"}), ("resources/read", {"uri": "x://1"})
-    for variants, (method, params) in ((ON_SERVER, call), (READING, read)):
+    for part, variants, (method, params) in (("server", ON_SERVER, call), ("cache", READING, read)):
+        if part not in options.parts:
+            continue
         async with AsyncExitStack() as stack:
             bursts: dict[str, Burst] = {}
             for name, middleware in variants.items():
@@ -166,6 +169,8 @@ async def run(options: argparse.Namespace) -> None:
                 await peer.initialize("2025-11-25", {})
                 bursts[name] = burst_of(peer, method, params)
             await compare(bursts, options.windows, options.calls)
+    if "client" not in options.parts:
+        return
     async with AsyncExitStack() as stack:
         bursts = {}
         for name, of_client in ON_CLIENT.items():
@@ -180,6 +185,9 @@ def main() -> None:
     )
     parser.add_argument("--windows", type=int, default=101, help="of each kind")
     parser.add_argument("--calls", type=int, default=320, help="of a window")
+    parser.add_argument(
+        "--parts", nargs="+", choices=PARTS, default=PARTS, help="what is measured; by default everything"
+    )
     trio.run(run, parser.parse_args())
 
 

@@ -46,7 +46,8 @@ class AuditEntry:
     arguments: Mapping[str, Any]
     """What ``AuditLog(arguments=)`` has made of the arguments."""
     ending: str
-    """``answered``, ``tool error``, ``error CODE``, ``failed`` or ``cancelled``."""
+    """``answered``, ``tool error``, ``error CODE``, ``failed``, ``cancelled``, or ``replaced by questions``: then the
+    client is asked, and makes the call again."""
     seconds: float
     size: int | None
     """Bytes of the result as JSON; ``None`` without one."""
