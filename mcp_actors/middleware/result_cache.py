@@ -32,7 +32,7 @@ Key = tuple[str, ...]
 
 
 @attrs.frozen
-class _Kept:
+class _CachedResult:
     until: float
     changes: int
     result: bytes
@@ -64,7 +64,7 @@ class ResultCache:
         """Requests that were answered from memory, since the start."""
         self.held = 0
         """Bytes that are kept."""
-        self._entries: dict[Key, _Kept] = {}
+        self._entries: dict[Key, _CachedResult] = {}
 
     def __repr__(self) -> str:
         return f"<ResultCache {len(self._entries)} {self.held}/{self.max_bytes} bytes hits={self.hits}>"
@@ -127,7 +127,7 @@ class ResultCache:
             return
         while len(self._entries) >= self.max_entries or self.held + size > self.max_bytes:
             self._drop(next(iter(self._entries)))
-        self._entries[key] = _Kept(trio.current_time() + min(ttl / 1000, MAX_AGE), changes, written)
+        self._entries[key] = _CachedResult(trio.current_time() + min(ttl / 1000, MAX_AGE), changes, written)
         self.held += size
 
     def _forget(self) -> None:

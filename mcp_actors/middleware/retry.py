@@ -90,8 +90,8 @@ class Retry:
             return self._learn(await call_next())
         ends = trio.current_time() + call.options.cap
         pause = self.pause
-        attempt = call
-        for number in range(1, self.attempts + 1):
+        attempt, number = call, 1
+        while True:
             try:
                 return self._learn(await call_next(attempt))
             except _PASSING as error:
@@ -102,9 +102,9 @@ class Retry:
             pause = min(pause * 2, self.most)
             await trio.sleep(wait)
             self.made_again += 1
+            number += 1
             # All attempts together have the time of one call.
             attempt = attrs.evolve(call, options=attrs.evolve(call.options, cap=left))
-        raise AssertionError("unreachable")
 
     def _wait(self, error: Exception, pause: float) -> float:
         told = error.retry_after if isinstance(error, Overloaded) else None

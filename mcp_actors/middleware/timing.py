@@ -1,4 +1,4 @@
-"""How long calls take, by method and tool."""
+"""The times that calls take, by method and tool."""
 
 from __future__ import annotations
 
