@@ -55,6 +55,7 @@ from mcp_actors._client.targets import connectable
 from mcp_actors._client.task_handle import TaskHandle
 from mcp_actors._eras.changes import Event, EventKind
 from mcp_actors._eras.probe import discoverable, versions_for
+from mcp_actors.abc import Telemetry
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.types import (
     LOGGING_LEVELS,
@@ -150,6 +151,8 @@ class Client(AnyMethods):
             its own. A failure raises an `AuthorizationError`, and the connection is not tried again.
         tasks: Whether stateless servers may answer a call with a task (SEP-2663), which `call_tool` then waits for,
             and servers of sessions may have ``sampling`` and ``elicitation`` answered later (MCP 2025-11-25, Tasks).
+        telemetry: Is told of each call in both directions and of sessions: a `~mcp_actors.telemetry.OpenTelemetry`,
+            `~mcp_actors.telemetry.Metrics` or ``Together(…)`` of both. By default there is none, which costs nothing.
         extensions: A list of `~mcp_actors.extensions.ClientExtension`, or a mapping of ids to settings that are only
             declared. None by default.
         middleware: Functions ``async def f(call, call_next)`` that run round every request of the program but the
@@ -200,6 +203,7 @@ class Client(AnyMethods):
         limits: Limits | None = None,
         auth: Access | None = None,
         tasks: bool = True,
+        telemetry: Telemetry | None = None,
         extensions: Mapping[str, Any] | Sequence[DeclaredExtension] = (),
         middleware: Sequence[ClientMiddleware] = (),
     ) -> None:
@@ -231,6 +235,7 @@ class Client(AnyMethods):
             prior_discover=prior_discover,
             limits=limits or Limits(),
             auth=auth,
+            telemetry=telemetry,
             extensions=extensions,
             middleware=middleware,
             tasks=client_tasks.extension(takes=tasks, hosts=[name for name, given in hosts.items() if given]),
@@ -244,8 +249,10 @@ class Client(AnyMethods):
         self._notifications = Notifications(options, requests, self._subscriptions)
         self._handshake = Handshake(options, handlers.capabilities)
         self._connectivity.on_lost = self._notifications.lost
-        put, told = self._notifications.put, (requests, IdlePings(options.ping_interval, requests))
-        self._supervisor = Supervisor(options, self._connectivity, self._handshake, handlers, put, told)
+        users = requests, IdlePings(options.ping_interval, requests)
+        self._supervisor = Supervisor(
+            options, self._connectivity, self._handshake, handlers, self._notifications.put, users
+        )
         self._life = ClientLife(self._supervisor, self._notifications, self._subscriptions)
         self._block = BlockNursery(type(self).__name__)
 

@@ -106,6 +106,8 @@ def test_the_programs_are_there() -> None:
         "ask_sync.py",
         "plot.py",
         "routes.py",
+        "traced.py",
+        "measured.py",
         "guarded.py",
         "patient.py",
     }
@@ -129,6 +131,8 @@ def test_the_programs_are_there() -> None:
         "ask_sync.py",
         "plot.py",
         "routes.py",
+        "traced.py",
+        "measured.py",
         "guarded.py",
         "patient.py",
     ],

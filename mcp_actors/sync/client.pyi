@@ -21,6 +21,7 @@ from mcp_actors._client.options import (
 )
 from mcp_actors._client.tool_methods import T
 from mcp_actors._eras.era import EraName
+from mcp_actors.abc import Telemetry
 from mcp_actors.client import ClientCall, Event
 from mcp_actors.types import (
     CallToolResult,
@@ -120,11 +121,13 @@ class Client:
             its own. A failure raises an `AuthorizationError`, and the connection is not tried again.
         tasks: Whether stateless servers may answer a call with a task (SEP-2663), which `call_tool` then waits for,
             and servers of sessions may have ``sampling`` and ``elicitation`` answered later (MCP 2025-11-25, Tasks).
+        telemetry: Is told of each call in both directions and of sessions: a `~mcp_actors.telemetry.OpenTelemetry`,
+            `~mcp_actors.telemetry.Metrics` or ``Together(…)`` of both. By default there is none, which costs nothing.
         extensions: A list of `~mcp_actors.extensions.ClientExtension`, or a mapping of ids to settings that are only
             declared. None by default.
-        middleware: Functions ``async def f(call, call_next)`` that run round every request of the program but the
+        middleware: Functions ``def f(call, call_next)`` that run round every request of the program but the
             handshake and `ping`, the first one outermost. Each returns ``call_next()``, or something else, or
-            raises. An object with ``async def notification(self, note, call_next)`` has that run round ``on_log``,
+            raises. An object with ``def notification(self, note, call_next)`` has that run round ``on_log``,
             ``on_change``, ``on_notification`` and the functions of extensions, too, which are then called in a task of
             their own. `mcp_actors.middleware` has objects that are ready.
 
@@ -170,6 +173,7 @@ class Client:
         limits: Limits | None = None,
         auth: Access | None = None,
         tasks: bool = True,
+        telemetry: Telemetry | None = None,
         extensions: Mapping[str, Any] | Sequence[DeclaredExtension] = (),
         middleware: Sequence[_ClientMiddleware] = (),
     ) -> None: ...
