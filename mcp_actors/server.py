@@ -185,13 +185,10 @@ class Server(Registration, Generic[StateT]):
         stamp = stamp_of(self.info, ttl_ms, cache_scope)
         served = name, self.limits, self.versions, self._features, bus, stamp
         self._runtime = ServerRuntime(*served, shared or MemoryShared(), key, telemetry)
-        self._features.handlers.update(
-            {
-                **lifecycle_handlers(self.info, instructions, self.versions),
-                "resources/subscribe": self._runtime.subscribe,
-                "resources/unsubscribe": self._runtime.unsubscribe,
-            }
-        )
+        handlers = self._features.handlers
+        handlers |= lifecycle_handlers(self.info, instructions, self.versions)
+        handlers["resources/subscribe"] = self._runtime.subscribe
+        handlers["resources/unsubscribe"] = self._runtime.unsubscribe
         for each in () if extensions is None or isinstance(extensions, Mapping) else extensions:
             self.add_extension(each)
 
