@@ -23,6 +23,14 @@ from mcp_actors._client.connectivity import Connectivity
 from mcp_actors._client.handshake import Handshake
 from mcp_actors._client.life import ClientLife
 from mcp_actors._client.listener import Listener
+from mcp_actors._client.middleware import (
+    ClientCall,
+    ClientMiddleware,
+    ClientNotification,
+    ClientNotificationMiddleware,
+    HandleNext,
+    SendNext,
+)
 from mcp_actors._client.nesting import BlockNursery
 from mcp_actors._client.notifications import Notifications
 from mcp_actors._client.options import (
@@ -40,7 +48,7 @@ from mcp_actors._client.options import (
 )
 from mcp_actors._client.pings import IdlePings
 from mcp_actors._client.request_handlers import RequestHandlers
-from mcp_actors._client.requests import Requests
+from mcp_actors._client.requests import Requests, call_options
 from mcp_actors._client.subscriptions import Subscriptions
 from mcp_actors._client.supervisor import Supervisor
 from mcp_actors._client.targets import connectable
@@ -61,10 +69,15 @@ __all__ = [
     "CallStatistics",
     "ChangeHandler",
     "Client",
+    "ClientCall",
+    "ClientMiddleware",
+    "ClientNotification",
+    "ClientNotificationMiddleware",
     "Counters",
     "ElicitationHandler",
     "Event",
     "EventKind",
+    "HandleNext",
     "LinkStatistics",
     "Listener",
     "LogHandler",
@@ -75,6 +88,7 @@ __all__ = [
     "ProgressCallback",
     "Roots",
     "SamplingHandler",
+    "SendNext",
     "SessionStatistics",
     "Target",
     "TaskHandle",
@@ -141,6 +155,11 @@ class Client(AnyMethods):
             `~mcp_actors.telemetry.Metrics` or ``Together(…)`` of both. By default there is none, which costs nothing.
         extensions: A list of `~mcp_actors.extensions.ClientExtension`, or a mapping of ids to settings that are only
             declared. None by default.
+        middleware: Functions ``async def f(call, call_next)`` that run round every request of the program but the
+            handshake and `ping`, the first one outermost. Each returns ``await call_next()``, or something else, or
+            raises. An object with ``async def notification(self, note, call_next)`` has that run round ``on_log``,
+            ``on_change``, ``on_notification`` and the functions of extensions, too, which are then called in a task of
+            their own. `mcp_actors.middleware` has objects that are ready.
 
     Raises:
         TypeError: The target or an option is of another kind; the message says what to write.
@@ -186,6 +205,7 @@ class Client(AnyMethods):
         tasks: bool = True,
         telemetry: Telemetry | None = None,
         extensions: Mapping[str, Any] | Sequence[DeclaredExtension] = (),
+        middleware: Sequence[ClientMiddleware] = (),
     ) -> None:
         versions = versions_for(era)
         if prior_discover is not None:
@@ -217,6 +237,7 @@ class Client(AnyMethods):
             auth=auth,
             telemetry=telemetry,
             extensions=extensions,
+            middleware=middleware,
             tasks=client_tasks.extension(takes=tasks, hosts=[name for name, given in hosts.items() if given]),
         )
         self._options = options
@@ -301,7 +322,9 @@ class Client(AnyMethods):
         Raises:
             McpError: What `request` raises.
         """
-        await self.request(self._connectivity.negotiated.era.client.ping_method, timeout=timeout)
+        requests = self._requests
+        method = self._connectivity.negotiated.era.client.ping_method
+        await requests.send(method, {}, call_options(requests.options, timeout))
 
     async def set_log_level(self, level: LoggingLevel) -> None:
         """Sets the least severe log message that is wanted, from now on, in later connections too.

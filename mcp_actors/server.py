@@ -24,9 +24,10 @@ from mcp_actors._eras.modern.request_state import StateSealer
 from mcp_actors._eras.server_negotiation import VERSIONS
 from mcp_actors._exception_groups import one_error
 from mcp_actors._gc import rare_full_passes
-from mcp_actors._server.dispatch import CallNext, Middleware, lifecycle_handlers, stamp_of
+from mcp_actors._server.dispatch import lifecycle_handlers, stamp_of
 from mcp_actors._server.features import FeatureName, Features, OfferedExtension
 from mcp_actors._server.frames import LineNamed
+from mcp_actors._server.middleware import CallNext, Middleware, NotificationMiddleware
 from mcp_actors._server.registration import Registration
 from mcp_actors._server.runtime import ServerRuntime, ServerStatistics
 from mcp_actors._server.scope import ServerScope, StateT
@@ -55,6 +56,7 @@ __all__ = [
     "Lifespan",
     "LimiterStatistics",
     "Middleware",
+    "NotificationMiddleware",
     "Server",
     "ServerStatistics",
     "SessionStatistics",
@@ -183,13 +185,10 @@ class Server(Registration, Generic[StateT]):
         stamp = stamp_of(self.info, ttl_ms, cache_scope)
         served = name, self.limits, self.versions, self._features, bus, stamp
         self._runtime = ServerRuntime(*served, shared or MemoryShared(), key, telemetry)
-        self._features.handlers.update(
-            {
-                **lifecycle_handlers(self.info, instructions, self.versions),
-                "resources/subscribe": self._runtime.subscribe,
-                "resources/unsubscribe": self._runtime.unsubscribe,
-            }
-        )
+        handlers = self._features.handlers
+        handlers |= lifecycle_handlers(self.info, instructions, self.versions)
+        handlers["resources/subscribe"] = self._runtime.subscribe
+        handlers["resources/unsubscribe"] = self._runtime.unsubscribe
         for each in () if extensions is None or isinstance(extensions, Mapping) else extensions:
             self.add_extension(each)
 

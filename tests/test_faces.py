@@ -47,12 +47,14 @@ CALLBACKS = {
     "SamplingHandler": "Callable[[CreateMessageParams], CreateMessageResult | Awaitable[CreateMessageResult]]",
     "ElicitationHandler": "Callable[[ElicitFormParams | ElicitUrlParams], ElicitResult | Awaitable[ElicitResult]]",
     "Roots": "Sequence[Root | str] | Callable[[], Sequence[Root | str] | Awaitable[Sequence[Root | str]]]",
+    "ClientMiddleware": "Callable[[ClientCall, Callable[..., Any]], Any]",
 }
 ALIASES = "\n".join(f"_{name}: TypeAlias = {meaning}" for name, meaning in CALLBACKS.items())
 IMPORTED = """\
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
+from mcp_actors.client import ClientCall
 from mcp_actors.types import CreateMessageParams, CreateMessageResult, ElicitFormParams, ElicitResult, ElicitUrlParams
 from mcp_actors.types import Root
 """

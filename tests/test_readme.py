@@ -108,6 +108,8 @@ def test_the_programs_are_there() -> None:
         "routes.py",
         "traced.py",
         "measured.py",
+        "guarded.py",
+        "patient.py",
     }
     # These are run with a real authorization server: tests/interop/authorization/test_readme_programs.py.
     protected = {"notes.py", "login.py", "machine.py"}
@@ -131,6 +133,8 @@ def test_the_programs_are_there() -> None:
         "routes.py",
         "traced.py",
         "measured.py",
+        "guarded.py",
+        "patient.py",
     ],
 )
 def test_the_program_prints_what_stands_below_it(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import assert_type
 
 import mcp_actors.asyncio
 import mcp_actors.sync
 from mcp_actors import Progress, Server
-from mcp_actors.client import Event
+from mcp_actors.client import ClientCall, Event, SendNext
+from mcp_actors.middleware import Retry, Timing
 from mcp_actors.types import (
     CallToolResult,
     CreateMessageParams,
@@ -35,12 +37,22 @@ def sample(params: CreateMessageParams) -> CreateMessageResult:
     return CreateMessageResult(role="assistant", content=TextContent("said"), model="m")
 
 
+async def log_later(call: ClientCall, call_next: SendNext) -> object:
+    return await call_next(call)
+
+
+def log_at_once(call: ClientCall, call_next: Callable[[], object]) -> object:
+    return call_next()
+
+
 async def report(progress: Progress) -> None:
     await asyncio.sleep(0)
 
 
 async def in_a_loop(server: Server) -> None:
-    async with mcp_actors.asyncio.Client(server, elicitation=elicit_later, sampling=sample) as client:
+    async with mcp_actors.asyncio.Client(
+        server, elicitation=elicit_later, sampling=sample, middleware=[log_later, Retry(), Timing()]
+    ) as client:
         assert_type(client, mcp_actors.asyncio.Client)
         assert_type(await client.call_tool("forecast", on_progress=report), CallToolResult)
         assert_type(await client.call_tool("count", returns=int), int)
@@ -58,7 +70,12 @@ async def in_a_loop(server: Server) -> None:
 
 
 def without_a_loop(server: Server) -> None:
-    with mcp_actors.sync.Client(server, elicitation=elicit_at_once, roots=lambda: ["file:///work"]) as client:
+    with mcp_actors.sync.Client(
+        server,
+        elicitation=elicit_at_once,
+        roots=lambda: ["file:///work"],
+        middleware=[log_at_once, Retry(), Timing()],
+    ) as client:
         assert_type(client, mcp_actors.sync.Client)
         assert_type(client.call_tool("forecast", on_progress=print), CallToolResult)
         assert_type(client.call_tool("count", returns=int), int)

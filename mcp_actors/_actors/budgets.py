@@ -78,7 +78,7 @@ class ClientMemory:
         Raises:
             Overloaded: Too many bytes of calls are in flight, of this client or of all.
         """
-        budget, holder = self._budgets.in_flight, self._holder(invocation)
+        budget, holder = self._budgets.in_flight, self.holder(invocation)
         over = budget.charge(holder, size)
         if over is not None:
             raise Overloaded.for_bytes("calls in flight", over, budget.limit_of(over))
@@ -86,14 +86,15 @@ class ClientMemory:
 
     def new_account(self, invocation: Invocation) -> Account:
         """Returns an account for what one call makes the server keep; its user takes everything back."""
-        return Account(self._budgets.kept, self._holder(invocation))
+        return Account(self._budgets.kept, self.holder(invocation))
 
     def forget(self) -> None:
         """Takes back what is kept, because the session has ended."""
         if self.account is not None:
             self.account.keep(0)
 
-    def _holder(self, invocation: Invocation) -> str | None:
+    def holder(self, invocation: Invocation) -> str | None:
+        """Returns who is charged for a call: its principal or, without one, its address."""
         if self.account is not None:
             return self.account.holder
         return holder_of(invocation.address, invocation.principal)

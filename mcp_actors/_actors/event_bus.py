@@ -95,6 +95,8 @@ class EventBus:
         self._by_uri: dict[str, dict[Subscription, None]] = {}
         self._by_key: dict[tuple[str, str], dict[Subscription, None]] = {}
         self._attached: list[Bus] = []
+        self.changes = dict.fromkeys(get_args(EventKind), 0)
+        """How often each kind of event was delivered here, for whoever keeps what a change makes stale."""
         self._published = 0
         self._loop: tuple[int, trio.lowlevel.TrioToken] | None = None
 
@@ -179,6 +181,8 @@ class EventBus:
 
     def _missed(self) -> None:
         """Events of other nodes may be lost: everything that is subscribed to counts as changed."""
+        for kind in self.changes:
+            self.changes[kind] += 1
         for subscription in tuple(self._subscriptions):
             for kind in sorted(subscription.kinds):
                 subscription.put(Event(kind), None)
@@ -206,6 +210,7 @@ class EventBus:
                 subscription.put_key(kind, key or "")
             return
         event = Event(cast(EventKind, kind), key)
+        self.changes[event.kind] += 1
         if key is None:
             for subscription in tuple(self._by_kind.get(event.kind, ())):
                 subscription.put(event, None)

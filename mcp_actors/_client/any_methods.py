@@ -59,7 +59,7 @@ class AnyMethods(ServerMethods):
         sent = dict(params or {})
         if isinstance(sent.get("_meta"), Mapping):
             sent["_meta"] = callers_meta(sent["_meta"])
-        return await self._requests.send(method, sent, options)
+        return await self._requests.request(method, sent, options)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Sends any notification: for methods that are not part of the protocol. Nobody answers it.

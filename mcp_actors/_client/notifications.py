@@ -1,7 +1,8 @@
 """The client's handlers of notifications: those of logs and changes are called in the order of arrival.
 
 A sync handler is called in the read path, so that it has seen all logs of a call when the call returns; it must not
-block. What an async handler returns is awaited by a task of its own, one after the other.
+block. What an async handler returns is awaited by a task of its own, one after the other. With middleware round
+notifications every handler is called in that task.
 """
 
 from __future__ import annotations
@@ -14,10 +15,15 @@ from typing import Any
 import trio
 
 from mcp_actors._client.callbacks import Guard
+from mcp_actors._client.middleware import (
+    ClientNotification,
+    ClientNotificationMiddleware,
+    notified_through,
+)
 from mcp_actors._client.options import ClientOptions
 from mcp_actors._client.requests import Requests
 from mcp_actors._client.subscriptions import Subscriptions
-from mcp_actors._eras.changes import ACKNOWLEDGED, KIND_OF_METHOD, Event
+from mcp_actors._eras.changes import ACKNOWLEDGED, KIND_OF_METHOD, METHOD_OF_KIND, Event, EventKind
 from mcp_actors._eras.modern.meta_keys import SUBSCRIPTION_ID
 from mcp_actors.errors import ConnectionLost, SessionExpired
 from mcp_actors.logging import log
@@ -45,6 +51,9 @@ class Notifications:
         self._of_extensions = {
             name: function for each in options.in_use for name, function in each.notifications.items()
         }
+        self._middleware = tuple(
+            each.notification for each in options.middleware if isinstance(each, ClientNotificationMiddleware)
+        )
         self._requests = requests
         self._subscriptions = subscriptions
         self._waiting: deque[tuple[str, Awaitable[None]]] = deque()
@@ -85,32 +94,54 @@ class Notifications:
                 params.get("requestId"), reason if isinstance(reason, str) else None
             )
         elif method in self._of_extensions:
-            self._call(method, self._of_extensions[method], params)
+            self._call(method, self._of_extensions[method], (params,), method, params)
         elif self._on_notification is not None:
-            self._call("on_notification", self._on_notification, method, params)
+            self._call("on_notification", self._on_notification, (method, params), method, params)
         else:
             log.debug("notification ignored", method=method)
 
-    def changed(self, kind: str, uri: str | None) -> None:
+    def changed(self, kind: EventKind, uri: str | None) -> None:
         """Calls the change handler."""
         handler = self._on_change
         if handler is not None:
-            self._call("on_change", handler, kind, uri)
+            params = {} if uri is None else {"uri": uri}
+            self._call("on_change", handler, (kind, uri), METHOD_OF_KIND[kind], params)
 
     def lost(self, why: ConnectionLost | SessionExpired) -> None:
         """Calls the handler of lost connections."""
         if self._on_lost is not None:
-            self._call("on_lost", self._on_lost, why)
+            self._begin("on_lost", self._on_lost, (why,))
 
     def _logged(self, params: dict[str, Any]) -> None:
         handler, level = self._on_log, params.get("level")
         if handler is not None and isinstance(level, str):
             logger = params.get("logger")
-            self._call(
-                "on_log", handler, level, params.get("data"), logger if isinstance(logger, str) else None
-            )
+            args = level, params.get("data"), logger if isinstance(logger, str) else None
+            self._call("on_log", handler, args, "notifications/message", params)
 
-    def _call(self, name: str, handler: Callable[..., Any], *args: Any) -> None:
+    def _call(
+        self,
+        name: str,
+        handler: Callable[..., Any],
+        args: tuple[Any, ...],
+        method: str,
+        params: dict[str, Any],
+    ) -> None:
+        """Calls a handler of notifications, inside of the middleware if there is any."""
+        if not self._middleware:
+            self._begin(name, handler, args)
+            return
+
+        async def handle() -> None:
+            with Guard(name, contains=True):
+                outcome = handler(*args)
+                if inspect.isawaitable(outcome):
+                    await outcome
+
+        note = ClientNotification(method, params, name)
+        self._begin("middleware", notified_through, (self._middleware, note, handle))
+
+    def _begin(self, name: str, handler: Callable[..., Any], args: tuple[Any, ...]) -> None:
         outcome: Any = None
         with Guard(name, contains=True):
             outcome = handler(*args)

@@ -15,6 +15,7 @@ import trio
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._argument_checks import callable_or_none, instance_of, positive_number, require
+from mcp_actors._client.middleware import ClientMiddleware
 from mcp_actors.abc import ClientTransport, ServerTransport, Telemetry
 from mcp_actors.errors import ConnectionLost, SessionExpired
 from mcp_actors.types import (
@@ -124,6 +125,10 @@ _CHECKS = {
         (list, tuple, Mapping),
         "a list of ClientExtension objects, or a mapping of ids to settings that are only declared",
     ),
+    "middleware": (
+        lambda middleware: isinstance(middleware, list | tuple) and all(map(callable, middleware)),
+        "a list of functions async def f(call, call_next), or of objects of mcp_actors.middleware",
+    ),
     "log_level": (
         lambda level: level is None or level in LOGGING_LEVELS,
         f"one of {', '.join(LOGGING_LEVELS)}",
@@ -163,6 +168,7 @@ class ClientOptions:
     auth: Access | None = None
     telemetry: Telemetry | None = None
     extensions: Mapping[str, Any] | Sequence[DeclaredExtension] = ()
+    middleware: Sequence[ClientMiddleware] = ()
     tasks: DeclaredExtension | None = None
     """Tasks, which stateless servers are told of in each request and sessions by their core alone."""
 

@@ -4,7 +4,7 @@ server's requests for input, and returns the typed result.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Collection, Mapping
 from typing import Any, TypeVar
 
 import trio
@@ -15,6 +15,7 @@ from mcp_actors._client.callbacks import guarded
 from mcp_actors._client.connectivity import Connectivity, Negotiated
 from mcp_actors._client.extended import AnsweredCall, Extensions
 from mcp_actors._client.header_mirroring import HeaderMirroring
+from mcp_actors._client.middleware import ClientCall, sent_through
 from mcp_actors._client.options import ClientOptions
 from mcp_actors._client.output_validation import OutputValidation
 from mcp_actors._client.request_handlers import RequestHandlers
@@ -56,8 +57,8 @@ class Requests:
         self.options = options.call
         self.cache = ResponseCache(options.limits.cache_bytes)
         self.outputs = OutputValidation()
-        self.answers_input = options.answer_input
-        self.max_rounds = options.max_rounds
+        self.middleware = tuple(options.middleware)
+        self.of_client = options
         self.extensions = Extensions(
             handlers.capabilities.extensions or {},
             {kind: made for each in options.in_use for kind, made in each.results.items()},
@@ -98,7 +99,7 @@ class Requests:
 
     # -- one request -----------------------------------------------------------------------------------------------
 
-    async def call(
+    def call(
         self,
         name: str,
         params: dict[str, Any],
@@ -107,10 +108,11 @@ class Requests:
         state: str | None = None,
         refresh: bool = False,
         raw: Collection[str] = (),
-    ) -> Any:
+    ) -> Awaitable[Any]:
         """Sends a request of the protocol, answers what the server asks on the way, and returns the typed result.
 
-        Cancelled, the server is sent a cancellation.
+        All of that happens inside of the client's middleware, which may change it. Cancelled, the server is sent a
+        cancellation.
 
         Args:
             name: The method.
@@ -131,6 +133,44 @@ class Requests:
             ConnectFailed: The connection was lost and could not be made again.
             SessionExpired: The server has forgotten the session.
         """
+        if not self.middleware:
+            return self._call(name, params, options, answers, state, refresh, raw)
+        call = ClientCall(
+            method=name,
+            params=params,
+            options=options or self.options,
+            answers=answers,
+            state=state,
+            refresh=refresh,
+            raw=raw,
+        )
+        return sent_through(self.middleware, call, self._called)
+
+    def request(self, method: str, params: dict[str, Any], options: CallOptions) -> Awaitable[dict[str, Any]]:
+        """Sends any request of the program, inside of its middleware, and returns the raw result; raises as `call`."""
+        if not self.middleware:
+            return self.send(method, params, options)
+        call = ClientCall(method=method, params=params, options=options)
+        return sent_through(self.middleware, call, self._sent)
+
+    async def _called(self, call: ClientCall) -> Any:
+        return await self._call(
+            call.method, dict(call.params), call.options, call.answers, call.state, call.refresh, call.raw
+        )
+
+    async def _sent(self, call: ClientCall) -> dict[str, Any]:
+        return await self.send(call.method, dict(call.params), call.options)
+
+    async def _call(
+        self,
+        name: str,
+        params: dict[str, Any],
+        options: CallOptions | None = None,
+        answers: Mapping[str, InputResponse] | None = None,
+        state: str | None = None,
+        refresh: bool = False,
+        raw: Collection[str] = (),
+    ) -> Any:
         method = self._methods.get(name) or self._not_available(name)
         if method.cacheable and not refresh:
             cached = self.cache.get(name, params, trio.current_time())
@@ -144,11 +184,12 @@ class Requests:
                 params, {key: era.unstructure(each) for key, each in (answers or {}).items()}, state
             )
         changes, began = self.cache.changes, trio.current_time()
-        for round in range(self.max_rounds + 1):
+        max_rounds = self.of_client.max_rounds
+        for round in range(max_rounds + 1):
             try:
                 result = await self.send(name, asked, options or self.options)
             except RpcError as error:
-                if round < self.max_rounds and await self._has_visited_urls(error):
+                if round < max_rounds and await self._has_visited_urls(error):
                     continue
                 if error.code == INVALID_PARAMS and "cursor" in params:
                     # The pages before it led nowhere: none of them is good any more.
@@ -172,12 +213,12 @@ class Requests:
                 )
             era = self._spoken()
             questions, state = self._questions(result, era)
-            if not self.answers_input:
+            if not self.of_client.answer_input:
                 raise InputRequired(questions, state)
             # Nobody is asked in the last round: no answer could be sent.
-            if round < self.max_rounds:
+            if round < max_rounds:
                 asked = _retry(params, await self.answered(questions, era), state)
-        raise RemoteProtocolError(f"the server still asks for input after {self.max_rounds} rounds")
+        raise RemoteProtocolError(f"the server still asks for input after {max_rounds} rounds")
 
     async def send(self, method: str, params: dict[str, Any], options: CallOptions) -> dict[str, Any]:
         """Sends any request and returns its result as the server sent it; raises as `call` does.
@@ -223,7 +264,9 @@ class Requests:
         self, cursor: str | None, options: CallOptions | None = None, refresh: bool = False
     ) -> ListToolsResult:
         """Returns one page of the tools, without those that must not be called over this connection."""
-        page: ListToolsResult = await self.call("tools/list", _page(cursor), options, refresh=refresh)
+        return self._learned(await self.call("tools/list", _page(cursor), options, refresh=refresh))
+
+    def _learned(self, page: ListToolsResult) -> ListToolsResult:
         if self._mirroring is not None:
             page.tools = self._mirroring.learn(page.tools)
         return page
@@ -243,7 +286,9 @@ class Requests:
             options = CallOptions(idle=options.idle, cap=options.cap)
             cursor: str | None = None
             for _ in range(MAX_PAGES):
-                cursor = (await self.list_tools(cursor, options)).next_cursor
+                # It is no request of the program, so its middleware does not see it.
+                page = self._learned(await self._call("tools/list", _page(cursor), options))
+                cursor = page.next_cursor
                 if cursor is None:
                     break
             mirroring.listings += 1
@@ -279,7 +324,7 @@ class Requests:
 
         MCP 2025-11-25, Elicitation, URL Elicitation Required Error.
         """
-        if error.code != URL_ELICITATION_REQUIRED or not self.answers_input:
+        if error.code != URL_ELICITATION_REQUIRED or not self.of_client.answer_input:
             return False
         era = self._spoken()
         return era.client.visits_urls_on_error and await self._handlers.visit(error.data, era)

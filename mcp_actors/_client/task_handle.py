@@ -364,9 +364,9 @@ class _Questions:
             return None
         requests, era = self._requests.requests, self._requests.era
         questions = requests.read_questions(new, era)
-        if not requests.answers_input:
+        if not requests.of_client.answer_input:
             raise InputRequired(dict(questions), None)
-        if self._rounds >= requests.max_rounds:
+        if self._rounds >= requests.of_client.max_rounds:
             raise RemoteProtocolError(f"the task still asks for input after {self._rounds} rounds")
         self._rounds += 1
         answers = await requests.answered(questions, era)

@@ -113,7 +113,7 @@ class TaskMethods:
         if "list" not in (self._declared() or {}):
             raise LocalProtocolError("this server has no list of tasks: keep the ids of those that you start")
         requests = self._tasks.requests
-        raw = await requests.send(
+        raw = await requests.request(
             "tasks/list", {} if cursor is None else {"cursor": cursor}, requests.options
         )
         page: ListTasksResult = read_result(self._tasks.era, raw, ListTasksResult)
@@ -137,7 +137,7 @@ class TaskMethods:
         self, name: str, params: dict[str, Any], options: CallOptions, ttl: float | None
     ) -> TaskHandle:
         task = {} if ttl is None else {"ttl": round(ttl * 1000)}
-        raw = await self._tasks.requests.send("tools/call", {**params, "task": task}, options)
+        raw = await self._tasks.requests.request("tools/call", {**params, "task": task}, options)
         # A receiver without tasks passes over what it does not know, and answers the call.
         if isinstance(raw.get("task"), dict) and "content" not in raw:
             return self._handle(name, raw)

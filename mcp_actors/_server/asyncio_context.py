@@ -14,7 +14,7 @@ from mcp_actors._server.sync_context import SyncContext
 from mcp_actors.bridges.asyncio_call import AsyncioCall
 from mcp_actors.bridges.asyncio_thread import asyncio_loop_of
 
-__all__ = ["AsyncioContext", "in_asyncio", "method_in_asyncio"]
+__all__ = ["AsyncioContext", "in_asyncio", "method_in_asyncio", "middleware_in_asyncio"]
 
 T = TypeVar("T")
 
@@ -72,6 +72,22 @@ def method_in_asyncio(
         handed = AsyncioContext(ctx, running)
         try:
             return await running.result(function, params, handed)
+        finally:
+            handed.end()
+
+    return run
+
+
+def middleware_in_asyncio(
+    function: Callable[[Context, Callable[[], Awaitable[Any]]], Awaitable[Any]],
+) -> Callable[[Context, Callable[[], Awaitable[Any]]], Awaitable[Any]]:
+    """Returns what awaits middleware in the asyncio loop; what is inside of it runs in the engine as ever."""
+
+    async def run(ctx: Context, call_next: Callable[[], Awaitable[Any]]) -> Any:
+        running = AsyncioCall(asyncio_loop_of(ctx._scope.bridge))
+        handed = AsyncioContext(ctx, running)
+        try:
+            return await running.result(function, handed, partial(running.in_trio, call_next))
         finally:
             handed.end()
 

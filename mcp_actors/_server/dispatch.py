@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -16,9 +16,10 @@ from mcp_actors._server.access import check_scopes
 from mcp_actors._server.context import Context
 from mcp_actors._server.failures import answer_to
 from mcp_actors._server.handler import Handler
+from mcp_actors._server.middleware import Middleware, through
 from mcp_actors._server.scope import ServerScope
 from mcp_actors.abc import Telemetry
-from mcp_actors.errors import LocalProtocolError, MethodNotFound, invalid_params
+from mcp_actors.errors import MethodNotFound, invalid_params
 from mcp_actors.types import (
     LOGGING_LEVELS,
     DiscoverResult,
@@ -27,18 +28,7 @@ from mcp_actors.types import (
     ServerCapabilities,
 )
 
-__all__ = ["CallNext", "MethodDispatch", "Middleware", "lifecycle_handlers", "stamp_of"]
-
-
-class CallNext(Protocol):
-    """Runs the next middleware, or the handler, and returns its result."""
-
-    def __call__(self, ctx: Context | None = None, /) -> Awaitable[Any]:
-        """Calls it with ``ctx``: by default with the context that this middleware was given."""
-
-
-Middleware = Callable[[Context, CallNext], Awaitable[Any]]
-"""``async def f(ctx, call_next)``, which runs round a request; see `Server.middleware`."""
+__all__ = ["MethodDispatch", "lifecycle_handlers", "stamp_of"]
 
 # Answered even when everything else waits: a peer whose ping is not answered takes this server for dead.
 _NEVER_WAIT = frozenset({"ping", "initialize"})
@@ -131,7 +121,7 @@ class MethodDispatch:
                     *layers,
                 ]
             if layers:
-                return Continuation(_through, layers, ctx, handler)
+                return Continuation(through, layers, ctx, handler)
         return handler(ctx)
 
     def is_registered(self, method: str, target: str) -> bool:
@@ -143,32 +133,11 @@ class MethodDispatch:
     async def run_again(self, ctx: Context) -> Any:
         """Runs a request that was run before: through the middleware, and without the functions of extensions."""
         features = self.features
-        return await _through(features.middleware, ctx, features.handlers[ctx.method])
+        return await through(features.middleware, ctx, features.handlers[ctx.method])
 
     def failure(self, call: InboundCall, error: BaseException) -> Any:
         """Returns what answers a call whose handler raised ``error``; see `mcp_actors._server.failures`."""
         return answer_to(call, error, self.scope.mask_errors)
-
-
-async def _through(middleware: Sequence[Middleware], ctx: Context, handler: Handler) -> Any:
-    """Calls the first middleware, the outermost, round the others, and the handler innermost."""
-    if not middleware:
-        result = handler(ctx)
-        return await result() if result.__class__ is Continuation else result
-    outermost, *inner = middleware
-    of_call: Context | None = ctx
-
-    async def call_next(other: Context | None = None, /) -> Any:
-        next_context = other or of_call
-        if next_context is None:
-            raise LocalProtocolError("the call was answered: go on with a context of `detached`")
-        return await _through(inner, next_context, handler)
-
-    try:
-        return await outermost(ctx, call_next)
-    finally:
-        # What goes on behind the call has `call_next`, and must not keep the call, and its session, by it.
-        of_call = None
 
 
 def stamp_of(info: Implementation, ttl_ms: int, cache_scope: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def holder_of(ctx: Context) -> str | None:
         ctx: The call.
     """
     memory = ctx.call.owner.limiters.memory
-    return None if memory is None else memory.new_account(ctx.call.invocation).holder
+    return None if memory is None else memory.holder(ctx.call.invocation)
 
 
 def progress_token_of(ctx: Context) -> RequestId | None:

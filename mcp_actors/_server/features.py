@@ -17,8 +17,9 @@ from mcp_actors._eras.changes import EventKind
 from mcp_actors._eras.era import Method
 from mcp_actors._server.completion import Completions
 from mcp_actors._server.context import Context
-from mcp_actors._server.dispatch import Around, MethodDispatch, Middleware
+from mcp_actors._server.dispatch import Around, MethodDispatch
 from mcp_actors._server.handler import Continuation, Handler
+from mcp_actors._server.middleware import Middleware, NotificationMiddleware
 from mcp_actors._server.notification_handlers import NotificationHandlers
 from mcp_actors._server.on_loop import ServingLoop
 from mcp_actors._server.options import ToolOptions
@@ -158,9 +159,12 @@ class Features:
         self.scoped = self.scoped or bool(self._custom_scopes[name])
 
     def add_middleware(self, function: Middleware) -> None:
-        """Adds a function that runs round every request."""
-        self.middleware.append(function)
+        """Adds a function that runs round every request, and its ``notification`` round notifications."""
+        # New lists, since calls in flight go on through those that they began with.
+        self.middleware = [*self.middleware, function]
         self.layered = True
+        if isinstance(function, NotificationMiddleware):
+            self.notifications.middleware = [*self.notifications.middleware, function.notification]
 
     def add_extension(self, extension: OfferedExtension) -> None:
         """Offers an extension; raises `TypeError` for what is none, `LocalProtocolError` for a name that is taken."""

@@ -24,7 +24,17 @@ import trio
 
 from mcp_actors._server.handler import Invoked
 
-__all__ = ["ForSync", "Function", "Loop", "check_async", "function", "in_loop", "is_async", "name_of"]
+__all__ = [
+    "ForSync",
+    "Function",
+    "Loop",
+    "check_async",
+    "function",
+    "in_loop",
+    "is_async",
+    "middleware_in_loop",
+    "name_of",
+]
 
 # Imported where it is used, since it imports asyncio.
 ASYNCIO = "mcp_actors._server.asyncio_context"
@@ -111,6 +121,19 @@ def in_loop(call: Callable[..., Any], loop: Loop) -> Callable[..., Any]:
         return call
     _check_loop(call, loop, False)
     awaited: Callable[..., Any] = importlib.import_module(ASYNCIO).method_in_asyncio(call)
+    return awaited
+
+
+def middleware_in_loop(call: Callable[..., Any], loop: Loop) -> Callable[..., Any]:
+    """Returns middleware as it is awaited on the event loop; raises `TypeError` as `function` does."""
+    if loop is None:
+        return call
+    _check_loop(call, loop, False)
+    if hasattr(call, "notification"):
+        raise TypeError(
+            f'loop="asyncio" is for functions, and {_shown(call)} is an object with notification()'
+        )
+    awaited: Callable[..., Any] = importlib.import_module(ASYNCIO).middleware_in_asyncio(call)
     return awaited
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Set
+from functools import partial
 from typing import Any
 
 import attrs
 import trio
 
+from mcp_actors._actors.continuation import Continuation
 from mcp_actors._actors.dispatcher import Dispatcher
 from mcp_actors._actors.unanswered import prepare_unanswered, start_unanswered
 from mcp_actors._eras.era import Invocation, Method
 from mcp_actors._schema.signature import InvalidArguments, read_signature
 from mcp_actors._server.context import Context
 from mcp_actors._server.invoke import Function, Loop, function
+from mcp_actors._server.middleware import Middleware, through
 from mcp_actors._server.scope import ServerScope
 from mcp_actors._server.sync_context import SyncContext
 from mcp_actors.abc import Outlet
@@ -43,6 +46,7 @@ class NotificationHandlers:
     """The functions that take notifications, by the method of the notification."""
 
     def __init__(self, limiter: trio.CapacityLimiter) -> None:
+        self.middleware: list[Middleware] = []
         self._limiter = limiter
         self._entries: dict[str, _NotificationEntry] = {}
 
@@ -92,7 +96,12 @@ class NotificationHandlers:
         """Calls the function of a notification in a task of its own. Never waits."""
         call = prepare_unanswered(dispatcher, invocation, arrived)
         entry = self._entries[invocation.method.name]
-        start_unanswered(call, dispatcher, _run, entry, Context(call, scope))
+        ctx = Context(call, scope)
+        if not self.middleware:
+            start_unanswered(call, dispatcher, _run, entry, ctx)
+        else:
+            handler = partial(Continuation, _run, entry)
+            start_unanswered(call, dispatcher, through, self.middleware, ctx, handler)
 
 
 async def _run(entry: _NotificationEntry, ctx: Context) -> None:

@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any, TypeVar, Unpack, overload
 
 from mcp_actors._actors.event_bus import EventBus
-from mcp_actors._server.dispatch import Middleware
 from mcp_actors._server.features import Features, OfferedExtension
 from mcp_actors._server.frames import LineNamed
 from mcp_actors._server.invoke import Loop, check_async, in_loop
+from mcp_actors._server.middleware_registration import MiddlewareRegistration
 from mcp_actors._server.options import (
     PromptOptions,
     ResourceOptions,
@@ -28,15 +28,15 @@ __all__ = ["Registration"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Registration:
+class Registration(MiddlewareRegistration):
     """The part of `Server` that registers tools, resources, prompts, completions, methods and middleware.
 
     All of it may be called while the server serves, from any thread; clients are then notified that a list has changed.
     """
 
     def __init__(self, features: Features, bus: EventBus) -> None:
+        super().__init__(features)
         self.bus = bus
-        self._features = features
 
     @overload
     def tool(self, function: F, /) -> F: ...
@@ -208,24 +208,6 @@ class Registration:
             if not isinstance(name, str):
                 raise TypeError('a notification has a name: write @server.notification("notifications/my")')
         return add
-
-    def middleware(self, function: Middleware) -> Middleware:
-        """Decorator: runs a function round every request but ``ping`` and ``initialize``.
-
-        Those two are answered at once even when everything else waits, because a peer whose ping is not answered takes
-        the server for dead. With middleware every other request runs in a task of its own, inline tools as well.
-
-        Args:
-            function: ``async def f(ctx, call_next)``. It returns the result of ``await call_next()``, or another one,
-                or raises. The function that was added first is the outermost.
-
-        Raises:
-            TypeError: The function is not of this form.
-        """
-        with LineNamed():
-            check_async(function, "ctx, call_next")
-        self._features.add_middleware(function)
-        return function
 
     def add_extension(self, extension: OfferedExtension) -> None:
         """Offers an extension to clients (SEP-2133), as ``extensions=[extension]`` does, before the server serves.

@@ -14,11 +14,12 @@ from mcp_actors._eras.era import Method
 from mcp_actors._eras.extension_ids import check_id
 from mcp_actors._server.context import Context
 from mcp_actors._server.detached import Serving
-from mcp_actors._server.dispatch import MethodDispatch, Middleware
+from mcp_actors._server.dispatch import MethodDispatch
 from mcp_actors._server.features import Features
 from mcp_actors._server.frames import LineNamed
 from mcp_actors._server.handler import Continuation
 from mcp_actors._server.invoke import check_async
+from mcp_actors._server.middleware import Middleware
 from mcp_actors._server.options import PromptOptions, check_options
 from mcp_actors._server.subscriptions import ListenMember
 from mcp_actors.abc import OpenState

@@ -14,7 +14,12 @@ from weakref import WeakKeyDictionary
 from mcp_actors.bridges.asyncio_bridge import AsyncioBridge
 from mcp_actors.bridges.bridged_call import calling_bridge
 from mcp_actors.bridges.callback_threads import CallbackThreads
-from mcp_actors.bridges.client_options import adapted_access, adapted_extensions, adapted_options
+from mcp_actors.bridges.client_options import (
+    adapted_access,
+    adapted_extensions,
+    adapted_middleware,
+    adapted_options,
+)
 from mcp_actors.bridges.face_parts import EngineBlock
 from mcp_actors.bridges.faces import AsyncioFace, Face, Opened, SyncFace
 from mcp_actors.bridges.thread_bridge import ThreadBridge
@@ -54,6 +59,9 @@ class ClientFace(Face):
         if adapted.get("extensions"):
             adapt = partial(self._adapted, opened)
             adapted["extensions"] = adapted_extensions(adapted["extensions"], adapt, self._back)
+        if adapted.get("middleware"):
+            adapt = partial(self._adapted, opened)
+            adapted["middleware"] = adapted_middleware(adapted["middleware"], adapt, self._back)
         super().__init__(type(self)._make(target, **adapted), opened)
         self._block: EngineBlock | None = None
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import attrs
 
-__all__ = ["adapted_access", "adapted_extensions", "adapted_options"]
+__all__ = ["adapted_access", "adapted_extensions", "adapted_middleware", "adapted_options"]
 
 Function = Callable[..., Any]
 Adapt = Callable[[Function], Function]
@@ -82,6 +83,47 @@ def _adapted_extension(extension: Any, adapt: Adapt, back: Adapt) -> Any:
         for name, arounds in extension.arounds.items()
     }
     return made
+
+
+class _AdaptedMiddleware:
+    """Middleware of the program for the engine; ``notification`` is there if the program's has it."""
+
+    def __init__(self, call: Function, notification: Function | None) -> None:
+        self._call = call
+        if notification is not None:
+            self.notification = notification
+
+    async def __call__(self, *args: Any) -> Any:
+        return await self._call(*args)
+
+
+def adapted_middleware(middleware: Any, adapt: Adapt, back: Adapt) -> Any:
+    """Returns the middleware of a client, each adapted as a function of an extension is.
+
+    The objects of `mcp_actors.middleware` stay in the engine.
+    """
+    if not isinstance(middleware, list | tuple):
+        return middleware
+    return [_adapted_middleware(each, adapt, back) for each in middleware]
+
+
+def _adapted_middleware(each: Any, adapt: Adapt, back: Adapt) -> Any:
+    if not callable(each) or getattr(each, "runs_in_engine", False):
+        return each
+
+    def with_way_back(function: Function) -> Function:
+        adapted = adapt(function)
+
+        async def call(value: Any, call_next: Function) -> Any:
+            return await adapted(value, back(call_next))
+
+        return function if adapted is function else call
+
+    function = each if inspect.isroutine(each) else each.__call__
+    notification = getattr(each, "notification", None)
+    return _AdaptedMiddleware(
+        with_way_back(function), None if notification is None else with_way_back(notification)
+    )
 
 
 def _with_way_back(value: Any, back: Adapt) -> Any:

@@ -20,6 +20,7 @@ __all__ = ["in_sync_words", "mirror"]
 # The words of the original's docstrings that are others where there is no loop.
 SYNC_WORDS = (
     ("async with", "with"),
+    ("async def", "def"),
     ("await ", ""),
     ("an async iterator", "an iterator"),
     ("aclose", "close"),

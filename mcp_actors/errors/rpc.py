@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any, ClassVar, Literal
 
@@ -157,6 +158,36 @@ class Overloaded(RpcError):
             f"too many requests in flight on this {scope}: {limit} running and {waiting} waiting; retry later",
             {"reason": "overloaded", "scope": scope, "limit": limit, "waiting": waiting},
         )
+
+    @classmethod
+    def for_caller(cls, what: str, limit: float, retry_after: float) -> Overloaded:
+        """Returns the refusal of a request of a caller that has reached a limit of its own.
+
+        Args:
+            what: The things that are limited, in the plural.
+            limit: How many of them a caller may have.
+            retry_after: Seconds after which the caller may expect better.
+        """
+        error = cls._rebuild(
+            cls.CODE,
+            f"too many {what} of this client: the limit is {limit:g}; retry in {retry_after:.3g} s",
+            {
+                "reason": "overloaded",
+                "scope": "holder",
+                "limit": limit,
+                "retryAfterMs": math.ceil(retry_after * 1000),
+            },
+        )
+        assert isinstance(error, Overloaded)
+        return error
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds after which the server expects to serve the request; ``None`` if it does not say."""
+        told = self.data.get("retryAfterMs") if isinstance(self.data, dict) else None
+        if isinstance(told, bool) or not isinstance(told, int | float) or not 0 <= told < 1e12:
+            return None
+        return told / 1000
 
     @classmethod
     def for_bytes(cls, what: str, whose: Literal["holder", "all"], limit: int) -> Overloaded:

@@ -22,7 +22,7 @@ from mcp_actors._client.options import (
 from mcp_actors._client.tool_methods import T
 from mcp_actors._eras.era import EraName
 from mcp_actors.abc import Telemetry
-from mcp_actors.client import Event
+from mcp_actors.client import ClientCall, Event
 from mcp_actors.types import (
     CallToolResult,
     ClientCapabilities,
@@ -64,6 +64,7 @@ _ElicitationHandler: TypeAlias = Callable[
 _Roots: TypeAlias = (
     Sequence[Root | str] | Callable[[], Sequence[Root | str] | Awaitable[Sequence[Root | str]]]
 )
+_ClientMiddleware: TypeAlias = Callable[[ClientCall, Callable[..., Any]], Any]
 
 class Client:
     """A client of one server for programs without an event loop, used as ``with Client(target) as client``.
@@ -124,6 +125,11 @@ class Client:
             `~mcp_actors.telemetry.Metrics` or ``Together(…)`` of both. By default there is none, which costs nothing.
         extensions: A list of `~mcp_actors.extensions.ClientExtension`, or a mapping of ids to settings that are only
             declared. None by default.
+        middleware: Functions ``def f(call, call_next)`` that run round every request of the program but the
+            handshake and `ping`, the first one outermost. Each returns ``call_next()``, or something else, or
+            raises. An object with ``def notification(self, note, call_next)`` has that run round ``on_log``,
+            ``on_change``, ``on_notification`` and the functions of extensions, too, which are then called in a task of
+            their own. `mcp_actors.middleware` has objects that are ready.
 
     Raises:
         TypeError: The target or an option is of another kind; the message says what to write.
@@ -169,6 +175,7 @@ class Client:
         tasks: bool = True,
         telemetry: Telemetry | None = None,
         extensions: Mapping[str, Any] | Sequence[DeclaredExtension] = (),
+        middleware: Sequence[_ClientMiddleware] = (),
     ) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *exc_info: object) -> None: ...

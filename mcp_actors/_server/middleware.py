@@ -1,0 +1,62 @@
+"""Functions that run round the requests and notifications of clients, and the way from the outermost to the handler."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from mcp_actors._server.context import Context
+from mcp_actors._server.handler import Continuation, Handler
+from mcp_actors.errors import LocalProtocolError
+
+__all__ = ["CallNext", "Middleware", "NotificationMiddleware", "through"]
+
+
+class CallNext(Protocol):
+    """Runs the next middleware, or the handler, and returns its result."""
+
+    def __call__(self, ctx: Context | None = None, /) -> Awaitable[Any]:
+        """Calls it with ``ctx``: by default with the context that this middleware was given."""
+
+
+Middleware = Callable[[Context, CallNext], Awaitable[Any]]
+"""``async def f(ctx, call_next)``, which runs round a request; see `Server.middleware`."""
+
+
+@runtime_checkable
+class NotificationMiddleware(Protocol):
+    """Middleware that runs round notifications, too; see `Server.middleware`."""
+
+    def __call__(self, ctx: Context, call_next: CallNext, /) -> Awaitable[Any]:
+        """Runs round a request."""
+
+    def notification(self, ctx: Context, call_next: CallNext, /) -> Awaitable[Any]:
+        """Runs round the function that takes a notification; what it returns is dropped."""
+
+
+async def through(middleware: Sequence[Middleware], ctx: Context, handler: Handler, passed: int = 0) -> Any:
+    """Calls the first middleware, the outermost, round the others, and the handler innermost.
+
+    Args:
+        middleware: All of it.
+        ctx: The context of the call.
+        handler: Answers the call.
+        passed: How many of ``middleware`` the call is inside of.
+    """
+    if passed == len(middleware):
+        result = handler(ctx)
+        return await result() if result.__class__ is Continuation else result
+    of_call: Context | None = ctx
+
+    def call_next(other: Context | None = None, /) -> Awaitable[Any]:
+        # It awaits nothing itself: a coroutine more for each middleware would be measurable.
+        next_context = other or of_call
+        if next_context is None:
+            raise LocalProtocolError("the call was answered: go on with a context of `detached`")
+        return through(middleware, next_context, handler, passed + 1)
+
+    try:
+        return await middleware[passed](ctx, call_next)
+    finally:
+        # What goes on behind the call has `call_next`, and must not keep the call, and its session, by it.
+        of_call = None

@@ -1,0 +1,60 @@
+"""The caller of a call, as limits count callers, and what a call is about."""
+
+from __future__ import annotations
+
+import ipaddress
+from functools import lru_cache
+from typing import Any
+
+from mcp_actors._eras.era import Invocation
+from mcp_actors._server.extended_calls import holder_of
+from mcp_actors._wire.codec import encode_value
+from mcp_actors.context import Context
+
+__all__ = ["as_json", "caller_of", "target_of"]
+
+# Characters of a target that are shown: a client may have made it up.
+LONGEST_TARGET = 200
+
+
+def caller_of(ctx: Context) -> str:
+    """Returns a text that is the same for all calls of one caller.
+
+    That is the principal. Without one it is the address, of IPv6 the network of one customer, since whoever is refused
+    could open another session. Where there is no address, with stdio, Unix sockets and in memory, it is the session.
+
+    Args:
+        ctx: The context of a call.
+    """
+    principal = ctx.principal
+    if principal is not None:
+        return f"principal {principal.key}"
+    holder = holder_of(ctx)
+    if holder is not None and _is_address(holder):
+        return holder
+    return f"session {ctx.call.owner.name}"
+
+
+@lru_cache(1024)
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_network(text)
+    except ValueError:
+        return False
+    return True
+
+
+def target_of(invocation: Invocation) -> str | None:
+    """Returns the tool, prompt or resource that a call is about; ``None`` without one, or if it is a secret."""
+    method = invocation.method
+    target = invocation.params.get(method.target) if method.target and method.shown else None
+    return target[:LONGEST_TARGET] if isinstance(target, str) else None
+
+
+def as_json(ctx: Context, result: Any) -> bytes:
+    """Returns a result as JSON, in the form of the call's revision and without what is added to every result.
+
+    Raises:
+        TypeError, ValueError: JSON cannot hold it.
+    """
+    return encode_value(result if isinstance(result, dict) else ctx.era.unstructure(result))

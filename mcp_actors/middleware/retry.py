@@ -1,0 +1,132 @@
+"""Calls of a client that are made again when the connection has failed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+from typing import Any
+
+import attrs
+import trio
+
+from mcp_actors._client.middleware import ClientCall, SendNext
+from mcp_actors.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    Overloaded,
+    SessionExpired,
+    SharedStateUnavailable,
+    Unavailable,
+)
+from mcp_actors.types import ListToolsResult
+
+__all__ = ["Retry"]
+
+# The requests that change nothing, or the same whether they are made once or twice.
+IDEMPOTENT = frozenset(
+    {
+        "tools/list",
+        "prompts/list",
+        "prompts/get",
+        "resources/list",
+        "resources/templates/list",
+        "resources/read",
+        "resources/subscribe",
+        "resources/unsubscribe",
+        "completion/complete",
+        "logging/setLevel",
+        "tasks/list",
+    }
+)
+# The failures after which the same request may well be answered.
+_PASSING = (ConnectionLost, ConnectFailed, SessionExpired, Unavailable, Overloaded, SharedStateUnavailable)
+# Tools whose annotations are remembered; the rest counts as not idempotent.
+MAX_TOOLS = 10_000
+
+
+class Retry:
+    """Middleware of a client: makes a call again that failed for the connection or a limit, where that does no harm.
+
+    Made again are lists, reads, prompts and completions, and calls of tools that are known to be idempotent: by
+    ``tools``, or by the server's own hint, ``idempotentHint`` or ``readOnlyHint``, once the client has listed them.
+    Nothing else is ever made twice, whatever it failed with. A call that ran out of its time is not made again, and
+    neither is one that the server answered. It is for a client with ``restart=True``, or over HTTP.
+
+    Args:
+        attempts: How often a call is made at most.
+        pause: Seconds before the second attempt; it doubles with each one, with a random part so that many clients do
+            not come back together. A server that says when to come again is obeyed.
+        most: Seconds of the longest pause; where a server asks for a longer one, the call fails instead.
+        tools: Names of tools that are idempotent, whatever their server says.
+
+    Raises:
+        ValueError: A number is out of range.
+    """
+
+    runs_in_engine = True
+
+    def __init__(
+        self, attempts: int = 3, *, pause: float = 0.1, most: float = 5.0, tools: Collection[str] = ()
+    ) -> None:
+        if attempts < 1 or not 0 < pause <= most:
+            raise ValueError(
+                f"Retry({attempts}, pause={pause}, most={most}): at least 1 attempt, and pauses above 0"
+            )
+        self.attempts = attempts
+        self.pause = pause
+        self.most = most
+        self.made_again = 0
+        """Attempts after a first one, since the start."""
+        self._tools = frozenset(tools)
+        # Of tools that were listed, whether their server says that they are idempotent.
+        self._hints: dict[str, bool] = {}
+
+    def __repr__(self) -> str:
+        return f"<Retry attempts={self.attempts} made_again={self.made_again}>"
+
+    async def __call__(self, call: ClientCall, call_next: SendNext, /) -> Any:
+        """Makes a call, and makes it again; raises what the last attempt raised."""
+        if not self._may_be_repeated(call):
+            return self._learn(await call_next())
+        ends = trio.current_time() + call.options.cap
+        pause = self.pause
+        attempt, number = call, 1
+        while True:
+            try:
+                return self._learn(await call_next(attempt))
+            except _PASSING as error:
+                wait = self._wait(error, pause)
+                left = ends - trio.current_time() - wait
+                if number == self.attempts or wait > self.most or left <= 0:
+                    raise
+            pause = min(pause * 2, self.most)
+            await trio.sleep(wait)
+            self.made_again += 1
+            number += 1
+            # All attempts together have the time of one call.
+            attempt = attrs.evolve(call, options=attrs.evolve(call.options, cap=left))
+
+    def _wait(self, error: Exception, pause: float) -> float:
+        told = error.retry_after if isinstance(error, Overloaded) else None
+        wait = pause * random.uniform(0.5, 1.0)
+        return wait if told is None else max(told, wait)
+
+    def _may_be_repeated(self, call: ClientCall) -> bool:
+        if call.method != "tools/call":
+            return call.method in IDEMPOTENT
+        # A task that was begun would be begun twice.
+        if "task" in call.params:
+            return False
+        name = call.params.get("name")
+        return name in self._tools or self._hints.get(name, False) is True if isinstance(name, str) else False
+
+    def _learn(self, result: Any) -> Any:
+        if isinstance(result, ListToolsResult):
+            for tool in result.tools:
+                hints = tool.annotations
+                if hints is not None and (hints.idempotent_hint or hints.read_only_hint):
+                    if len(self._hints) < MAX_TOOLS:
+                        self._hints[tool.name] = True
+                else:
+                    self._hints.pop(tool.name, None)
+        return result

@@ -1,0 +1,200 @@
+"""`Timing` and `AuditLog`: how long calls take, and who called what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import structlog
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_actors import Client, Context, Server
+from mcp_actors.errors import RpcError, ToolError
+from mcp_actors.middleware import AuditEntry, AuditLog, Durations, RateLimit, Timing, timing
+from mcp_actors.types import ElicitResult
+
+from .callers import served
+
+FORM = {"type": "object", "properties": {"name": {"type": "string"}}}
+
+
+def make_server(*middleware: Any) -> Server:
+    server = Server("s")
+    for each in middleware:
+        server.middleware(each)
+
+    @server.tool
+    async def wait(seconds: float, ctx: Context) -> str:
+        """Waits."""
+        await trio.sleep(seconds)
+        return "waited"
+
+    @server.tool
+    async def fail(how: str) -> str:
+        """Fails."""
+        if how == "tool":
+            raise ToolError("no")
+        if how == "code":
+            raise RpcError(77, "no")
+        raise KeyError("broken")
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        """Asks."""
+        return (await ctx.elicit("Name?", FORM, key="name")).action
+
+    @server.notification("acme/event")
+    async def event(n: int) -> None:
+        """Takes it."""
+
+    @server.resource("x://{name}", name="some")
+    async def some(name: str) -> str:
+        return "text"
+
+    return server
+
+
+# -- times -----------------------------------------------------------------------------------------------------------
+
+
+async def test_each_tool_has_a_row(autojump_clock: Any) -> None:
+    times = Timing()
+    async with Client(make_server(times)) as client:
+        for seconds in (0.1, 0.1, 0.1, 2.0):
+            await client.call_tool("wait", {"seconds": seconds})
+        await client.call_tool("fail", {"how": "tool"})
+        await client.list_tools()
+        await client.read_resource("x://1")
+        await client.read_resource("x://2")
+    row = times.rows["tools/call", "wait"]
+    assert (row.count, row.failed, row.total) == (4, 0, pytest.approx(2.3))
+    assert 0.1 <= row.quantile(0.5) <= 0.12
+    assert row.quantile(0.99) == row.largest == pytest.approx(2.0)
+    assert times.rows["tools/call", "fail"].failed == 1
+    assert times.rows["resources/read", ""].count == 2
+    assert "tools/call" in str(times)
+    assert "2000.0 ms" in str(times)
+
+
+async def test_names_that_clients_make_up_have_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = Timing()
+    server = make_server(times)
+    async with Client(server) as client:
+        for number in range(5):
+            with pytest.raises(RpcError):
+                await client.call_tool(f"made up {number}")
+        assert times.rows["tools/call", ""].failed == 5
+        monkeypatch.setattr(timing, "MAX_ROWS", 1)
+        for number in range(5):
+            server.add_tool(lambda: "x", name=f"t{number}", description="A tool.")
+            await client.call_tool(f"t{number}")
+    assert times.rows["other", ""].count >= 5
+    assert ("tools/call", "t0") not in times.rows
+
+
+async def test_a_client_measures_its_calls_too(autojump_clock: Any) -> None:
+    times = Timing()
+    async with Client(make_server(), middleware=[times]) as client:
+        await client.call_tool("wait", {"seconds": 1.5})
+    assert times.rows["tools/call", "wait"].largest == pytest.approx(1.5)
+
+
+@given(values=st.lists(st.floats(1e-7, 1e5), min_size=1, max_size=50), share=st.floats(0.01, 1))
+def test_a_quantile_is_at_most_a_fifth_too_large(values: list[float], share: float) -> None:
+    durations = Durations()
+    for value in values:
+        durations.add(value)
+    rank = next(n for n in range(1, len(values) + 1) if n >= share * len(values))
+    exact = sorted(values)[rank - 1]
+    if 2**-15 < exact < 2**12:
+        assert exact <= durations.quantile(share) <= exact * 1.25
+    else:
+        assert durations.quantile(share) <= max(values)
+
+
+# -- the audit log ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_an_entry_says_who_called_what_and_how_it_ended(era: str, autojump_clock: Any) -> None:
+    entries: list[AuditEntry] = []
+    async with (
+        served(make_server(AuditLog(entries.append))) as at,
+        at.client("ann", era=era, elicitation=_answered) as ann,
+    ):
+        await ann.call_tool("wait", {"seconds": 2})
+        await ann.call_tool("fail", {"how": "tool"})
+        with pytest.raises(RpcError):
+            await ann.call_tool("fail", {"how": "code"})
+        await ann.call_tool("fail", {"how": "crash"})
+        await ann.read_resource("x://1")
+        with trio.move_on_after(1):
+            await ann.call_tool("wait", {"seconds": 100})
+        await ann.call_tool("ask")
+        await ann.notify("acme/event", {"n": 1})
+        await trio.sleep(1)
+    calls = [entry for entry in entries if entry.method != "server/discover"]
+    endings = [(entry.target, entry.ending) for entry in calls]
+    asked = [("ask", "replaced by questions")] if era == "modern" else []
+    assert endings == [
+        ("wait", "answered"), ("fail", "tool error"), ("fail", "error 77"), ("fail", "failed"), ("x://1", "answered"),
+        ("wait", "cancelled"), *asked, ("ask", "answered"), (None, "answered"),
+    ]  # fmt: skip
+    assert {entry.principal for entry in calls} == {"ann"}
+    first = calls[0]
+    assert (first.method, first.arguments, first.seconds) == (
+        "tools/call",
+        {"seconds": "***"},
+        pytest.approx(2),
+    )
+    assert first.size is not None
+    assert first.size > 20
+
+
+async def _answered(question: Any) -> ElicitResult:
+    return ElicitResult("accept", {"name": "x"})
+
+
+async def test_by_default_it_is_a_line_of_the_log_without_values() -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with Client(make_server(AuditLog())) as client:
+            await client.call_tool("wait", {"seconds": 0})
+    (line,) = [line for line in logs if line.get("event") == "audit" and line["method"] == "tools/call"]
+    assert line["arguments"] == {"seconds": "***"}
+    assert "principal" not in line
+
+
+async def test_it_sees_what_later_middleware_refuses_and_arguments_may_be_shown(autojump_clock: Any) -> None:
+    entries: list[AuditEntry] = []
+    log = AuditLog(entries.append, arguments=lambda arguments: {"seconds": arguments["seconds"]})
+    async with Client(make_server(log, RateLimit(1)), era="legacy") as client:
+        await client.call_tool("wait", {"seconds": 0})
+        with pytest.raises(RpcError):
+            await client.call_tool("wait", {"seconds": 0})
+    assert [(entry.ending, entry.arguments) for entry in entries] == [
+        ("answered", {"seconds": 0}),
+        ("error 429", {"seconds": 0}),
+    ]
+
+
+async def test_a_log_that_fails_costs_its_entry_alone() -> None:
+    def broken(entry: AuditEntry) -> None:
+        raise OSError("disk full")
+
+    with structlog.testing.capture_logs() as logs:
+        async with Client(make_server(AuditLog(broken))) as client:
+            assert (await client.call_tool("wait", {"seconds": 0})).text == "waited"
+    assert any(line["event"] == "an audit entry could not be written" for line in logs)
+
+
+async def test_what_a_client_makes_up_is_cut() -> None:
+    entries: list[AuditEntry] = []
+    async with Client(make_server(AuditLog(entries.append)), era="legacy") as client:
+        with pytest.raises(RpcError):
+            await client.call_tool("n" * 5000, {f"{n:03}" * 500: n for n in range(100)})
+    (entry,) = entries
+    assert entry.target == "n" * 200
+    assert len(entry.arguments) == 32
+    assert max(map(len, entry.arguments)) == 100
