@@ -184,6 +184,7 @@ REPLACED_END = TaskKind(
 REPLACEMENT = TaskKind(
     "replace server", "server", "nothing", "nobody: the server that is there serves on", restarted=True
 )
+RELOAD = TaskKind("reload", "replace server", "nothing", "nobody: the server that is there serves on")
 RELOAD_WATCH = TaskKind("watch files", "replace server", "nothing", "nobody", restarted=True)
 
 TASKS: tuple[TaskKind, ...] = tuple(each for each in list(globals().values()) if isinstance(each, TaskKind))

@@ -47,7 +47,7 @@ FLOORS = {
     "mcp_actors._server": 6,
     "mcp_actors.context": 7,
     "mcp_actors.server": 7,
-    "mcp_actors._replacement": 7,
+    "mcp_actors.replacement": 7,
     "mcp_actors.client": 7,
     "mcp_actors.client_pool": 7,
     "mcp_actors.extensions": 7,

@@ -128,9 +128,11 @@ class ReplaceableServer(Server[Any]):
             versions=first.versions,
             capabilities=("tools", "resources", "prompts"),
             extensions=[_Entrance(self._take_turns)],
+            state_key=first._runtime._config.state_key,
             shared=first.shared,
         )
-        self._sealer = first._sealer
+        # What it shows of itself is that of the server whose turn it is.
+        self._features, self.info = first._features, first.info
 
     async def replace(self, new: Server[Any]) -> None:
         """Serves ``new`` from now on: calls in flight end with what they began with, all others are its.
@@ -167,7 +169,7 @@ class ReplaceableServer(Server[Any]):
             block = turn.extensions[id] = former.extensions.pop(id)
             if block.responder is not None:
                 block.responder.replace(new._features, scope, stamp)
-        self._turn = turn
+        self._turn, self._features, self.info = turn, new._features, new.info
         self.bus.report_to(own_bus)
         self._runtime.replace(new._features, scope, stamp)
         if former is not None:
@@ -176,13 +178,16 @@ class ReplaceableServer(Server[Any]):
     def _join(self, new: Server[Any]) -> None:
         """Connects a server with the connections of this one; its features are not served yet."""
         runtime = self._runtime
-        for name, changed in (("limits", new.limits != self.limits), ("versions", new.versions != self.versions)):
+        for name, changed in (
+            ("limits", new.limits != self.limits),
+            ("versions", new.versions != self.versions),
+        ):
             if changed:
                 log.warning(f"the server has other {name} now: those of the start are used", server=new.name)
         new._runtime, new._sealer, new.bus = runtime, self._sealer, self.bus
         new.limits, new.versions = self.limits, self.versions
         bound = {"resources/subscribe": runtime.subscribe, "resources/unsubscribe": runtime.unsubscribe}
-        new._features.join(self.bus, self._features.loop, bound)
+        new._features.join(self.bus, runtime.features.loop, bound)
 
     async def _enter_extensions(
         self, turn: _Turn, former: _Turn | None, inside: _Inside, stamp: Any
@@ -227,7 +232,7 @@ class ReplaceableServer(Server[Any]):
             for call in calls:
                 call.cancel("the server was replaced")
             with trio.move_on_after(CLEANUP_BOUND):
-                while calls := calls & self._runtime.calls():
+                while calls := calls & self._runtime.calls():  # noqa: ASYNC110 - the end of a call is no event
                     await trio.sleep(LOOK_EVERY)
         for block in turn.extensions.values():
             block.left.set()
