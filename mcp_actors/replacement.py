@@ -106,15 +106,16 @@ class _Inside:
 class ReplaceableServer(Server[Any]):
     """A server with the connections of ``first``, and with its place, which other servers take by `replace`.
 
-    It is served once. To its clients all lists are declared from the start, so that they are notified also of what a
-    later server has first.
+    It is served once at a time. To its clients all lists are declared from the start, so that they are notified also of
+    what a later server has first.
 
     Args:
         first: The server that is served at first, complete and not served yet.
-        beside: Is run while it serves, such as what calls `replace`. It is started again after a crash.
+        beside: Is run while it serves, such as what calls `replace`, and is started again after a crash. By default
+            nothing is.
     """
 
-    def __init__(self, first: Server[Any], beside: Callable[[], Awaitable[object]]) -> None:
+    def __init__(self, first: Server[Any], beside: Callable[[], Awaitable[object]] | None = None) -> None:
         self._first = first
         self._beside = beside
         self._lifespans: trio.Nursery | None = None
@@ -245,6 +246,10 @@ class ReplaceableServer(Server[Any]):
 
     @asynccontextmanager
     async def _hold_lifespans(self, _: Server[Any]) -> AsyncIterator[None]:
+        if self._lifespans is not None:
+            raise LocalProtocolError(
+                "a server that can be replaced is served once at a time: it is served already"
+            )
         async with trio.open_nursery() as nursery:
             self._lifespans = nursery
             try:
@@ -263,7 +268,8 @@ class ReplaceableServer(Server[Any]):
                 async with trio.open_nursery() as beside:
                     self._inside = _Inside(extensions, beside, responder, owner, shared)
                     await self.replace(self._first)
-                    start_again(beside, REPLACEMENT, self._beside)
+                    if self._beside is not None:
+                        start_again(beside, REPLACEMENT, self._beside)
                     yield
                     beside.cancel_scope.cancel(reason="every transport is done")
             finally:
