@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -201,7 +202,8 @@ class ReplaceableServer(Server[Any]):
             if before is not None and each.goes_on_from(before._features.extensions[id]):
                 going_on.append(id)
                 continue
-            responder = MethodDispatch(turn.scope, features, stamp, inside.responder.beats)
+            responder = copy(inside.responder)
+            responder.replace(features, turn.scope, stamp)
             block = _HeldBlock(responder)
             served = partial(each.served, responder, inside.owner, inside.shared)
             await start_and_wait(inside.extensions, TURN, block.hold, served, about=id)
