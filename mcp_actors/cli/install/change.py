@@ -21,7 +21,7 @@ from mcp_actors.cli.install.clients import CLIENTS, ClientProgram, place_of
 from mcp_actors.cli.install.config_edit import Foreign, found_entry, with_entry, without_entry
 from mcp_actors.cli.install.config_file import ChangedMeanwhile, ConfigFile, Untouchable, open_config
 from mcp_actors.cli.install.config_text import ConfigText, Damaged, read_config
-from mcp_actors.cli.install.history import Change, History
+from mcp_actors.cli.install.history import Change, FileHistory
 from mcp_actors.cli.install.shown import change_lines
 
 __all__ = ["Configuration", "Edit", "Manner", "undo"]
@@ -35,7 +35,7 @@ Edit = Callable[["Configuration", ConfigText], str]
 
 @attrs.frozen
 class Manner:
-    """How a change is made."""
+    """The manner in which a change is made."""
 
     yes: bool = False
     """Nobody is asked."""
@@ -193,7 +193,7 @@ def undo(configuration: Configuration, manner: Manner) -> bool:
     """
     for _ in range(MAX_ROUNDS):
         file = configuration.opened()
-        history = History(file.path)
+        history = FileHistory(file.path)
         change, copy = _last_made(configuration, file, history)
         data = _undone(configuration, file, change, copy)
         if not configuration.agreed(file, data, manner):
@@ -210,7 +210,7 @@ def undo(configuration: Configuration, manner: Manner) -> bool:
 
 
 def _last_made(
-    configuration: Configuration, file: ConfigFile, history: History
+    configuration: Configuration, file: ConfigFile, history: FileHistory
 ) -> tuple[Change, bytes | None]:
     """Returns the last change that can be seen in the file; one that was never made, or undone by hand, is dropped."""
     while (kept := history.last()) is not None:
@@ -228,7 +228,7 @@ def _undone(
         return copy
     config = configuration.parsed(file)
     if not _same(configuration.entry(config, change.name), change.after):
-        kept = History(file.path).last_copy()
+        kept = FileHistory(file.path).last_copy()
         raise configuration.left_alone(
             f"its entry {change.name} was edited since; undo that by hand"
             + (f", with the copy {kept} of the file before" if kept is not None else "")
@@ -246,14 +246,14 @@ def _same(one: str | None, other: str | None) -> bool:
     return bool(json.loads(one) == json.loads(other))
 
 
-def _put_back(file: ConfigFile, data: bytes | None, history: History) -> None:
+def _put_back(file: ConfigFile, data: bytes | None, history: FileHistory) -> None:
     file.replace(data)
     history.drop()
 
 
 def _written(file: ConfigFile, data: bytes, change: Change) -> Path | None:
     """Keeps a copy and then writes the file, while no other process of ours does. Returns where the copy is."""
-    history = History(file.path)
+    history = FileHistory(file.path)
 
     def write() -> Path | None:
         if not file.is_unchanged():

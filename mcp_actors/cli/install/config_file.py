@@ -143,13 +143,15 @@ def open_config(path: str | os.PathLike[str]) -> ConfigFile:
         return ConfigFile(real, None, None)
     except OSError as error:
         raise Untouchable(f"it cannot be read ({error.strerror})") from error
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         found = os.fstat(descriptor)
         _require_replaceable(found)
-        try:
+        with open(descriptor, "rb", closefd=False) as file:
             data = file.read(MAX_CONFIG_BYTES + 1)
-        except OSError as error:
-            raise Untouchable(f"it cannot be read ({error.strerror})") from error
+    except OSError as error:
+        raise Untouchable(f"it cannot be read ({error.strerror})") from error
+    finally:
+        os.close(descriptor)
     if len(data) > MAX_CONFIG_BYTES:
         raise Untouchable(f"it has more than {MAX_CONFIG_BYTES} bytes")
     return ConfigFile(real, data, found)

@@ -94,7 +94,7 @@ class ConfigText:
 
 
 class _Next(Enum):
-    """What may come next."""
+    """The tokens that may come next."""
 
     VALUE = "a value"
     VALUE_OR_END = "a value or ]"
@@ -140,10 +140,10 @@ def read_config(text: str, *, comments: bool) -> ConfigText:
     Raises:
         Damaged: It is no JSON, or its outermost value is no object.
     """
-    return _Reader(text, comments).read()
+    return _ConfigReader(text, comments).read()
 
 
-class _Reader:
+class _ConfigReader:
     def __init__(self, text: str, comments: bool) -> None:
         self._text = text
         self._comments = comments

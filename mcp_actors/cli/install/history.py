@@ -20,7 +20,7 @@ import trio
 
 from mcp_actors.cli.failures import CommandFailure
 
-__all__ = ["KEPT", "Change", "History", "state_folder"]
+__all__ = ["KEPT", "Change", "FileHistory", "state_folder"]
 
 # Copies of one file: somebody who tries something makes a few changes in a row.
 KEPT = 20
@@ -55,7 +55,7 @@ def state_folder(*, system: str = sys.platform, environ: Mapping[str, str] = os.
     return Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
 
 
-class History:
+class FileHistory:
     """The changes of one file.
 
     Args:
@@ -67,7 +67,7 @@ class History:
         self._folder = state_folder() / "mcp-actors" / "installs" / name
 
     def __repr__(self) -> str:
-        return f"<History {self._folder}>"
+        return f"<FileHistory {self._folder}>"
 
     def locked(self, operation: Callable[[], _T]) -> _T:
         """Returns what ``operation`` returns, which no other process does meanwhile.
