@@ -42,6 +42,13 @@ class Manner:
     dry_run: bool = False
     """It is shown only."""
 
+    def require_answerable(self) -> None:
+        """Raises `WrongUsage` if a person has to be asked, and none is there."""
+        if not self.yes and not self.dry_run and not sys.stdin.isatty():
+            raise WrongUsage(
+                "there is nobody to ask: add --yes, or --dry-run to look only; nothing was changed"
+            )
+
 
 class Configuration:
     """The file of a client.
@@ -179,6 +186,7 @@ class Configuration:
         if manner.dry_run:
             click.echo("nothing was changed: --dry-run", err=True)
             return False
+        manner.require_answerable()
         return manner.yes or _asked()
 
 
@@ -274,8 +282,6 @@ def _hash(data: bytes) -> str:
 
 
 def _asked() -> bool:
-    if not sys.stdin.isatty():
-        raise WrongUsage("there is nobody to ask: add --yes, or --dry-run to look only; nothing was changed")
     if click.confirm("write this?", default=False, err=True):
         return True
     click.echo("nothing was changed", err=True)

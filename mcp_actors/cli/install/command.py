@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import click
@@ -17,7 +18,7 @@ from mcp_actors.cli.install.options import change_options
 from mcp_actors.cli.install.trial import try_out
 from mcp_actors.cli.output import safe
 
-__all__ = ["command"]
+__all__ = ["command", "with_our_entry"]
 
 
 @click.command("install", short_help="Put a server into the configuration of a client.")
@@ -74,26 +75,29 @@ def command(
         if target is None:
             raise WrongUsage("TARGET is missing: a Python file or a module that has a server")
         configuration = Configuration(client, config)
-        configuration.parsed(configuration.opened())  # before anything is started
-        given = variables(env)
-        words = started_with(target, args)
-        chosen = None if name is None else named(name)
-        told = try_out(words, given)
-        final = chosen if chosen is not None else name_from(told)
-
-        def edit(configuration: Configuration, text: ConfigText) -> str:
-            return _edited(configuration, text, final, words, given)
-
-        if configuration.change(final, edit, manner):
+        entry = configuration.client.entry(started_with(target, args), given := variables(env))
+        # Whatever can be known before the server is started is said before.
+        text = configuration.parsed(configuration.opened())
+        configuration.entry(text, "")
+        if name is not None:
+            with_our_entry(configuration, text, named(name), entry)
+        manner.require_answerable()
+        told = try_out([entry["command"], *entry["args"]], given)
+        final = name_from(told) if name is None else name
+        if configuration.change(final, partial(with_our_entry, name=final, entry=entry), manner):
             click.echo(f"installed {safe(told)} as {final} in {configuration.path}")
             click.echo(f"{CLIENTS[client].title}: {CLIENTS[client].afterwards}")
 
 
-def _edited(
-    configuration: Configuration, config: ConfigText, name: str, words: Sequence[str], env: Mapping[str, str]
+def with_our_entry(
+    configuration: Configuration, config: ConfigText, name: str, entry: Mapping[str, Any]
 ) -> str:
-    """Returns the text with the entry; what a person has added to an older one of ours stays."""
-    fresh = configuration.client.entry(words, env)
+    """Returns the text of a configuration with an entry; what a person has added to an older one of ours stays.
+
+    Raises:
+        CommandFailure: An entry of that name is there, and is none of ours.
+    """
+    fresh = dict(entry)
     found = configuration.entry(config, name)
     if found is not None:
         old: Any = json.loads(found)
@@ -101,9 +105,9 @@ def _edited(
             raise configuration.left_alone(
                 f"it has an entry {name} that mcp-actors has not written: choose another --name, or remove it there"
             )
-        old_env = old.get("env")
-        merged = {**(old_env if isinstance(old_env, dict) else {}), **env}
-        fresh = {**old, **fresh, **({"env": merged} if merged else {})}
+        theirs = old.get("env")
+        env = {**(theirs if isinstance(theirs, dict) else {}), **fresh.get("env", {})}
+        fresh = {**old, **fresh, **({"env": env} if env else {})}
         if fresh == old:
             return config.text
     return configuration.with_entry(config, name, fresh)

@@ -9,8 +9,10 @@ from mcp_actors.cli.output import safe
 
 __all__ = ["change_lines"]
 
-# Characters of a line: a file may stand on one line, with everything in it.
-MAX_LINE = 160
+# Characters of a line, from one that is longer as many as this beside those that differ: a file may stand on one line,
+# with everything in it.
+MAX_LINE = 120
+MAX_DIFFERENT = 2_000
 _HIDDEN = '"***"'
 
 
@@ -32,10 +34,10 @@ def change_lines(before: ConfigText, after: ConfigText, path: str) -> Iterator[s
     yield f"@@ -{same + 1},{len(gone)} +{same + 1},{len(come)} @@"
     if not gone and not come:
         yield "  (only values that are not shown here)"
-    place = _difference(gone[0], come[0]) if gone and come else 0
+    start, end = _difference(gone[0], come[0]) if len(gone) == len(come) == 1 else (0, 0)
     for sign, lines in (("-", gone), ("+", come)):
         for line in lines:
-            yield f"{sign}{_cut(safe(line), place)}"
+            yield f"{sign}{safe(_cut(line, start, len(line) - end))}"
 
 
 def _hidden(config: ConfigText) -> str:
@@ -46,17 +48,20 @@ def _hidden(config: ConfigText) -> str:
     return "".join([*parts, config.text[end:]])
 
 
-def _difference(one: str, other: str) -> int:
-    """The first place at which two lines differ."""
-    for place, (first, second) in enumerate(zip(one, other, strict=False)):
-        if first != second:
-            return place
-    return min(len(one), len(other))
+def _difference(one: str, other: str) -> tuple[int, int]:
+    """Returns how many characters at the start of two lines are the same, and how many at their ends."""
+    start, most = 0, min(len(one), len(other))
+    while start < most and one[start] == other[start]:
+        start += 1
+    end = 0
+    while end < most - start and one[-1 - end] == other[-1 - end]:
+        end += 1
+    return start, end
 
 
-def _cut(line: str, place: int) -> str:
+def _cut(line: str, start: int, end: int) -> str:
     if len(line) <= MAX_LINE:
         return line
-    start = max(0, min(place, len(line)) - 20) if place > MAX_LINE // 2 else 0
-    shown = line[start : start + MAX_LINE]
-    return f"{'…' if start else ''}{shown}{'…' if start + MAX_LINE < len(line) else ''}"
+    first = max(0, start - MAX_LINE // 2)
+    last = min(len(line), max(end, start) + MAX_LINE // 2, first + MAX_DIFFERENT)
+    return f"{'…' if first else ''}{line[first:last]}{'…' if last < len(line) else ''}"

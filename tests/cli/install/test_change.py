@@ -8,6 +8,7 @@ import os
 import socket
 import stat
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from mcp_actors.cli.failures import CommandFailure, WrongUsage
 from mcp_actors.cli.install import config_file
 from mcp_actors.cli.install.change import Configuration, Manner, undo
+from mcp_actors.cli.install.command import with_our_entry
 from mcp_actors.cli.install.config_file import ChangedMeanwhile, Untouchable, open_config
 from mcp_actors.cli.install.config_text import ConfigText
 from mcp_actors.cli.install.history import KEPT, FileHistory, state_folder
@@ -392,6 +394,35 @@ def test_nobody_is_there_to_ask(path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             "weather", lambda file, config: file.with_entry(config, "weather", OURS), Manner()
         )
     assert path.read_text() == "{}"
+
+
+class Person(io.StringIO):
+    """Somebody at a terminal, who types what it is made of."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("typed", "written"), [("y\n", True), ("n\n", False), ("\n", False)])
+def test_a_person_says_whether_it_is_written(
+    path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, written: bool
+) -> None:
+    monkeypatch.setattr("sys.stdin", Person(typed))
+    changed = configuration(path).change(
+        "weather", lambda file, config: file.with_entry(config, "weather", OURS), Manner()
+    )
+    assert changed is path.exists() is written
+
+
+def test_what_a_person_added_to_our_entry_stays(path: Path) -> None:
+    older = OURS | {"disabled": True, "env": {"KEY": "1", "MINE": "2"}}
+    path.write_text(json.dumps({"mcpServers": {"weather": older}}))
+    moved = OURS | {"args": ["-P", "-m", "mcp_actors", "serve", "moved.py"], "env": {"KEY": "3"}}
+    edit = partial(with_our_entry, name="weather", entry=moved)
+    assert configuration(path).change("weather", edit, YES)
+    expected = moved | {"disabled": True, "env": {"KEY": "3", "MINE": "2"}}
+    assert servers(path) == {"weather": expected}
+    assert not configuration(path).change("weather", edit, YES)
 
 
 def test_a_change_shows_no_values_of_variables(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
