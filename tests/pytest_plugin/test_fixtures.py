@@ -91,7 +91,7 @@ async def test_asyncio(mcp_client):
 
 
 def test_in_plain_tests(pytester: pytest.Pytester) -> None:
-    ran(pytester, PLAIN).assert_outcomes(passed=2)
+    assert ran(pytester, PLAIN).parseoutcomes() == {"passed": 2}
 
 
 @pytest.mark.parametrize(
@@ -99,19 +99,19 @@ def test_in_plain_tests(pytester: pytest.Pytester) -> None:
 )
 def test_with_pytest_trio(pytester: pytest.Pytester, mark: str, settings: str) -> None:
     text = PLAIN + ON_TRIO.replace("MARK", mark)
-    ran(pytester, text, "-p", "no:asyncio", settings=settings).assert_outcomes(passed=4)
+    assert ran(pytester, text, "-p", "no:asyncio", settings=settings).parseoutcomes() == {"passed": 4}
 
 
 @pytest.mark.parametrize("mode", ["strict", "auto"])
 def test_with_pytest_asyncio(pytester: pytest.Pytester, mode: str) -> None:
     text = PLAIN + ON_ASYNCIO.replace("MARK", "@pytest.mark.asyncio" if mode == "strict" else "")
-    ran(pytester, text, settings=f"asyncio_mode = {mode}").assert_outcomes(passed=3)
+    assert ran(pytester, text, settings=f"asyncio_mode = {mode}").parseoutcomes() == {"passed": 3}
 
 
 def test_with_pytest_asyncio_in_a_loop_of_the_whole_run(pytester: pytest.Pytester) -> None:
     text = ON_ASYNCIO.replace("MARK", "@pytest.mark.asyncio")
     settings = "asyncio_default_test_loop_scope = session\nasyncio_default_fixture_loop_scope = session"
-    ran(pytester, text, settings=settings).assert_outcomes(passed=1)
+    assert ran(pytester, text, settings=settings).parseoutcomes() == {"passed": 1}
 
 
 ON_ANYIO = """
@@ -127,7 +127,7 @@ async def test_either(mcp_client, anyio_backend_name):
 @pytest.mark.parametrize("words", [["-p", "no:asyncio"], []], ids=["alone", "beside pytest-asyncio"])
 def test_with_anyio_on_both_of_its_loops(pytester: pytest.Pytester, words: list[str]) -> None:
     text = PLAIN + ON_ANYIO
-    ran(pytester, text, *words).assert_outcomes(passed=4)
+    assert ran(pytester, text, *words).parseoutcomes() == {"passed": 4}
 
 
 def test_all_of_them_in_one_file(pytester: pytest.Pytester) -> None:
@@ -137,7 +137,7 @@ def test_all_of_them_in_one_file(pytester: pytest.Pytester) -> None:
         + ON_ASYNCIO.replace("MARK", "@pytest.mark.asyncio")
         + ON_ANYIO
     )
-    ran(pytester, text).assert_outcomes(passed=7)
+    assert ran(pytester, text).parseoutcomes() == {"passed": 7}
 
 
 WITH_OPTIONS = """
@@ -163,7 +163,7 @@ async def test_asyncio(mcp_client):
 
 
 def test_the_client_has_the_options_of_the_test(pytester: pytest.Pytester) -> None:
-    ran(pytester, WITH_OPTIONS).assert_outcomes(passed=3)
+    assert ran(pytester, WITH_OPTIONS).parseoutcomes() == {"passed": 3}
 
 
 VIRTUAL_TIME = """
@@ -201,7 +201,7 @@ class TestWithAnyio:
 
 
 def test_virtual_time(pytester: pytest.Pytester) -> None:
-    ran(pytester, VIRTUAL_TIME).assert_outcomes(passed=2)
+    assert ran(pytester, VIRTUAL_TIME).parseoutcomes() == {"passed": 2}
 
 
 MISUSED = """
@@ -226,7 +226,7 @@ async def test_anyio(mcp_virtual_time):
 
 def test_virtual_time_says_where_it_cannot_be_had(pytester: pytest.Pytester) -> None:
     result = ran(pytester, MISUSED)
-    result.assert_outcomes(errors=4)
+    assert result.parseoutcomes() == {"errors": 4}
     result.stdout.fnmatch_lines_random(
         [
             "the test itself has to name mcp_virtual_time as an argument*",
@@ -239,7 +239,7 @@ def test_virtual_time_says_where_it_cannot_be_had(pytester: pytest.Pytester) -> 
 def test_a_missing_server_and_a_missing_plugin_are_said(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_it(mcp_client): pass\nasync def test_async(mcp_client): pass")
     result = pytester.runpytest_inprocess("-p", "pytest_mcp_actors", *BLOCKED, "-p", "no:asyncio")
-    result.assert_outcomes(errors=2)
+    assert result.parseoutcomes() == {"errors": 2}
     result.stdout.fnmatch_lines_random(
         [
             "no server to test: define a fixture mcp_server*",
@@ -251,24 +251,23 @@ def test_a_missing_server_and_a_missing_plugin_are_said(pytester: pytest.Pyteste
 def test_a_server_that_does_not_start_is_an_error_of_that_test(pytester: pytest.Pytester) -> None:
     text = "@pytest.fixture\ndef mcp_server():\n    return 'stdio:no-such-program-anywhere'\n" + PLAIN
     result = ran(pytester, text)
-    result.assert_outcomes(errors=2)
+    assert result.parseoutcomes() == {"errors": 2}
     result.stdout.fnmatch_lines(["*ConnectFailed*no-such-program-anywhere*"])
 
 
-@pytest.mark.parametrize("scheme", ["stdio"])
-def test_a_server_may_be_a_url(pytester: pytest.Pytester, scheme: str) -> None:
+def test_a_server_may_be_a_url(pytester: pytest.Pytester) -> None:
     program = "import sys\\nfrom mcp_actors import Server\\nServer('in a process').run()"
     text = f"""
 import shlex, sys
 
 @pytest.fixture
 def mcp_server():
-    return {scheme!r} + ":" + shlex.join([sys.executable, "-c", "{program}"])
+    return "stdio:" + shlex.join([sys.executable, "-c", "{program}"])
 
 def test_it(mcp_client):
     assert mcp_client.server_info.name == "in a process"
 """
-    ran(pytester, text).assert_outcomes(passed=1)
+    assert ran(pytester, text).parseoutcomes() == {"passed": 1}
 
 
 def test_a_run_without_the_fixtures_imports_nothing_of_the_engine(tmp_path: Path) -> None:
