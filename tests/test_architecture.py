@@ -58,7 +58,6 @@ FLOORS = {
     "mcp_actors.middleware": 7,
     "mcp_actors.admin": 7,
     "mcp_actors.inspection": 7,
-    "mcp_actors.pytest_plugin": 8,
     "mcp_actors.discovery": 5,
     "mcp_actors.testing": 7,
     "mcp_actors.simulate": 7,

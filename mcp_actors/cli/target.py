@@ -108,8 +108,8 @@ def _import(place: str) -> ModuleType:
 
 
 def _import_module(name: str) -> ModuleType:
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())  # as `python -m` does
+    if not sys.flags.safe_path and os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as `python -m` does, and as it does not with -P
     if not all(part.isidentifier() for part in name.split(".")):
         raise WrongUsage(f"{name!r} is neither a path that ends in .py nor a module's name")
     return importlib.import_module(name)
