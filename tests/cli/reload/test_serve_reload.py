@@ -68,16 +68,19 @@ def test_a_session_over_stdio_outlives_its_code_and_nothing_else_reaches_the_wir
         assert receive()["method"] == "notifications/tools/list_changed"
         send(id=3, method="tools/call", params={"name": "second"})
         assert receive()["result"]["content"][0]["text"] == "second"
+        told = ""
+        while "reloaded in" not in told:
+            told += process.stderr.readline()
         process.send_signal(signal.SIGTERM)
         assert process.wait(LIMIT) == 0
         assert process.stdout.read() == ""
-        told = process.stderr.read()
+        told += process.stderr.read()
     for each in (
         "printed at the import of first",
         "printed by the tool of second",
         "the end of first",
         "the end of second",
-        "reloaded second: 1 tool",
+        ": reloaded second: 1 tool",
     ):
         assert each in told
     assert not list(tmp_path.glob("__pycache__"))
