@@ -107,7 +107,7 @@ class _Inside:
 class ReplaceableServer(Server[Any]):
     """A server with the connections of ``first``, and with its place, which other servers take by `replace`.
 
-    It is served once at a time. To its clients all lists are declared from the start, so that they are notified also of
+    It is served once. To its clients all lists are declared from the start, so that they are notified also of
     what a later server has first.
 
     Args:
@@ -123,6 +123,7 @@ class ReplaceableServer(Server[Any]):
         self._inside: _Inside | None = None
         self._turn: _Turn | None = None
         self._former: list[_Turn] = []
+        self._replacing = trio.Lock()
         super().__init__(
             first.name,
             lifespan=self._hold_lifespans,
@@ -146,40 +147,49 @@ class ReplaceableServer(Server[Any]):
             new: The server, complete and never served.
 
         Raises:
-            LocalProtocolError: This server does not serve.
+            LocalProtocolError: This server does not serve, or ``new`` does, or has been given here before.
             Exception: What entering the lifespan or an extension raises.
         """
-        inside, lifespans = self._inside, self._lifespans
-        if inside is None or lifespans is None:
-            raise LocalProtocolError("a server is replaced while it serves: call replace() from beside it")
-        stamp = new._runtime._config.stamp
-        own_bus = new.bus
-        self._join(new)
-        lifespan = _HeldBlock()
-        scope = await start_and_wait(lifespans, TURN, lifespan.hold, new._scope, about=new.name)
-        turn = _Turn(new, scope, lifespan)
-        former = self._turn
-        try:
-            going_on = await self._enter_extensions(turn, former, inside, stamp)
-        except BaseException:
-            _leave(turn)
-            raise
-        # Nothing waits from here on, so that every call has one server or the other.
-        calls = self._runtime.calls()
+        async with self._replacing:
+            inside, lifespans = self._inside, self._lifespans
+            if inside is None or lifespans is None:
+                raise LocalProtocolError(
+                    "a server is replaced while it serves: call replace() from beside it"
+                )
+            stamp = new._runtime._config.stamp
+            own_bus = new.bus
+            self._join(new)
+            lifespan = _HeldBlock()
+            scope = await start_and_wait(lifespans, TURN, lifespan.hold, new._scope, about=new.name)
+            turn = _Turn(new, scope, lifespan)
+            try:
+                going_on = await self._enter_extensions(turn, inside, stamp)
+            except BaseException:
+                _leave(turn)
+                raise
+            self._swap(turn, going_on, inside, stamp)
+            self.bus.report_to(own_bus)
+
+    def _swap(self, turn: _Turn, going_on: list[str], inside: _Inside, stamp: Any) -> None:
+        """Gives a server the connections. Nothing waits in here, so that every call has one server or the other."""
+        former, calls, new = self._turn, self._runtime.calls(), turn.server
         for id in going_on:
             assert former is not None
             block = turn.extensions[id] = former.extensions.pop(id)
             if block.responder is not None:
-                block.responder.replace(new._features, scope, stamp)
+                block.responder.replace(new._features, turn.scope, stamp)
         self._turn, self._features, self.info = turn, new._features, new.info
-        self.bus.report_to(own_bus)
-        self._runtime.replace(new._features, scope, stamp)
+        self._runtime.replace(new._features, turn.scope, stamp)
         if former is not None:
             self._retire(former, calls, inside)
 
     def _join(self, new: Server[Any]) -> None:
         """Connects a server with the connections of this one; its features are not served yet."""
         runtime = self._runtime
+        if new._runtime is runtime or new._runtime.is_serving:
+            raise LocalProtocolError(
+                f"{new.name!r} was served already: give a new Server the place of the old one"
+            )
         for name, changed in (
             ("limits", new.limits != self.limits),
             ("versions", new.versions != self.versions),
@@ -191,11 +201,9 @@ class ReplaceableServer(Server[Any]):
         bound = {"resources/subscribe": runtime.subscribe, "resources/unsubscribe": runtime.unsubscribe}
         new._features.join(self.bus, runtime.features.loop, bound)
 
-    async def _enter_extensions(
-        self, turn: _Turn, former: _Turn | None, inside: _Inside, stamp: Any
-    ) -> list[str]:
+    async def _enter_extensions(self, turn: _Turn, inside: _Inside, stamp: Any) -> list[str]:
         """Enters the extensions of a server, and returns the ids of those that go on with what the former ones do."""
-        features: Features = turn.server._features
+        features, former = turn.server._features, self._turn
         going_on: list[str] = []
         for id, each in features.extensions.items():
             before = None if former is None or id not in former.extensions else former.server
@@ -248,9 +256,9 @@ class ReplaceableServer(Server[Any]):
 
     @asynccontextmanager
     async def _hold_lifespans(self, _: Server[Any]) -> AsyncIterator[None]:
-        if self._lifespans is not None:
+        if self._lifespans is not None or self._turn is not None:
             raise LocalProtocolError(
-                "a server that can be replaced is served once at a time: it is served already"
+                "a ReplaceableServer is served once, and was served already: make another one"
             )
         async with trio.open_nursery() as nursery:
             self._lifespans = nursery

@@ -107,6 +107,10 @@ class ServerRuntime:
         return self._sessions
 
     @property
+    def is_serving(self) -> bool:
+        return self._serving > 0
+
+    @property
     def stopping(self) -> bool:
         return self._stopping.is_set()
 

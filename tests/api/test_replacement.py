@@ -173,7 +173,7 @@ async def test_a_listener_hears_of_changes_of_every_server(make: Maker, autojump
             assert (await peer.receive())["params"]["uri"] == "x://a"
         await trio.sleep(1)
         # A stream that lasts as long as its client keeps no former server.
-        assert make.noted == ["enter 0", "enter 1", "enter 2", "leave 0", "leave 1"]
+        assert sorted(make.noted) == ["enter 0", "enter 1", "enter 2", "leave 0", "leave 1"]
 
 
 async def test_resources_that_clients_subscribed_to_are_told_to_the_new_server(make: Maker) -> None:
@@ -343,11 +343,40 @@ async def test_a_question_that_the_old_server_asked_is_answered_to_the_new_one()
         assert again["result"]["inputRequests"]["last"]["params"]["message"] == "Last name of Ada?"
 
 
-async def test_it_is_served_once_at_a_time(make: Maker) -> None:
+async def test_it_is_served_once(make: Maker) -> None:
     server = ReplaceableServer(make(1))
     async with raw_client(server):
-        with pytest.raises(LocalProtocolError, match="served already"):
+        with pytest.raises(LocalProtocolError, match="is served once"):
             await server.serve(client_transport("memory:"))  # type: ignore[arg-type]
+    with pytest.raises(LocalProtocolError, match="is served once"):
+        await server.serve(client_transport("memory:"))  # type: ignore[arg-type]
+
+
+async def test_a_server_that_was_served_is_refused_and_changes_nothing(make: Maker) -> None:
+    server, second, elsewhere = ReplaceableServer(make(1)), make(2), make(3)
+    async with raw_client(server) as peer, raw_client(elsewhere):
+        await begin(peer, "2025-11-25")
+        await server.replace(second)
+        for each in (second, elsewhere):
+            with pytest.raises(LocalProtocolError, match="was served already"):
+                await server.replace(each)
+        assert text(await call(peer, "2025-11-25", 1, "which")) == "2 2 2"
+
+
+async def test_of_two_replacements_at_once_one_waits_for_the_other(
+    make: Maker, autojump_clock: MockClock
+) -> None:
+    server = ReplaceableServer(make(1))
+    async with raw_client(server) as peer:
+        await begin(peer, "2025-11-25")
+        async with trio.open_nursery() as nursery:
+            for number in (2, 3):
+                nursery.start_soon(server.replace, make(number))
+        last = text(await call(peer, "2025-11-25", 1, "which"))[0]
+        await trio.sleep(1)
+        assert sorted(make.noted) == sorted(
+            ["enter 1", "enter 2", "enter 3", "leave 1", "leave 2" if last == "3" else "leave 3"]
+        )
 
 
 async def test_limits_and_versions_stay_those_of_the_start(make: Maker) -> None:

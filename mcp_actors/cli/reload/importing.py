@@ -68,6 +68,7 @@ class Importer:
         Raises:
             CommandFailure: The target failed, did not end, or too many imports before have not ended.
         """
+        self._given_up = {each for each in self._given_up if each.is_alive()}
         if len(self._given_up) >= MOST_GIVEN_UP:
             raise ImportTooLong(
                 f"{len(self._given_up)} imports of {self._target} have not ended: start mcp-actors again"
@@ -134,11 +135,10 @@ class _ImportThread(threading.Thread):
     def run(self) -> None:
         try:
             self._outcome = outcome.capture(load_again, self._target, self._args)
-        finally:
-            try:
-                self._token.run_sync_soon(self._end)
-            except trio.RunFinishedError:
-                return
+            self._token.run_sync_soon(self._end)
+        except (_GivenUp, trio.RunFinishedError):
+            # It was given up when it had ended, or the server has ended meanwhile.
+            return
 
     def _end(self) -> None:
         self.ended.set()
