@@ -3,7 +3,7 @@
 The server that has the connections registers nothing itself. Every server that takes its place, the first one too, has
 a task for its lifespan and one for each of its extensions, so that these can be left, in any order, while the
 transports go on. What stays as it was at the start are the transports, `Server.limits`, the versions, the key of
-states, and `Server.shared`.
+states, `Server.shared` and `Server.telemetry`.
 """
 
 from __future__ import annotations
@@ -133,6 +133,7 @@ class ReplaceableServer(Server[Any]):
             extensions=[_Entrance(self._take_turns)],
             state_key=first._runtime._config.state_key,
             shared=first.shared,
+            telemetry=first.telemetry,
         )
         # What it shows of itself is that of the server whose turn it is.
         self._features, self.info = first._features, first.info

@@ -11,10 +11,11 @@ import trio
 
 from mcp_actors._actors.admission import ConcurrencyLimiter, LimiterStatistics
 from mcp_actors._actors.budgets import Budgets, MemoryStatistics
-from mcp_actors._actors.counters import SessionStatistics
+from mcp_actors._actors.counters import SessionStatistics, Totals
 from mcp_actors._actors.event_bus import EventBus, EventBusStatistics
 from mcp_actors._actors.inbound_call import CallStatistics, InboundCall
 from mcp_actors._actors.limits import Limits
+from mcp_actors._actors.session_reports import report_served
 from mcp_actors._exception_groups import one_error
 from mcp_actors._server.context import Context
 from mcp_actors._server.features import Features
@@ -23,7 +24,7 @@ from mcp_actors._server.scope import ServerScope
 from mcp_actors._server.sessions import SessionRegistry
 from mcp_actors._server.subscriptions import SessionSubscriber
 from mcp_actors._server.transport_handler import ServerConfig, TransportHandler
-from mcp_actors.abc import OpenState, ServerTransport, SharedState
+from mcp_actors.abc import OpenState, ServerTransport, SharedState, Telemetry
 from mcp_actors.errors import MethodNotFound, ResourceNotFound
 from mcp_actors.supervision import start_again
 from mcp_actors.task_kinds import DRAIN, TRANSPORT
@@ -55,6 +56,8 @@ class ServerStatistics:
     """Bytes that clients make the server hold, with their limits."""
     transports: tuple[Any, ...] = ()
     """What the transports that are served now say of themselves, as far as they say anything."""
+    totals: Totals = attrs.field(factory=Totals)
+    """The events of all conversations since the server was first served, those that have ended included."""
 
 
 class ServerRuntime:
@@ -70,6 +73,7 @@ class ServerRuntime:
         stamp: Mapping[str, Any],
         shared: SharedState,
         state_key: bytes,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self.name = name
         self.limits = limits
@@ -80,10 +84,20 @@ class ServerRuntime:
         )
         self.budgets = Budgets(limits)
         self._config = ServerConfig(
-            name, limits, tuple(versions), features, bus, stamp, self.limiter, self.budgets, shared, state_key
+            name,
+            limits,
+            tuple(versions),
+            features,
+            bus,
+            stamp,
+            self.limiter,
+            self.budgets,
+            shared,
+            state_key,
+            telemetry,
         )
         self._transports: list[ServerTransport] = []
-        self._sessions = SessionRegistry(bus, features.loop)
+        self._sessions = SessionRegistry(bus, features.loop, telemetry)
         self._handlers: list[TransportHandler] = []
         self._serving = 0
         self._stopping = trio.Event()
@@ -100,6 +114,17 @@ class ServerRuntime:
     @shared.setter
     def shared(self, shared: SharedState) -> None:
         self._config = attrs.evolve(self._config, shared=shared)
+
+    @property
+    def telemetry(self) -> Telemetry | None:
+        """The receiver of each call. Another one counts from the next `serve` on."""
+        return self._config.telemetry
+
+    @telemetry.setter
+    def telemetry(self, telemetry: Telemetry | None) -> None:
+        self._config = attrs.evolve(self._config, telemetry=telemetry)
+        if not self._sessions:
+            self._sessions = SessionRegistry(self.bus, self.features.loop, telemetry)
 
     @property
     def sessions(self) -> SessionRegistry:
@@ -132,6 +157,8 @@ class ServerRuntime:
         if self.features.loop.begin():
             self._forget()
         self._serving += 1
+        telemetry = self._config.telemetry
+        unserved = None if telemetry is None else report_served(telemetry, self.statistics)
         try:
             # Round the lifespan too: its nursery, if it has one, wraps what a transport raises.
             with one_error():
@@ -144,6 +171,8 @@ class ServerRuntime:
                         if leave is not None:
                             leave()
         finally:
+            if unserved is not None:
+                unserved()
             self._serving -= 1
             if self._serving == 0:
                 self.features.loop.end()
@@ -153,7 +182,7 @@ class ServerRuntime:
         self._serving = 0
         self._stopping = trio.Event()
         if self._sessions:
-            self._sessions = SessionRegistry(self.bus, self.features.loop)
+            self._sessions = SessionRegistry(self.bus, self.features.loop, self._config.telemetry)
         self._handlers.clear()
         self._transports.clear()
 
@@ -205,6 +234,7 @@ class ServerRuntime:
                     task_status.started(tuple(served))
             finally:
                 self._handlers.remove(handler)
+                self._sessions.past.add(handler.stateless.dispatcher.counters)
                 handler.stateless.close()
                 for each in transports:
                     self._transports.remove(each)
@@ -255,9 +285,15 @@ class ServerRuntime:
         return self.features.loop.call(self._statistics)
 
     def _statistics(self) -> ServerStatistics:
+        sessions = tuple(session.statistics() for session in self._sessions)
+        totals = attrs.evolve(self._sessions.past, counters=attrs.evolve(self._sessions.past.counters))
+        for each in sessions:
+            totals.add(each.counters, each.link)
+        for handler in self._handlers:
+            totals.add(handler.stateless.dispatcher.counters)
         return ServerStatistics(
             self.name,
-            tuple(session.statistics() for session in self._sessions),
+            sessions,
             tuple(
                 call.statistics()
                 for handler in self._handlers
@@ -271,4 +307,5 @@ class ServerRuntime:
                 for each in self._transports
                 if isinstance(each, SupportsStatistics) and (said := each.statistics()) is not None
             ),
+            totals,
         )

@@ -64,6 +64,16 @@ _ASSIGNMENT = "MCP_ACTORS_WORKER"
     help="For HTTP: a path, such as /health, where load balancers and orchestrators may ask how the server is.",
 )
 @click.option(
+    "--metrics",
+    metavar="PATH",
+    help="For HTTP: a path, such as /metrics, where Prometheus finds the numbers of this server.",
+)
+@click.option(
+    "--telemetry",
+    type=click.Choice(["otel"]),
+    help="Trace and measure by OpenTelemetry, to where OTEL_EXPORTER_OTLP_ENDPOINT says.",
+)
+@click.option(
     "--workers",
     metavar="N",
     type=click.IntRange(min=1),
@@ -92,6 +102,8 @@ def command(
     resource: str | None,
     scope: tuple[str, ...],
     health: str | None,
+    metrics: str | None,
+    telemetry: str | None,
     workers: int | None,
     shared: str | None,
     reload: bool,
@@ -120,6 +132,9 @@ def command(
     Ends on SIGINT and SIGTERM, and when every address has ended by itself (stdio: at end of input). Exit code 0 for
     these, 1 if the target cannot be imported or an address cannot be served, 2 if there is no such target.
 
+    --metrics answers those who may call this server by its name, without a token. With --workers each process counts
+    for itself, and its lines have its number.
+
     --health answers GET with 200, with 503 while the server ends its calls, to anybody and without a token.
 
     With --workers, SIGHUP replaces the processes one by one by new ones, which import TARGET again; no connection is
@@ -129,10 +144,7 @@ def command(
     With --reload, connections stay when a file changes; an error in it is shown, and what was there serves on.
     """
     _require_protectable(listen, issuer, resource, scope)
-    if health is not None and not any(url.lower().startswith(_HTTP) for url in listen):
-        raise click.UsageError(
-            "--health needs --listen with a URL of HTTP: http://127.0.0.1:8000/mcp for example"
-        )
+    _require_http(listen, {"--health": health, "--metrics": metrics})
     _require_reloadable(reload, reload_dir, workers)
     worker = _employment()
     with _told(worker), reported(show_traceback):
@@ -142,10 +154,8 @@ def command(
             serving = importlib.import_module("mcp_actors.cli.workers.serving")
             serving.serve_with_workers(words, listen, workers, lambda ready: _announce(listen, ready))
             return
-        server = load_server(target, args)
-        if shared is not None:
-            server.shared = _shared_state(shared)
-        server = _reloading(server, target, args, reload_dir) if reload else server
+        server = _loaded(target, args, shared, reload_dir if reload else None)
+        routes = _routes(server, health, metrics, telemetry, worker)
         if not listen or listen == (_STDIO,):
             terminal = sys.stdin.isatty() and sys.stderr.isatty()
             hint = _stdio_hint(server, target, args) if terminal else ""
@@ -160,7 +170,7 @@ def command(
         if several:
             state = importlib.import_module("mcp_actors.cli.workers.state_of_several")
             server.shared = state.StateOfSeveral(server)
-        transports = [_transport(url, options, several, health) for url in listen]
+        transports = [_transport(url, options, several, routes) for url in listen]
         status = _Announcement(listen, hint) if worker is None else worker.status(server, _offer(server))
         server.run(*transports, task_status=status)
 
@@ -202,6 +212,28 @@ def _told(worker: Any) -> Iterator[None]:
         raise click.exceptions.Exit(error.exit_code) from None
 
 
+def _require_http(listen: Sequence[str], paths: Mapping[str, str | None]) -> None:
+    """Raises `click.UsageError` for the first option with a path that no address has a place for."""
+    for option, path in paths.items():
+        if path is not None and not any(url.lower().startswith(_HTTP) for url in listen):
+            raise click.UsageError(
+                f"{option} needs --listen with a URL of HTTP: http://127.0.0.1:8000/mcp for example"
+            )
+
+
+def _routes(
+    server: Server, health: str | None, metrics: str | None, telemetry: str | None, worker: Any
+) -> Mapping[str, object]:
+    """Returns what is served beside MCP, and gives the server the telemetry that was asked for."""
+    routes: dict[str, object] = {}
+    if health is not None:
+        routes[health] = importlib.import_module("mcp_transports.http.server").health
+    if metrics is not None or telemetry is not None:
+        observe = importlib.import_module("mcp_actors.cli.observing").observe
+        routes |= observe(server, metrics, telemetry, None if worker is None else worker.number)
+    return routes
+
+
 def _require_several(listen: Sequence[str]) -> None:
     """Raises `click.UsageError` if several processes cannot serve the URLs together."""
     if not listen or any(url.lower().startswith(_STDIO) for url in listen):
@@ -225,12 +257,19 @@ def _require_reloadable(reload: bool, folders: Sequence[str], workers: int | Non
     sys.dont_write_bytecode = True
 
 
-def _reloading(server: Server, target: str, args: Sequence[str], folders: Sequence[str]) -> Server:
-    """Returns the server that serves ``server``, and what its files become; only such a one imports what that takes."""
-    reload = importlib.import_module("mcp_actors.cli.reload")
-    reloading = reload.Reloading(target, args, server, folders, _offer)
-    served: Server = reloading.server
-    return served
+def _loaded(target: str, args: Sequence[str], shared: str | None, folders: Sequence[str] | None) -> Server:
+    """Returns the server of TARGET; given folders, one that becomes what its files become when they change."""
+    server = load_server(target, args)
+    if shared is not None:
+        server.shared = _shared_state(shared)
+    if folders is not None:
+        # Imported where it is used: most servers are not reloaded.
+        server = (
+            importlib.import_module("mcp_actors.cli.reload")
+            .Reloading(target, args, server, folders, _offer)
+            .server
+        )
+    return server
 
 
 def _words(context: click.Context) -> list[str]:
@@ -287,12 +326,14 @@ def _protection(resource: str, issuer: Sequence[str], scope: Sequence[str]) -> o
         raise WrongUsage(str(error)) from error
 
 
-def _transport(url: str, options: Mapping[str, object], several: bool, health: str | None) -> ServerTransport:
+def _transport(
+    url: str, options: Mapping[str, object], several: bool, routes: Mapping[str, object]
+) -> ServerTransport:
     given = dict(options) if url.lower().startswith(_WITH_HOST) else {}
     if several and url.lower().startswith(_HTTP):
         given["sessions"] = "shared"
-    if health is not None and url.lower().startswith(_HTTP):
-        given["routes"] = {health: importlib.import_module("mcp_transports.http.server").health}
+    if routes and url.lower().startswith(_HTTP):
+        given["routes"] = routes
     return server_transport(url, **given)
 
 

@@ -17,6 +17,7 @@ import importlib.util
 import inspect
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -208,17 +209,46 @@ def is_ours(filename: str) -> bool:
     return filename == __file__ or filename.startswith("<frozen importlib")
 
 
+class _Loading:
+    """The threads that load a target, in which `Server.run` leaves the script; in all others it is what it was."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._threads: list[int] = []
+        self._run = Server.run
+
+    def begin(self) -> None:
+        with self._lock:
+            if not self._threads:
+                self._run = Server.run
+                Server.run = self._stop_here()  # type: ignore[method-assign]
+            self._threads.append(threading.get_ident())
+
+    def end(self) -> None:
+        with self._lock:
+            self._threads.remove(threading.get_ident())
+            if not self._threads:
+                Server.run = self._run  # type: ignore[method-assign]
+
+    def _stop_here(self) -> Callable[..., None]:
+        def stop_here(server: Server, *targets: Any, **options: Any) -> None:
+            if threading.get_ident() in self._threads:
+                raise _WouldRun(server)
+            self._run(server, *targets, **options)
+
+        return stop_here
+
+
+_loading = _Loading()
+
+
 @contextmanager
 def _run_means_serve() -> Iterator[None]:
-    def stop_here(self: Server, *_args: Any, **_options: Any) -> NoReturn:
-        raise _WouldRun(self)
-
-    original = Server.run
-    Server.run = stop_here  # type: ignore[method-assign]
+    _loading.begin()
     try:
         yield
     finally:
-        Server.run = original  # type: ignore[method-assign]
+        _loading.end()
 
 
 @contextmanager
