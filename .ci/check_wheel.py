@@ -1,4 +1,4 @@
-"""Looks into a wheel: the two packages, typed, and nothing else that would be installed."""
+"""Looks into a wheel: the packages, typed, and nothing else that would be installed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from pathlib import PurePosixPath
 from zipfile import ZipFile
 
-PACKAGES = {"mcp_actors", "mcp_transports"}
+PACKAGES = {"mcp_actors", "mcp_transports", "pytest_mcp_actors"}
 
 
 def complaints(names: list[str]) -> list[str]:

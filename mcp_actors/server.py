@@ -186,7 +186,7 @@ class Server(Registration, Generic[StateT]):
         served = name, self.limits, self.versions, self._features, bus, stamp
         self._runtime = ServerRuntime(*served, shared or MemoryShared(), key, telemetry)
         handlers = self._features.handlers
-        handlers |= lifecycle_handlers(self.info, instructions, self.versions)
+        handlers |= lifecycle_handlers(self.info, instructions)
         handlers["resources/subscribe"] = self._runtime.subscribe
         handlers["resources/unsubscribe"] = self._runtime.unsubscribe
         for each in () if extensions is None or isinstance(extensions, Mapping) else extensions:

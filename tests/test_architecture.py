@@ -47,6 +47,7 @@ FLOORS = {
     "mcp_actors._server": 6,
     "mcp_actors.context": 7,
     "mcp_actors.server": 7,
+    "mcp_actors.replacement": 7,
     "mcp_actors.client": 7,
     "mcp_actors.client_pool": 7,
     "mcp_actors.extensions": 7,
@@ -57,7 +58,6 @@ FLOORS = {
     "mcp_actors.middleware": 7,
     "mcp_actors.admin": 7,
     "mcp_actors.inspection": 7,
-    "mcp_actors.pytest_plugin": 8,
     "mcp_actors.discovery": 5,
     "mcp_actors.testing": 7,
     "mcp_actors.simulate": 7,
@@ -84,7 +84,7 @@ ONLY_IN = {
     "coredis": ("mcp_actors.shared.redis",),
     "opentelemetry": ("mcp_actors.telemetry.otel", "mcp_actors.cli"),
     "rich": ("mcp_actors.cli",),
-    "watchfiles": ("mcp_actors.examples",),
+    "watchfiles": ("mcp_actors.examples", "mcp_actors.cli.reload"),
 }
 # Packages of ours that know nothing of ours but this, and themselves.
 _SUPERVISED = ("mcp_actors.supervision", "mcp_actors.task_kinds", "mcp_actors.logging", "mcp_actors.budget")

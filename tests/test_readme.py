@@ -34,6 +34,9 @@ SECONDS = 60
 # These need frameworks and drivers of others, and are run where those are: tests/worlds/test_pages.py.
 WITH_FRAMEWORKS = {"books.py", "shop.py", "pool.py", "page.py", "forms.py", "members.py"}
 
+# Without pytest-asyncio, which warns where its settings are missing.
+PYTEST = ["python", "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:asyncio"]
+
 Block = tuple[str, str]
 
 
@@ -113,7 +116,7 @@ def test_the_programs_are_there() -> None:
     }
     # These are run with a real authorization server: tests/interop/authorization/test_readme_programs.py.
     protected = {"notes.py", "login.py", "machine.py"}
-    assert set(programs()) == shown | protected | WITH_FRAMEWORKS | {"test_notes.py"}
+    assert set(programs()) == shown | protected | WITH_FRAMEWORKS | {"test_notes.py", "test_weather.py"}
 
 
 @pytest.mark.parametrize(
@@ -148,8 +151,11 @@ def test_the_test_of_a_protected_server_passes(folder: Path, environment: dict[s
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     program.write_text(program.read_text().replace(":8123/", f":{port}/"))
-    command = ["python", "-m", "pytest", "-p", "no:cacheprovider", "test_notes.py"]
-    assert "1 passed" in run([*command, "-o", "trio_mode=true"], folder, environment)
+    assert "1 passed" in run([*PYTEST, "-o", "trio_mode=true", "test_notes.py"], folder, environment)
+
+
+def test_the_test_with_the_plugin_passes(folder: Path, environment: dict[str, str]) -> None:
+    assert "2 passed" in run([*PYTEST, "-p", "pytest_mcp_actors", "test_weather.py"], folder, environment)
 
 
 # The one file that has a mistake: without it nobody would know that the files were looked at.

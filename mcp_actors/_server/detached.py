@@ -120,12 +120,17 @@ async def outcome(ctx: Context, function: Callable[[], Awaitable[Any]]) -> dict[
     """
     call = ctx.call
     assert isinstance(call, DetachedCall)
-    if call.owner.responder.telemetry is None:
-        return await call.outcome(function)
-    # Imported where it is used: most servers have no telemetry.
-    observed = importlib.import_module("mcp_actors._actors.observed_task")
-    answer: dict[str, Any] = await observed.observed_outcome(call, function)
-    return answer
+    detached_calls = ctx._scope.detached
+    detached_calls.add(call)
+    try:
+        if call.owner.responder.telemetry is None:
+            return await call.outcome(function)
+        # Imported where it is used: most servers have no telemetry.
+        observed = importlib.import_module("mcp_actors._actors.observed_task")
+        answer: dict[str, Any] = await observed.observed_outcome(call, function)
+        return answer
+    finally:
+        detached_calls.discard(call)
 
 
 def remembered(ctx: Context) -> bytes:
@@ -156,15 +161,21 @@ def remembered(ctx: Context) -> bytes:
 class Serving:
     """One `Server.serve`, as an extension sees it: `ServerExtension.serving`."""
 
-    server: Any
-    """The `Server`."""
-    state: Any
-    """The value that the server's lifespan yielded; ``None`` without a lifespan."""
     shared: OpenState
     """What outlives a session, and what other nodes share."""
     _responder: MethodDispatch
     _owner: CallOwner
     longest: int = _longest_outcome(_LONGEST_MESSAGE)
+
+    @property
+    def server(self) -> Any:
+        """The `Server`."""
+        return self._responder.scope.server
+
+    @property
+    def state(self) -> Any:
+        """The value that the server's lifespan yielded; ``None`` without a lifespan."""
+        return self._responder.scope.state
 
     def begin_again(self, request: bytes, voice: Voice) -> tuple[Context, Callable[[], Awaitable[Any]]]:
         """Returns the context of a remembered request, and the function that runs it: middleware, then the handler.

@@ -2,7 +2,7 @@
 
 This file knows the commands by name and imports the one that is run, so that ``serve`` does not import the parts that
 draw. Each command has a file: `serve`, `listing`, `call`, `tasks`, `read`, `prompt`, `login`, `logout`, `whoami`,
-`demo`.
+`demo`. `install` and `uninstall` have a folder.
 
 They use `target` (TARGET -> Server), `client_session` (URL -> Client, Ctrl-C) with `connection_options` and `headers`,
 `arguments` (``key=text``), `output` (results -> text or JSON), `task_results` (those that come later), `elicitation`
@@ -52,6 +52,14 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "logout": ("mcp_actors.cli.logout", "Forget the login at a server."),
     "whoami": ("mcp_actors.cli.whoami", "Show the login that is stored for a server."),
+    "install": (
+        "mcp_actors.cli.install.command",
+        "Put a server into the configuration of a client: Claude, VS Code, Cursor, ...",
+    ),
+    "uninstall": (
+        "mcp_actors.cli.install.uninstall",
+        "Take a server out of the configuration of a client.",
+    ),
     "demo": ("mcp_actors.cli.demo", "Hundreds of sessions on this machine: calls, progress, cancellation."),
 }
 

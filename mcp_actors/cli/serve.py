@@ -84,6 +84,13 @@ _ASSIGNMENT = "MCP_ACTORS_WORKER"
     metavar="URL",
     help="Where sessions, events and tasks are kept: memory: (default), sqlite:///PATH or redis://HOST.",
 )
+@click.option("--reload", is_flag=True, help="For development: serve TARGET anew whenever its files change.")
+@click.option(
+    "--reload-dir",
+    metavar="DIR",
+    multiple=True,
+    help="With --reload: a folder in which every change counts, beside the modules of TARGET's own folder.",
+)
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @traceback_option
 def command(
@@ -99,6 +106,8 @@ def command(
     telemetry: str | None,
     workers: int | None,
     shared: str | None,
+    reload: bool,
+    reload_dir: tuple[str, ...],
     args: tuple[str, ...],
     show_traceback: bool,
 ) -> None:
@@ -131,9 +140,12 @@ def command(
     With --workers, SIGHUP replaces the processes one by one by new ones, which import TARGET again; no connection is
     refused and no call is lost. Without --shared redis:, several workers give clients over HTTP no sessions, and no
     HTTP+SSE: a request may reach any of them.
+
+    With --reload, connections stay when a file changes; an error in it is shown, and what was there serves on.
     """
     _require_protectable(listen, issuer, resource, scope)
     _require_http(listen, {"--health": health, "--metrics": metrics})
+    _require_reloadable(reload, reload_dir, workers)
     worker = _employment()
     with _told(worker), reported(show_traceback):
         if workers is not None and worker is None:
@@ -142,9 +154,7 @@ def command(
             serving = importlib.import_module("mcp_actors.cli.workers.serving")
             serving.serve_with_workers(words, listen, workers, lambda ready: _announce(listen, ready))
             return
-        server = load_server(target, args)
-        if shared is not None:
-            server.shared = _shared_state(shared)
+        server = _loaded(target, args, shared, reload_dir if reload else None)
         routes = _routes(server, health, metrics, telemetry, worker)
         if not listen or listen == (_STDIO,):
             terminal = sys.stdin.isatty() and sys.stderr.isatty()
@@ -234,6 +244,36 @@ def _require_several(listen: Sequence[str]) -> None:
         raise click.UsageError(
             "--workers needs --listen URL, and not stdio:, which has one client: http://127.0.0.1:8000/mcp for example"
         )
+
+
+def _require_reloadable(reload: bool, folders: Sequence[str], workers: int | None) -> None:
+    """Raises `click.UsageError` if nothing can be reloaded; else has modules imported from their text alone."""
+    if not reload:
+        if folders:
+            raise click.UsageError("--reload-dir needs --reload")
+        return
+    if workers is not None:
+        raise click.UsageError("--reload is for one process: leave --workers out")
+    missing = [each for each in folders if not os.path.isdir(each)]
+    if missing:
+        raise click.UsageError(f"--reload-dir: there is no folder {missing[0]}")
+    # Compiled files know the second of a change only: of two changes within one they would keep the first.
+    sys.dont_write_bytecode = True
+
+
+def _loaded(target: str, args: Sequence[str], shared: str | None, folders: Sequence[str] | None) -> Server:
+    """Returns the server of TARGET; given folders, one that becomes what its files become when they change."""
+    server = load_server(target, args)
+    if shared is not None:
+        server.shared = _shared_state(shared)
+    if folders is not None:
+        # Imported where it is used: most servers are not reloaded.
+        server = (
+            importlib.import_module("mcp_actors.cli.reload")
+            .Reloading(target, args, server, folders, _offer)
+            .server
+        )
+    return server
 
 
 def _words(context: click.Context) -> list[str]:

@@ -17,6 +17,7 @@ import importlib.util
 import inspect
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from typing import Any, NoReturn
 from mcp_actors import Server
 from mcp_actors.cli.failures import CommandFailure, WrongUsage
 
-__all__ = ["load_server"]
+__all__ = ["is_ours", "load_again", "load_server", "split_target"]
 
 _FACTORY_NAMES = ("make_server", "main")
 
@@ -53,8 +54,23 @@ def load_server(target: str, args: Sequence[str]) -> Server:
         WrongUsage: there is no such target, it has no server, or it does not take these arguments.
         CommandFailure: the target failed; the text is one line with its own file and line number.
     """
-    place, attribute = _split(target)
-    with _stdout_is_stderr(), _run_means_serve():
+    with _stdout_is_stderr():
+        return load_again(target, args)
+
+
+def load_again(target: str, args: Sequence[str]) -> Server:
+    """As `load_server`, also in a thread and while a server serves: standard output stays what it is.
+
+    Args:
+        target: a path or module, and optionally an attribute.
+        args: the arguments for a function that makes a server.
+
+    Raises:
+        WrongUsage: there is no such target, it has no server, or it does not take these arguments.
+        CommandFailure: the target failed; the text is one line with its own file and line number.
+    """
+    place, attribute = split_target(target)
+    with _run_means_serve():
         try:
             module = _import(place)
         except _WouldRun as stopped:
@@ -65,7 +81,8 @@ def load_server(target: str, args: Sequence[str]) -> Server:
         return _make(found, attribute or str(getattr(found, "__name__", "the function")), place, args)
 
 
-def _split(target: str) -> tuple[str, str | None]:
+def split_target(target: str) -> tuple[str, str | None]:
+    """Returns the path or module of a target, and its attribute if it names one."""
     if os.path.exists(target):
         return target, None
     place, colon, attribute = target.rpartition(":")
@@ -97,15 +114,16 @@ def _import(place: str) -> ModuleType:
 
 
 def _import_module(name: str) -> ModuleType:
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())  # as `python -m` does
+    if not sys.flags.safe_path and os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as `python -m` does, and as it does not with -P
     if not all(part.isidentifier() for part in name.split(".")):
         raise WrongUsage(f"{name!r} is neither a path that ends in .py nor a module's name")
     return importlib.import_module(name)
 
 
 def _import_file(path: Path) -> ModuleType:
-    sys.path.insert(0, str(path.parent))  # as `python path.py` does: its neighbours can be imported
+    if sys.path[:1] != [str(path.parent)]:
+        sys.path.insert(0, str(path.parent))  # as `python path.py` does: its neighbours can be imported
     # A file called json.py must not become everybody's `json`.
     name = path.stem if path.stem.isidentifier() and importlib.util.find_spec(path.stem) is None else ""
     spec = importlib.util.spec_from_file_location(name or f"_served_{abs(hash(path))}", path)
@@ -185,29 +203,57 @@ def _cannot(verb: str, what: str, error: BaseException) -> NoReturn:
     if isinstance(error, SyntaxError):  # says itself where it is
         where = ""
     else:
-        frames = [
-            frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)
-        ]
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_ours(frame.filename)]
         where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     text = " ".join(str(error).split())
     raise CommandFailure(f"cannot {verb} {what}: {type(error).__name__}: {text}{where}") from error
 
 
-def _is_ours(filename: str) -> bool:
+def is_ours(filename: str) -> bool:
+    """Whether a frame of a traceback is this file's or the import system's, and says nothing to a user."""
     return filename == __file__ or filename.startswith("<frozen importlib")
+
+
+class _Loading:
+    """The threads that load a target, in which `Server.run` leaves the script; in all others it is what it was."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._threads: list[int] = []
+        self._run = Server.run
+
+    def begin(self) -> None:
+        with self._lock:
+            if not self._threads:
+                self._run = Server.run
+                Server.run = self._stop_here()  # type: ignore[method-assign]
+            self._threads.append(threading.get_ident())
+
+    def end(self) -> None:
+        with self._lock:
+            self._threads.remove(threading.get_ident())
+            if not self._threads:
+                Server.run = self._run  # type: ignore[method-assign]
+
+    def _stop_here(self) -> Callable[..., None]:
+        def stop_here(server: Server, *targets: Any, **options: Any) -> None:
+            if threading.get_ident() in self._threads:
+                raise _WouldRun(server)
+            self._run(server, *targets, **options)
+
+        return stop_here
+
+
+_loading = _Loading()
 
 
 @contextmanager
 def _run_means_serve() -> Iterator[None]:
-    def stop_here(self: Server, *_args: Any, **_options: Any) -> NoReturn:
-        raise _WouldRun(self)
-
-    original = Server.run
-    Server.run = stop_here  # type: ignore[method-assign]
+    _loading.begin()
     try:
         yield
     finally:
-        Server.run = original  # type: ignore[method-assign]
+        _loading.end()
 
 
 @contextmanager

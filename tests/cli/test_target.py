@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from mcp_actors import Server
 from mcp_actors.cli.failures import CommandFailure
-from mcp_actors.cli.target import load_server
+from mcp_actors.cli.target import load_again, load_server
 
 IMPORT = "from mcp_actors import Server\n"
 ONE = IMPORT + "app = Server('one')\n"
@@ -138,3 +139,25 @@ def test_what_a_target_prints_goes_to_stderr(capfd: pytest.CaptureFixture[str]) 
     assert "from a child" in err
     os.write(1, b"afterwards stdout is back\n")
     assert capfd.readouterr().out == "afterwards stdout is back\n"
+
+
+def test_of_two_that_are_loaded_at_once_neither_takes_the_run_of_the_other(tmp_path: Path) -> None:
+    """A load that was given up ends in the middle of the next one."""
+    run = Server.run
+    events = {name: threading.Event() for name in ("begun", "end")}
+    sys.modules["events_of_a_load"] = events  # type: ignore[assignment]
+    waiting, quick = tmp_path / "waiting.py", tmp_path / "quick.py"
+    script = "from mcp_actors import Server\nServer('made').run()\n"
+    waiting.write_text("import events_of_a_load as e\ne['begun'].set()\ne['end'].wait(30)\n" + script)
+    quick.write_text("import events_of_a_load as e\ne['end'].set()\ne['thread'].join()\n" + script)
+    made: list[Server] = []
+    try:
+        thread = threading.Thread(target=lambda: made.append(load_again(str(waiting), [])))
+        events["thread"] = thread  # type: ignore[assignment]
+        thread.start()
+        events["begun"].wait(30)
+        made.append(load_again(str(quick), []))
+    finally:
+        del sys.modules["events_of_a_load"]
+    assert [each.name for each in made] == ["made", "made"]
+    assert Server.run is run

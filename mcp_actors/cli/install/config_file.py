@@ -1,0 +1,183 @@
+"""Reads and replaces the file of another program: as a whole, with its rights, and only if nobody else has written."""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import os
+import shutil
+import stat
+import sys
+import tempfile
+
+import attrs
+
+__all__ = ["MAX_CONFIG_BYTES", "ChangedMeanwhile", "ConfigFile", "Untouchable", "open_config"]
+
+# Bytes. The largest that are known, of a client that keeps its history there too, have some tens of MiB.
+MAX_CONFIG_BYTES = 32 * 1024 * 1024
+# The rights of a file that was not there: an entry may hold secrets.
+NEW_MODE = 0o600
+_BOM = codecs.BOM_UTF8
+
+
+class Untouchable(Exception):
+    """The file is left alone; the message says why."""
+
+
+class ChangedMeanwhile(Exception):
+    """Somebody else has written the file since it was read, and it was left alone."""
+
+
+@attrs.frozen
+class ConfigFile:
+    """A file as it was read."""
+
+    path: str
+    """It itself: symbolic links are followed, so that they stay."""
+    data: bytes | None = attrs.field(repr=False)
+    """``None`` if it is not there."""
+    found: os.stat_result | None = attrs.field(repr=False)
+
+    def text(self) -> str:
+        """Returns what it has, without a byte order mark; nothing if it is not there.
+
+        Raises:
+            Untouchable: It is no UTF-8.
+        """
+        try:
+            return (self.data or b"").removeprefix(_BOM).decode()
+        except UnicodeDecodeError as error:
+            raise Untouchable(f"it is not UTF-8 (byte {error.start})") from None
+
+    def encoded(self, text: str) -> bytes:
+        """Returns a text as the bytes of this file: with a byte order mark, if it has one.
+
+        Raises:
+            Untouchable: The text cannot be written as UTF-8.
+        """
+        try:
+            return (_BOM if (self.data or b"").startswith(_BOM) else b"") + text.encode()
+        except UnicodeEncodeError:
+            raise Untouchable("a word of the entry is no text that a JSON file can hold") from None
+
+    def is_unchanged(self) -> bool:
+        """Returns whether the file is the one that was read, and has what was read."""
+        try:
+            now = open_config(self.path)
+        except Untouchable:
+            return False
+        if now.data != self.data:
+            return False
+        return (
+            now.found is None
+            or self.found is None
+            or (now.found.st_ino, now.found.st_mode) == (self.found.st_ino, self.found.st_mode)
+        )
+
+    def replace(self, data: bytes | None) -> None:
+        """Replaces the file at once, so that no reader and no crash ever sees a part of it.
+
+        Args:
+            data: What it shall have; ``None``: it shall not be there.
+
+        Raises:
+            ChangedMeanwhile: Somebody else has written it since it was read.
+            Untouchable: It cannot be written, or would be too large. It is left as it was.
+        """
+        try:
+            if data is None:
+                self._require_unchanged()
+                os.unlink(self.path)
+            else:
+                self._replace(data)
+            _sync_folder(os.path.dirname(self.path))
+        except OSError as error:
+            raise Untouchable(f"it cannot be written ({error.strerror})") from error
+
+    def _require_unchanged(self) -> None:
+        if not self.is_unchanged():
+            raise ChangedMeanwhile(f"{self.path} was changed by another program meanwhile")
+
+    def _replace(self, data: bytes) -> None:
+        if len(data) > MAX_CONFIG_BYTES:
+            raise Untouchable(f"it would have more than {MAX_CONFIG_BYTES} bytes")
+        folder, name = os.path.split(self.path)
+        descriptor, fresh = tempfile.mkstemp(prefix=f".{name}.", suffix=".new", dir=folder)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(descriptor)
+            self._give_rights(fresh)
+            self._require_unchanged()
+            os.replace(fresh, self.path)
+        except BaseException:
+            os.unlink(fresh)
+            raise
+
+    def _give_rights(self, fresh: str) -> None:
+        if self.found is None:
+            os.chmod(fresh, NEW_MODE)
+            return
+        if sys.platform != "win32" and os.stat(fresh).st_gid != self.found.st_gid:
+            os.chown(fresh, -1, self.found.st_gid)
+        shutil.copystat(self.path, fresh)  # access lists too, where the system has them
+        os.utime(fresh)
+
+
+def open_config(path: str | os.PathLike[str]) -> ConfigFile:
+    """Reads a file, if it is one that may be replaced.
+
+    Raises:
+        Untouchable: It is not: the message says why.
+    """
+    real = os.path.realpath(path)
+    folder = os.path.dirname(real)
+    if not os.path.isdir(folder):
+        raise Untouchable(f"there is no folder {folder}")
+    try:
+        # Without blocking: a pipe of that name would wait for a writer.
+        descriptor = os.open(real, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except FileNotFoundError:
+        return ConfigFile(real, None, None)
+    except OSError as error:
+        raise Untouchable(f"it cannot be read ({error.strerror})") from error
+    try:
+        found = os.fstat(descriptor)
+        _require_replaceable(found)
+        with open(descriptor, "rb", closefd=False) as file:
+            data = file.read(MAX_CONFIG_BYTES + 1)
+    except OSError as error:
+        raise Untouchable(f"it cannot be read ({error.strerror})") from error
+    finally:
+        os.close(descriptor)
+    if len(data) > MAX_CONFIG_BYTES:
+        raise Untouchable(f"it has more than {MAX_CONFIG_BYTES} bytes")
+    return ConfigFile(real, data, found)
+
+
+def _require_replaceable(found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise Untouchable("it is no file")
+    if sys.platform != "win32" and found.st_uid != os.geteuid():
+        raise Untouchable("it belongs to another user, who would lose it: run this as that user")
+    if not found.st_mode & stat.S_IWUSR:
+        raise Untouchable("it is read-only")
+    if found.st_nlink > 1:
+        raise Untouchable("it has several names (hard links), of which one would be replaced")
+
+
+def _sync_folder(folder: str) -> None:
+    """Has the change of a name survive a crash of the machine, where the system has that."""
+    if sys.platform == "win32":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some file systems have no such thing; the change is made all the same.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,176 @@
+"""``mcp-actors install`` and ``uninstall`` as a person runs them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_actors.sync import Client
+from mcp_transports.stdio import StdioClientTransport
+from tests.cli.conftest import Ran
+from tests.cli.test_terminal import CTRL_C, Terminal, terminal
+
+__all__ = ["terminal"]
+
+Mcp = Callable[..., Ran]
+WEATHER = """
+import os, sys
+from mcp_actors import Server
+
+def server(*args: str) -> Server:
+    made = Server("my weather", version="1")
+
+    @made.tool
+    def told() -> list[str]:
+        return [os.environ.get("KEY", ""), os.environ.get("ELSEWHERE", ""), os.getcwd(), *args]
+
+    return made
+"""
+
+
+@pytest.fixture
+def home(environment: dict[str, str], tmp_path: Path) -> Path:
+    """A user who has Cursor, and a server in the folder in which the commands are run."""
+    (tmp_path / "home" / ".cursor").mkdir(parents=True)
+    (tmp_path / "weather.py").write_text(WEATHER)
+    environment["HOME"] = str(tmp_path / "home")
+    environment.pop("XDG_STATE_HOME", None)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def config(home: Path) -> Path:
+    return home / ".cursor" / "mcp.json"
+
+
+def install(mcp: Mcp, *words: str) -> Ran:
+    return mcp("install", "--client", "cursor", *words)
+
+
+def test_a_client_starts_what_was_installed_and_it_comes_and_goes(
+    mcp: Mcp, config: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    environment["KEY"], environment["ELSEWHERE"] = "from-here", "not handed on"
+    config.write_text('{"mcpServers": {"theirs": {"command": "npx"}}}')
+    before = config.read_bytes()
+    (tmp_path / "shop.db").touch()
+    result = install(mcp, "--yes", "--env", "KEY", "weather.py", "--", "shop.db", "--fast")
+    assert result.returncode == 0, result.stderr
+    assert f"installed my weather as my-weather in {config}" in result.stdout
+    assert '"KEY": "***"' in result.stdout
+    assert "from-here" not in result.stdout + result.stderr
+    installed = config.read_bytes()
+    entry = json.loads(installed)["mcpServers"]["my-weather"]
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    # Files with these names are in the folder of many a project, and must not be imported from there.
+    for name in ("click.py", "trio.py", "mcp_actors.py"):
+        (elsewhere / name).write_text("raise SystemExit('imported from the folder of a project')")
+    command = [entry["command"], *entry["args"]]
+    with Client(StdioClientTransport(command, env={"PATH": "/bin", **entry["env"]}, cwd=elsewhere)) as client:
+        told: Any = client.call_tool("told", {}).data
+    assert told == ["from-here", "", str(elsewhere), str(tmp_path / "shop.db"), "--fast"]
+
+    gone = mcp("uninstall", "my-weather", "--client", "cursor", "--yes")
+    assert gone.returncode == 0, gone.stderr
+    assert "removed my-weather" in gone.stdout
+    assert config.read_bytes() == before
+    for expected in (installed, before):
+        undone = install(mcp, "--undo", "--yes")
+        assert undone.returncode == 0, undone.stderr
+        assert config.read_bytes() == expected
+
+
+def test_a_dry_run_and_nobody_to_ask_write_nothing(mcp: Mcp, home: Path, tmp_path: Path) -> None:
+    words = ["install", "weather.py", "--client", "vscode", "--config", "mcp.json", "--name", "w"]
+    shown = mcp(*words, "--dry-run")
+    assert shown.returncode == 0, shown.stderr
+    assert '+    "w": {' in shown.stdout
+    assert '+      "type": "stdio",' in shown.stdout
+    assert "nothing was changed: --dry-run" in shown.stderr
+    asked = mcp(*words)
+    assert asked.returncode == 2
+    assert "there is nobody to ask: add --yes" in asked.stderr
+    assert list(tmp_path.rglob("*.json")) == []
+
+
+def test_a_person_is_asked(terminal: Callable[..., Terminal], config: Path) -> None:
+    session = terminal("install", "weather.py", "--client", "cursor")
+    session.until(lambda: "write this? [y/N]" in session.text)
+    assert '+    "my-weather": {' in session.text
+    session.type(b"y\n")
+    assert session.wait() == 0
+    assert "my-weather" in config.read_text()
+
+
+def test_ctrl_c_at_the_question_writes_nothing(terminal: Callable[..., Terminal], config: Path) -> None:
+    session = terminal("install", "weather.py", "--client", "cursor")
+    session.until(lambda: "write this? [y/N]" in session.text)
+    session.type(CTRL_C)
+    assert session.wait() == 1
+    assert "Traceback" not in session.text
+    assert not config.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "why"),
+    [
+        ([], 2, "TARGET is missing"),
+        (["missing.py"], 2, "there is no file missing.py"),
+        (["weather.py", "--name", "a b"], 2, "'a b' is no name for an entry"),
+        (["weather.py", "--env", "KEY"], 2, "the variable KEY is not set here"),
+        (["weather.py", "--undo"], 2, "it takes no TARGET"),
+        (["--undo"], 1, "no change of it is kept that could be undone"),
+        (["weather"], 1, "there is no module weather"),
+        (["broken.py"], 1, "ZeroDivisionError"),
+        (["weather.py", "--name", "theirs"], 1, "has an entry theirs that mcp-actors has not written"),
+    ],
+)
+def test_what_cannot_be_installed_is_said_and_nothing_is_changed(
+    mcp: Mcp, config: Path, tmp_path: Path, words: list[str], code: int, why: str
+) -> None:
+    (tmp_path / "broken.py").write_text("1 / 0")
+    config.write_text('{"mcpServers": {"theirs": {"command": "npx"}}}')
+    result = install(mcp, *words, "--yes")
+    assert (result.returncode, why in result.stderr) == (code, True), result.stderr
+    assert "Traceback" not in result.stderr
+    assert config.read_text() == '{"mcpServers": {"theirs": {"command": "npx"}}}'
+
+
+def test_a_file_that_is_damaged_is_left_before_anything_is_started(
+    mcp: Mcp, config: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "weather.py").write_text("import pathlib; pathlib.Path(__file__).with_name('ran').touch()")
+    config.write_text('{"mcpServers": {"a": 1,}}')
+    result = install(mcp, "weather.py", "--yes")
+    assert result.returncode == 1
+    assert f"{config} is left as it is: it is no JSON that Cursor reads: line 1, column 24" in result.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_client_that_is_not_there_is_said(mcp: Mcp, home: Path) -> None:
+    result = mcp("install", "weather.py", "--client", "windsurf", "--yes")
+    assert result.returncode == 1
+    assert "is Windsurf installed?" in result.stderr
+    assert not (home / ".codeium").exists()
+
+
+def test_only_entries_of_ours_are_taken_out(mcp: Mcp, config: Path) -> None:
+    text = '{"mcpServers": {"theirs": {"command": "npx"}}}'
+    config.write_text(text)
+    for name, why in (("theirs", "is none that mcp-actors has written"), ("ours", "it has no entry ours")):
+        result = mcp("uninstall", name, "--client", "cursor", "--yes")
+        assert result.returncode == 1
+        assert why in result.stderr
+    assert config.read_text() == text
+
+
+def test_the_help_of_both_names_the_clients(mcp: Mcp) -> None:
+    for command in ("install", "uninstall"):
+        result: subprocess.CompletedProcess[str] = mcp(command, "--help")
+        assert "claude-desktop|claude-code|cursor|vscode" in "".join(result.stdout.split())
