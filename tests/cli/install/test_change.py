@@ -260,6 +260,53 @@ def test_a_file_of_another_user_is_left_alone(path: Path, monkeypatch: pytest.Mo
     assert path.read_text() == "{}"
 
 
+def test_a_file_in_the_folder_of_another_user_is_not_made(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: path.parent.stat().st_uid + 1)
+    with pytest.raises(CommandFailure, match="belongs to another user: run this as that user"):
+        put(path)
+    assert not path.exists()
+
+
+class Killed(BaseException):
+    """Takes the place of the end of the process: nothing of the program catches it."""
+
+
+@pytest.mark.parametrize("place", range(6))
+def test_a_process_that_is_ended_anywhere_leaves_the_old_file_or_the_new_one(
+    path: Path, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    before = json.dumps({"mcpServers": {"theirs": THEIRS}})
+    path.write_text(before)
+    calls = 0
+
+    def ending(original: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls > place:
+                raise Killed  # from here on nothing works any more, the removal of what was begun neither
+            return original(*args, **options)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for name in ("fsync", "replace", "unlink", "utime"):
+            patch.setattr(os, name, ending(getattr(os, name)))
+        with pytest.raises(Killed):
+            put(path)
+        assert calls > place
+    assert path.read_text() == before or servers(path) == {"theirs": THEIRS, "weather": OURS}
+    # Whatever was left behind is in nobody's way.
+    put(path, OURS | {"env": {"A": "1"}})
+    assert [each.name for each in path.parent.iterdir() if each.name != "state"] == ["mcp.json"]
+    undo(configuration(path), YES)
+    while path.read_text() != before:
+        undo(configuration(path), YES)
+    assert path.read_text() == before
+
+
 def test_comments_stay_where_the_client_reads_them(path: Path) -> None:
     text = '{\n  // my settings\n  "theme": "dark",\n}\n'
     path.write_text(text)
