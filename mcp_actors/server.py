@@ -187,7 +187,7 @@ class Server(Registration, Generic[StateT]):
         )
         self._features.handlers.update(
             {
-                **lifecycle_handlers(self.info, instructions, self.versions),
+                **lifecycle_handlers(self.info, instructions),
                 "resources/subscribe": self._runtime.subscribe,
                 "resources/unsubscribe": self._runtime.unsubscribe,
             }

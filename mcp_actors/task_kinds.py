@@ -174,5 +174,18 @@ WORKER_REPLACEMENT = TaskKind(
     "replacement", "supervisor of workers", "nothing", "nobody: the workers that are there go on"
 )
 
+# -- mcp-actors serve --reload -------------------------------------------------------------------------------
+TURN = TaskKind(
+    "block of a replaceable server", "server", "member", "nobody: the server goes on without what it holds"
+)
+REPLACED_END = TaskKind(
+    "end replaced server", "server", "nothing", "nobody: its lifespan is left when the server ends"
+)
+REPLACEMENT = TaskKind(
+    "replace server", "server", "nothing", "nobody: the server that is there serves on", restarted=True
+)
+RELOAD = TaskKind("reload", "replace server", "nothing", "nobody: the server that is there serves on")
+RELOAD_WATCH = TaskKind("watch files", "replace server", "nothing", "nobody", restarted=True)
+
 TASKS: tuple[TaskKind, ...] = tuple(each for each in list(globals().values()) if isinstance(each, TaskKind))
 """Every kind of task there is; the tests hold the engine and the bindings to it."""

@@ -47,6 +47,7 @@ FLOORS = {
     "mcp_actors._server": 6,
     "mcp_actors.context": 7,
     "mcp_actors.server": 7,
+    "mcp_actors.replacement": 7,
     "mcp_actors.client": 7,
     "mcp_actors.client_pool": 7,
     "mcp_actors.extensions": 7,
@@ -82,7 +83,7 @@ ONLY_IN = {
     "click": ("mcp_actors.cli",),
     "coredis": ("mcp_actors.shared.redis",),
     "rich": ("mcp_actors.cli",),
-    "watchfiles": ("mcp_actors.examples",),
+    "watchfiles": ("mcp_actors.examples", "mcp_actors.cli.reload"),
 }
 # Packages of ours that know nothing of ours but this, and themselves.
 _SUPERVISED = ("mcp_actors.supervision", "mcp_actors.task_kinds", "mcp_actors.logging", "mcp_actors.budget")

@@ -217,6 +217,22 @@ class EventBus:
                     served.add(subscription)
                     subscription.put(event, above)
 
+    def report_to(self, other: EventBus) -> None:
+        """Tells from now on whoever ``other`` tells of first subscribers, and of all resources that have some.
+
+        Those whom this bus has told are told that there are none any more.
+        """
+        for uri in self._by_uri:
+            if other.on_first_subscriber is not None:
+                try:
+                    other.on_first_subscriber(uri)
+                except Exception:
+                    # The clients were told that they are subscribed.
+                    log.exception("on_subscribe failed", uri=uri)
+            self._notify_unsubscribed(uri)
+        self.on_first_subscriber = other.on_first_subscriber
+        self.on_last_unsubscribed = other.on_last_unsubscribed
+
     def add_uri(self, subscription: Subscription, uri: str) -> None:
         """See `Subscription.add_uri`."""
         if uri in subscription.known_uris:

@@ -118,7 +118,12 @@ async def outcome(ctx: Context, function: Callable[[], Awaitable[Any]]) -> dict[
     """
     call = ctx.call
     assert isinstance(call, DetachedCall)
-    return await call.outcome(function)
+    detached_calls = ctx._scope.detached
+    detached_calls.add(call)
+    try:
+        return await call.outcome(function)
+    finally:
+        detached_calls.discard(call)
 
 
 def remembered(ctx: Context) -> bytes:
@@ -149,15 +154,21 @@ def remembered(ctx: Context) -> bytes:
 class Serving:
     """One `Server.serve`, as an extension sees it: `ServerExtension.serving`."""
 
-    server: Any
-    """The `Server`."""
-    state: Any
-    """The value that the server's lifespan yielded; ``None`` without a lifespan."""
     shared: OpenState
     """What outlives a session, and what other nodes share."""
     _responder: MethodDispatch
     _owner: CallOwner
     longest: int = _longest_outcome(_LONGEST_MESSAGE)
+
+    @property
+    def server(self) -> Any:
+        """The `Server`."""
+        return self._responder.scope.server
+
+    @property
+    def state(self) -> Any:
+        """The value that the server's lifespan yielded; ``None`` without a lifespan."""
+        return self._responder.scope.state
 
     def begin_again(self, request: bytes, voice: Voice) -> tuple[Context, Callable[[], Awaitable[Any]]]:
         """Returns the context of a remembered request, and the function that runs it: middleware, then the handler.

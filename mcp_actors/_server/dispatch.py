@@ -88,6 +88,10 @@ class MethodDispatch:
         self.features = features
         self.stamp = stamp
 
+    def replace(self, features: FeatureTable, scope: ServerScope, stamp: Mapping[str, Any]) -> None:
+        """Answers the calls that come from now on with other features; those that are there keep what they have."""
+        self.features, self.scope, self.stamp = features, scope, stamp
+
     def respond(self, call: InboundCall) -> Any:
         """Returns the result, or a `Continuation` when the call needs a task.
 
@@ -164,7 +168,6 @@ class _ServerDescription:
 
     info: Implementation
     instructions: str | None
-    versions: Sequence[str]
 
     def initialize(self, ctx: Context) -> InitializeResult:
         capabilities = ctx.server.capabilities
@@ -181,7 +184,7 @@ class _ServerDescription:
 
     def discover(self, ctx: Context) -> DiscoverResult:
         return DiscoverResult(
-            supported_versions=list(self.versions),
+            supported_versions=list(ctx.server.versions),
             capabilities=ctx.server.capabilities,
             instructions=self.instructions,
         )
@@ -210,11 +213,9 @@ def _set_level(ctx: Context) -> dict[str, Any]:
     return {}
 
 
-def lifecycle_handlers(
-    info: Implementation, instructions: str | None, versions: Sequence[str]
-) -> dict[str, Handler]:
+def lifecycle_handlers(info: Implementation, instructions: str | None) -> dict[str, Handler]:
     """The handlers of the methods that every server answers."""
-    itself = _ServerDescription(info, instructions, versions)
+    itself = _ServerDescription(info, instructions)
     return {
         "initialize": itself.initialize,
         "server/discover": itself.discover,

@@ -61,6 +61,9 @@ class OfferedExtension(Protocol):
     ) -> AbstractAsyncContextManager[object]:
         """Is entered once for each `serve`."""
 
+    def goes_on_from(self, former: object) -> bool:
+        """Whether this one, in replaced features, goes on with what ``former`` does, and is not entered itself."""
+
 
 class Features:
     """The registries of a server and the handlers of its methods. Every change is published on the bus."""
@@ -244,6 +247,44 @@ class Features:
                 uris = asked.get("resourceSubscriptions") if isinstance(asked, dict) else None
                 return self.resources.scopes_to_subscribe_all(uris) if isinstance(uris, list) else NO_SCOPES
         return self._custom_scopes.get(method, NO_SCOPES)
+
+    # -- in the place of others ---------------------------------------------------------------------------------------
+
+    def join(self, bus: EventBus, loop: ServingLoop, handlers: Mapping[str, Handler]) -> None:
+        """Prepares these features for `take_over`: what changes them meanwhile runs in ``loop``, and is told nobody.
+
+        Args:
+            bus: The bus of the server that has the connections.
+            loop: Where it serves.
+            handlers: Replace those that are bound to another server.
+        """
+        self.loop = loop
+        self.handlers.update(
+            {**handlers, "subscriptions/listen": listen_handler(bus, self.topics)},
+        )
+
+    def take_over(self, former: Features) -> list[EventKind]:
+        """Takes the place of features that are served, and returns the kinds of lists that look different now.
+
+        What connections refer to stays the same object; what was offered to clients stays declared.
+        """
+        former.custom.clear()
+        former.custom.update(self.custom)
+        self.custom, self.bus = former.custom, former.bus
+        self._offered |= former._offered
+        self._served = former._served
+        self._capabilities = self.declared = None
+        kinds: tuple[EventKind, ...] = ("tools", "resources", "prompts")
+        return [kind for kind in kinds if self._listed(kind) != former._listed(kind)]
+
+    def _listed(self, kind: EventKind) -> object:
+        match kind:
+            case "tools":
+                return [entry.tool for entry in self.tools]
+            case "prompts":
+                return [entry.prompt for entry in self.prompts]
+        # Nobody knows what a function lists, so that one counts as different from every other.
+        return [(entry.listed, entry.lister) for entry in self.resources]
 
     def _changed(self, kind: EventKind) -> None:
         self.scoped |= self.tools.scoped or self.resources.scoped or self.prompts.scoped

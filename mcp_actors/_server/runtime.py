@@ -13,7 +13,7 @@ from mcp_actors._actors.admission import ConcurrencyLimiter, LimiterStatistics
 from mcp_actors._actors.budgets import Budgets, MemoryStatistics
 from mcp_actors._actors.counters import SessionStatistics
 from mcp_actors._actors.event_bus import EventBus, EventBusStatistics
-from mcp_actors._actors.inbound_call import CallStatistics
+from mcp_actors._actors.inbound_call import CallStatistics, InboundCall
 from mcp_actors._actors.limits import Limits
 from mcp_actors._exception_groups import one_error
 from mcp_actors._server.context import Context
@@ -152,6 +152,30 @@ class ServerRuntime:
             self._sessions = SessionRegistry(self.bus, self.features.loop)
         self._handlers.clear()
         self._transports.clear()
+
+    def replace(self, features: Features, scope: ServerScope, stamp: Mapping[str, Any]) -> None:
+        """Serves other features from now on; clients are notified of the lists that look different.
+
+        Calls in flight end with what they began with. The features were prepared by `Features.join`.
+        """
+        changed = features.take_over(self.features)
+        self.features = features
+        self._config = attrs.evolve(self._config, features=features, stamp=stamp)
+        for handler in self._handlers:
+            handler.replace(self._config, scope)
+        for kind in changed:
+            self.bus.publish(kind)
+
+    def calls(self) -> set[InboundCall]:
+        """Returns the calls in flight, on all connections, but for those that last until their client ends them."""
+        dispatchers = [session.dispatcher for session in self._sessions]
+        dispatchers += [handler.stateless.dispatcher for handler in self._handlers]
+        return {
+            call
+            for each in dispatchers
+            for call in each.calls.values()
+            if call.invocation.method.name != "subscriptions/listen"
+        }
 
     async def _supervise(
         self,

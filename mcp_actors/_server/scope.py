@@ -40,6 +40,8 @@ class ServerScope:
     """The event loop."""
     bridge: Bridge | None
     """The program's loop or thread that called `serve`, if that is not the one that runs the engine."""
+    detached: set[object] = attrs.field(factory=set)
+    """The calls that were answered, and whose functions run on."""
 
     def recorded_answers(self, invocation: Invocation) -> dict[str, Any]:
         """The answers of all rounds so far: those sealed in the state and those that came with this retry.

@@ -267,11 +267,22 @@ class ServerExtension:
         self, responder: MethodDispatch, owner: CallOwner, shared: OpenState
     ) -> AsyncIterator[None]:
         """Is entered by the server for each ``serve``."""
-        serving = Serving(responder.scope.server, responder.scope.state, shared, responder, owner)
+        serving = Serving(shared, responder, owner)
         async with AsyncExitStack() as stack:
             for each in self._serving:
                 await stack.enter_async_context(each(serving))
             yield
+
+    def goes_on_from(self, former: object) -> bool:
+        """Whether this one goes on with what ``former`` does, in whose place it is offered while the server serves.
+
+        Then what `serving` was given is not entered again, and that of ``former`` goes on. By default it is entered,
+        and that of ``former`` is left after the last call that began with it.
+
+        Args:
+            former: The extension that was offered under the same id.
+        """
+        return False
 
     def _handler(self, offered: _Offered) -> Callable[[Context], Continuation]:
         def handler(ctx: Context) -> Continuation:

@@ -118,6 +118,15 @@ class TransportHandler:
     def __repr__(self) -> str:
         return f"<TransportHandler {self._config.name!r}>"
 
+    def replace(self, config: ServerConfig, scope: ServerScope) -> None:
+        """Serves the features of ``config`` from now on, also on the connections that there are.
+
+        The table of custom methods, which sessions refer to, is the same object: see `Features.take_over`.
+        """
+        self._config = config
+        self._negotiation.mirrored_params = config.features.tools.mirrored_params
+        self.responder.replace(config.features, scope, config.stamp)
+
     # -- connections -----------------------------------------------------------------------------------------------
 
     async def __call__(self, channel: FrameChannel, principal: Principal | None = None) -> None:

@@ -74,6 +74,13 @@ _ASSIGNMENT = "MCP_ACTORS_WORKER"
     metavar="URL",
     help="Where sessions, events and tasks are kept: memory: (default), sqlite:///PATH or redis://HOST.",
 )
+@click.option("--reload", is_flag=True, help="For development: serve TARGET anew whenever its files change.")
+@click.option(
+    "--reload-dir",
+    metavar="DIR",
+    multiple=True,
+    help="With --reload: a folder in which every change counts, beside the modules of TARGET's own folder.",
+)
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @traceback_option
 def command(
@@ -87,6 +94,8 @@ def command(
     health: str | None,
     workers: int | None,
     shared: str | None,
+    reload: bool,
+    reload_dir: tuple[str, ...],
     args: tuple[str, ...],
     show_traceback: bool,
 ) -> None:
@@ -116,12 +125,15 @@ def command(
     With --workers, SIGHUP replaces the processes one by one by new ones, which import TARGET again; no connection is
     refused and no call is lost. Without --shared redis:, several workers give clients over HTTP no sessions, and no
     HTTP+SSE: a request may reach any of them.
+
+    With --reload, connections stay when a file changes; an error in it is shown, and what was there serves on.
     """
     _require_protectable(listen, issuer, resource, scope)
     if health is not None and not any(url.lower().startswith(_HTTP) for url in listen):
         raise click.UsageError(
             "--health needs --listen with a URL of HTTP: http://127.0.0.1:8000/mcp for example"
         )
+    _require_reloadable(reload, reload_dir, workers)
     worker = _employment()
     with _told(worker), reported(show_traceback):
         if workers is not None and worker is None:
@@ -133,6 +145,7 @@ def command(
         server = load_server(target, args)
         if shared is not None:
             server.shared = _shared_state(shared)
+        server = _reloading(server, target, args, reload_dir) if reload else server
         if not listen or listen == (_STDIO,):
             terminal = sys.stdin.isatty() and sys.stderr.isatty()
             hint = _stdio_hint(server, target, args) if terminal else ""
@@ -195,6 +208,29 @@ def _require_several(listen: Sequence[str]) -> None:
         raise click.UsageError(
             "--workers needs --listen URL, and not stdio:, which has one client: http://127.0.0.1:8000/mcp for example"
         )
+
+
+def _require_reloadable(reload: bool, folders: Sequence[str], workers: int | None) -> None:
+    """Raises `click.UsageError` if nothing can be reloaded; else has modules imported from their text alone."""
+    if not reload:
+        if folders:
+            raise click.UsageError("--reload-dir needs --reload")
+        return
+    if workers is not None:
+        raise click.UsageError("--reload is for one process: leave --workers out")
+    missing = [each for each in folders if not os.path.isdir(each)]
+    if missing:
+        raise click.UsageError(f"--reload-dir: there is no folder {missing[0]}")
+    # Compiled files know the second of a change only: of two changes within one they would keep the first.
+    sys.dont_write_bytecode = True
+
+
+def _reloading(server: Server, target: str, args: Sequence[str], folders: Sequence[str]) -> Server:
+    """Returns the server that serves ``server``, and what its files become; only such a one imports what that takes."""
+    reload = importlib.import_module("mcp_actors.cli.reload")
+    reloading = reload.Reloading(target, args, server, folders, _offer)
+    served: Server = reloading.server
+    return served
 
 
 def _words(context: click.Context) -> list[str]:

@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 from mcp_actors import Server
 from mcp_actors.cli.failures import CommandFailure, WrongUsage
 
-__all__ = ["load_server"]
+__all__ = ["is_ours", "load_again", "load_server", "split_target"]
 
 _FACTORY_NAMES = ("make_server", "main")
 
@@ -53,8 +53,23 @@ def load_server(target: str, args: Sequence[str]) -> Server:
         WrongUsage: there is no such target, it has no server, or it does not take these arguments.
         CommandFailure: the target failed; the text is one line with its own file and line number.
     """
-    place, attribute = _split(target)
-    with _stdout_is_stderr(), _run_means_serve():
+    with _stdout_is_stderr():
+        return load_again(target, args)
+
+
+def load_again(target: str, args: Sequence[str]) -> Server:
+    """As `load_server`, also in a thread and while a server serves: standard output stays what it is.
+
+    Args:
+        target: a path or module, and optionally an attribute.
+        args: the arguments for a function that makes a server.
+
+    Raises:
+        WrongUsage: there is no such target, it has no server, or it does not take these arguments.
+        CommandFailure: the target failed; the text is one line with its own file and line number.
+    """
+    place, attribute = split_target(target)
+    with _run_means_serve():
         try:
             module = _import(place)
         except _WouldRun as stopped:
@@ -65,7 +80,8 @@ def load_server(target: str, args: Sequence[str]) -> Server:
         return _make(found, attribute or str(getattr(found, "__name__", "the function")), place, args)
 
 
-def _split(target: str) -> tuple[str, str | None]:
+def split_target(target: str) -> tuple[str, str | None]:
+    """Returns the path or module of a target, and its attribute if it names one."""
     if os.path.exists(target):
         return target, None
     place, colon, attribute = target.rpartition(":")
@@ -100,7 +116,8 @@ def _import_module(name: str) -> ModuleType:
 
 
 def _import_file(path: Path) -> ModuleType:
-    sys.path.insert(0, str(path.parent))  # as `python path.py` does: its neighbours can be imported
+    if sys.path[:1] != [str(path.parent)]:
+        sys.path.insert(0, str(path.parent))  # as `python path.py` does: its neighbours can be imported
     # A file called json.py must not become everybody's `json`.
     name = path.stem if path.stem.isidentifier() and importlib.util.find_spec(path.stem) is None else ""
     spec = importlib.util.spec_from_file_location(name or f"_served_{abs(hash(path))}", path)
@@ -180,15 +197,14 @@ def _cannot(verb: str, what: str, error: BaseException) -> NoReturn:
     if isinstance(error, SyntaxError):  # says itself where it is
         where = ""
     else:
-        frames = [
-            frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)
-        ]
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_ours(frame.filename)]
         where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     text = " ".join(str(error).split())
     raise CommandFailure(f"cannot {verb} {what}: {type(error).__name__}: {text}{where}") from error
 
 
-def _is_ours(filename: str) -> bool:
+def is_ours(filename: str) -> bool:
+    """Whether a frame of a traceback is this file's or the import system's, and says nothing to a user."""
     return filename == __file__ or filename.startswith("<frozen importlib")
 
 

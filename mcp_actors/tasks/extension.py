@@ -129,6 +129,13 @@ class Tasks(ServerExtension):
                 finally:
                     self._nodes.remove(node)
 
+    def goes_on_from(self, former: object) -> bool:
+        """Whether ``former`` made tasks, too: then those that run, and those that are kept, are the same."""
+        if isinstance(former, Tasks):
+            self._nodes = former._nodes
+            return True
+        return False
+
     def _node(self) -> TaskNode:
         if not self._nodes:
             raise RpcError(
