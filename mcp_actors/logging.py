@@ -149,7 +149,8 @@ def _write(line: str) -> None:
 
 _stderr = StderrWriter()
 atexit.register(_stderr.flush, EXIT_TIMEOUT)
-os.register_at_fork(after_in_child=_stderr._begin)
+if sys.platform != "win32":  # which has no fork
+    os.register_at_fork(after_in_child=_stderr._begin)
 
 
 @functools.cache

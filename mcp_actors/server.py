@@ -6,7 +6,6 @@ Beside `Server` this module has the types of what its users hold or write: middl
 from __future__ import annotations
 
 import importlib
-import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -41,6 +40,7 @@ from mcp_actors.bridges.bridged_call import calling_bridge
 from mcp_actors.bridges.running_loop import refuse_asyncio
 from mcp_actors.context import Context
 from mcp_actors.discovery import server_transport
+from mcp_actors.platform.signals import STOP_SIGNALS
 from mcp_actors.shared import MemoryShared
 from mcp_actors.supervision import start_again
 from mcp_actors.task_kinds import SIGNALS
@@ -214,11 +214,12 @@ class Server(Registration, Generic[StateT]):
         *targets: str | ServerTransport,
         task_status: trio.TaskStatus[tuple[Any, ...]] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serves in a Trio loop of its own until every transport is done or SIGINT or SIGTERM arrives.
+        """Serves in a Trio loop of its own until every transport is done or a signal to stop arrives.
 
-        At the signal the server stops as by `stop`; a second one cancels what is left at once. Both signals are caught
-        while this runs in the main thread; no other thread gets signals, so there only `stop`, or the end of every
-        transport, ends it. The garbage collector makes full passes rarely. A program that has a Trio loop uses `serve`.
+        The signals are SIGINT and SIGTERM, and on Windows SIGBREAK too. At the signal the server stops as by `stop`; a
+        second one cancels what is left at once. They are caught while this runs in the main thread; no other thread
+        gets signals, so there only `stop`, or the end of every transport, ends it. The garbage collector makes full
+        passes rarely. A program that has a Trio loop uses `serve`.
 
         Without targets, and with a terminal as standard input and error, a line on standard error says first how to
         try the server and how to stop it.
@@ -252,7 +253,7 @@ class Server(Registration, Generic[StateT]):
             # Python delivers signals to the main thread alone, whose owner decides about them.
             await self.serve(*targets, task_status=task_status)
             return
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        with trio.open_signal_receiver(*STOP_SIGNALS) as signals:
             with one_error():
                 async with trio.open_nursery() as nursery:
                     start_again(nursery, SIGNALS, self._stop_on, signals, nursery.cancel_scope)

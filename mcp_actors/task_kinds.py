@@ -108,6 +108,7 @@ REDIS_SOCKET = TaskKind(
 POLLER = TaskKind(
     "poller", "listener", "member", "the member that failed: its connection closes", restarted=True
 )
+SOCKET_WAIT = TaskKind("socket wait", "poller", "member", "the member that failed: its connection closes")
 TICKER = TaskKind(
     "ticker", "listener", "member", "the member that failed: its connection closes", restarted=True
 )

@@ -45,7 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_xdist_auto_num_workers() -> int:
     """Two processes more than cores, because many tests wait for a program that they started."""
-    return len(os.sched_getaffinity(0)) + 2
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores + 2
 
 
 @pytest.hookimpl(tryfirst=True)

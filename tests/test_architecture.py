@@ -89,15 +89,28 @@ ONLY_IN = {
 _SUPERVISED = ("mcp_actors.supervision", "mcp_actors.task_kinds", "mcp_actors.logging", "mcp_actors.budget")
 _SHARED_BY_LISTENERS = (
     "mcp_transports._sockets",
+    "mcp_transports._unix_sockets",
     "mcp_transports._inherited",
     "mcp_transports._accepting",
+    "mcp_transports._socket_options",
     "mcp_transports._poller",
+    "mcp_transports._epoll",
+    "mcp_transports._portable_poller",
+    "mcp_transports._waiting",
     "mcp_transports._ticker",
 )
 KNOWS_ONLY = {
     "mcp_transports.http.h1": ("mcp_transports.http.h1", *_SHARED_BY_LISTENERS, *_SUPERVISED),
     **dict.fromkeys(_SHARED_BY_LISTENERS, _SUPERVISED),
+    "mcp_transports._epoll": ("mcp_transports._poller",),
+    "mcp_transports._portable_poller": ("mcp_transports._poller", *_SUPERVISED),
+    "mcp_transports._waiting": (
+        "mcp_transports._poller",
+        "mcp_transports._epoll",
+        "mcp_transports._portable_poller",
+    ),
     "mcp_transports._sockets": ("mcp_transports._inherited", *_SUPERVISED),
+    "mcp_transports._unix_sockets": ("mcp_transports._sockets", "mcp_transports._inherited"),
     "mcp_transports._accepting": ("mcp_transports._sockets", "mcp_transports._inherited", *_SUPERVISED),
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 from mcp_actors._client.options import Access, Connectable, InProcessServer, Target
 from mcp_actors.abc import ClientTransport
 from mcp_actors.discovery import client_transport
+from mcp_actors.platform.command_lines import join_words, split_line
 
 __all__ = ["connectable", "shown"]
 
@@ -70,14 +70,14 @@ def shown(target: Connectable) -> str:
         return type(target).__name__
     scheme, _, command = target.partition(":")
     if scheme == "stdio":
-        return f"stdio:{os.path.basename(shlex.split(command)[0])}"
+        return f"stdio:{os.path.basename(split_line(command)[0])}"
     return re.sub("//[^/]*@", "//", re.split("[?#]", target, maxsplit=1)[0])
 
 
 def _url_of_command(command: list[str] | tuple[str, ...]) -> str:
     if not command or not all(isinstance(word, str) for word in command):
         raise ValueError("a command is a list of strings, the program first: ['python', 'server.py']")
-    return f"stdio:{shlex.join(command)}"
+    return f"stdio:{join_words(command)}"
 
 
 def _url_of_path(path: Path) -> str:

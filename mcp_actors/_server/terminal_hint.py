@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from contextlib import suppress
+
+from mcp_actors.platform.command_lines import join_words
 
 __all__ = ["write_terminal_hint"]
 
@@ -20,7 +21,7 @@ def write_terminal_hint(server: str) -> None:
     """
     if not (os.isatty(_STDIN) and os.isatty(_STDERR)):
         return
-    target = shlex.quote(f"stdio:{shlex.join(sys.orig_argv)}")
+    target = join_words([f"stdio:{join_words(sys.orig_argv)}"])
     line = (
         f"{server} speaks MCP over standard input and output, and waits for a client's messages."
         f" To try it: mcp-actors list {target}. Ctrl-C stops it.\n"

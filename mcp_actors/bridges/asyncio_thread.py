@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
+import sys
 import threading
 from collections.abc import Callable
 
@@ -120,4 +121,5 @@ def _forget_after_fork() -> None:
         _current = None
 
 
-os.register_at_fork(after_in_child=_forget_after_fork)
+if sys.platform != "win32":  # which has no fork
+    os.register_at_fork(after_in_child=_forget_after_fork)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 from contextlib import suppress
 from typing import Any, Protocol
@@ -262,4 +263,5 @@ def _forget_after_fork() -> None:
             each.engine_ended()
 
 
-os.register_at_fork(after_in_child=_forget_after_fork)
+if sys.platform != "win32":  # which has no fork
+    os.register_at_fork(after_in_child=_forget_after_fork)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 import math
 import os
-import shlex
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
@@ -24,6 +22,8 @@ from mcp_actors.cli.progress import CallView
 from mcp_actors.client import OutboundCallStatistics
 from mcp_actors.discovery import client_transport
 from mcp_actors.errors import ConnectFailed, LoginRequired, McpError
+from mcp_actors.platform.command_lines import join_words, split_line
+from mcp_actors.platform.signals import STOP_SIGNALS
 
 __all__ = ["Interrupted", "run_with_client"]
 
@@ -83,7 +83,7 @@ def _what_to_do(failure: Exception, connection: ConnectionOptions) -> CommandFai
         # If the server asks for more scopes now, a login for the same as before would not be enough.
         for scope in parse_qs(urlsplit(failure.url).query).get("scope", ()):
             words += ["--scope", scope]
-    return LoginNeeded(f"the server asks for authorization; run: {shlex.join(words)}")
+    return LoginNeeded(f"the server asks for authorization; run: {join_words(words)}")
 
 
 @attrs.define(eq=False)
@@ -109,7 +109,7 @@ async def _run_with_client(
 ) -> _T:
     failure: Exception | None = None
     answers: list[_T] = []
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with trio.open_signal_receiver(*STOP_SIGNALS) as signals:
         async with trio.open_nursery() as nursery:
             interrupt = _Interrupt(nursery.cancel_scope)
             nursery.start_soon(interrupt.watch, signals)
@@ -171,7 +171,7 @@ async def _target(connection: ConnectionOptions, view: CallView) -> str | Client
     except (ValueError, TypeError, McpError) as error:
         raise WrongUsage(str(error)) from error
     if scheme.lower() == "stdio":
-        program, *words = shlex.split(rest)
+        program, *words = split_line(rest)
         # Of an interpreter, the script says more than its own name does.
         script = [os.path.basename(words[0])] if words and not words[0].startswith("-") else []
         view.server = safe(" ".join([os.path.basename(program), *script]))

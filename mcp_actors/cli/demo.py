@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -14,6 +13,7 @@ import trio
 from mcp_actors.cli.demo_load import Load
 from mcp_actors.cli.demo_table import plain_table, progress_line, summary, table
 from mcp_actors.cli.failures import EXIT_FAILED, reported, traceback_option
+from mcp_actors.platform.signals import STOP_SIGNALS
 
 __all__ = ["command"]
 
@@ -55,7 +55,7 @@ def command(sessions: int, seconds: float, seed: int | None, show_traceback: boo
 
 
 async def _run(load: Load, show: Callable[[Load], Awaitable[None]]) -> None:
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with trio.open_signal_receiver(*STOP_SIGNALS) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_stop_on_signal, load, signals, nursery.cancel_scope)
             nursery.start_soon(_bound, load, nursery.cancel_scope)

@@ -7,7 +7,6 @@ a call waited for them.
 from __future__ import annotations
 
 import random
-import shlex
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -19,6 +18,7 @@ from mcp_actors import Client, Server
 from mcp_actors.cli import demo_server
 from mcp_actors.cli.demo_figures import Tally
 from mcp_actors.errors import McpError
+from mcp_actors.platform.command_lines import join_words
 from mcp_actors.types import CallToolResult, TextContent
 
 __all__ = ["BINDINGS", "ERAS", "Binding", "Load"]
@@ -56,7 +56,7 @@ async def _memory() -> AsyncIterator[Callable[[], Target]]:
 
 @asynccontextmanager
 async def _stdio() -> AsyncIterator[Callable[[], Target]]:
-    command = shlex.join([sys.executable, "-P", "-m", "mcp_actors", "serve", demo_server.__name__])
+    command = join_words([sys.executable, "-P", "-m", "mcp_actors", "serve", demo_server.__name__])
     yield lambda: f"stdio:{command}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -10,6 +9,9 @@ from typing import Any
 import click
 
 from mcp_actors.cli.demo_figures import Tally
+
+if sys.platform != "win32":
+    import resource
 
 __all__ = ["peak_memory", "plain_table", "progress_line", "summary", "table"]
 
@@ -88,13 +90,20 @@ def summary(rows: Iterable[Tally], seconds: float) -> str:
         f"{total.opened:,} sessions, {total.calls:,} calls in {seconds:.1f} s: {total.calls / seconds:,.0f} calls/s, "
         f"p50 {_milliseconds(total, 50)} ms, p99 {_milliseconds(total, 99)} ms",
         f"{total.cancelled:,} calls cancelled in flight, {total.confirmed:,} confirmed by their handlers{unconfirmed}",
-        f"{total.reports:,} reports of progress, {total.failures.count:,} errors, peak memory {peak_memory()} MiB",
+        f"{total.reports:,} reports of progress, {total.failures.count:,} errors{_memory()}",
     ]
     lines += [click.style(f"  {text}", fg="red") for row in rows for text in row.failures.examples]
     return "\n".join(lines)
 
 
-def peak_memory() -> int:
-    """MiB that this process (without its children) had resident at most."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak // (1024 * 1024) if sys.platform == "darwin" else peak // 1024
+def _memory() -> str:
+    peak = peak_memory()
+    return "" if peak is None else f", peak memory {peak} MiB"
+
+
+def peak_memory() -> int | None:
+    """MiB that this process (without its children) had resident at most; ``None`` on Windows, which is not asked."""
+    if sys.platform != "win32":
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak // (1024 * 1024) if sys.platform == "darwin" else peak // 1024
+    return None

@@ -17,6 +17,7 @@ import trio
 from mcp_actors import types
 from mcp_actors.cli.output import safe
 from mcp_actors.cli.progress import CallView
+from mcp_actors.platform.terminals import wait_for_input
 
 __all__ = ["TerminalElicitation", "answer_field"]
 
@@ -177,7 +178,7 @@ async def _line(question: str) -> str:
     """Reads one line. The terminal is in line mode, so once it is readable a read returns a whole line."""
     click.echo(question, err=True, nl=False)
     descriptor = sys.stdin.fileno()
-    await trio.lowlevel.wait_readable(descriptor)
+    await wait_for_input(descriptor)
     data = os.read(descriptor, 65536)
     if not data:
         raise _LeftQuestion

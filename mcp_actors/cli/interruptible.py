@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
 import trio
 
 from mcp_actors.cli.failures import EXIT_INTERRUPTED, CommandFailure
+from mcp_actors.platform.signals import STOP_SIGNALS
 
 __all__ = ["run_interruptible"]
 
@@ -38,7 +38,7 @@ def run_interruptible(work: Callable[[], Awaitable[_T]], stopped: str) -> _T:
 async def _run(work: Callable[[], Awaitable[_T]], stopped: str) -> _T:
     failure: Exception | None = None
     results: list[_T] = []
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with trio.open_signal_receiver(*STOP_SIGNALS) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_on_signal, signals, nursery.cancel_scope)
             try:

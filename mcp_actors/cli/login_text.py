@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
-import shlex
 import time
 from collections.abc import Iterator, Sequence
 
 import attrs
+
+from mcp_actors.platform.command_lines import join_words
 
 __all__ = ["LoginStatus", "expiry_in_words", "login_lines", "subject_of"]
 
@@ -57,7 +58,7 @@ def _facts(status: LoginStatus, url: str) -> Iterator[tuple[str, str]]:
     if status.refreshable:
         yield "renewal", "by itself, without a login"
     else:
-        yield "renewal", f"none; then run: mcp-actors login {shlex.quote(url)}"
+        yield "renewal", f"none; then run: mcp-actors login {join_words([url])}"
 
 
 def expiry_in_words(expires_at: float | None, now: float) -> str:

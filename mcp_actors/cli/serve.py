@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from mcp_actors.abc import ServerTransport, SharedState
 from mcp_actors.cli.failures import WrongUsage, reported, traceback_option
 from mcp_actors.cli.target import load_server
 from mcp_actors.discovery import server_transport
+from mcp_actors.platform.command_lines import join_words
 
 __all__ = ["command"]
 
@@ -174,12 +174,12 @@ def _offer(server: Server) -> str:
 
 def _stdio_hint(server: Server, target: str, args: Sequence[str]) -> str:
     """Returns what a person is told who has started a server that waits for a program."""
-    words = shlex.join(["mcp-actors", "serve", target, *(["--", *args] if args else [])])
-    at_url = shlex.join(["mcp-actors", "serve", target, "--listen", "http://127.0.0.1:8000/mcp"])
+    words = join_words(["mcp-actors", "serve", target, *(["--", *args] if args else [])])
+    at_url = join_words(["mcp-actors", "serve", target, "--listen", "http://127.0.0.1:8000/mcp"])
     return (
         f"{_offer(server)}; it waits for a client's messages on standard input, Ctrl-C stops\n"
-        f"to look at it:         mcp-actors list {shlex.quote(f'stdio:{words}')}\n"
-        f"to serve it at a URL:  {at_url}{' -- ' + shlex.join(args) if args else ''}"
+        f"to look at it:         mcp-actors list {join_words([f'stdio:{words}'])}\n"
+        f"to serve it at a URL:  {at_url}{' -- ' + join_words(args) if args else ''}"
     )
 
 
@@ -204,6 +204,10 @@ def _told(worker: Any) -> Iterator[None]:
 
 def _require_several(listen: Sequence[str]) -> None:
     """Raises `click.UsageError` if several processes cannot serve the URLs together."""
+    if sys.platform == "win32":
+        raise click.UsageError(
+            "--workers is for other systems: on Windows no process inherits listening sockets"
+        )
     if not listen or any(url.lower().startswith(_STDIO) for url in listen):
         raise click.UsageError(
             "--workers needs --listen URL, and not stdio:, which has one client: http://127.0.0.1:8000/mcp for example"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -11,6 +10,7 @@ from mcp_actors.cli.client_session import Interrupted
 from mcp_actors.cli.connection_options import ConnectionOptions
 from mcp_actors.cli.failures import EXIT_INTERRUPTED, CommandFailure
 from mcp_actors.cli.output import blocks_text, echo_json, echo_text, plain
+from mcp_actors.platform.command_lines import join_words
 
 __all__ = ["kept_running", "show_result"]
 
@@ -30,7 +30,7 @@ def kept_running(connection: ConnectionOptions, task_id: Callable[[], str | None
         id = task_id()
         if id is None:
             raise
-        words = shlex.join(["mcp-actors", "tasks", connection.url, "result", id])
+        words = join_words(["mcp-actors", "tasks", connection.url, "result", id])
         ends = (
             "\nthe server ends with the command that started it: the task is there later only if the server keeps it"
             if connection.url.startswith("stdio:")

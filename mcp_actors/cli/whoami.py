@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-
 import click
 
 from mcp_actors.cli.failures import LoginNeeded, reported, traceback_option
@@ -12,6 +10,7 @@ from mcp_actors.cli.login_session import login_status, login_url
 from mcp_actors.cli.login_text import LoginStatus, login_lines
 from mcp_actors.cli.output import safe
 from mcp_actors.cli.stored_login import stored_auth
+from mcp_actors.platform.command_lines import join_words
 
 __all__ = ["command"]
 
@@ -32,6 +31,8 @@ def command(url: str, show_traceback: bool) -> None:
     with reported(show_traceback):
         status = run_interruptible(work, "interrupted")
         if status is None:
-            raise LoginNeeded(f"no login is stored for {safe(url)}; run: mcp-actors login {shlex.quote(url)}")
+            raise LoginNeeded(
+                f"no login is stored for {safe(url)}; run: mcp-actors login {join_words([url])}"
+            )
     for line in login_lines(status, url):
         click.echo(line)

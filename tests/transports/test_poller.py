@@ -10,10 +10,15 @@ import pytest
 import structlog
 import trio
 import trio.lowlevel
+import trio.testing
 
+from mcp_transports._epoll import EpollPoller
 from mcp_transports._poller import Poller, Waiter
+from mcp_transports._portable_poller import PortablePoller
+from mcp_transports._waiting import open_poller
 
 Pair = tuple[socket.socket, socket.socket]
+WAYS: list[type[Poller]] = [EpollPoller, PortablePoller]
 
 
 @pytest.fixture
@@ -25,11 +30,15 @@ def pairs() -> Iterator[list[Pair]]:
             end.close()
 
 
-@pytest.fixture
-async def poller(nursery: trio.Nursery) -> Poller:
-    poller = Poller()
+@pytest.fixture(params=WAYS)
+async def poller(request: pytest.FixtureRequest, nursery: trio.Nursery) -> Poller:
+    poller: Poller = request.param()
     nursery.start_soon(poller.run)
     return poller
+
+
+def sockets_of(poller: Poller) -> int:
+    return int(repr(poller).rstrip(">").rpartition(" of ")[2])
 
 
 class Reader:
@@ -79,7 +88,7 @@ async def test_whoever_has_something_to_read_is_called(poller: Poller, pairs: li
     pairs[1][0].close()
     await readers[1].called()
     assert readers[1].data == [b""]
-    assert repr(poller) == "<Poller of 2>"
+    assert sockets_of(poller) == 2
 
 
 async def test_one_that_came_first_may_remove_another(poller: Poller, pairs: list[Pair]) -> None:
@@ -104,15 +113,16 @@ async def test_a_reader_that_raises_is_removed_and_told_and_no_other_one(
         await broken.called()
     assert isinstance(broken.error, ZeroDivisionError if how == b"crash" else SystemExit)
     assert [each["event"] for each in logs] == ["poller failed"]
-    assert repr(poller) == "<Poller of 1>"
+    assert sockets_of(poller) == 1
     pairs[1][0].send(b"a")
     await other.called()
     assert other.data == [b"a"]
 
 
-def test_it_closes_its_own_descriptor() -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_it_closes_its_own_descriptor(way: type[Poller]) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    Poller().close()
+    way().close()
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -166,7 +176,7 @@ async def test_who_waits_sleeps_until_it_has_enough_and_the_rest_is_kept(
     await reading.ended.wait()
     pairs[0][0].send(b"c")
     # Nobody wants it: the poller forgets the socket, and is not woken again and again.
-    while repr(poller) != "<Poller of 0>":
+    while sockets_of(poller) != 0:
         await trio.lowlevel.checkpoint()
     assert reading.data == b"ab"
     await reading.run(3)
@@ -213,11 +223,12 @@ async def test_one_task_waits_and_closing_wakes_it(
     reading.waiter.close()
     await reading.ended.wait()
     assert reading.data == b""
-    assert repr(poller) == "<Poller of 0>"
+    assert sockets_of(poller) == 0
 
 
-async def test_a_poller_that_was_closed_calls_nobody(pairs: list[Pair]) -> None:
-    poller = Poller()
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_poller_that_was_closed_calls_nobody(way: type[Poller], pairs: list[Pair]) -> None:
+    poller = way()
     Reader(poller, pairs[0][1])
     poller.close()
     poller.remove(pairs[0][1].fileno())
@@ -227,3 +238,145 @@ async def test_a_poller_that_was_closed_calls_nobody(pairs: list[Pair]) -> None:
         await waiter.wait(lambda: True)
     assert scope.cancelled_caught
     waiter.close()
+
+
+async def test_a_reader_may_be_added_before_anybody_waits_and_after_a_restart(
+    pairs: list[Pair], nursery: trio.Nursery
+) -> None:
+    poller = PortablePoller()
+    reader = Reader(poller, pairs[0][1])
+    pairs[0][0].send(b"a")
+    for _ in range(2):
+        with trio.CancelScope() as scope:
+            nursery.start_soon(cancelled_after, scope, reader)
+            await poller.run()
+        pairs[0][0].send(b"b")
+    assert reader.data == [b"a", b"b"]
+
+
+async def cancelled_after(scope: trio.CancelScope, reader: Reader) -> None:
+    await reader.called()
+    scope.cancel()
+
+
+async def test_a_socket_that_is_removed_is_forgotten_before_its_number_is_used_again(
+    poller: Poller, pairs: list[Pair], nursery: trio.Nursery
+) -> None:
+    """Removed and closed in one turn, while another task may wait for the other direction of a new socket."""
+    for waits_already in (False, True):
+        old = socket.socketpair()
+        Reader(poller, old[1])
+        if waits_already:
+            await trio.testing.wait_all_tasks_blocked()
+        number = old[1].fileno()
+        poller.remove(number)
+        old[1].close()
+        new = socket.socketpair()
+        assert number in {each.fileno() for each in new}
+        received, other = new if new[0].fileno() == number else new[::-1]
+        reader = Reader(poller, received)
+        other.send(b"new")
+        await reader.called()
+        assert reader.data == [b"new"]
+        poller.remove(number)
+        for each in (old[0], *new):
+            each.close()
+    assert sockets_of(poller) == 0
+
+
+async def test_writing_goes_on_while_reading_is_paused(
+    poller: Poller, pairs: list[Pair], nursery: trio.Nursery
+) -> None:
+    """A connection with back-pressure waits to write, and its reader is removed and added meanwhile."""
+    here, there = pairs[0]
+    for each in (here, there):
+        each.setblocking(False)
+    while True:
+        try:
+            there.send(bytes(4096))
+        except BlockingIOError:
+            break
+    written = trio.Event()
+
+    async def write() -> None:
+        await trio.lowlevel.wait_writable(there)
+        written.set()
+
+    reader = Reader(poller, there)
+    nursery.start_soon(write)
+    await trio.testing.wait_all_tasks_blocked()
+    poller.remove(there.fileno())
+    assert not written.is_set()
+    reader = Reader(poller, there)
+    here.send(b"a")
+    await reader.called()
+    assert reader.data == [b"a"]
+    assert not written.is_set()
+    with trio.fail_after(10):
+        while not written.is_set():
+            here.recv(1 << 20)
+            await trio.testing.wait_all_tasks_blocked()
+    poller.remove(there.fileno())
+
+
+async def test_a_descriptor_that_nobody_can_wait_for_ends_its_reader_alone(
+    poller: Poller, pairs: list[Pair], nursery: trio.Nursery
+) -> None:
+    """epoll refuses it at once; Trio does where the task waits."""
+    other = Reader(poller, pairs[0][1])
+    descriptor = os.open(os.devnull, os.O_RDONLY)
+    with structlog.testing.capture_logs() as logs:
+
+        class Null:
+            error: BaseException | None = None
+
+            def readable(self) -> None:
+                raise AssertionError
+
+            def crashed(self, error: BaseException) -> None:
+                self.error = error
+
+        null = Null()
+        try:
+            poller.add(descriptor, null)
+        except OSError as error:
+            null.error = error
+        await trio.testing.wait_all_tasks_blocked()
+        assert isinstance(null.error, PermissionError)
+    os.close(descriptor)
+    assert [each["event"] for each in logs] in ([], ["socket wait failed"])
+    assert sockets_of(poller) == 1
+    pairs[0][0].send(b"a")
+    await other.called()
+    assert other.data == [b"a"]
+
+
+async def test_a_socket_is_waited_for_once(poller: Poller, pairs: list[Pair], nursery: trio.Nursery) -> None:
+    reader = Reader(poller, pairs[0][1])
+    with pytest.raises(FileExistsError):
+        Reader(poller, pairs[0][1])
+    pairs[0][0].send(b"a")
+    await reader.called()
+    assert reader.data == [b"a"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "way"), [("", EpollPoller), ("portable", PortablePoller), (None, EpollPoller)]
+)
+def test_the_environment_may_ask_for_the_portable_way(
+    asked: str | None, way: type[Poller], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MCP_ACTORS_WAITING", raising=False)
+    if asked is not None:
+        monkeypatch.setenv("MCP_ACTORS_WAITING", asked)
+    poller = open_poller()
+    poller.close()
+    assert type(poller) is way
+
+
+def test_no_other_way_is_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MCP_ACTORS_WAITING", "portably")
+    with pytest.raises(
+        ValueError, match="MCP_ACTORS_WAITING may be 'portable' or not be set, not 'portably'"
+    ):
+        open_poller()

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_transports._poller import Poller
+from mcp_transports._waiting import open_poller
 from mcp_transports.sockets.stream import ConnectedSocket
 
 Pair = tuple[ConnectedSocket, socket.socket]
@@ -175,7 +175,7 @@ async def test_closing_waits_for_a_second_at_most(pair: Pair, autojump_clock: tr
 async def test_what_arrives_is_delivered_until_it_is_enough(
     ends: tuple[socket.socket, socket.socket], nursery: trio.Nursery, polled: bool
 ) -> None:
-    poller = Poller() if polled else None
+    poller = open_poller() if polled else None
     if poller is not None:
         nursery.start_soon(poller.run)
     stream, taken = ConnectedSocket(ends[0], poller), []
@@ -202,7 +202,7 @@ async def test_what_arrives_is_delivered_until_it_is_enough(
 async def test_closing_wakes_who_is_delivered_to(
     ends: tuple[socket.socket, socket.socket], nursery: trio.Nursery
 ) -> None:
-    poller = Poller()
+    poller = open_poller()
     nursery.start_soon(poller.run)
     stream, raised = ConnectedSocket(ends[0], poller), trio.Event()
 

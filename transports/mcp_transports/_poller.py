@@ -1,14 +1,12 @@
-"""One task that waits for many sockets at once.
+"""Waiting for many sockets at once: the contract of those that wait, and a task that sleeps meanwhile.
 
-Waiting for one socket costs a system call and a task switch, each time. Here each socket is registered with the kernel
-once, one task waits, and the sockets that are ready are read in a row: the busier a listener, the less each read costs.
-With many thousand connections, a task that has slept for long has left the caches of the processor; it need not wake
-here.
+Waiting for one socket costs a system call and a task switch, each time. A `Poller` waits for all connections of a
+listener, and how it does that is the system's affair: `mcp_transports._waiting` has the choice.
 """
 
 from __future__ import annotations
 
-import select
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
@@ -19,9 +17,6 @@ from mcp_actors.supervision import Containment
 from mcp_actors.task_kinds import POLLER
 
 __all__ = ["Pollable", "Poller", "Waiter"]
-
-# Sockets that are read before other tasks run: some milliseconds.
-_AT_ONCE = 64
 
 
 class Pollable(Protocol):
@@ -34,58 +29,46 @@ class Pollable(Protocol):
         """Called when `readable` has raised ``error`` and the poller has removed the reader. Must not wait."""
 
 
-class Poller:
+class Poller(ABC):
     """Calls the readers of sockets that have something to read.
 
-    An error of a reader is logged, and the reader is removed (`Pollable.crashed` is called); all others go on.
+    An error of a reader is logged, and the reader is removed (`Pollable.crashed` is called); all others go on. Where a
+    socket is closed, it is removed before. Until `remove` no other task may wait until the same socket is readable.
     """
 
     def __init__(self) -> None:
-        self._epoll = select.epoll()
         self._readers: dict[int, Pollable] = {}
 
     def __repr__(self) -> str:
-        return f"<Poller of {len(self._readers)}>"
+        return f"<{type(self).__name__} of {len(self._readers)}>"
 
+    @abstractmethod
     def add(self, descriptor: int, reader: Pollable) -> None:
         """Calls ``reader.readable`` from now on, until `remove`. Does nothing once the poller is closed.
 
         Raises:
-            OSError: The kernel does not wait for this descriptor, or has no memory for another one.
+            OSError: The kernel does not wait for this descriptor, or has no memory for another one. A poller that finds
+                that out later removes the reader and calls `Pollable.crashed`.
         """
-        if not self._epoll.closed:
-            self._epoll.register(descriptor, select.EPOLLIN)
-            self._readers[descriptor] = reader
 
+    @abstractmethod
     def remove(self, descriptor: int) -> None:
         """Forgets a socket, before it is closed. Legal any number of times."""
-        if self._readers.pop(descriptor, None) is not None:
-            self._epoll.unregister(descriptor)
 
+    @abstractmethod
     async def run(self) -> None:
         """Waits for sockets and calls their readers, until cancelled."""
-        descriptor, poll, readers = self._epoll.fileno(), self._epoll.poll, self._readers
-        while True:
-            await trio.lowlevel.wait_readable(descriptor)
-            for ready, _ in poll(0, _AT_ONCE):
-                # The reader of a socket that came first may have removed this one.
-                reader = readers.get(ready)
-                if reader is not None:
-                    try:
-                        reader.readable()
-                    except BaseException as error:
-                        self._contain(ready, reader, error)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Forgets all sockets and gives back what the poller has of the system's. `run` must have ended."""
 
     def _contain(self, descriptor: int, reader: Pollable, error: BaseException) -> None:
+        """Removes a reader that has raised ``error``, and tells it."""
         with Containment(POLLER, reader.crashed, {"reader": reader}):
             if self._readers.get(descriptor) is reader:
                 self.remove(descriptor)
             raise error
-
-    def close(self) -> None:
-        """Forgets all sockets and closes the poller's own descriptor. `run` must have ended."""
-        self._readers.clear()
-        self._epoll.close()
 
 
 class Waiter:
@@ -127,16 +110,22 @@ class Waiter:
 
         await trio.lowlevel.wait_task_rescheduled(abort)
 
+    def forget(self) -> None:
+        """Lets other tasks wait for the socket, once `wait` has returned. Legal any number of times."""
+        if self._added:
+            self._added = False
+            self._poller.remove(self._descriptor)
+
     def close(self) -> None:
         """Forgets the socket before it is closed; a task that waits goes on. Legal any number of times."""
-        self._forget()
+        self.forget()
         self._wake(outcome.Value(None))
 
     def readable(self) -> None:
         """Called by the poller."""
         if self._read is None:
             # The task still works on earlier bytes. Until it waits again the kernel keeps the rest.
-            self._forget()
+            self.forget()
             return
         try:
             if not self._read():
@@ -148,11 +137,6 @@ class Waiter:
         """Called by the poller."""
         self._added = False
         self._wake(outcome.Error(error))
-
-    def _forget(self) -> None:
-        if self._added:
-            self._added = False
-            self._poller.remove(self._descriptor)
 
     def _wake(self, how: outcome.Value[None] | outcome.Error) -> None:
         task, self._task, self._read = self._task, None, None

@@ -1,22 +1,21 @@
-"""Opening listening sockets: TCP on one or more addresses, and Unix sockets whose path survives crashes.
+"""Listening sockets: opening them for TCP on one or more addresses, and accepting from them.
 
-Shared by the bindings that listen.
+Shared by the bindings that listen. `mcp_transports._unix_sockets` opens those of Unix sockets.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import socket
-import stat
+import sys
 from collections.abc import Callable
 
 import trio
 
 from mcp_actors.budget import holder_of
 from mcp_actors.logging import log
-from mcp_transports._inherited import has_more_than_others, taken, tcp_key, unix_key
+from mcp_transports._inherited import has_more_than_others, taken, tcp_key
 
 __all__ = [
     "BACKLOG",
@@ -25,20 +24,13 @@ __all__ = [
     "ListeningSocket",
     "address_text",
     "bind_tcp",
-    "bind_unix",
-    "check_unix_path",
     "is_abstract",
 ]
 
 # The kernel limits it to its own maximum (4096 on Linux). A burst of clients that connect at once must fit.
 BACKLOG = 2048
-# sockaddr_un has room for 108 bytes, one of them a terminator.
-_LONGEST_PATH = 107
 # Attempts to share a port that the kernel chose for one family with the other one, where it may be taken.
 _TRIES_FOR_A_PORT = 20
-# Seconds for which another server may hold the folder's lock; all it does meanwhile is probe, bind and listen.
-_LOCK_TIME = 2.0
-_LOCK_PAUSE = 0.01
 # Connections accepted before other tasks run. Of what several processes accept from, each takes one after the other:
 # so that a burst of connections goes to all of them, and to those that are busy with calls less often.
 _ACCEPT_AT_ONCE = 64
@@ -124,13 +116,13 @@ class ListeningSocket:
             await trio.lowlevel.wait_readable(self.socket)
             if self.inherited and has_more_than_others(connections()):
                 await trio.sleep(_PRECEDENCE)
-            while len(found) < most:
+            for _ in range(most):
                 try:
-                    found.append(self.accept())
+                    accepted, address = self.accept()
                 except BlockingIOError:
                     break
                 except OSError as error:
-                    if error.errno in _UNUSABLE:
+                    if error.errno in _UNUSABLE and not self._listens_on(error):
                         where = self.where("tcp")
                         raise ListenError(f"cannot listen on {where} any more: {error.strerror}") from error
                     if error.errno in _EXHAUSTED:
@@ -142,9 +134,25 @@ class ListeningSocket:
                         break
                     continue  # its peer gave this connection up before it was accepted
                 self._exhausted = False
+                if self.path is None and not address:
+                    accepted.close()  # as above, but macOS hands over what is left of it
+                else:
+                    found.append((accepted, address))
             if self._exhausted and not found:
                 await trio.sleep(_PAUSE_WHEN_EXHAUSTED)
         return found
+
+    def _listens_on(self, error: OSError) -> bool:
+        """Whether an ``accept`` that failed was about one connection, although the error says that it is the socket.
+
+        On macOS EINVAL may mean that the peer of a connection is gone already.
+        """
+        if sys.platform != "darwin" or error.errno != errno.EINVAL:
+            return False
+        try:
+            return self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) != 0
+        except OSError:
+            return False
 
     def describe(self, address: object) -> str:
         """Returns a peer's address as text: ``127.0.0.1:4711``, ``[::1]:4711``, or ``unix``."""
@@ -261,107 +269,14 @@ def _bind(family: socket.AddressFamily, address: str, port: int, backlog: int) -
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setblocking(False)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sys.platform == "win32":
+            # There SO_REUSEADDR lets any program take over the port of another one that listens.
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
+        else:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listening.bind((address, port))
-        listening.listen(backlog)
-    except BaseException:
-        listening.close()
-        raise
-    return listening
-
-
-async def bind_unix(path: str, *, mode: int = 0o600, backlog: int = BACKLOG) -> ListeningSocket:
-    """Listens on a Unix socket that only this user may connect to, unless ``mode`` says otherwise.
-
-    A socket that a crashed server left behind is replaced; anything else that is there is left alone.
-
-    Args:
-        path: One that begins with NUL is an abstract name: it has no file and no mode, and every process in the same
-            network namespace may connect.
-        mode: The permissions of the socket's file.
-        backlog: Connections that the kernel keeps until they are accepted.
-
-    Raises:
-        InvalidSocketPath: The path is too long for the system, or is none.
-        ListenError: Something is in the way: a live server, or a file that is no socket.
-    """
-    check_unix_path(path)
-    inherited = taken(unix_key(path))
-    if inherited is not None:
-        return ListeningSocket(inherited[0], path=path, inherited=True)
-    if is_abstract(path):
-        try:
-            return ListeningSocket(_bind_unix(path, None, backlog), path=path)
-        except OSError as error:
-            raise ListenError(f"cannot listen on @{path[1:]}: {error.strerror}") from error
-    folder = os.path.split(path)[0] or "."
-    try:
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise ListenError(f"cannot listen on {path}: {folder}: {error.strerror}") from error
-    try:
-        # Of two servers that find the same stale socket, neither may replace the other's new one.
-        await _lock(lock, path)
-        _remove_stale(path)
-        return ListeningSocket(_bind_unix(path, mode, backlog), path=path)
-    except OSError as error:
-        raise ListenError(f"cannot listen on {path}: {error.strerror}") from error
-    finally:
-        os.close(lock)
-
-
-def check_unix_path(path: str) -> None:
-    """Checks a Unix socket's path, or abstract name.
-
-    Raises:
-        InvalidSocketPath: It cannot be one on this system.
-    """
-    name = path[1:] if is_abstract(path) else path
-    if not name or "\0" in name or len(os.fsencode(path)) > _LONGEST_PATH:
-        raise InvalidSocketPath(f"a Unix socket's path has 1 to {_LONGEST_PATH} bytes and no NUL: {path!r}")
-
-
-async def _lock(folder: int, path: str) -> None:
-    with trio.move_on_after(_LOCK_TIME):
-        while True:
-            try:
-                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                await trio.sleep(_LOCK_PAUSE)
-            else:
-                return
-    raise ListenError(f"cannot listen on {path}: another process holds its folder's lock")
-
-
-def _remove_stale(path: str) -> None:
-    try:
-        found = os.lstat(path)
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(found.st_mode):
-        raise ListenError(f"cannot listen on {path}: there is something that is no socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            os.unlink(path)  # no server listens any more
-        except BlockingIOError:
-            raise ListenError(f"cannot listen on {path}: a busy server is there already") from None
-        else:
-            raise ListenError(f"cannot listen on {path}: a server is there already")
-
-
-def _bind_unix(path: str, mode: int | None, backlog: int) -> socket.socket:
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listening.setblocking(False)
-        listening.bind(path)
-        # No client can connect before listen(), so the mode is never too wide for a connection.
-        if mode is not None:
-            os.chmod(path, mode)
         listening.listen(backlog)
     except BaseException:
         listening.close()

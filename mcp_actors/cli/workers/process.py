@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 
 import attrs
@@ -13,6 +14,9 @@ import trio
 
 from mcp_actors.cli.workers.messages import ASSIGNMENT, RETIRE, Assignment, Failed, Ready
 from mcp_actors.logging import log
+
+if sys.platform == "win32":
+    raise ImportError("workers inherit listening sockets and obey signals, and Windows has neither")
 
 __all__ = ["Worker"]
 

@@ -6,6 +6,7 @@ import importlib
 import os
 import secrets
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,9 @@ import trio
 from mcp_actors.cli.failures import EXIT_USAGE, CommandFailure, WrongUsage
 from mcp_actors.cli.workers.messages import Ready
 from mcp_actors.cli.workers.supervisor import WorkersFailed, WorkerSupervisor
+
+if sys.platform == "win32":
+    raise ImportError("workers inherit listening sockets and obey signals, and Windows has neither")
 
 __all__ = ["serve_with_workers"]
 
@@ -53,8 +57,7 @@ async def _serve(
     sockets: dict[str, list[list[int]]] = {}
     for each in opened:
         sockets.setdefault(each.key, []).append(each.descriptors)
-    counts = os.memfd_create("connections of workers")
-    os.truncate(counts, _BYTES_OF_A_COUNT * count)
+    counts = _shared_memory(_BYTES_OF_A_COUNT * count)
     supervisor = WorkerSupervisor(
         [sys.executable, "-m", "mcp_actors", *words],
         count,
@@ -74,3 +77,14 @@ async def _serve(
     finally:
         close()
         os.close(counts)
+
+
+def _shared_memory(size: int) -> int:
+    """Returns the descriptor of ``size`` bytes of zeros that processes can share, in memory or else in a file."""
+    if sys.platform == "linux":
+        descriptor = os.memfd_create("connections of workers")
+    else:
+        descriptor, path = tempfile.mkstemp(prefix="mcp-actors-")
+        os.unlink(path)
+    os.truncate(descriptor, size)
+    return descriptor

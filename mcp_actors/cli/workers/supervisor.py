@@ -23,6 +23,9 @@ from mcp_actors.logging import log
 from mcp_actors.supervision import start, start_again
 from mcp_actors.task_kinds import WORKER_PROCESS, WORKER_REPLACEMENT, WORKER_SIGNALS, WORKER_SLOT
 
+if sys.platform == "win32":
+    raise ImportError("workers inherit listening sockets and obey signals, and Windows has neither")
+
 __all__ = ["WorkerSupervisor", "WorkerTimes", "WorkersFailed"]
 
 # Seconds that a worker has to end after the signal that allows no waiting.

@@ -4,6 +4,7 @@ A path is walked from the root one component at a time, each opened relative to 
 ``O_NOFOLLOW``. Nothing is checked first and opened later, so there is no moment in which a swapped directory or a
 planted link could lead outside; links are refused, also those that stay inside. ``..`` is refused as text.
 What this cannot see: hard links and mounts that somebody with access to the disk made inside the root on purpose.
+Windows has no such calls, so this module cannot be imported there.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import errno
 import os
 import secrets
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +24,9 @@ from typing import Literal
 from urllib.parse import quote
 
 from mcp_actors.errors import ToolError
+
+if sys.platform == "win32":
+    raise ImportError("the filesystem example needs openat(2) and O_NOFOLLOW, which Windows does not have")
 
 MAX_FILE_BYTES = 2_000_000  # sixfold when every byte needs escaping, and still under the limit of a message
 MAX_ENTRIES = 5_000  # of one directory in one answer
@@ -68,8 +73,8 @@ class RootFolder:
     def __init__(self, directory: Path) -> None:
         if not directory.is_dir():
             raise ValueError(f"there is no directory {str(directory)!r}")
-        self.directory = directory.resolve()
-        self.uri = self.directory.as_uri()
+        self.directory: Path = directory.resolve()
+        self.uri: str = self.directory.as_uri()
 
     def uri_of(self, path: str) -> str:
         """The ``file:`` URI of a path."""

@@ -4,8 +4,8 @@
     mcp-actors serve mcp_actors.examples.sqlite -- my.db --write
 
 Tools ``query`` and ``list_tables``; resources ``db://tables`` and ``db://schema/{table}``. Each query runs in a process
-of its own, which is killed when the call is cancelled or a minute has passed, and may take 512 MiB; four run at once,
-and the others wait for their turn.
+of its own, which is killed when the call is cancelled or a minute has passed, and may take 512 MiB (on Windows as much
+as there is); four run at once, and the others wait for their turn.
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@ file: ``ATTACH``, ``VACUUM INTO``, ``load_extension`` and every pragma that is n
 A statement of a client runs in a process of its own, ``python -I -S guard.py`` with the `Order` as JSON on stdin.
 SQLite looks whether it is interrupted between the steps of its virtual machine; a function that is called within one
 step, such as ``instr`` or ``printf``, can work for minutes or days, and no thread can be stopped. A process can, and
-the system bounds its memory. Each line that it prints is a JSON object: ``{"arrived": 100}`` as rows come, then the
-result, or ``{"error": "..."}``. This file imports the standard library alone: a process begins within 40 ms.
+the system bounds its memory; on macOS and Windows it does not, and only the time is bounded there. Each line that it
+prints is a JSON object: ``{"arrived": 100}`` as rows come, then the result, or ``{"error": "..."}``. This file imports
+the standard library alone: a process begins within 40 ms.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from __future__ import annotations
 import base64
 import json
 import math
-import resource
 import signal
 import sqlite3
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypedDict
+
+if sys.platform != "win32":
+    import resource
 
 MAX_VALUE_BYTES = 32 * 1024 * 1024  # no string or blob may grow past it, also in the middle of an expression
 MAX_PATTERN_BYTES = 1_000  # LIKE and GLOB take time in the square of it
@@ -170,13 +173,15 @@ def _tell(line: dict[str, object]) -> None:
 def main() -> None:
     """Reads the order from stdin and runs it under limits of memory and time."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the server's terminal is the server's to answer
-    signal.signal(
-        signal.SIGPIPE, signal.SIG_DFL
-    )  # nobody reads the answer any more: the process ends without a word
+    if sys.platform != "win32":
+        # Nobody reads the answer any more: the process ends without a word.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     order: Order = json.load(sys.stdin.buffer)
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CPU, (order["seconds"], order["seconds"]))
+    if sys.platform != "win32":
+        if sys.platform != "darwin":  # which has the name and refuses the limit
+            resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+        resource.setrlimit(resource.RLIMIT_CPU, (order["seconds"], order["seconds"]))
     _run(order)
 
 

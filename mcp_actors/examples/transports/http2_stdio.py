@@ -34,6 +34,9 @@ from mcp_actors.cli.target import load_server
 from mcp_actors.examples.transports.http2_wire import MAX_MESSAGE, MAX_STREAMS, STALL, Stream, Wire, joined
 from mcp_actors.logging import log
 
+if sys.platform == "win32":
+    raise ImportError("this example reads and writes descriptors as POSIX has them, not those of Windows")
+
 __all__ = [
     "Http2Channel",
     "Http2StdioClient",
@@ -373,8 +376,7 @@ class Http2StdioClient:
             )
         except OSError as error:
             raise errors.ConnectFailed(f"cannot start {shlex.join(self._command)!r}: {error}") from error
-        pipes = process.stdio
-        assert pipes is not None
+        pipes: Any = process.stdio  # as both of them are pipes
         try:
             async with client_channel(pipes.receive_stream, pipes.send_stream, process) as channel:
                 yield channel

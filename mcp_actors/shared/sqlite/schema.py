@@ -68,7 +68,7 @@ def open_database(path: str, timeout: float) -> sqlite3.Connection:
         sqlite3.Error: It is no database, or that of another program or of a later version, or is locked for too long.
     """
     # SQLite would make it for everybody; what it makes beside it has the mode of this one.
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     end = time.monotonic() + timeout
     while True:
         connection = open_connection(path, timeout)

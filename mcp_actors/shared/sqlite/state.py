@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -29,6 +31,8 @@ DEFAULT_LEASE = 10.0
 # Seconds. A commit takes milliseconds; a disk that takes longer than this does not work.
 DEFAULT_TIMEOUT = 2.0
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_BOOT_ID_OF_MACOS = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
+_BOOT_ID_TIME = 2.0
 
 
 class SqliteState:
@@ -171,6 +175,11 @@ async def _close(place: Place, writing: BatchedConnection, reading: BatchedConne
 def _boot_id() -> str:
     """Names the time since the start of the machine; empty where the system has no name for it."""
     try:
+        if sys.platform == "darwin":
+            done = subprocess.run(
+                _BOOT_ID_OF_MACOS, capture_output=True, text=True, timeout=_BOOT_ID_TIME, check=True
+            )
+            return done.stdout.strip()
         return _BOOT_ID.read_text().strip()
-    except OSError:
+    except (OSError, subprocess.SubprocessError):
         return ""

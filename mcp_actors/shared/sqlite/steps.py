@@ -44,7 +44,7 @@ class Place(NamedTuple):
 
 def now_of_machine() -> float:
     """Seconds of a clock that all processes of the machine share, and that nobody sets: leases are measured by it."""
-    return time.clock_gettime(time.CLOCK_MONOTONIC)
+    return time.monotonic()
 
 
 def create(

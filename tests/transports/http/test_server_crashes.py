@@ -11,6 +11,7 @@ import pytest
 import structlog
 import trio
 
+from mcp_transports._epoll import EpollPoller
 from mcp_transports.http.h1.byte_stream import SocketByteStream
 from mcp_transports.http.h1.listeners import HttpListener, open_tcp
 from mcp_transports.http.h1.request import Request
@@ -246,6 +247,7 @@ async def test_the_task_that_accepts(crash: BaseException) -> None:
 
 
 async def test_the_poller(crash: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MCP_ACTORS_WAITING", raising=False)
     plain, failures = trio.lowlevel.wait_readable, [crash]
 
     async def wait_readable(descriptor: Any) -> None:
@@ -256,6 +258,7 @@ async def test_the_poller(crash: BaseException, monkeypatch: pytest.MonkeyPatch)
     with logged("poller failed"):
         async with serving(echo) as served, with_a_bystander(served):
             poller = served.server._state.poller
+            assert isinstance(poller, EpollPoller)
             monkeypatch.setattr(trio.lowlevel, "wait_readable", wait_readable)
             for _ in range(2):
                 peer = await asked(served)

@@ -13,7 +13,12 @@ from mcp_actors.auth.urls import is_loopback, require_usable
 from mcp_actors.errors import LoginRequired
 from mcp_transports.auth.awaited_answer import AwaitedAnswer
 from mcp_transports.auth.loopback import LoopbackBrowser, OpenUrl, answer_of, show_url, shown_by
-from mcp_transports.auth.terminal import Terminal
+
+if sys.platform == "win32":
+    from mcp_transports.auth.console import CONSOLE as TERMINAL
+    from mcp_transports.auth.console import Console as Terminal
+else:
+    from mcp_transports.auth.terminal import TERMINAL, Terminal
 
 __all__ = ["NoBrowser", "PastedAnswer", "ProgramRedirect", "default_browser"]
 
@@ -32,7 +37,7 @@ def default_browser() -> Browser:
     if not (sys.stdin and sys.stderr and sys.stdin.isatty() and sys.stderr.isatty()):
         return NoBrowser()
     has_display = any(os.environ.get(each) for each in DISPLAYS)
-    if has_display or (sys.platform == "darwin" and "SSH_CONNECTION" not in os.environ):
+    if has_display or (sys.platform in ("darwin", "win32") and "SSH_CONNECTION" not in os.environ):
         return LoopbackBrowser()
     return PastedAnswer()
 
@@ -63,10 +68,10 @@ class PastedAnswer:
     Args:
         redirect_uri: The redirect URI, at which nothing need listen; by default that of the client's registration, or
             one of this machine.
-        terminal: The terminal to read from.
+        terminal: The terminal to read from: ``/dev/tty``, or ``CONIN$`` on Windows.
     """
 
-    def __init__(self, redirect_uri: str | None = None, *, terminal: str = "/dev/tty") -> None:
+    def __init__(self, redirect_uri: str | None = None, *, terminal: str = TERMINAL) -> None:
         self._redirect_uri = redirect_uri
         self._terminal = terminal
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
+import sys
 
 import trio
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
 
 __all__ = ["FileLock"]
 
 # Seconds between two attempts: the system has no way to wait for a lock that could be cancelled.
 PAUSES = (0.001, 0.002, 0.005, 0.01, 0.02)
 LOCK_MODE = 0o600
+if sys.platform == "win32":
+    _FLAGS = os.O_RDWR | os.O_CREAT
+else:
+    _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 
 
 class FileLock:
@@ -45,11 +54,10 @@ class FileLock:
             raise
 
     def _try(self) -> bool:
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, LOCK_MODE)
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.release()
+        self._descriptor = os.open(self._path, _FLAGS, LOCK_MODE)
+        if not _lock(self._descriptor):
+            os.close(self._descriptor)
+            self._descriptor = -1
             return False
         if self._is_current():
             return True
@@ -68,7 +76,35 @@ class FileLock:
         if self._descriptor < 0:
             return
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            _unlock(self._descriptor)
         finally:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+if sys.platform == "win32":
+
+    def _lock(descriptor: int) -> bool:
+        """Locks the first byte, which need not exist; returns false if another process has it."""
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except PermissionError:
+            return False
+        return True
+
+    def _unlock(descriptor: int) -> None:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+
+else:
+
+    def _lock(descriptor: int) -> bool:
+        """Locks the file; returns false if another process has it."""
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _unlock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
-import stat
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -20,6 +18,15 @@ from mcp_actors.auth import StoredRecord
 from mcp_actors.errors import TokenStoreFailed
 from mcp_actors.logging import log
 from mcp_transports.auth.file_lock import FileLock
+from mcp_transports.auth.private_files import (
+    NEW_FILE,
+    READ,
+    patiently,
+    require_private_file,
+    require_private_folder,
+    state_folder,
+    sync_folder,
+)
 
 __all__ = ["FileTokenStore", "default_token_file"]
 
@@ -33,8 +40,6 @@ WRITE_LOCK_TIMEOUT = 10.0
 KEY_LOCK_TIMEOUT = 60.0
 VERSION = 1
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
-# The user who may replace any file anyway.
-ROOT = 0
 
 
 class _Record(msgspec.Struct, gc=False):
@@ -54,17 +59,18 @@ class _Damaged(Exception):
 
 
 def default_token_file() -> Path:
-    """Returns the file of tokens of this user: ``mcp-actors/tokens.json`` in the state directory of XDG."""
-    state = os.environ.get("XDG_STATE_HOME", "")
-    # The XDG Base Directory Specification has relative paths ignored.
-    folder = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
-    return folder / "mcp-actors" / "tokens.json"
+    """Returns the file of tokens of this user: ``mcp-actors/tokens.json`` in the state directory of XDG.
+
+    On Windows it is in the folder of local data, ``%LOCALAPPDATA%``.
+    """
+    return state_folder() / "mcp-actors" / "tokens.json"
 
 
 class FileTokenStore:
     """Keeps records in a file that any number of processes share. A `~mcp_actors.auth.TokenStore`.
 
-    Only its user may read the file: another one is refused, and so is a folder in which others could replace it. A
+    Only its user may read the file: another one is refused, and so is a folder in which others could replace it (on
+    Windows who may read it is up to the access list of the folder; the default one is in the user's profile). A
     change replaces the whole file at once, so that no reader and no crash ever sees a part. A file that is damaged is
     kept under another name, with a warning, and a new one is begun. File operations run in threads.
 
@@ -156,21 +162,15 @@ class FileTokenStore:
     def _make_folder(self) -> None:
         folder = os.path.dirname(self._path)
         os.makedirs(folder, FOLDER_MODE, exist_ok=True)
-        found = os.stat(folder)
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX:
-            raise TokenStoreFailed(f"others may replace files in {folder}: run 'chmod go-w {folder}'")
-        if found.st_uid not in (os.geteuid(), ROOT):
-            raise TokenStoreFailed(
-                f"{folder} belongs to another user, who may replace files in it: give FileTokenStore another path"
-            )
+        require_private_folder(folder)
 
     def _read(self) -> _Document:
         try:
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            descriptor = patiently(partial(os.open, self._path, READ))
         except FileNotFoundError:
             return _Document(VERSION, {}, 0)
         with os.fdopen(descriptor, "rb") as file:
-            self._check(os.fstat(descriptor))
+            require_private_file(self._path, os.fstat(descriptor))
             data = file.read(MAX_FILE_BYTES + 1)
         if len(data) > MAX_FILE_BYTES:
             raise _Damaged
@@ -185,24 +185,13 @@ class FileTokenStore:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise _Damaged from None
 
-    def _check(self, found: os.stat_result) -> None:
-        if not stat.S_ISREG(found.st_mode):
-            raise TokenStoreFailed(f"{self._path} is no file: give FileTokenStore another path")
-        if found.st_uid != os.geteuid():
-            raise TokenStoreFailed(f"{self._path} belongs to another user: give FileTokenStore another path")
-        if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise TokenStoreFailed(
-                f"others may read the tokens in {self._path}: run 'chmod 600 {self._path}', and log in anew if somebody"
-                " may have read them"
-            )
-
     def _read_or_begin_anew(self) -> _Document:
         """Reads the file, and puts a damaged one aside. The lock is held."""
         try:
             return self._read()
         except _Damaged:
             kept = f"{self._path}.damaged-{time_ns()}"
-            os.replace(self._path, kept)
+            patiently(partial(os.replace, self._path, kept))
             log.warning("the file of tokens is damaged, and a new one is begun", path=self._path, kept=kept)
             # Greater than any generation of the file that is put aside.
             return _Document(VERSION, {}, time_ns() // 1000)
@@ -230,21 +219,13 @@ class FileTokenStore:
             )
         fresh = f"{self._path}.new"
         with _removed(fresh):
-            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, FILE_MODE)
+            descriptor = os.open(fresh, NEW_FILE, FILE_MODE)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(descriptor)
-            os.replace(fresh, self._path)
-        folder = os.open(os.path.dirname(self._path), os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        except OSError as error:
-            # Some file systems have no such thing; the change is made all the same.
-            if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-                raise
-        finally:
-            os.close(folder)
+            patiently(partial(os.replace, fresh, self._path))
+        sync_folder(os.path.dirname(self._path))
 
 
 @contextmanager

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+
+if sys.platform == "win32":
+    raise ImportError("on Windows a line is read by mcp_transports.auth.console")
+
 import os
 import termios
 from types import TracebackType
 from typing import Any, Self
 
-import trio
-
 from mcp_actors.errors import LoginFailed, LoginRequired
+from mcp_actors.platform.terminals import wait_for_input
 
-__all__ = ["Terminal"]
+__all__ = ["TERMINAL", "Terminal"]
+
+TERMINAL = "/dev/tty"
 
 # Bytes of a line that is pasted.
 MAX_LINE = 16 * 1024
@@ -79,7 +85,7 @@ class Terminal:
         """
         line = bytearray()
         while True:
-            await trio.lowlevel.wait_readable(self._descriptor)
+            await wait_for_input(self._descriptor)
             try:
                 typed = os.read(self._descriptor, MAX_LINE)
             except BlockingIOError:

@@ -16,8 +16,8 @@ from mcp_actors.logging import log
 from mcp_actors.supervision import start, start_again
 from mcp_actors.task_kinds import POLLER, SOCKET_CONNECTION
 from mcp_transports._accepting import accept_until
-from mcp_transports._poller import Poller
 from mcp_transports._sockets import ListenError, ListeningSocket
+from mcp_transports._waiting import open_poller
 from mcp_transports.sockets.channel import SocketChannel
 from mcp_transports.sockets.stream import ConnectedSocket
 
@@ -61,7 +61,7 @@ class SocketServer:
         self._connections = connections
         self._unfinished = unfinished
         self._max_message_bytes = max_message_bytes
-        self._poller = Poller()
+        self._poller = open_poller()
         self._accepted = self._turned_away = self._failed = 0
 
     def statistics(self) -> SocketStatistics:

@@ -7,16 +7,20 @@ closes without taking back what it has sent.
 
 from __future__ import annotations
 
-import fcntl
 import socket
-import struct
-import termios
+import sys
 from collections.abc import Callable
-from contextlib import suppress
 
 import trio
 
 from mcp_transports._poller import Poller, Waiter
+from mcp_transports._socket_options import (
+    enable_keepalive,
+    holds_bytes,
+    is_unix,
+    nothing_is_under_way,
+    send_without_delay,
+)
 
 __all__ = ["ConnectedSocket"]
 
@@ -24,13 +28,12 @@ _RECEIVE_BYTES = 64 * 1024
 # How many sends may go through before other tasks run.
 _SENDS_PER_CHECKPOINT = 16
 # Linux puts so little into one buffer of a Unix socket, so that it is taken as a whole or not at all (its smallest
-# sending buffer is a little longer than this). On TCP it has room for as little whenever nothing else is under way.
+# sending buffer is a little longer than this). TCP has room for as little whenever nothing else is under way.
 _AT_ONCE_BYTES = 2048
 # How long a peer that still sends may take to see our end before it is cut off.
 _LINGER_TIME = 1.0
 # A TCP peer whose machine is gone is noticed after two minutes of silence: 60 s, then 4 questions 15 s apart.
-_KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
-_ZERO = struct.pack("i", 0)
+_KEEPALIVE = {"idle": 60, "interval": 15, "probes": 4}
 
 
 class ConnectedSocket(trio.abc.HalfCloseableStream):
@@ -44,20 +47,17 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
     def __init__(self, connected: socket.socket, poller: Poller | None = None) -> None:
         connected.setblocking(False)
         self.socket = connected
-        self._is_unix = connected.family == socket.AF_UNIX
+        is_tcp = not is_unix(connected)
+        self._takes_whole = not is_tcp and sys.platform == "linux"
         self._closing = False
         self._sending_broke = self._receiving_broke = False
         self._sending_ended = self._receiving_ended = False
         self._more_expected = False
         self._sends = 0
         self._waiter = None if poller is None else Waiter(poller, connected.fileno())
-        if not self._is_unix:
-            # Some systems refuse that when the peer is gone already, which receiving finds out.
-            with suppress(OSError):
-                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                for option, value in _KEEPALIVE:
-                    connected.setsockopt(socket.IPPROTO_TCP, option, value)
+        if is_tcp:
+            send_without_delay(connected)
+            enable_keepalive(connected, **_KEEPALIVE)
 
     @classmethod
     def adopt(cls, stream: trio.SocketStream, poller: Poller | None = None) -> ConnectedSocket:
@@ -75,6 +75,8 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
             trio.BusyResourceError: another task is receiving.
         """
         connected = self._require_open()
+        if self._waiter is not None:
+            self._waiter.forget()
         while True:
             await trio.lowlevel.wait_readable(connected)
             data = self._receive_now(max_bytes or _RECEIVE_BYTES)
@@ -116,12 +118,16 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
         return data
 
     def send_at_once(self, data: bytes) -> bool:
-        """Sends all of ``data`` now or nothing; nothing if it is more than 2 KiB, or TCP has other bytes to deliver."""
+        """Sends all of ``data`` now or nothing.
+
+        Nothing is sent if it is more than 2 KiB, if TCP has other bytes to deliver, and where the system does not say
+        whether it would take all.
+        """
         if len(data) > _AT_ONCE_BYTES or self._closing or self._sending_broke or self._sending_ended:
             return False
         connected = self.socket
         try:
-            if not self._is_unix and fcntl.ioctl(connected, termios.TIOCOUTQ, _ZERO) != _ZERO:
+            if not self._takes_whole and not nothing_is_under_way(connected):
                 return False
             sent = connected.send(data)
         except OSError:
@@ -188,7 +194,7 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
         cancellation, ends that.
         """
         lingers = not (self._closing or self._receiving_broke or self._receiving_ended) and (
-            self._more_expected or _holds_bytes(self.socket)
+            self._more_expected or holds_bytes(self.socket)
         )
         self._closing = True
         if self._waiter is not None:
@@ -226,8 +232,3 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
         if self._closing:
             raise trio.ClosedResourceError("this stream was closed")
         return self.socket
-
-
-def _holds_bytes(connected: socket.socket) -> bool:
-    """Whether the kernel holds bytes of the peer that were not read."""
-    return connected.fileno() >= 0 and fcntl.ioctl(connected, termios.FIONREAD, _ZERO) != _ZERO

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
-import socket
 import ssl
 import stat
 from abc import ABC, abstractmethod
@@ -18,7 +18,14 @@ from mcp_actors.budget import Budget
 from mcp_actors.errors import ConnectFailed, LocalProtocolError
 from mcp_actors.framing import DEFAULT_HELD_BYTES, DEFAULT_MAX_MESSAGE_BYTES
 from mcp_transports._listen_errors import as_engine_errors
-from mcp_transports._sockets import ListeningSocket, bind_tcp, bind_unix, check_unix_path, is_abstract
+from mcp_transports._sockets import ListeningSocket, bind_tcp, is_abstract
+from mcp_transports._unix_sockets import (
+    REFUSED_TIME,
+    bind_unix,
+    check_unix_path,
+    is_refused_when_full,
+    new_unix_socket,
+)
 from mcp_transports.sockets.address import parse_tcp, parse_unix, unix_url
 from mcp_transports.sockets.channel import Secured, SocketChannel
 from mcp_transports.sockets.server import SocketServer, SocketStatistics
@@ -276,21 +283,22 @@ class UnixTransport(_SocketTransport):
 
     async def _open(self) -> SocketChannel:
         # trio.open_unix_socket takes a full queue of connections for success.
-        connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            connecting.setblocking(False)
-            while True:
+        refused_until = trio.current_time() + REFUSED_TIME if is_refused_when_full() else -math.inf
+        while True:
+            connecting = new_unix_socket()
+            try:
                 code = connecting.connect_ex(self._path)
-                if code != errno.EAGAIN:
-                    break
-                await trio.sleep(_ASK_AGAIN)
-            if code:
-                raise ConnectFailed(f"cannot connect to {self.url}: {_why_not(self._path, code)}")
-            await trio.lowlevel.checkpoint()
-        except BaseException:
+                if not code:
+                    await trio.lowlevel.checkpoint()
+                    return self._channel(ConnectedSocket(connecting))
+            except BaseException:
+                connecting.close()
+                raise
             connecting.close()
-            raise
-        return self._channel(ConnectedSocket(connecting))
+            may_be_full = code == errno.ECONNREFUSED and trio.current_time() < refused_until
+            if code != errno.EAGAIN and not may_be_full:
+                raise ConnectFailed(f"cannot connect to {self.url}: {_why_not(self._path, code)}")
+            await trio.sleep(_ASK_AGAIN)
 
 
 def _reason(error: OSError | UnicodeError) -> str:

@@ -1,15 +1,16 @@
 """The stdio binding: newline frames over the standard streams of a process (MCP 2026-07-28, Transports, stdio).
 
 ``stdio:`` serves the descriptors that this process was given; ``stdio:COMMAND ARG…`` starts a child process and
-connects to it. The command is split as a POSIX shell would (`shlex`), but no shell is run: no variables, no globs.
+connects to it. The command is split as a POSIX shell would, and on Windows as its programs do, where a backslash is part
+of a path. No shell is run: no variables, no globs.
 """
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 from mcp_actors.errors import ConnectFailed
+from mcp_actors.platform.command_lines import split_line
 from mcp_transports.stdio.client import StdioClientTransport
 from mcp_transports.stdio.server import StdioServerTransport
 
@@ -25,7 +26,7 @@ def from_url(url: str, **options: Any) -> StdioServerTransport | StdioClientTran
         ConnectFailed: the quotes in the command do not match.
     """
     try:
-        command = shlex.split(url.partition(":")[2])
+        command = split_line(url.partition(":")[2])
     except ValueError as error:
         raise ConnectFailed(f"the command of the stdio: URL cannot be split into words: {error}") from None
     if not command:

@@ -7,12 +7,10 @@ process behind.
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 import trio
@@ -20,11 +18,20 @@ import trio
 from mcp_actors.errors import ConnectFailed
 from mcp_actors.supervision import reraised, start_again
 from mcp_actors.task_kinds import CHILD_OUTPUT
-from mcp_transports.stdio.group import REAP_TIMEOUT, end_group, signal_group
-from mcp_transports.stdio.streams import DescriptorReceiveStream, DescriptorSendStream, EndHook
+
+if sys.platform == "win32":
+    from mcp_transports.stdio.windows.pipes import ChildReceivePipe as ReceivePipe
+    from mcp_transports.stdio.windows.starting import StartedInJob as StartedChild
+    from mcp_transports.stdio.windows.starting import start_in_job as start_child
+else:
+    from mcp_transports.stdio.starting import StartedChild, start_child
+    from mcp_transports.stdio.streams import DescriptorReceiveStream as ReceivePipe
 
 __all__ = ["ChildProcess", "StderrTail", "spawn"]
 
+# Seconds. A process that is killed ends at once but for one inside an uninterruptible system call, which is left to the
+# system.
+REAP_TIMEOUT = 1.0
 # Seconds. The end of the pipe usually comes a moment before the exit status, so it is reported this much later.
 EXIT_STATUS_WAIT = 0.5
 # Bytes of a line of stderr that are kept: enough for a message, too short to be a memory problem.
@@ -72,31 +79,13 @@ class StderrTail:
                 self._lines.append(f"[the stderr callback failed and was dropped: {error!r}]")
 
 
-class _ChildOutput(DescriptorReceiveStream):
-    """Gives its pipe to ``discard`` when it is closed, because a child that cannot write might never exit.
-
-    MCP 2026-07-28, Transports, stdio, Shutdown: the client closes the child's stdin first and waits for its exit.
-    """
-
-    def __init__(self, fd: int, *, before_end: EndHook, discard: Callable[[int], object]) -> None:
-        super().__init__(fd, before_end=before_end)
-        self._discard = discard
-
-    def close(self) -> None:
-        fd = self.release()
-        if fd is not None:
-            self._discard(fd)
-
-
 class ChildProcess:
     """A running child, its three pipes, and the tasks that look after it."""
 
-    def __init__(self, process: trio.Process, fds: tuple[int, int, int], tail: StderrTail) -> None:
-        self._process = process
-        self.stdin = DescriptorSendStream(fds[0], before_end=self._wait_for_report)
-        self.stdout = _ChildOutput(fds[1], before_end=self._wait_for_report, discard=self._discard_from)
-        self._stderr = DescriptorReceiveStream(fds[2])
-        self._unwanted: DescriptorReceiveStream | None = None
+    def __init__(self, started: StartedChild, tail: StderrTail) -> None:
+        self._started = started
+        self.stdin, self.stdout, self._stderr = started.streams(self._wait_for_report, self._discard_from)
+        self._unwanted: ReceivePipe | None = None
         self._tail = tail
         self._exited = trio.Event()
         self._hung_up = trio.Event()
@@ -112,12 +101,12 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._started.process.pid
 
     @property
     def exit_code(self) -> int | None:
         """The exit code; None while the child runs, and negative for the signal that ended it."""
-        return self._process.returncode if self._exited.is_set() else None
+        return self._started.process.returncode if self._exited.is_set() else None
 
     @property
     def stderr_lines(self) -> tuple[str, ...]:
@@ -136,7 +125,7 @@ class ChildProcess:
                 with body:
                     await self._wait_for_exit()
                     self._finish_streams()
-                    await end_group(self.pid, kill_after)
+                    await self._started.group.end_rest(kill_after)
                     self._group_ended.set()
                 if not self._group_ended.is_set():
                     nursery.cancel_scope.cancel(reason="the watching has failed")
@@ -150,23 +139,27 @@ class ChildProcess:
     async def stop(self, grace: float, kill_after: float) -> None:
         """Closes stdin, waits ``grace``, sends SIGTERM, waits ``kill_after``, sends SIGKILL. Then the group is gone.
 
+        On Windows it sends Ctrl-Break instead of SIGTERM, where there is a console, and ends the job of the child.
+
         Not cancellable, and bounded: at most ``grace + 2 * kill_after + 3 * REAP_TIMEOUT`` seconds.
         """
         with trio.CancelScope(shield=True):
             self.stdin.close()
             self.stdout.close()
-            if not await self._exits_within(grace):
-                signal_group(self.pid, signal.SIGTERM)
-                if not await self._exits_within(kill_after):
-                    signal_group(self.pid, signal.SIGKILL)
-                    await self._exits_within(REAP_TIMEOUT)
+            if not await self._exits_within(grace) and not (
+                self._started.group.ask_to_end() and await self._exits_within(kill_after)
+            ):
+                if not self._started.group.kill():
+                    self._started.process.kill()
+                await self._exits_within(REAP_TIMEOUT)
             if self._exited.is_set():
                 with trio.move_on_after(kill_after + 2 * REAP_TIMEOUT):
                     if self._watch_failed:
-                        await end_group(self.pid, kill_after)
+                        await self._started.group.end_rest(kill_after)
                     else:
                         await self._group_ended.wait()
             self._watching.cancel()
+            self._started.group.close()
             self._stderr.close()
             if self._unwanted is not None:
                 self._unwanted.close()
@@ -177,7 +170,7 @@ class ChildProcess:
         return self._exited.is_set()
 
     async def _wait_for_exit(self) -> None:
-        await self._process.wait()
+        await self._started.process.wait()
         self._exited.set()
 
     def _finish_streams(self) -> None:
@@ -185,8 +178,8 @@ class ChildProcess:
             if stream is not None:
                 stream.finish()
 
-    def _discard_from(self, fd: int) -> None:
-        self._unwanted = DescriptorReceiveStream(fd)
+    def _discard_from(self, output: ReceivePipe) -> None:
+        self._unwanted = output
         if self._exited.is_set():
             self._unwanted.finish()
         self._hung_up.set()
@@ -229,30 +222,10 @@ async def spawn(
     Raises:
         ConnectFailed: the child cannot be started.
     """
-    with ExitStack() as theirs, ExitStack() as ours:
-        child_in, to_child = os.pipe()  # close-on-exec, all of them: no other child holds an end open
-        theirs.callback(os.close, child_in)
-        ours.callback(os.close, to_child)
-        from_child, child_out = os.pipe()
-        theirs.callback(os.close, child_out)
-        ours.callback(os.close, from_child)
-        errors_from_child, child_err = os.pipe()
-        theirs.callback(os.close, child_err)
-        ours.callback(os.close, errors_from_child)
-        try:
-            process = await trio.lowlevel.open_process(
-                list(command),
-                stdin=child_in,
-                stdout=child_out,
-                stderr=child_err,
-                env=None if env is None else dict(env),
-                cwd=cwd,
-                start_new_session=True,
-            )
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
-            raise ConnectFailed(_why_not_started(command, cwd, error)) from error
-        ours.pop_all()
-    return ChildProcess(process, (to_child, from_child, errors_from_child), tail)
+    try:
+        return ChildProcess(await start_child(command, env, cwd), tail)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        raise ConnectFailed(_why_not_started(command, cwd, error)) from error
 
 
 def _why_not_started(command: Sequence[str], cwd: str | Path | None, error: Exception) -> str:

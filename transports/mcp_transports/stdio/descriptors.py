@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
+if sys.platform == "win32":
+    raise ImportError("on Windows the standard streams are taken by mcp_transports.stdio.windows")
+
 import ctypes
 import fcntl
 import os
 import stat
-import sys
 from collections.abc import Callable
 from types import TracebackType
 

@@ -4,17 +4,52 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import trio
 
-__all__ = ["REAP_TIMEOUT", "end_group", "signal_group"]
+if sys.platform == "win32":
+    raise ImportError("on Windows the processes of a child are in a job: mcp_transports.stdio.windows.jobs")
+
+__all__ = ["ChildGroup", "end_group", "signal_group"]
 
 # Seconds. SIGKILL works at once but for a process inside an uninterruptible system call, which is left to the system.
 REAP_TIMEOUT = 1.0
 # Seconds between two checks of a process group that was signalled; the pause doubles from the first to the second.
 _LOOK_AGAIN = 0.002
 _LOOK_AGAIN_AT_MOST = 0.05
+
+
+class ChildGroup:
+    """The process group that a child leads.
+
+    Args:
+        leader: The process id of the child.
+    """
+
+    def __init__(self, leader: int) -> None:
+        self._leader = leader
+
+    def ask_to_end(self) -> bool:
+        """Sends SIGTERM; returns true, because a process can always be asked."""
+        signal_group(self._leader, signal.SIGTERM)
+        return True
+
+    def kill(self) -> bool:
+        """Sends SIGKILL; returns false if there is no process."""
+        return signal_group(self._leader, signal.SIGKILL)
+
+    async def end_rest(self, grace: float) -> None:
+        """As `end_group`, once the leader was reaped.
+
+        Args:
+            grace: Seconds between SIGTERM and SIGKILL.
+        """
+        await end_group(self._leader, grace)
+
+    def close(self) -> None:
+        """Does nothing: a group belongs to the system."""
 
 
 async def end_group(leader: int, grace: float) -> None:

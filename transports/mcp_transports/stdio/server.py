@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+
 import trio
 
 from mcp_actors.abc import ConnectionHandler
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES, LineChannel
-from mcp_transports.stdio.descriptors import StandardStreams
-from mcp_transports.stdio.streams import DescriptorReceiveStream, DescriptorSendStream
+
+if sys.platform == "win32":
+    from mcp_transports.stdio.windows.blocking_streams import BlockingReceiveStream as DescriptorReceiveStream
+    from mcp_transports.stdio.windows.blocking_streams import BlockingSendStream as DescriptorSendStream
+    from mcp_transports.stdio.windows.standard_streams import DivertedStreams as StandardStreams
+else:
+    from mcp_transports.stdio.descriptors import StandardStreams
+    from mcp_transports.stdio.streams import DescriptorReceiveStream, DescriptorSendStream
 
 __all__ = ["StdioServerTransport"]
 
@@ -18,8 +26,8 @@ class StdioServerTransport:
 
     While it serves, descriptor 0 reads as empty and descriptor 1 is stderr for all other code: `print`,
     ``os.write(1)``, C code and child processes cannot corrupt the protocol, and appear on stderr. Both are restored,
-    with the blocking mode they had, however serving ends. No thread reads; pipes, sockets, terminals, files and
-    /dev/null are all served.
+    with the blocking mode they had, however serving ends. Pipes, sockets, terminals, files and /dev/null are all
+    served. No thread reads, but on Windows, which has no other way.
 
     Args:
         max_message_bytes: the longest message in either direction, 16 MiB by default; see `LineChannel`.

@@ -6,6 +6,11 @@ less for each message), can read descriptors that cannot be polled, and can be e
 
 from __future__ import annotations
 
+import sys
+
+if sys.platform == "win32":
+    raise ImportError("on Windows the streams are those of mcp_transports.stdio.windows")
+
 import array
 import fcntl
 import os
@@ -143,10 +148,14 @@ class DescriptorSendStream(_Descriptor, trio.abc.SendStream):
         """Bytes that were sent, in all."""
         mode = os.fstat(fd).st_mode
         self._is_pipe = stat.S_ISFIFO(mode)
-        # A pipe and a Unix socket say what the peer has not read; other descriptors say nothing, or something else.
-        self._unread_request = (
-            termios.FIONREAD if self._is_pipe else termios.TIOCOUTQ if _is_unix(fd, mode) else None
-        )
+        # On Linux a pipe and a Unix socket say what the peer has not read. Other descriptors say nothing or something
+        # else, and so do those of other systems: on macOS either end of a pipe says what waits for itself.
+        self._unread_request = None
+        if sys.platform == "linux":
+            if self._is_pipe:
+                self._unread_request = termios.FIONREAD
+            elif _is_unix(fd, mode):
+                self._unread_request = termios.TIOCOUTQ
 
     def finish(self) -> None:
         """Breaks the stream, because the peer reads no more, though another process may still have its end open."""

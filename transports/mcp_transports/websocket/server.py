@@ -22,6 +22,7 @@ from mcp_actors.task_kinds import POLLER, SOCKET_CONNECTION, TICKER
 from mcp_transports._listen_errors import as_engine_errors
 from mcp_transports._poller import Poller
 from mcp_transports._ticker import Ticker
+from mcp_transports._waiting import open_poller
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.listen_url import ListenUrl
 from mcp_transports.http.h1.request import Request
@@ -223,7 +224,7 @@ class WebSocketServerTransport:
             raise LocalProtocolError(f"{self._url()} is served already")
         if self._authentication is not None:
             self._authentication.begin(handler)
-        poller = Poller()
+        poller = open_poller()
         self._served = served = _Serving(handler, poller)
         try:
             with reraised() as body:

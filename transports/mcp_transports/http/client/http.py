@@ -12,6 +12,7 @@ import httpcore2
 import httpx2
 
 from mcp_actors.errors import ConnectFailed, ConnectionLost, LocalProtocolError, McpError, RemoteProtocolError
+from mcp_transports._socket_options import enable_keepalive
 from mcp_transports.http.client.errors import MAX_ERROR_BYTES, AccessRefused, HttpRefused, error_for_status
 from mcp_transports.http.client.senders import (
     AccessWaiter,
@@ -25,8 +26,8 @@ from mcp_transports.http.client.senders import (
 __all__ = ["Headers", "HttpRequester", "HttpResponse", "RequestBody"]
 
 # Servers need not send comments on a silent stream, so only TCP can notice that its peer is dead: by three probes, 15 s
-# apart, after 45 s of silence. The names differ between systems; a setting that a system lacks stays at its default.
-KEEPALIVE = {"TCP_KEEPIDLE": 45, "TCP_KEEPALIVE": 45, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 3}
+# apart, after 45 s of silence.
+KEEPALIVE = {"idle": 45, "interval": 15, "probes": 3}
 
 # Both libraries have classes of their own for the same failures.
 _FAILURES = (
@@ -148,12 +149,8 @@ class HttpResponse:
     def enable_tcp_keepalive(self) -> None:
         """Makes the operating system probe the peer of a stream that may be silent for long."""
         connection = self._raw.socket
-        if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
-            return
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in KEEPALIVE.items():
-            if (option := getattr(socket, name, None)) is not None:
-                connection.setsockopt(socket.IPPROTO_TCP, option, value)
+        if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
+            enable_keepalive(connection, **KEEPALIVE)
 
 
 class OpenRequest:

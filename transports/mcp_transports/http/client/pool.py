@@ -5,7 +5,9 @@ from __future__ import annotations
 import select
 import socket
 import ssl
+import sys
 from collections import deque
+from collections.abc import Callable
 
 import attrs
 import httpcore2
@@ -34,8 +36,8 @@ class SocketStream:
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
-        self._poll = select.poll()
-        self._poll.register(connected, select.POLLIN)
+        self.is_readable = _look_at(connected)
+        """Returns whether there is something to read, which may be the end."""
 
     async def send_all(self, data: bytes) -> None:
         """Sends all bytes, and waits only if the kernel takes no more. Cancelled, a part may have been sent.
@@ -73,12 +75,18 @@ class SocketStream:
             except OSError as error:
                 raise httpcore2.ReadError(str(error)) from error
 
-    def is_readable(self) -> bool:
-        """Whether there is something to read, which may be the end."""
-        return bool(self._poll.poll(0))
-
     async def aclose(self) -> None:
         self.socket.close()
+
+
+def _look_at(connected: socket.socket) -> Callable[[], bool]:
+    """Returns what says at once whether ``connected`` has something to read."""
+    if sys.platform == "win32":
+        # There `select` has no limit on the number of a descriptor, which elsewhere is why `poll` is needed.
+        return lambda: bool(select.select((connected,), (), (), 0)[0])
+    poll = select.poll()
+    poll.register(connected, select.POLLIN)
+    return lambda: bool(poll.poll(0))
 
 
 class TlsStream:

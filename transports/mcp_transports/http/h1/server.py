@@ -13,6 +13,7 @@ from mcp_actors.logging import log
 from mcp_actors.supervision import start, start_again
 from mcp_actors.task_kinds import POLLER, SOCKET_CONNECTION, TICKER
 from mcp_transports._accepting import accept_until
+from mcp_transports._socket_options import is_unix, send_without_delay
 from mcp_transports._sockets import ListenError
 from mcp_transports.http.h1.byte_stream import ByteStream, SocketByteStream, WrappedByteStream
 from mcp_transports.http.h1.connection import Connection
@@ -209,8 +210,8 @@ class HttpServer:
 
     def _byte_stream(self, listener: HttpListener, accepted: socket.socket, peer: str) -> ByteStream:
         accepted.setblocking(False)
-        if listener.socket.family != socket.AF_UNIX:
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not is_unix(listener.socket):
+            send_without_delay(accepted)
         if listener.ssl_context is None:
             return SocketByteStream(accepted, self._state.poller, self._state.buffer, peer)
         stream = trio.SocketStream(trio.socket.from_stdlib_socket(accepted))

@@ -11,8 +11,8 @@ import attrs
 import trio
 
 from mcp_actors.budget import BudgetStatistics
-from mcp_transports._poller import Poller
 from mcp_transports._ticker import Ticker, Timed
+from mcp_transports._waiting import open_poller
 from mcp_transports.http.h1.byte_stream import RECEIVE_BYTES
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.parser_pool import ParserPool
@@ -124,7 +124,7 @@ class ServerState:
         still get one."""
         self.clock = HttpClock(limits)
         self.ticker: Ticker[ServedConnection] = Ticker(self.clock.tick, self.clock.refresh)
-        self.poller = Poller()
+        self.poller = open_poller()
         self.parsers = ParserPool(limits)
         self.buffer = memoryview(bytearray(RECEIVE_BYTES))
         self.requests = self.refused = self.rejected = self.lost = 0
