@@ -10,6 +10,7 @@ import stat
 import threading
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -315,6 +316,40 @@ def test_comments_stay_where_the_client_reads_them(path: Path) -> None:
     assert '"context_servers"' in path.read_text()
     undo(configuration(path, "zed"), YES)
     assert path.read_text() == text
+
+
+@pytest.fixture
+def on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file module as it finds itself there: what POSIX alone has is missing."""
+    monkeypatch.setattr(config_file, "sys", SimpleNamespace(platform="win32"))
+    for name in ("geteuid", "chown", "O_NONBLOCK"):
+        monkeypatch.delattr(os, name)
+
+
+@pytest.mark.usefixtures("on_windows")
+def test_a_file_is_replaced_on_windows(path: Path) -> None:
+    path.write_bytes(b'{\r\n\t"theme": 1\r\n}\r\n')
+    before = path.read_bytes()
+    assert put(path)
+    assert b'"command": "/bin/python",\r\n' in path.read_bytes()
+    assert undo(configuration(path), YES)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.usefixtures("on_windows")
+def test_a_file_that_a_client_holds_open_is_left_on_windows(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.write_text("{}")
+
+    def in_use(*_: Any) -> None:
+        raise PermissionError(13, "The process cannot access the file because it is being used")
+
+    monkeypatch.setattr(os, "replace", in_use)
+    with pytest.raises(CommandFailure, match=r"is left as it is: it cannot be written .*being used"):
+        put(path)
+    assert path.read_text() == "{}"
+    assert [each.name for each in path.parent.iterdir() if each.name != "state"] == ["mcp.json"]
 
 
 def test_no_folder_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
