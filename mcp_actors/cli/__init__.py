@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 import click
 
 from mcp_actors.cli.failures import EXIT_INTERRUPTED
+from mcp_actors.platform.output import write_utf8
 
 __all__ = ["main"]
 
@@ -118,4 +120,6 @@ def main(args: Sequence[str] | None = None) -> None:
     Raises:
         SystemExit: always, with the exit code that ``mcp-actors --help`` lists.
     """
+    if sys.platform == "win32":
+        write_utf8()
     _group.main(args, prog_name="mcp-actors")

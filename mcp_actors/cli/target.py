@@ -85,11 +85,16 @@ def split_target(target: str) -> tuple[str, str | None]:
     if os.path.exists(target):
         return target, None
     place, colon, attribute = target.rpartition(":")
-    return (place, attribute) if colon and place else (target, None)
+    # What follows the drive of Windows is a path.
+    return (place, attribute) if colon and place and not _has_separator(attribute) else (target, None)
+
+
+def _has_separator(place: str) -> bool:
+    return os.sep in place or (os.altsep is not None and os.altsep in place)
 
 
 def _import(place: str) -> ModuleType:
-    is_file = place.endswith(".py") or os.sep in place
+    is_file = place.endswith(".py") or _has_separator(place)
     if is_file and not os.path.isfile(place):
         raise WrongUsage(f"there is no file {place}")
     if os.path.isfile(place) and not place.endswith(".py"):

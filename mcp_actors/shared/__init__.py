@@ -7,6 +7,7 @@ imported from their packages, or loaded by `shared_state`; Redis needs the extra
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -74,7 +75,10 @@ def _sqlite(url: str) -> SharedState:
         raise ValueError(
             "the URL of a file is 'sqlite:///absolute/path' or 'sqlite:relative/path', without a host or options"
         )
-    made: SharedState = importlib.import_module("mcp_actors.shared.sqlite").SqliteShared(unquote(parts.path))
+    path = unquote(parts.path)
+    if sys.platform == "win32" and path[2:3] == ":":
+        path = path.removeprefix("/")  # sqlite:///C:/tasks.db names a drive
+    made: SharedState = importlib.import_module("mcp_actors.shared.sqlite").SqliteShared(path)
     return made
 
 

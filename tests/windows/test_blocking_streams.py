@@ -23,6 +23,7 @@ class Pipe:
         self.reading, self.writing = os.pipe()
         self.interrupted: list[int] = []
         self.works = True
+        self.reads = 0
 
     def interrupt(self, thread: int) -> bool:
         self.interrupted.append(thread)
@@ -32,8 +33,15 @@ class Pipe:
 
 
 @pytest.fixture
-def pipe() -> Iterator[Pipe]:
+def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipe]:
     made = Pipe()
+    real = os.read
+
+    def read(fd: int, size: int) -> bytes:
+        made.reads += fd == made.reading
+        return real(fd, size)
+
+    monkeypatch.setattr(os, "read", read)
     yield made
     for fd in (made.writing, made.reading):
         if is_open(fd):
@@ -93,7 +101,7 @@ async def test_closing_interrupts_the_thread_which_closes_the_descriptor(pipe: P
     with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(receive)
-            await trio.testing.wait_all_tasks_blocked()
+            await until(lambda: pipe.reads == 1)
             await stream.aclose()
 
     assert endings == ["closed"]
@@ -110,7 +118,7 @@ async def test_a_thread_that_cannot_be_interrupted_is_left_alone_and_closes_late
     with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(stream.receive_some)
-            await trio.testing.wait_all_tasks_blocked()
+            await until(lambda: pipe.reads == 1)
             nursery.cancel_scope.cancel()
         await stream.aclose()
         # A descriptor that is closed here would make Windows wait for the read.
@@ -126,7 +134,7 @@ async def test_a_thread_that_ends_after_the_loop_harms_nobody(pipe: Pipe) -> Non
         stream = BlockingReceiveStream(pipe.reading, pipe.interrupt)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(stream.receive_some)
-            await trio.testing.wait_all_tasks_blocked()
+            await until(lambda: pipe.reads == 1)
             nursery.cancel_scope.cancel()
 
     await trio.to_thread.run_sync(trio.run, main)

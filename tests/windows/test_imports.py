@@ -22,7 +22,6 @@ REFUSING = {
     "mcp_transports._epoll": "epoll(7)",
     "mcp_actors.examples.transports.http2_stdio": "descriptors as POSIX has them",
     # The packages import them elsewhere alone.
-    "mcp_transports._epoll": "AssertionError",
     "mcp_transports.auth.terminal": "mcp_transports.auth.console",
     "mcp_transports.stdio.descriptors": "mcp_transports.stdio.windows",
     "mcp_transports.stdio.group": "mcp_transports.stdio.windows",

@@ -1,8 +1,8 @@
 """The stdio binding: newline frames over the standard streams of a process (MCP 2026-07-28, Transports, stdio).
 
 ``stdio:`` serves the descriptors that this process was given; ``stdio:COMMAND ARG…`` starts a child process and
-connects to it. The command is split as a POSIX shell would, and on Windows as its programs do, where a backslash is part
-of a path. No shell is run: no variables, no globs.
+connects to it. The command is split as a POSIX shell would, and on Windows as its programs do, where a backslash is
+part of a path. No shell is run: no variables, no globs.
 """
 
 from __future__ import annotations
