@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 import click
 
-from mcp_actors.cli.failures import CommandFailure, WrongUsage
+from mcp_actors.cli.failures import EXIT_INTERRUPTED, CommandFailure, WrongUsage
 from mcp_actors.cli.install.clients import CLIENTS, ClientProgram, place_of
 from mcp_actors.cli.install.config_edit import Foreign, found_entry, with_entry, without_entry
 from mcp_actors.cli.install.config_file import ChangedMeanwhile, ConfigFile, Untouchable, open_config
@@ -281,8 +281,12 @@ def _hash(data: bytes) -> str:
 
 
 def _asked() -> bool:
-    if click.confirm("write this?", default=False, err=True):
-        return True
+    try:
+        if click.confirm("write this?", default=False, err=True):
+            return True
+    except click.Abort:  # Ctrl-C, or the end of the input
+        click.echo("\nnothing was changed", err=True)
+        raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
     click.echo("nothing was changed", err=True)
     return False
 

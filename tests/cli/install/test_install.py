@@ -112,7 +112,8 @@ def test_ctrl_c_at_the_question_writes_nothing(terminal: Callable[..., Terminal]
     session = terminal("install", "weather.py", "--client", "cursor")
     session.until(lambda: "write this? [y/N]" in session.text)
     session.type(CTRL_C)
-    assert session.wait() == 1
+    assert session.wait() == 130
+    assert "nothing was changed" in session.text
     assert "Traceback" not in session.text
     assert not config.exists()
 
