@@ -14,14 +14,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trio
 
 from mcp_actors.cli.failures import CommandFailure, WrongUsage
-from mcp_actors.cli.install import config_file
+from mcp_actors.cli.install import config_file, history
 from mcp_actors.cli.install.change import Configuration, Manner, undo
 from mcp_actors.cli.install.command import with_our_entry
 from mcp_actors.cli.install.config_file import ChangedMeanwhile, Untouchable, open_config
 from mcp_actors.cli.install.config_text import ConfigText
 from mcp_actors.cli.install.history import KEPT, FileHistory, state_folder
+from mcp_transports.auth.file_lock import FileLock
 
 OURS = {"command": "/bin/python", "args": ["-P", "-m", "mcp_actors", "serve", "weather.py"]}
 THEIRS = {"command": "npx", "args": ["theirs"]}
@@ -466,6 +468,24 @@ def test_installs_at_the_same_time_lose_nothing(path: Path) -> None:
     assert failures == []
     assert sorted(servers(path)) == names
     assert len(copies(path)) == len(names) - 1
+
+
+def test_another_process_that_keeps_the_file_locked_is_waited_for_within_a_bound(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "LOCK_TIMEOUT", 0.01)
+    path.write_text("{}")
+    folder = FileHistory(str(path))._folder
+    folder.mkdir(parents=True)
+    lock = FileLock(str(folder / "lock"))
+    trio.run(lock.acquire)
+    try:
+        with pytest.raises(CommandFailure, match="another mcp-actors changes that file"):
+            put(path)
+    finally:
+        lock.release()
+    assert path.read_text() == "{}"
+    assert put(path)
 
 
 def test_nobody_is_there_to_ask(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
