@@ -72,7 +72,10 @@ def load_tests() -> list[Module]:
             if isinstance(node, ast.ImportFrom):
                 last = f"{(node.module or '').rpartition('.')[2]}.py"
                 module.imported.extend(
-                    modules[found] for found in (path.with_name(last), TESTS / last) if found in modules
+                    modules[found]
+                    for found in (path.with_name(last), TESTS / last)
+                    if found in modules
+                    and found != path  # a file of the same name in another folder is meant
                 )
     return list(modules.values())
 

@@ -236,6 +236,53 @@ def test_virtual_time_says_where_it_cannot_be_had(pytester: pytest.Pytester) -> 
     )
 
 
+FAILING = """
+import asyncio, trio
+
+@pytest.fixture
+def mcp_server():
+    server = Server("hangs")
+
+    @server.tool
+    async def hang() -> str:
+        await trio.sleep_forever()
+        return ""
+
+    return server
+
+def test_plain(mcp_client):
+    assert not mcp_client
+
+@pytest.mark.trio
+async def test_trio(mcp_client, nursery):
+    nursery.start_soon(mcp_client.call_tool, "hang", {})
+    await trio.testing.wait_all_tasks_blocked()
+    assert not mcp_client
+
+@pytest.mark.asyncio
+async def test_asyncio(mcp_client):
+    call = asyncio.ensure_future(mcp_client.call_tool("hang", {}))
+    await asyncio.sleep(0)
+    try:
+        assert not mcp_client
+    finally:
+        call.cancel()
+
+@pytest.mark.anyio
+async def test_anyio(mcp_client):
+    assert not mcp_client
+
+def test_the_next_one(mcp_client):
+    assert mcp_client.server_info.name == "hangs"
+"""
+
+
+def test_a_test_that_fails_costs_itself_and_ends_its_calls(pytester: pytest.Pytester) -> None:
+    result = ran(pytester, FAILING.replace("import asyncio, trio", "import asyncio, trio, trio.testing"))
+    assert result.parseoutcomes() == {"failed": 5, "passed": 1}
+    assert result.stdout.str().count("assert not <") >= 5
+
+
 def test_a_missing_server_and_a_missing_plugin_are_said(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_it(mcp_client): pass\nasync def test_async(mcp_client): pass")
     result = pytester.runpytest_inprocess("-p", "pytest_mcp_actors", *BLOCKED, "-p", "no:asyncio")

@@ -6,7 +6,6 @@ Whatever is odd about the file ends the command before anything was touched.
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -16,11 +15,11 @@ from typing import Any
 import attrs
 import click
 
-from mcp_actors.cli.failures import CommandFailure, WrongUsage
+from mcp_actors.cli.failures import EXIT_INTERRUPTED, CommandFailure, WrongUsage
 from mcp_actors.cli.install.clients import CLIENTS, ClientProgram, place_of
 from mcp_actors.cli.install.config_edit import Foreign, found_entry, with_entry, without_entry
 from mcp_actors.cli.install.config_file import ChangedMeanwhile, ConfigFile, Untouchable, open_config
-from mcp_actors.cli.install.config_text import ConfigText, Damaged, read_config
+from mcp_actors.cli.install.config_text import ConfigText, Damaged, read_config, value_of
 from mcp_actors.cli.install.history import Change, FileHistory
 from mcp_actors.cli.install.shown import change_lines
 
@@ -93,7 +92,7 @@ class Configuration:
             CommandFailure: It is no JSON that the client reads.
         """
         try:
-            return read_config(file.text(), comments=self.client.comments)
+            return read_config(file.text(), self.client.section, comments=self.client.comments)
         except Untouchable as error:
             raise self.left_alone(str(error)) from error
         except Damaged as error:
@@ -142,12 +141,14 @@ class Configuration:
             file = self.opened()
             config = self.parsed(file)
             data = self.encoded(file, edit(self, config))
-            if not self.agreed(file, data, manner):
+            if data == file.data:
+                click.echo(f"there is nothing to change in {self.path}", err=True)
                 return False
-            after = self.parsed(attrs.evolve(file, data=data))
-            change = Change(
-                name, self.entry(config, name), self.entry(after, name), _hash(data), file.data is not None
-            )
+            before = self.entry(config, name)
+            after = self.entry(self.parsed(attrs.evolve(file, data=data)), name)
+            if not self.agreed(file, name, before, after, manner):
+                return False
+            change = Change(name, before, after, _hash(data), file.data is not None)
             try:
                 copied = _written(file, data, change)
             except ChangedMeanwhile as error:
@@ -171,17 +172,15 @@ class Configuration:
         except Untouchable as error:
             raise self.left_alone(str(error)) from error
 
-    def agreed(self, file: ConfigFile, data: bytes | None, manner: Manner) -> bool:
-        """Shows what the file would have, and returns whether it shall be written.
+    def agreed(
+        self, file: ConfigFile, name: str, before: str | None, after: str | None, manner: Manner
+    ) -> bool:
+        """Shows the change of an entry, and returns whether it shall be made.
 
         Raises:
             WrongUsage: A person has to be asked, and none is there.
         """
-        if data == file.data or (file.data is None and not data):
-            click.echo(f"there is nothing to change in {self.path}", err=True)
-            return False
-        after = self.parsed(attrs.evolve(file, data=data))
-        for line in change_lines(self.parsed(file), after, file.path):
+        for line in change_lines(file.path, self.client.section, name, before, after):
             click.echo(_coloured(line))
         if manner.dry_run:
             click.echo("nothing was changed: --dry-run", err=True)
@@ -204,7 +203,7 @@ def undo(configuration: Configuration, manner: Manner) -> bool:
         history = FileHistory(file.path)
         change, copy = _last_made(configuration, file, history)
         data = _undone(configuration, file, change, copy)
-        if not configuration.agreed(file, data, manner):
+        if not configuration.agreed(file, change.name, change.after, change.before, manner):
             return False
         try:
             history.locked(partial(_put_back, file, data, history))
@@ -251,7 +250,7 @@ def _undone(
 def _same(one: str | None, other: str | None) -> bool:
     if one is None or other is None:
         return one is other
-    return bool(json.loads(one) == json.loads(other))
+    return bool(value_of(one) == value_of(other))
 
 
 def _put_back(file: ConfigFile, data: bytes | None, history: FileHistory) -> None:
@@ -282,8 +281,12 @@ def _hash(data: bytes) -> str:
 
 
 def _asked() -> bool:
-    if click.confirm("write this?", default=False, err=True):
-        return True
+    try:
+        if click.confirm("write this?", default=False, err=True):
+            return True
+    except click.Abort:  # Ctrl-C, or the end of the input
+        click.echo("\nnothing was changed", err=True)
+        raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
     click.echo("nothing was changed", err=True)
     return False
 

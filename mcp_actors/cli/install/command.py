@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -12,7 +11,7 @@ import click
 from mcp_actors.cli.failures import WrongUsage, reported, traceback_option
 from mcp_actors.cli.install.change import Configuration, Manner, undo
 from mcp_actors.cli.install.clients import CLIENTS, is_ours
-from mcp_actors.cli.install.config_text import ConfigText
+from mcp_actors.cli.install.config_text import ConfigText, value_of
 from mcp_actors.cli.install.entry import name_from, named, started_with, variables
 from mcp_actors.cli.install.options import change_options
 from mcp_actors.cli.install.trial import try_out
@@ -100,7 +99,7 @@ def with_our_entry(
     fresh = dict(entry)
     found = configuration.entry(config, name)
     if found is not None:
-        old: Any = json.loads(found)
+        old: Any = value_of(found)
         if not is_ours(old):
             raise configuration.left_alone(
                 f"it has an entry {name} that mcp-actors has not written: choose another --name, or remove it there"

@@ -8,9 +8,9 @@ from typing import Any
 
 import attrs
 
-from mcp_actors.cli.install.config_text import ConfigText, Member, Members
+from mcp_actors.cli.install.config_text import ConfigText, Member, Members, value_of
 
-__all__ = ["Foreign", "entry_text", "found_entry", "with_entry", "without_entry"]
+__all__ = ["Foreign", "found_entry", "with_entry", "without_entry"]
 
 _DEFAULT_INDENT = "  "
 
@@ -55,13 +55,13 @@ def with_entry(config: ConfigText, section: str, name: str, entry: Mapping[str, 
     layout = _layout(config)
     if config.root is None:
         whole = layout.written(
-            {section: {name: entry if isinstance(entry, Mapping) else json.loads(entry)}}, ""
+            {section: {name: entry if isinstance(entry, Mapping) else value_of(entry)}}, ""
         )
         gap = "" if not text or text.endswith("\n") else layout.newline
         return f"{text}{gap}{whole}{layout.newline}"
     servers = _section(config, section)
     if servers is None:
-        value = {name: entry if isinstance(entry, Mapping) else json.loads(entry)}
+        value = {name: entry if isinstance(entry, Mapping) else value_of(entry)}
         return _spliced(text, _inserted(config, config.root, layout, "", section, value))
     assert servers.members is not None
     outer = _indent_of(text, servers.key.start)
@@ -85,11 +85,6 @@ def without_entry(config: ConfigText, section: str, name: str) -> str:
     if servers is None or servers.members is None or member is None:
         raise LookupError(name)
     return _spliced(config.text, _removed(config, servers.members, member))
-
-
-def entry_text(entry: Mapping[str, Any]) -> str:
-    """Returns an entry as a text of its own, for comparisons."""
-    return json.dumps(entry, indent=2, ensure_ascii=False, sort_keys=True)
 
 
 def _section(config: ConfigText, section: str) -> Member | None:

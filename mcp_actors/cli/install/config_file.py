@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import codecs
-import errno
 import os
 import shutil
 import stat
 import sys
-import tempfile
 
 import attrs
 
@@ -103,7 +101,11 @@ class ConfigFile:
         if len(data) > MAX_CONFIG_BYTES:
             raise Untouchable(f"it would have more than {MAX_CONFIG_BYTES} bytes")
         folder, name = os.path.split(self.path)
-        descriptor, fresh = tempfile.mkstemp(prefix=f".{name}.", suffix=".new", dir=folder)
+        fresh = os.path.join(folder, f".{name}.mcp-actors.new")
+        _remove(fresh)  # what a process left behind that was killed
+        descriptor = os.open(
+            fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), NEW_MODE
+        )
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
@@ -113,12 +115,11 @@ class ConfigFile:
             self._require_unchanged()
             os.replace(fresh, self.path)
         except BaseException:
-            os.unlink(fresh)
+            _remove(fresh)
             raise
 
     def _give_rights(self, fresh: str) -> None:
         if self.found is None:
-            os.chmod(fresh, NEW_MODE)
             return
         if sys.platform != "win32" and os.stat(fresh).st_gid != self.found.st_gid:
             os.chown(fresh, -1, self.found.st_gid)
@@ -140,6 +141,8 @@ def open_config(path: str | os.PathLike[str]) -> ConfigFile:
         # Without blocking: a pipe of that name would wait for a writer.
         descriptor = os.open(real, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except FileNotFoundError:
+        if sys.platform != "win32" and os.stat(folder).st_uid != os.geteuid():
+            raise Untouchable(f"{folder} belongs to another user: run this as that user") from None
         return ConfigFile(real, None, None)
     except OSError as error:
         raise Untouchable(f"it cannot be read ({error.strerror})") from error
@@ -168,16 +171,24 @@ def _require_replaceable(found: os.stat_result) -> None:
         raise Untouchable("it has several names (hard links), of which one would be replaced")
 
 
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
 def _sync_folder(folder: str) -> None:
-    """Has the change of a name survive a crash of the machine, where the system has that."""
+    """Has the change of a name survive a crash of the machine, where the system lets us."""
     if sys.platform == "win32":
         return
-    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return  # the change is made all the same
     try:
         os.fsync(descriptor)
-    except OSError as error:
-        # Some file systems have no such thing; the change is made all the same.
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
+    except OSError:
+        pass  # some file systems have no such thing
     finally:
         os.close(descriptor)

@@ -1,6 +1,7 @@
 """JSON, with or without comments, read for the places of its members, so that an edit leaves the rest as it is.
 
-Nothing here is recursive, so that no nesting is too deep, and a text is read once, so that none takes long.
+What lies outside of the entries is only checked, by Python's own reader where the text has no comments: the file of a
+client may have tens of MiB of other things.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ import json
 import re
 from collections.abc import Iterator
 from enum import Enum
+from typing import Any, NoReturn
 
 import attrs
 
-__all__ = ["ConfigText", "Damaged", "Member", "Members", "Span", "read_config"]
+__all__ = ["ConfigText", "Damaged", "Member", "Members", "Span", "read_config", "value_of"]
 
 _TOKEN = re.compile(
     r"""
@@ -26,12 +28,23 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
-# What stands in these is not for the eyes of whoever looks over a shoulder.
-_SECRET = frozenset({"env", "headers"})
-# Levels: less than what Python's own reader of JSON takes, which reads the entries.
+_COMMENT = "there is a comment, which this client does not read"
+# Levels of a text that may have comments: less than what Python's own reader takes, which reads the entries.
 MAX_DEPTH = 200
 # The members of the file itself and those of the servers are kept; what lies deeper is only read.
 _KEPT_DEPTH = 2
+
+
+class _NoConstant(Exception):
+    """Python's own reader takes NaN and infinities, which are no JSON."""
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise _NoConstant(name)
+
+
+# Integers as numbers of any kind, because to make some of them would take long.
+_CHECK = json.JSONDecoder(parse_int=float, parse_constant=_no_constant)
 
 
 class Damaged(Exception):
@@ -85,8 +98,6 @@ class ConfigText:
     text: str
     root: Members | None
     """``None`` if there is nothing in it but blanks and comments."""
-    secrets: list[Span] = attrs.field(repr=False)
-    """The texts inside of ``env`` and ``headers``."""
 
     def of(self, span: Span) -> str:
         """Returns a part of the text."""
@@ -117,10 +128,6 @@ class _Open:
     lead: int = 0
     after_line: bool = False
 
-    @property
-    def hides(self) -> bool:
-        return self.name in _SECRET
-
 
 @attrs.frozen
 class _Token:
@@ -130,28 +137,40 @@ class _Token:
     text: str
 
 
-def read_config(text: str, *, comments: bool) -> ConfigText:
+def value_of(text: str) -> Any:
+    """Returns the value of a text that may have comments, and that was read before as a part of a configuration."""
+    kept: list[str] = []
+    for found in _TOKEN.finditer(text):
+        token = found.group()
+        if token in ("}", "]") and kept and kept[-1] == ",":
+            kept.pop()
+        if found.lastgroup not in ("space", "line", "block"):
+            kept.append(token)
+    return json.loads(" ".join(kept))
+
+
+def read_config(text: str, section: str, *, comments: bool) -> ConfigText:
     """Reads a text.
 
     Args:
         text: It, without a byte order mark.
+        section: The name of the member that holds the entries.
         comments: Whether comments and a comma before a closing brace or bracket are allowed.
 
     Raises:
         Damaged: It is no JSON, or its outermost value is no object.
     """
-    return _ConfigReader(text, comments).read()
+    return _ConfigReader(text, section, comments).read()
 
 
 class _ConfigReader:
-    def __init__(self, text: str, comments: bool) -> None:
+    def __init__(self, text: str, section: str, comments: bool) -> None:
         self._text = text
+        self._section = section
         self._comments = comments
         self._stack: list[_Open] = []
-        self._hidden = 0  # how many of the stack are inside of a member that hides its texts
         self._next = _Next.VALUE
         self._root: Members | None = None
-        self._secrets: list[Span] = []
         self._before: _Token | None = None
 
     def read(self) -> ConfigText:
@@ -163,22 +182,50 @@ class _ConfigReader:
             self._before = token
         if self._stack:
             raise self._damaged(len(self._text), "the text ends too early")
-        return ConfigText(self._text, self._root, self._secrets)
+        return ConfigText(self._text, self._root)
 
     def _tokens(self) -> Iterator[_Token]:
         place, end = 0, len(self._text)
         while place < end:
+            if self._is_only_checked(place):
+                yield (token := self._checked(place))
+                place = token.end
+                continue
             found = _TOKEN.match(self._text, place)
             if found is None:
                 raise self._damaged(place, f"{self._next.value} was expected")
             kind = str(found.lastgroup)
             if kind in ("line", "block"):
                 if not self._comments:
-                    raise self._damaged(place, "there is a comment, which this client does not read")
+                    raise self._damaged(place, _COMMENT)
                 yield _Token("comment", place, found.end(), "")
             elif kind != "space":
                 yield _Token(kind, place, found.end(), found.group() if kind == "mark" else "")
             place = found.end()
+
+    def _is_only_checked(self, place: int) -> bool:
+        """Returns whether a value begins here whose inside is of no interest, and that has no comments."""
+        if (
+            self._comments
+            or not self._stack
+            or self._next is not _Next.VALUE
+            or self._text[place] in " \t\r\n"
+        ):
+            return False
+        return len(self._stack) == _KEPT_DEPTH or self._stack[-1].name != self._section
+
+    def _checked(self, place: int) -> _Token:
+        try:
+            _, end = _CHECK.raw_decode(self._text, place)
+        except json.JSONDecodeError as error:
+            comment = self._text.startswith(("//", "/*"), error.pos)
+            what = _COMMENT if comment else f"{error.msg[:1].lower()}{error.msg[1:]}"
+            raise self._damaged(error.pos, what) from None
+        except _NoConstant:
+            raise self._damaged(place, "it has NaN or an infinity, which is no JSON") from None
+        except RecursionError:
+            raise self._damaged(place, "it is nested too deep") from None
+        return _Token("word", place, end, "")
 
     def _take(self, token: _Token) -> None:
         match self._next, token.text or token.kind:
@@ -192,7 +239,6 @@ class _ConfigReader:
                 if self._before is not None:
                     opened.lead = self._before.end
                     opened.after_line = self._text.startswith("//", self._before.start)
-                self._hidden += opened.hides
                 self._next = _Next.COLON
             case _Next.COLON, ":":
                 self._next = _Next.VALUE
@@ -215,7 +261,9 @@ class _ConfigReader:
         is_object = token.text == "{"
         if not self._stack and not is_object:
             raise self._damaged(token.start, "the whole is no object")
-        kept = is_object and len(self._stack) < _KEPT_DEPTH and all(each.is_object for each in self._stack)
+        kept = is_object and (
+            not self._stack or (len(self._stack) == 1 and self._stack[0].name == self._section)
+        )
         members = Members(token.start, last=Span(token.start, token.end)) if kept else None
         if not self._stack:
             self._root = members
@@ -225,8 +273,6 @@ class _ConfigReader:
     def _scalar(self, token: _Token) -> None:
         if not self._stack:
             raise self._damaged(token.start, "the whole is no object")
-        if token.kind == "string" and self._hidden:
-            self._secrets.append(Span(token.start, token.end))
         self._has_value(Span(token.start, token.end), None)
 
     def _comma(self, token: _Token) -> None:
@@ -255,8 +301,6 @@ class _ConfigReader:
             opened.members.each.append(
                 Member(opened.name, opened.key, value, members, opened.lead, opened.after_line)
             )
-        if opened.is_object:
-            self._hidden -= opened.hides
         opened.name = ""
         self._next = _Next.COMMA_OR_END
 

@@ -1,67 +1,55 @@
-"""A change of a file as lines for a person: what goes and what comes, without the values of variables and headers."""
+"""A change of an entry as lines for a person, without the values of variables and headers.
+
+Nothing else of the file is shown: the lines beside an entry may hold secrets too.
+"""
 
 from __future__ import annotations
 
+import difflib
+import json
 from collections.abc import Iterator
+from typing import Any
 
-from mcp_actors.cli.install.config_text import ConfigText
+from mcp_actors.cli.install.config_text import value_of
 from mcp_actors.cli.output import safe
 
 __all__ = ["change_lines"]
 
-# Characters of a line, from one that is longer as many as this beside those that differ: a file may stand on one line,
-# with everything in it.
-MAX_LINE = 120
-MAX_DIFFERENT = 2_000
-_HIDDEN = '"***"'
+# Characters of a line, and lines of one side: an entry may have been written by anybody.
+MAX_LINE = 500
+MAX_LINES = 200
+_SECRET = frozenset({"env", "headers"})
+_HIDDEN = "***"
 
 
-def change_lines(before: ConfigText, after: ConfigText, path: str) -> Iterator[str]:
-    """Yields the lines of a unified diff without context.
-
-    A change is one place of a file, so the lines that are the same before it and behind it are all that is left out.
-    """
-    old, new = _hidden(before).splitlines(), _hidden(after).splitlines()
-    same = 0
-    while same < min(len(old), len(new)) and old[same] == new[same]:
-        same += 1
-    end = 0
-    while end < min(len(old), len(new)) - same and old[-1 - end] == new[-1 - end]:
-        end += 1
+def change_lines(path: str, section: str, name: str, before: str | None, after: str | None) -> Iterator[str]:
+    """Yields the lines of a diff between two texts of an entry, ``None`` where there is none."""
     yield f"--- {safe(path)}"
     yield f"+++ {safe(path)}"
-    gone, come = old[same : len(old) - end], new[same : len(new) - end]
-    yield f"@@ -{same + 1},{len(gone)} +{same + 1},{len(come)} @@"
-    if not gone and not come:
+    yield f"@@ {section} @@"
+    old, new = _lines(name, before), _lines(name, after)
+    if old == new:
         yield "  (only values that are not shown here)"
-    start, end = _difference(gone[0], come[0]) if len(gone) == len(come) == 1 else (0, 0)
-    for sign, lines in (("-", gone), ("+", come)):
-        for line in lines:
-            yield f"{sign}{safe(_cut(line, start, len(line) - end))}"
+    for line in list(difflib.unified_diff(old, new, n=MAX_LINES, lineterm=""))[3:]:
+        yield safe(line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}…")
 
 
-def _hidden(config: ConfigText) -> str:
-    parts, end = [], 0
-    for span in config.secrets:
-        parts += [config.text[end : span.start], _HIDDEN]
-        end = span.end
-    return "".join([*parts, config.text[end:]])
+def _lines(name: str, entry: str | None) -> list[str]:
+    if entry is None:
+        return []
+    shown = json.dumps({name: _without_secrets(value_of(entry))}, indent=2, ensure_ascii=False)
+    # Without the braces round it, and one level less.
+    lines = [line[2:] for line in shown.split("\n")[1:-1]]
+    return lines if len(lines) <= MAX_LINES else [*lines[:MAX_LINES], "…"]
 
 
-def _difference(one: str, other: str) -> tuple[int, int]:
-    """Returns how many characters at the start of two lines are the same, and how many at their ends."""
-    start, most = 0, min(len(one), len(other))
-    while start < most and one[start] == other[start]:
-        start += 1
-    end = 0
-    while end < most - start and one[-1 - end] == other[-1 - end]:
-        end += 1
-    return start, end
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_secrets(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: _hidden(each) if key in _SECRET else _without_secrets(each) for key, each in value.items()}
 
 
-def _cut(line: str, start: int, end: int) -> str:
-    if len(line) <= MAX_LINE:
-        return line
-    first = max(0, start - MAX_LINE // 2)
-    last = min(len(line), max(end, start) + MAX_LINE // 2, first + MAX_DIFFERENT)
-    return f"{'…' if first else ''}{line[first:last]}{'…' if last < len(line) else ''}"
+def _hidden(value: Any) -> Any:
+    return dict.fromkeys(value, _HIDDEN) if isinstance(value, dict) else _HIDDEN

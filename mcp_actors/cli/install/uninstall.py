@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from mcp_actors.cli.failures import reported, traceback_option
 from mcp_actors.cli.install.change import Configuration, Manner
 from mcp_actors.cli.install.clients import CLIENTS, is_ours
-from mcp_actors.cli.install.config_text import ConfigText
+from mcp_actors.cli.install.config_text import ConfigText, value_of
 from mcp_actors.cli.install.options import change_options
 from mcp_actors.cli.output import safe
 
@@ -35,7 +33,7 @@ def command(
         found = configuration.entry(text, name)
         if found is None:
             raise configuration.left_alone(f"it has no entry {safe(name)}")
-        if not is_ours(json.loads(found)):
+        if not is_ours(value_of(found)):
             raise configuration.left_alone(f"its entry {safe(name)} is none that mcp-actors has written")
         return configuration.without_entry(text, name)
 

@@ -10,17 +10,20 @@ import stat
 import threading
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trio
 
 from mcp_actors.cli.failures import CommandFailure, WrongUsage
-from mcp_actors.cli.install import config_file
+from mcp_actors.cli.install import config_file, history
 from mcp_actors.cli.install.change import Configuration, Manner, undo
 from mcp_actors.cli.install.command import with_our_entry
 from mcp_actors.cli.install.config_file import ChangedMeanwhile, Untouchable, open_config
 from mcp_actors.cli.install.config_text import ConfigText
 from mcp_actors.cli.install.history import KEPT, FileHistory, state_folder
+from mcp_transports.auth.file_lock import FileLock
 
 OURS = {"command": "/bin/python", "args": ["-P", "-m", "mcp_actors", "serve", "weather.py"]}
 THEIRS = {"command": "npx", "args": ["theirs"]}
@@ -260,6 +263,53 @@ def test_a_file_of_another_user_is_left_alone(path: Path, monkeypatch: pytest.Mo
     assert path.read_text() == "{}"
 
 
+def test_a_file_in_the_folder_of_another_user_is_not_made(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: path.parent.stat().st_uid + 1)
+    with pytest.raises(CommandFailure, match="belongs to another user: run this as that user"):
+        put(path)
+    assert not path.exists()
+
+
+class Killed(BaseException):
+    """Takes the place of the end of the process: nothing of the program catches it."""
+
+
+@pytest.mark.parametrize("place", range(6))
+def test_a_process_that_is_ended_anywhere_leaves_the_old_file_or_the_new_one(
+    path: Path, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    before = json.dumps({"mcpServers": {"theirs": THEIRS}})
+    path.write_text(before)
+    calls = 0
+
+    def ending(original: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls > place:
+                raise Killed  # from here on nothing works any more, the removal of what was begun neither
+            return original(*args, **options)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for name in ("fsync", "replace", "unlink", "utime"):
+            patch.setattr(os, name, ending(getattr(os, name)))
+        with pytest.raises(Killed):
+            put(path)
+        assert calls > place
+    assert path.read_text() == before or servers(path) == {"theirs": THEIRS, "weather": OURS}
+    # Whatever was left behind is in nobody's way.
+    put(path, OURS | {"env": {"A": "1"}})
+    assert [each.name for each in path.parent.iterdir() if each.name != "state"] == ["mcp.json"]
+    undo(configuration(path), YES)
+    while path.read_text() != before:
+        undo(configuration(path), YES)
+    assert path.read_text() == before
+
+
 def test_comments_stay_where_the_client_reads_them(path: Path) -> None:
     text = '{\n  // my settings\n  "theme": "dark",\n}\n'
     path.write_text(text)
@@ -268,6 +318,40 @@ def test_comments_stay_where_the_client_reads_them(path: Path) -> None:
     assert '"context_servers"' in path.read_text()
     undo(configuration(path, "zed"), YES)
     assert path.read_text() == text
+
+
+@pytest.fixture
+def on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file module as it finds itself there: what POSIX alone has is missing."""
+    monkeypatch.setattr(config_file, "sys", SimpleNamespace(platform="win32"))
+    for name in ("geteuid", "chown", "O_NONBLOCK"):
+        monkeypatch.delattr(os, name)
+
+
+@pytest.mark.usefixtures("on_windows")
+def test_a_file_is_replaced_on_windows(path: Path) -> None:
+    path.write_bytes(b'{\r\n\t"theme": 1\r\n}\r\n')
+    before = path.read_bytes()
+    assert put(path)
+    assert b'"command": "/bin/python",\r\n' in path.read_bytes()
+    assert undo(configuration(path), YES)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.usefixtures("on_windows")
+def test_a_file_that_a_client_holds_open_is_left_on_windows(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.write_text("{}")
+
+    def in_use(*_: Any) -> None:
+        raise PermissionError(13, "The process cannot access the file because it is being used")
+
+    monkeypatch.setattr(os, "replace", in_use)
+    with pytest.raises(CommandFailure, match=r"is left as it is: it cannot be written .*being used"):
+        put(path)
+    assert path.read_text() == "{}"
+    assert [each.name for each in path.parent.iterdir() if each.name != "state"] == ["mcp.json"]
 
 
 def test_no_folder_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,6 +470,24 @@ def test_installs_at_the_same_time_lose_nothing(path: Path) -> None:
     assert len(copies(path)) == len(names) - 1
 
 
+def test_another_process_that_keeps_the_file_locked_is_waited_for_within_a_bound(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "LOCK_TIMEOUT", 0.01)
+    path.write_text("{}")
+    folder = FileHistory(str(path))._folder
+    folder.mkdir(parents=True)
+    lock = FileLock(str(folder / "lock"))
+    trio.run(lock.acquire)
+    try:
+        with pytest.raises(CommandFailure, match="another mcp-actors changes that file"):
+            put(path)
+    finally:
+        lock.release()
+    assert path.read_text() == "{}"
+    assert put(path)
+
+
 def test_nobody_is_there_to_ask(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.write_text("{}")
     monkeypatch.setattr("sys.stdin", io.StringIO())
@@ -430,9 +532,9 @@ def test_a_change_shows_no_values_of_variables(path: Path, capsys: pytest.Captur
     path.write_text(json.dumps({"mcpServers": {"theirs": theirs}}))
     put(path, OURS | {"env": {"KEY": "our-secret"}})
     shown = capsys.readouterr().out
-    assert shown.count('"***"') >= 3
-    assert '"weather"' in shown
-    assert not {"their-secret", "our-secret", "Bearer x1"} & set(shown.replace('"', " ").split())
+    assert '+    "KEY": "***"' in shown
+    assert '+"weather": {' in shown
+    assert "theirs" not in shown
     assert "secret" not in shown
     put(path, OURS | {"env": {"KEY": "another-secret"}})
     shown = capsys.readouterr().out
@@ -440,22 +542,38 @@ def test_a_change_shows_no_values_of_variables(path: Path, capsys: pytest.Captur
     assert "secret" not in shown
 
 
-def test_a_change_in_a_long_line_is_shown_where_it_is(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path.write_text(json.dumps({"history": "x" * 100_000, "mcpServers": {}}))
+def test_only_the_entry_is_shown(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path.write_text(
+        json.dumps({"key": "a secret", "mcpServers": {"weather": OURS | {"command": "x" * 10_000}}})
+    )
     put(path)
     shown = capsys.readouterr().out
-    assert '"weather": {"command"' in shown
-    assert len(shown) < 1000
+    assert "secret" not in shown
+    assert '+  "command": "/bin/python",' in shown
+    assert '-  "command": "xxx' in shown
+    assert '   "-P",' in shown
+    assert len(shown) < 2000
 
 
 def test_an_escape_sequence_in_a_file_does_not_reach_the_terminal(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path.write_text('{"mcpServers": {"\x7f\x9b31m": {}}}')
+    path.write_text('{"mcpServers": {"weather": {"\x9b31m": "\\u001b[31m"}}}')
     put(path)
     shown = capsys.readouterr().out
     assert "\\x9b31m" in shown
-    assert "\x9b" not in shown
+    assert not {"\x9b", "\x1b"} & set(shown)
+
+
+def test_comments_in_the_entry_itself_are_no_damage(path: Path) -> None:
+    text = '{"servers": {"weather": {"command": "x", /* my own */ "args": ["-m", "mcp_actors", "serve", "a.py",], }}}'
+    path.write_text(text)
+    edit = partial(with_our_entry, name="weather", entry=OURS)
+    assert configuration(path, "vscode").change("weather", edit, YES)
+    assert json.loads(path.read_text())["servers"] == {"weather": OURS}
+    path.write_text(path.read_text().replace('"command"', '/* again */ "command"'))
+    assert undo(configuration(path, "vscode"), YES)
+    assert path.read_text() == text
 
 
 @pytest.mark.parametrize(

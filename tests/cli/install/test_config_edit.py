@@ -11,18 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_actors.cli.install.config_edit import Foreign, found_entry, with_entry, without_entry
-from mcp_actors.cli.install.config_text import MAX_DEPTH, Damaged, read_config
+from mcp_actors.cli.install.config_text import MAX_DEPTH, Damaged, read_config, value_of
 
 SECTION = "mcpServers"
 ENTRY = {"command": "/bin/python", "args": ["-m", "it"]}
 
 
 def added(text: str, *, comments: bool = True, name: str = "ours", entry: Any = ENTRY) -> str:
-    return with_entry(read_config(text, comments=comments), SECTION, name, entry)
+    return with_entry(read_config(text, SECTION, comments=comments), SECTION, name, entry)
 
 
 def removed(text: str, name: str = "ours") -> str:
-    return without_entry(read_config(text, comments=True), SECTION, name)
+    return without_entry(read_config(text, SECTION, comments=True), SECTION, name)
 
 
 def without_comments(text: str) -> str:
@@ -139,19 +139,21 @@ DAMAGED = [
 @pytest.mark.parametrize("text", DAMAGED)
 def test_what_is_damaged_is_refused_with_its_place(text: str, comments: bool) -> None:
     with pytest.raises(Damaged, match=r"line \d+, column \d+: "):
-        read_config(text, comments=comments)
+        read_config(text, SECTION, comments=comments)
 
 
 @pytest.mark.parametrize("text", ["{} // c", '{"a": 1,}', '{"a": [1,]}', "/* c */ {}"])
 def test_comments_and_a_last_comma_are_for_clients_that_read_them(text: str) -> None:
-    assert read_config(text, comments=True).root is not None
+    assert read_config(text, SECTION, comments=True).root is not None
     with pytest.raises(Damaged):
-        read_config(text, comments=False)
+        read_config(text, SECTION, comments=False)
 
 
 def test_the_place_of_the_damage_is_said() -> None:
+    with pytest.raises(Damaged, match="line 2, column 10: there is a comment"):
+        read_config('{\n "a": [1,//\n 1]}', SECTION, comments=False)
     with pytest.raises(Damaged, match="line 3, column 5: there is a comment"):
-        read_config('{\n  "a":\n    // c\n 1}', comments=False)
+        read_config('{\n  "a":\n    // c\n 1}', SECTION, comments=False)
 
 
 @pytest.mark.parametrize(
@@ -171,17 +173,21 @@ def test_what_is_ambiguous_or_foreign_is_refused(text: str, what: str) -> None:
         removed(text)
 
 
-def test_no_nesting_is_too_deep_for_the_reader() -> None:
-    with pytest.raises(Damaged, match="nested more than"):
-        read_config('{"a": ' + "[" * 1_000_000, comments=False)
+@pytest.mark.parametrize("comments", [False, True])
+def test_no_nesting_ends_the_reader(comments: bool) -> None:
+    with pytest.raises(Damaged, match="nested"):
+        read_config('{"a": ' + "[" * 1_000_000, SECTION, comments=comments)
     deep = '{"mcpServers": {"ours": ' + "[" * (MAX_DEPTH - 2) + "]" * (MAX_DEPTH - 2) + "}}"
-    assert json.loads(found_entry(read_config(deep, comments=False), SECTION, "ours") or "") is not None
+    assert (
+        json.loads(found_entry(read_config(deep, SECTION, comments=comments), SECTION, "ours") or "")
+        is not None
+    )
 
 
-def test_the_texts_of_variables_and_headers_are_marked_at_any_depth() -> None:
-    text = '{"mcpServers": {"a": {"env": {"K": "one", "L": ["two"]}, "args": ["three"], "headers": {"X": "four"}}}}'
-    config = read_config(text, comments=False)
-    assert [config.of(span) for span in config.secrets] == ['"one"', '"two"', '"four"']
+def test_the_value_of_an_entry_is_read_without_its_comments() -> None:
+    entry = '{"a": "// no comment", /* one */ "b": [1, 2,], // two\n "c": {"d": ",}",}, }'
+    assert value_of(entry) == {"a": "// no comment", "b": [1, 2], "c": {"d": ",}"}}
+    assert value_of("[]") == []
 
 
 VALUES = st.recursive(
@@ -214,7 +220,7 @@ def test_the_reader_takes_what_the_standard_one_takes(text: str, comments: bool)
     except (ValueError, KeyError):
         value = None
     try:
-        read = read_config(text, comments=comments)
+        read = read_config(text, SECTION, comments=comments)
     except Damaged:
         read = None
     if isinstance(value, dict):

@@ -90,8 +90,8 @@ def test_a_dry_run_and_nobody_to_ask_write_nothing(mcp: Mcp, home: Path, tmp_pat
     words = ["install", "weather.py", "--client", "vscode", "--config", "mcp.json", "--name", "w"]
     shown = mcp(*words, "--dry-run")
     assert shown.returncode == 0, shown.stderr
-    assert '+    "w": {' in shown.stdout
-    assert '+      "type": "stdio",' in shown.stdout
+    assert '+"w": {' in shown.stdout
+    assert '+  "type": "stdio",' in shown.stdout
     assert "nothing was changed: --dry-run" in shown.stderr
     asked = mcp(*words)
     assert asked.returncode == 2
@@ -102,7 +102,7 @@ def test_a_dry_run_and_nobody_to_ask_write_nothing(mcp: Mcp, home: Path, tmp_pat
 def test_a_person_is_asked(terminal: Callable[..., Terminal], config: Path) -> None:
     session = terminal("install", "weather.py", "--client", "cursor")
     session.until(lambda: "write this? [y/N]" in session.text)
-    assert '+    "my-weather": {' in session.text
+    assert '+"my-weather": {' in session.text
     session.type(b"y\n")
     assert session.wait() == 0
     assert "my-weather" in config.read_text()
@@ -112,7 +112,8 @@ def test_ctrl_c_at_the_question_writes_nothing(terminal: Callable[..., Terminal]
     session = terminal("install", "weather.py", "--client", "cursor")
     session.until(lambda: "write this? [y/N]" in session.text)
     session.type(CTRL_C)
-    assert session.wait() == 1
+    assert session.wait() == 130
+    assert "nothing was changed" in session.text
     assert "Traceback" not in session.text
     assert not config.exists()
 
