@@ -26,6 +26,14 @@ class Counters:
     refused: int = 0
     """Requests answered with an error before a handler saw them."""
 
+    def add(self, other: Counters) -> None:
+        """Adds the counts of another session."""
+        self.requests += other.requests
+        self.cancelled += other.cancelled
+        self.late += other.late
+        self.malformed += other.malformed
+        self.refused += other.refused
+
 
 @attrs.frozen
 class SessionStatistics:
@@ -43,3 +51,11 @@ class SessionStatistics:
     counters: Counters
     kept_bytes: int = 0
     """Bytes that the session makes the server remember: the description of the client, and subscribed URIs."""
+    age: float = 0.0
+    """Seconds since it began; 0 on a client."""
+    version: str | None = None
+    """The revision that server and client have agreed on; ``None`` before that, and on a client."""
+    client: str | None = None
+    """The name by which a client has introduced itself, with its version; ``None`` before that, and on a client."""
+    principal: str | None = None
+    """The client's user, if the transport has authenticated one."""

@@ -9,6 +9,7 @@ import attrs
 import trio
 
 from mcp_actors._actors.connectionless import ConnectionlessSession
+from mcp_actors._actors.counters import Counters, SessionStatistics
 from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._actors.inbound_call import CallOwner
 from mcp_actors._actors.session import Session
@@ -17,11 +18,14 @@ from mcp_actors._server.on_loop import ServingLoop
 from mcp_actors._server.peer_session import PeerSession
 from mcp_actors._server.subscriptions import SessionSubscriber
 from mcp_actors._server.url_elicitations import UrlElicitations
+from mcp_actors.principal import Principal
 from mcp_actors.types import LoggingLevel
 
 __all__ = ["AnySession", "SessionRegistry"]
 
 AnySession = Session | ConnectionlessSession
+# Characters of a client's name and version that operators are shown.
+LONGEST_NAME = 200
 
 
 @attrs.define
@@ -29,6 +33,8 @@ class _Registered:
     session: AnySession
     legacy: LegacySessionState
     peer: PeerSession
+    principal: Principal | None
+    began: float = attrs.field(factory=trio.current_time)
     subscriber: SessionSubscriber | None = None
 
 
@@ -42,6 +48,8 @@ class SessionRegistry:
         self._loop = loop
         self._registered: dict[object, _Registered] = {}
         self._count = 0
+        # The counts of the sessions that have ended.
+        self._ended = Counters()
 
     def __repr__(self) -> str:
         return f"<SessionRegistry {len(self._registered)}>"
@@ -57,16 +65,19 @@ class SessionRegistry:
         self._count += 1
         return self._count
 
-    def add(self, session: AnySession, legacy: LegacySessionState) -> None:
-        """Registers a session that begins."""
+    def add(
+        self, session: AnySession, legacy: LegacySessionState, principal: Principal | None = None
+    ) -> None:
+        """Registers a session that begins; ``principal`` is its user, if the transport has authenticated one."""
         self._registered[session.dispatcher] = _Registered(
-            session, legacy, PeerSession(session.dispatcher, legacy, self._loop)
+            session, legacy, PeerSession(session.dispatcher, legacy, self._loop), principal
         )
 
     def remove(self, session: AnySession) -> None:
         """Forgets a session that has ended, and what it has subscribed to."""
         registered = self._registered.pop(session.dispatcher)
         registered.legacy.end()
+        self._ended.add(session.dispatcher.counters)
         self.elicitations.session_ended(registered.peer)
         if registered.subscriber is not None:
             registered.subscriber.close()
@@ -76,6 +87,25 @@ class SessionRegistry:
         """Returns the session of a call as functions see it; ``None`` if the call belongs to none."""
         registered = self._registered.get(owner)
         return None if registered is None else registered.peer
+
+    def totals(self) -> Counters:
+        """Returns the counts of all sessions together, of those that have ended, too."""
+        totals = attrs.evolve(self._ended)
+        for each in self._registered.values():
+            totals.add(each.session.dispatcher.counters)
+        return totals
+
+    def statistics(self, session: AnySession) -> SessionStatistics:
+        """Returns where a session, its calls and its link stand, and whose it is."""
+        registered = self._registered[session.dispatcher]
+        peer, principal = registered.legacy.peer, registered.principal
+        return attrs.evolve(
+            session.statistics(),
+            age=trio.current_time() - registered.began,
+            version=None if peer is None else peer.version,
+            client=None if peer is None else _client_name(peer.raw_info),
+            principal=None if principal is None else principal.subject,
+        )
 
     def log(self, level: LoggingLevel, data: Any, logger: str | None) -> None:
         """Sends a log message to the clients of all sessions; raises what `PeerSession.log` raises."""
@@ -99,3 +129,11 @@ class SessionRegistry:
                 registered.session.dispatcher, self._bus, registered.peer.list_kinds
             )
         return registered.subscriber
+
+
+def _client_name(info: object) -> str | None:
+    """Returns how a client has introduced itself, cut short; what it sent was not checked."""
+    if not isinstance(info, dict):
+        return None
+    said = (info.get("name"), info.get("version"))
+    return " ".join(each for each in said if isinstance(each, str))[:LONGEST_NAME] or None

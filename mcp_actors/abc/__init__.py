@@ -23,6 +23,7 @@ from mcp_actors.abc.shared import (
 from mcp_actors.abc.transport import (
     Arrival,
     ClientTransport,
+    Companion,
     ConnectionHandler,
     FrameChannel,
     HttpRequest,
@@ -30,12 +31,14 @@ from mcp_actors.abc.transport import (
     ServerHandler,
     ServerSession,
     ServerTransport,
+    SessionOutlet,
 )
 
 __all__ = [
     "Arrival",
     "Bus",
     "ClientTransport",
+    "Companion",
     "ConnectionHandler",
     "EventLog",
     "Frame",
@@ -51,6 +54,7 @@ __all__ = [
     "ServerSession",
     "ServerTransport",
     "SessionDirectory",
+    "SessionOutlet",
     "SessionPlace",
     "SharedState",
     "TaskBounds",

@@ -1,0 +1,44 @@
+"""The live view of a running server: snapshots of it, the actions of operators, and the way to its other nodes.
+
+`mcp_transports.admin.AdminTransport` serves it over HTTP at a Unix socket or a loopback address, and ``mcp-actors top``
+shows it.
+"""
+
+from __future__ import annotations
+
+from mcp_actors.admin.actions import Action, LiveView, Outcome
+from mcp_actors.admin.cluster import ClusterView
+from mcp_actors.admin.feed import Feed, Watcher
+from mcp_actors.admin.server_view import ServerView
+from mcp_actors.admin.snapshot import (
+    CallRow,
+    CrashRow,
+    KindRow,
+    NodeSnapshot,
+    Queues,
+    Rates,
+    SessionRow,
+    Snapshot,
+    Totals,
+    cleaned,
+)
+
+__all__ = [
+    "Action",
+    "CallRow",
+    "ClusterView",
+    "CrashRow",
+    "Feed",
+    "KindRow",
+    "LiveView",
+    "NodeSnapshot",
+    "Outcome",
+    "Queues",
+    "Rates",
+    "ServerView",
+    "SessionRow",
+    "Snapshot",
+    "Totals",
+    "Watcher",
+    "cleaned",
+]
