@@ -22,6 +22,7 @@ from mcp_actors.admin.snapshot import (
     Totals,
     cleaned,
 )
+from mcp_actors.admin.taking import this_process
 
 __all__ = [
     "Action",
@@ -41,4 +42,5 @@ __all__ = [
     "Totals",
     "Watcher",
     "cleaned",
+    "this_process",
 ]

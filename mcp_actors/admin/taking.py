@@ -34,7 +34,7 @@ from mcp_actors.admin.snapshot import (
 from mcp_actors.crash_log import crash_log
 from mcp_actors.task_kinds import TASKS
 
-__all__ = ["ServerSight"]
+__all__ = ["ServerSight", "this_process"]
 
 # Rows of one node: more than a person reads, and as much as a message between nodes holds.
 MOST_SESSIONS = 200
@@ -43,6 +43,7 @@ MOST_CRASHES = 20
 # Tasks that are counted by kind; of a process with more, the counts are those of the first ones.
 MOST_TASKS = 10_000
 
+_STARTED = time.monotonic()
 _KINDS = {each.name: each for each in TASKS}
 
 
@@ -182,6 +183,29 @@ class ServerSight:
         for each in running.exchanges():
             totals.add(each.dispatcher.counters)
         return Totals(**attrs.asdict(totals), events=running.bus.statistics().published)
+
+
+def this_process(node: str, name: str, note: str) -> NodeSnapshot:
+    """Returns a process that serves nothing itself, such as a supervisor of workers: its tasks and their crashes.
+
+    Args:
+        node: Names it.
+        name: Its name for people.
+        note: A sentence about it.
+    """
+    return NodeSnapshot(
+        node=node,
+        server=name,
+        version="",
+        host=platform.node(),
+        pid=os.getpid(),
+        state="serving",
+        uptime=time.monotonic() - _STARTED,
+        at=time.time(),
+        kinds=_kinds(),
+        crashes=_crashes(),
+        note=note,
+    )
 
 
 def _activity(session: AnySession) -> tuple[int, int]:

@@ -14,6 +14,7 @@ import click
 
 from mcp_actors import Server
 from mcp_actors.abc import ServerTransport, SharedState
+from mcp_actors.cli.admin_option import admin_transport
 from mcp_actors.cli.failures import WrongUsage, reported, traceback_option
 from mcp_actors.cli.target import load_server
 from mcp_actors.discovery import server_transport
@@ -64,6 +65,11 @@ _ASSIGNMENT = "MCP_ACTORS_WORKER"
     help="For HTTP: a path, such as /health, where load balancers and orchestrators may ask how the server is.",
 )
 @click.option(
+    "--admin",
+    metavar="URL",
+    help="Where operators may look at what runs: unix:PATH, or http://127.0.0.1:PORT with a token. See mcp-actors top.",
+)
+@click.option(
     "--workers",
     metavar="N",
     type=click.IntRange(min=1),
@@ -85,6 +91,7 @@ def command(
     resource: str | None,
     scope: tuple[str, ...],
     health: str | None,
+    admin: str | None,
     workers: int | None,
     shared: str | None,
     args: tuple[str, ...],
@@ -111,6 +118,9 @@ def command(
     Ends on SIGINT and SIGTERM, and when every address has ended by itself (stdio: at end of input). Exit code 0 for
     these, 1 if the target cannot be imported or an address cannot be served, 2 if there is no such target.
 
+    --admin shows what runs, and ends calls and sessions: at unix:PATH for this user alone, at http://127.0.0.1:PORT
+    with a token, which is shown once or is that of MCP_ACTORS_ADMIN_TOKEN.
+
     --health answers GET with 200, with 503 while the server ends its calls, to anybody and without a token.
 
     With --workers, SIGHUP replaces the processes one by one by new ones, which import TARGET again; no connection is
@@ -128,15 +138,17 @@ def command(
             _require_several(listen)
             words = _words(click.get_current_context())
             serving = importlib.import_module("mcp_actors.cli.workers.serving")
-            serving.serve_with_workers(words, listen, workers, lambda ready: _announce(listen, ready))
+            view = None if admin is None else admin_transport(admin)
+            serving.serve_with_workers(words, listen, workers, lambda ready: _announce(listen, ready), view)
             return
         server = load_server(target, args)
         if shared is not None:
             server.shared = _shared_state(shared)
+        companions = [] if admin is None else [admin_transport(admin) if worker is None else worker.view()]
         if not listen or listen == (_STDIO,):
             terminal = sys.stdin.isatty() and sys.stderr.isatty()
             hint = _stdio_hint(server, target, args) if terminal else ""
-            server.run(_STDIO, task_status=_Announcement((), hint))
+            server.run(_STDIO, *companions, task_status=_Announcement((), hint))
             return
         hint = f"{_offer(server)}; Ctrl-C stops" if sys.stderr.isatty() else ""
         named = {"allowed_hosts": allow_host, "allowed_origins": allow_origin}
@@ -149,7 +161,7 @@ def command(
             server.shared = state.StateOfSeveral(server)
         transports = [_transport(url, options, several, health) for url in listen]
         status = _Announcement(listen, hint) if worker is None else worker.status(server, _offer(server))
-        server.run(*transports, task_status=status)
+        server.run(*transports, *companions, task_status=status)
 
 
 def _offer(server: Server) -> str:
