@@ -1,4 +1,4 @@
-"""Who is kept out of the admin endpoint, and what nobody can make of it: bad tokens, other users, other sites, floods."""
+"""Bad tokens, other users, other sites and floods at the admin endpoint."""
 
 from __future__ import annotations
 
