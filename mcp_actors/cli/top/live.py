@@ -111,8 +111,8 @@ class _Screen:
                     async for snapshot in snapshots:
                         self._state.take(snapshot)
                         self.draw()
-                self._state.message = f"{self._client.name} has ended; trying again"
+                self._state.message = "trying again: the server has ended"
             except _FAILURES as error:
-                self._state.message = f"{error}; trying again"
+                self._state.message = f"trying again: {error}"
             self.draw()
             await trio.sleep(_TRY_AGAIN)
