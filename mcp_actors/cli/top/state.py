@@ -1,4 +1,4 @@
-"""What ``mcp-actors top`` shows now, and how each key changes it. Nothing in it draws or waits."""
+"""The state of ``mcp-actors top``, and the keys that change it. Nothing in it draws or waits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PAGE = 10
 
 @attrs.define
 class Choice:
-    """What is chosen in one pane."""
+    """The order and the chosen row of one pane."""
 
     sort: int
     reverse: bool = True
@@ -28,7 +28,7 @@ class Choice:
 
 @attrs.define
 class TopState:
-    """Where the person is, and what is known of the server."""
+    """The pane, the rows and the snapshot that a person looks at."""
 
     snapshot: Snapshot | None = None
     number: int = 0
@@ -51,7 +51,7 @@ class TopState:
 
     @property
     def choice(self) -> Choice:
-        """What is chosen in it."""
+        """The order and the chosen row in it."""
         return self.choices[self.number]
 
     def rows(self) -> list[Row]:
