@@ -60,6 +60,7 @@ def served(folder: Path) -> Iterator[tuple[str, str, int]]:
 @contextmanager
 def looking(admin: str) -> Iterator[None]:
     """``mcp-actors top`` on a terminal of 100 columns."""
+    assert sys.platform != "win32", "there is no pseudo-terminal on Windows"
     master, slave = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
     command = [sys.executable, "-m", "mcp_actors", "top", admin]

@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 
 from mcp_actors import Client
 from mcp_actors.admin import Action, Feed, NodeSnapshot, Outcome
+from mcp_actors.errors import ConnectFailed, ConnectionLost, RemoteProtocolError
 from mcp_transports.admin import AdminClient, AdminRefused, AdminTransport
 from mcp_transports.admin.event_stream import EventStream
 from mcp_transports.admin.owner import Owner
@@ -315,3 +316,67 @@ async def test_a_peer_that_sends_its_head_byte_by_byte_is_cut_off(monkeypatch: p
         await stream.aclose()
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert (LIMITS.head_time, LIMITS.body_bytes, LIMITS.connections) == (5.0, 4096, 128)
+
+
+async def test_a_snapshot_that_fails_costs_itself_and_its_watchers_see_the_next() -> None:
+    class FailsOnce(NoNodes):
+        def __init__(self) -> None:
+            self.asked = 0
+
+        async def snapshot(self) -> list[NodeSnapshot]:
+            self.asked += 1
+            if self.asked in (1, 3):
+                raise SystemExit(3)
+            return await super().snapshot()
+
+    admin = loopback(interval=0.05)
+    with trio.fail_after(30), capture_logs() as logs:
+        async with trio.open_nursery() as nursery:
+            where = await nursery.start(
+                lambda task_status: admin.serve_view(FailsOnce(), task_status=task_status)
+            )
+            async with operator(where) as person:
+                assert (await person.http.get("/snapshot")).status_code == 500
+                async with person.client.watching() as snapshots:
+                    seen = [await anext(snapshots) for _ in range(4)]
+            nursery.cancel_scope.cancel()
+    assert len(seen) == 4
+    assert {each["event"] for each in logs} == {"admin action failed", "admin snapshots failed"}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"garbage",
+        b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n{",
+        b'HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n{"at":1}',
+    ],
+)
+async def test_what_is_no_live_view_is_an_error_in_words(answer: bytes) -> None:
+    async def serve(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.receive_some()
+            await stream.send_all(answer)
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, serve, [listener])
+        port = listener.socket.getsockname()[1]
+        client = AdminClient(f"http://127.0.0.1:{port}")
+        with trio.fail_after(10):
+            with pytest.raises((ConnectFailed, ConnectionLost, RemoteProtocolError)):
+                await client.snapshot()
+            with pytest.raises((ConnectFailed, ConnectionLost, RemoteProtocolError, StopAsyncIteration)):
+                async with client.watching() as snapshots:
+                    await anext(snapshots)
+        nursery.cancel_scope.cancel()
+    assert repr(client).startswith("<AdminClient http://127.0.0.1:")
+
+
+@pytest.mark.parametrize("where", ["ftp://x", "", "x", "http://", "http://127.0.0.1:1/path"])
+def test_what_is_no_place_is_refused(where: str) -> None:
+    with pytest.raises(ValueError, match="live view"):
+        AdminClient(where)

@@ -50,6 +50,10 @@ def owner_of(connected: socket.socket) -> Owner | None:
     return None
 
 
+def _may_look(owner: Owner) -> bool:
+    return sys.platform == "win32" or owner.uid in (os.geteuid(), _ROOT)
+
+
 class OwnedListener(HttpListener):
     """A listening Unix socket that serves its own user and root alone; others are told 403 and closed.
 
@@ -66,7 +70,7 @@ class OwnedListener(HttpListener):
         accepted, _ = super().accept()
         try:
             owner = owner_of(accepted)
-            if owner is not None and owner.uid not in (os.geteuid(), _ROOT):
+            if owner is not None and not _may_look(owner):
                 accepted.setblocking(False)
                 accepted.send(_REFUSAL)
                 log.warning("another user was refused at the admin socket", owner=str(owner))
