@@ -38,8 +38,9 @@ server = Server("adding")
 async def add(a: int, b: int) -> int:
     return a + b
 """
-# Seconds of a new `top` that do not count: it is imported then.
-_START = 2.0
+# Seconds for `top` to be imported, which do not count, and what it draws then.
+_LONGEST_START = 30.0
+_DRAWN = b"q quit"
 
 
 @contextmanager
@@ -60,15 +61,15 @@ def served(folder: Path) -> Iterator[tuple[str, str, int]]:
 @contextmanager
 def looking(admin: str) -> Iterator[None]:
     """``mcp-actors top`` on a terminal of 100 columns."""
-    assert sys.platform != "win32", "there is no pseudo-terminal on Windows"
-    master, slave = pty.openpty()
+    master, slave = _terminal()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
     command = [sys.executable, "-m", "mcp_actors", "top", admin]
     with subprocess.Popen(command, stdin=slave, stdout=slave, env=environment) as process:
         os.close(slave)
-        drain = threading.Thread(target=_drain, args=(master,), daemon=True)
+        drawn = threading.Event()
+        drain = threading.Thread(target=_drain, args=(master, drawn), daemon=True)
         drain.start()
-        time.sleep(_START)
+        drawn.wait(_LONGEST_START)
         try:
             yield
         finally:
@@ -78,10 +79,17 @@ def looking(admin: str) -> Iterator[None]:
             os.close(master)
 
 
-def _drain(master: int) -> None:
+def _terminal() -> tuple[int, int]:
+    if sys.platform != "win32":
+        return pty.openpty()
+    raise SystemExit("there is no pseudo-terminal on Windows")
+
+
+def _drain(master: int, drawn: threading.Event) -> None:
     try:
-        while os.read(master, 65536):
-            pass
+        while data := os.read(master, 65536):
+            if _DRAWN in data:
+                drawn.set()
     except OSError:
         # The other side is closed.
         return

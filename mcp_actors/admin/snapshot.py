@@ -173,7 +173,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     """Seconds since the epoch."""
     took: float = 0.0
-    """Seconds of the event loop that the snapshot took."""
+    """Seconds of processor time that the snapshot took, in which nothing else of the event loop ran."""
     lag: float | None = None
     """Seconds that a turn of its event loop takes: for so long everything waits."""
     queues: Queues | None = None

@@ -18,6 +18,7 @@ from typing import Any
 import attrs
 import trio
 
+from mcp_actors._actors.event_bus import EventBusStatistics
 from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._server.runtime import ServerRuntime
 from mcp_actors._server.sessions import AnySession
@@ -41,7 +42,7 @@ MOST_SESSIONS = 200
 MOST_CALLS = 200
 MOST_CRASHES = 20
 # Tasks that are counted by kind; of a process with more, the counts are those of the first ones.
-MOST_TASKS = 10_000
+MOST_TASKS = 5_000
 
 _STARTED = time.monotonic()
 _KINDS = {each.name: each for each in TASKS}
@@ -70,9 +71,9 @@ class ServerSight:
 
     def take(self, lag: float) -> NodeSnapshot:
         """Returns where the server stands now. ``lag`` are the seconds that a turn of its event loop takes."""
-        began = time.perf_counter()
+        began = time.thread_time()
         running = self.running
-        sessions = self._sessions()
+        sessions, bus = self._sessions(), running.bus.statistics()
         return NodeSnapshot(
             node=self.node,
             server=running.name,
@@ -83,15 +84,15 @@ class ServerSight:
             state="stopping" if running.stopping else "serving",
             uptime=trio.current_time() - self._began,
             at=time.time(),
-            queues=self._queues(sessions),
-            totals=self._totals(),
+            queues=self._queues(sessions, bus),
+            totals=self._totals(bus),
             sessions=sessions,
             calls=[self._call_row(each) for each in self._oldest_calls()],
             kinds=_kinds(),
             crashes=_crashes(),
             transports=[_plain(each) for each in running.transport_statistics()],
             lag=lag,
-            took=time.perf_counter() - began,
+            took=time.thread_time() - began,
         )
 
     # -- actions -----------------------------------------------------------------------------------------------------
@@ -155,13 +156,9 @@ class ServerSight:
             kept_bytes=now.kept_bytes,
         )
 
-    def _queues(self, sessions: list[SessionRow]) -> Queues:
+    def _queues(self, sessions: list[SessionRow], bus: EventBusStatistics) -> Queues:
         running = self.running
-        limiter, bus, memory = (
-            running.limiter.statistics(),
-            running.bus.statistics(),
-            running.budgets.statistics(),
-        )
+        limiter, memory = running.limiter.statistics(), running.budgets.statistics()
         return Queues(
             sessions=len(running.sessions),
             running=limiter.inside,
@@ -177,12 +174,12 @@ class ServerSight:
             kept_limit=memory.kept.limit,
         )
 
-    def _totals(self) -> Totals:
+    def _totals(self, bus: EventBusStatistics) -> Totals:
         running = self.running
         totals = running.sessions.totals()
         for each in running.exchanges():
             totals.add(each.dispatcher.counters)
-        return Totals(**attrs.asdict(totals), events=running.bus.statistics().published)
+        return Totals(**attrs.asdict(totals), events=bus.published)
 
 
 def this_process(node: str, name: str, note: str) -> NodeSnapshot:
