@@ -47,6 +47,7 @@ from mcp_actors._client.targets import connectable
 from mcp_actors._client.task_handle import TaskHandle
 from mcp_actors._eras.changes import Event, EventKind
 from mcp_actors._eras.probe import discoverable, versions_for
+from mcp_actors.abc import Telemetry
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.types import (
     LOGGING_LEVELS,
@@ -136,6 +137,8 @@ class Client(AnyMethods):
             its own. A failure raises an `AuthorizationError`, and the connection is not tried again.
         tasks: Whether stateless servers may answer a call with a task (SEP-2663), which `call_tool` then waits for,
             and servers of sessions may have ``sampling`` and ``elicitation`` answered later (MCP 2025-11-25, Tasks).
+        telemetry: Is told of each call in both directions and of sessions: a `~mcp_actors.telemetry.OpenTelemetry`,
+            `~mcp_actors.telemetry.Metrics` or ``Together(…)`` of both. By default there is none, which costs nothing.
         extensions: A list of `~mcp_actors.extensions.ClientExtension`, or a mapping of ids to settings that are only
             declared. None by default.
 
@@ -181,6 +184,7 @@ class Client(AnyMethods):
         limits: Limits | None = None,
         auth: Access | None = None,
         tasks: bool = True,
+        telemetry: Telemetry | None = None,
         extensions: Mapping[str, Any] | Sequence[DeclaredExtension] = (),
     ) -> None:
         versions = versions_for(era)
@@ -211,6 +215,7 @@ class Client(AnyMethods):
             prior_discover=prior_discover,
             limits=limits or Limits(),
             auth=auth,
+            telemetry=telemetry,
             extensions=extensions,
             tasks=client_tasks.extension(takes=tasks, hosts=[name for name, given in hosts.items() if given]),
         )
@@ -223,13 +228,9 @@ class Client(AnyMethods):
         self._notifications = Notifications(options, requests, self._subscriptions)
         self._handshake = Handshake(options, handlers.capabilities)
         self._connectivity.on_lost = self._notifications.lost
+        users = requests, IdlePings(options.ping_interval, requests)
         self._supervisor = Supervisor(
-            options,
-            self._connectivity,
-            self._handshake,
-            handlers,
-            self._notifications.put,
-            (requests, IdlePings(options.ping_interval, requests)),
+            options, self._connectivity, self._handshake, handlers, self._notifications.put, users
         )
         self._life = ClientLife(self._supervisor, self._notifications, self._subscriptions)
         self._block = BlockNursery(type(self).__name__)

@@ -196,8 +196,18 @@ class _Log:
         return functools.partial(_emit, level)
 
 
+def _nothing_more() -> dict[str, Any]:
+    return {}
+
+
+members_of_call: Callable[[], dict[str, Any]] = _nothing_more
+"""Returns what every line says of the call that it belongs to; telemetry puts its own function here."""
+
+
 def _emit(level: str, event: str, **details: Any) -> None:
     try:
+        if members_of_call is not _nothing_more:
+            details = {**members_of_call(), **details}
         getattr(logger(), level)(event, **details)
     except Exception as error:
         # A sink, a processor or the `repr` of a detail failed, or structlog could not be imported for want of a

@@ -35,7 +35,7 @@ from mcp_actors._server.settings import check_settings
 from mcp_actors._server.state_key import state_key_of_environment
 from mcp_actors._server.task_rules import TaskRules
 from mcp_actors._server.terminal_hint import write_terminal_hint
-from mcp_actors.abc import ServerTransport, SharedState
+from mcp_actors.abc import ServerTransport, SharedState, Telemetry
 from mcp_actors.abc.asgi import AsgiServer
 from mcp_actors.bridges.bridged_call import calling_bridge
 from mcp_actors.bridges.running_loop import refuse_asyncio
@@ -111,6 +111,9 @@ class Server(Registration, Generic[StateT]):
             others than whoever runs the server. A `ToolError` is always sent as it is.
         shared: The place of what outlives a session: tasks, events for clients that come back, and what makes several
             processes one server. By default it is a `~mcp_actors.shared.MemoryShared`, and ends with the process.
+        telemetry: Is told of each call in both directions, of sessions and of what the server holds: a
+            `~mcp_actors.telemetry.OpenTelemetry`, `~mcp_actors.telemetry.Metrics` or ``Together(…)`` of both. By
+            default there is none, which costs nothing.
 
     Raises:
         TypeError: An argument is of another kind, or ``lifespan`` makes no async context manager.
@@ -142,6 +145,7 @@ class Server(Registration, Generic[StateT]):
         experimental: Mapping[str, Any] | None = None,
         mask_errors: bool | None = None,
         shared: SharedState | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         with LineNamed():
             check_settings(
@@ -151,6 +155,7 @@ class Server(Registration, Generic[StateT]):
                 state_key=state_key,
                 extensions=extensions,
                 shared=shared,
+                telemetry=telemetry,
                 lifespan=lifespan,
                 page_size=page_size,
                 ttl_ms=ttl_ms,
@@ -159,14 +164,8 @@ class Server(Registration, Generic[StateT]):
             key = state_key_of_environment() if state_key is None else state_key
             self._sealer = StateSealer(key)
         self.name = name
-        self.info = Implementation(
-            name,
-            version,
-            title=title,
-            description=description,
-            website_url=website_url,
-            icons=list(icons) or None,
-        )
+        about: dict[str, Any] = {"title": title, "description": description, "website_url": website_url}
+        self.info = Implementation(name, version, icons=list(icons) or None, **about)
         self.limits = limits or Limits()
         self.versions = tuple(v for v in VERSIONS if v in versions)
         self.on_subscribe: Callable[[str], None] = lambda uri: None
@@ -182,9 +181,8 @@ class Server(Registration, Generic[StateT]):
         self._lifespan = lifespan
         self._mask_errors = mask_errors
         stamp = stamp_of(self.info, ttl_ms, cache_scope)
-        self._runtime = ServerRuntime(
-            name, self.limits, self.versions, self._features, bus, stamp, shared or MemoryShared(), key
-        )
+        served = name, self.limits, self.versions, self._features, bus, stamp
+        self._runtime = ServerRuntime(*served, shared or MemoryShared(), key, telemetry)
         self._features.handlers.update(
             {
                 **lifecycle_handlers(self.info, instructions, self.versions),
@@ -203,6 +201,15 @@ class Server(Registration, Generic[StateT]):
     @shared.setter
     def shared(self, shared: SharedState) -> None:
         self._runtime.shared = shared
+
+    @property
+    def telemetry(self) -> Telemetry | None:
+        """The receiver of each call. Another one counts from the next `serve` on."""
+        return self._runtime.telemetry
+
+    @telemetry.setter
+    def telemetry(self, telemetry: Telemetry | None) -> None:
+        self._runtime.telemetry = telemetry
 
     def __repr__(self) -> str:
         return f"<Server {self.name!r} {self._features!r} {self._runtime!r}>"

@@ -82,6 +82,7 @@ CONTEXTS = (
 ONLY_IN = {
     "click": ("mcp_actors.cli",),
     "coredis": ("mcp_actors.shared.redis",),
+    "opentelemetry": ("mcp_actors.telemetry.otel", "mcp_actors.cli"),
     "rich": ("mcp_actors.cli",),
     "watchfiles": ("mcp_actors.examples",),
 }

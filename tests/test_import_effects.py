@@ -16,6 +16,7 @@ NOT_FOR_STDIO = {
     "mcp_actors.extensions", "mcp_actors._server.server_extension", "mcp_actors._server.detached",
     "mcp_actors._actors.detached_call", "mcp_actors._client.client_extension", "mcp_actors._eras.extension_ids",
     "mcp_actors.tasks", "mcp_actors.asyncio", "mcp_actors.sync", "mcp_actors.bridges.mirrored",
+    "mcp_actors.telemetry", "mcp_actors._actors.observed_call", "mcp_actors._actors.observed_outbound", "opentelemetry",
     "joserfc", "coredis", "mcp_actors.shared.redis", "mcp_actors.auth", "mcp_transports.auth",
     "mcp_transports.http", "mcp_transports.tcp", "mcp_transports.unix", "mcp_transports.websocket",
 }  # fmt: skip

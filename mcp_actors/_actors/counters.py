@@ -1,4 +1,4 @@
-"""The counters of a session, and the snapshot of it and of everything below it."""
+"""The counters of a session and of all of them, and the snapshot of one and of everything below it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mcp_actors._actors.inbound_call import CallStatistics
 from mcp_actors._actors.link import LinkStatistics
 from mcp_actors._actors.outbound_call import OutboundCallStatistics
 
-__all__ = ["Counters", "SessionStatistics"]
+__all__ = ["Counters", "SessionStatistics", "Totals"]
 
 
 @attrs.define
@@ -33,6 +33,26 @@ class Counters:
         self.late += other.late
         self.malformed += other.malformed
         self.refused += other.refused
+
+
+@attrs.define
+class Totals:
+    """The events of all conversations together, those that have ended included, since the server was first served."""
+
+    counters: Counters = attrs.field(factory=Counters)
+    sessions: int = 0
+    """Sessions and connections that have begun."""
+    bytes_in: int = 0
+    """Bytes of messages that came over connections; those of single exchanges are not counted."""
+    bytes_out: int = 0
+    """Bytes of messages that were written to connections."""
+
+    def add(self, counters: Counters, link: LinkStatistics | None = None) -> None:
+        """Adds the events of one conversation."""
+        self.counters.add(counters)
+        if link is not None:
+            self.bytes_in += link.bytes_in
+            self.bytes_out += link.bytes_out
 
 
 @attrs.frozen

@@ -24,7 +24,7 @@ from mcp_actors._actors.counters import Counters, SessionStatistics
 from mcp_actors._actors.inbound_call import DispatchRules, InboundCall, Responder
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.link import LinkStatistics, Received
-from mcp_actors._actors.outbound import OutboundCalls
+from mcp_actors._actors.observing import outbound_calls_for
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._actors.responses import refusal_frame, too_long_frame
 from mcp_actors._actors.task_pool import TaskPool
@@ -132,7 +132,7 @@ class Dispatcher:
         self.limiters = (
             Limiters(own, memory=memory) if limiter is None else Limiters(own, limiter, memory=memory)
         )
-        self.outbound = OutboundCalls(carrier, limits)
+        self.outbound = outbound_calls_for(responder.telemetry, carrier, limits, name)
         # Called whenever the last call in flight has ended.
         self.on_idle: Callable[[], object] | None = None
         self._on_notification = on_notification
@@ -142,6 +142,11 @@ class Dispatcher:
         if self.carrier is None:
             return "ended"
         return "new" if self.pool is None else "open"
+
+    @property
+    def peer(self) -> str:
+        """The other end, for logs and telemetry; empty once the conversation has ended."""
+        return "" if self.carrier is None else self.carrier.peer
 
     # -- incoming: nothing waits below this line until the next heading ------------------------------------------------
 
@@ -179,11 +184,13 @@ class Dispatcher:
     ) -> InboundCall | None:
         """Returns a call that is admitted and stands in the table, or ``None`` for what needs none any more."""
         self.counters.requests += 1
+        call: InboundCall | None = None
         try:
             taken = request.id in self.calls
             if taken and not self.rules.repeated_ids:
                 raise RpcError(INVALID_REQUEST, f"a request with the id {request.id!r} is in flight already")
-            call = InboundCall((negotiation or self.negotiation).open(request), self, outlet)
+            invocation = (negotiation or self.negotiation).open(request)
+            call = self.responder.call_class(invocation, self, outlet)
             answer = call.answer_now()
             if answer is None:
                 params = request.params
@@ -197,6 +204,8 @@ class Dispatcher:
                 return call
         except RpcError as error:
             answer = self._refusal(request.id, error)
+            if call is not None:
+                call.refuse(error)
         except NotAnswered:
             self.counters.refused += 1
             return None

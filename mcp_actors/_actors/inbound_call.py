@@ -18,13 +18,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-import attrs
 import trio
 
 from mcp_actors._actors.admission import Admission, Limiters
 from mcp_actors._actors.beats import Beats, ProgressReports
 from mcp_actors._actors.call_statistics import CallStatistics
 from mcp_actors._actors.continuation import Continuation
+from mcp_actors._actors.dispatch_rules import DispatchRules
 from mcp_actors._actors.last_report import wait_for_last_report
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._actors.responses import failure_frame, result_frame, too_long_frame
@@ -33,7 +33,7 @@ from mcp_actors._eras.era import Invocation
 from mcp_actors._exception_groups import sole_cause
 from mcp_actors._wire.codec import encode_notification
 from mcp_actors._wire.messages import RequestId
-from mcp_actors.abc import Frame, Outlet
+from mcp_actors.abc import Frame, Outlet, Telemetry
 from mcp_actors.errors import LocalProtocolError, RpcError
 from mcp_actors.logging import log
 from mcp_actors.supervision import cancellation_in, crash_in
@@ -52,6 +52,17 @@ class Responder(Protocol):
     def beats(self) -> Beats | None:
         """The sender of beats for calls; ``None`` on a side that reports no progress."""
 
+    @property
+    def telemetry(self) -> Telemetry | None:
+        """The receiver of each call, in both directions."""
+
+    @property
+    def call_class(self) -> type[InboundCall]:
+        """The class of the calls: that of observed ones where there is telemetry."""
+
+    def is_registered(self, method: str, target: str) -> bool:
+        """Whether ``target`` is the name of something that this side has, and not only a text of the peer."""
+
     def respond(self, call: InboundCall) -> Any:
         """Returns the result, or a `Continuation` when the call needs a task. Never waits."""
 
@@ -63,18 +74,6 @@ class Responder(Protocol):
         """
 
 
-@attrs.frozen
-class DispatchRules:
-    """The differences between dispatchers of different sides and carriers."""
-
-    answers_malformed: bool
-    """Whether broken frames are answered: servers answer, clients count."""
-    repeated_ids: bool = False
-    """Whether requests in flight may have the same id, since each has an outlet of its own."""
-    session: bool = True
-    """Whether there is a session: without one nothing is remembered, and the client cannot be sent requests."""
-
-
 class CallOwner(Protocol):
     """The dispatcher that a call belongs to, seen from the call."""
 
@@ -82,6 +81,9 @@ class CallOwner(Protocol):
     responder: Responder
     rules: DispatchRules
     limiters: Limiters
+
+    @property
+    def peer(self) -> str: ...
 
     async def request(
         self, method: str, params: dict[str, Any], options: CallOptions, *, call: InboundCall | None = None
@@ -274,6 +276,11 @@ class InboundCall:
             except Exception as error:
                 frame = failure_frame(self.invocation, error)
         await self._send(frame)
+
+    def refuse(self, error: RpcError) -> None:
+        """The call gets no place, and its request is answered with ``error``: it is closed without having run."""
+        self.state = "answered"
+        self.close()
 
     def fail(self, error: BaseException) -> None:
         """Answers with an error what a defect of the engine has ended, unless the call itself was cancelled."""

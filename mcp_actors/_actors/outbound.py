@@ -39,6 +39,9 @@ class CallCarrier(Protocol):
     @property
     def outlet(self) -> Outlet: ...
 
+    @property
+    def peer(self) -> str: ...
+
     def start_task(self, kind: TaskKind, fn: Callable[[], Awaitable[object]]) -> None: ...
 
     def connection_lost(self, broken: BaseException | None) -> ConnectionLost | SessionExpired: ...
@@ -54,6 +57,8 @@ class OutboundCalls:
         self.clock = DeadlineClock(self.pending, carrier.start_task)
         self.meta: Mapping[str, Any] = {}
         """What every request of this session carries in its ``_meta``."""
+        self.version: str | None = None
+        """The protocol version, once it was agreed on; for telemetry."""
         self._carrier: CallCarrier | None = carrier
         self._limits = limits
         self._last_id = 0

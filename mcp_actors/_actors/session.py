@@ -224,6 +224,11 @@ class Session:
         lost.__cause__ = broken
         return lost
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether the connection broke, rather than being ended by one side."""
+        return self._breaking is not None
+
     # -- for those who hold the session ------------------------------------------------------------------------------
 
     @property

@@ -68,7 +68,7 @@ def prepare_unanswered(
     dispatcher: Dispatcher, invocation: Invocation, arrived: Outlet | None = None
 ) -> InboundCall:
     """Returns the call for a notification; give it to `start_unanswered`."""
-    return InboundCall(invocation, dispatcher, UnansweredOutlet(dispatcher, arrived))
+    return dispatcher.responder.call_class(invocation, dispatcher, UnansweredOutlet(dispatcher, arrived))
 
 
 def start_unanswered(call: InboundCall, dispatcher: Dispatcher, function: Any, *args: Any) -> None:
@@ -86,6 +86,7 @@ def start_unanswered(call: InboundCall, dispatcher: Dispatcher, function: Any, *
             method=call.invocation.method.name,
             error=str(error),
         )
+        call.refuse(error)
         return
     call.continuation = Continuation(function, *args)
     call.key = object()

@@ -68,6 +68,7 @@ class Handshake:
 
     def introduce(self, session: Session, era: Era) -> None:
         """Sets what each request of ``session`` says about this client, where requests of ``era`` do so."""
+        session.outbound.version = era.version
         level = self.log_level or (DEFAULT_LOG_LEVEL if self._logs else None)
         session.outbound.meta = request_meta(era, self._info, self._in_requests, level)
 

@@ -15,7 +15,7 @@ import trio
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._argument_checks import callable_or_none, instance_of, positive_number, require
-from mcp_actors.abc import ClientTransport, ServerTransport
+from mcp_actors.abc import ClientTransport, ServerTransport, Telemetry
 from mcp_actors.errors import ConnectionLost, SessionExpired
 from mcp_actors.types import (
     LOGGING_LEVELS,
@@ -113,6 +113,7 @@ _CHECKS = {
     "limits": instance_of(Limits, "a Limits object"),
     "sampling": callable_or_none("an async function that takes CreateMessageParams"),
     "elicitation": callable_or_none("an async function that takes the question"),
+    "telemetry": instance_of((Telemetry, type(None)), "an object of mcp_actors.telemetry"),
     "on_log": callable_or_none("a function on_log(level, data, logger)"),
     "on_change": callable_or_none("a function on_change(kind, uri)"),
     "roots": (
@@ -160,6 +161,7 @@ class ClientOptions:
     prior_discover: DiscoverResult | None = None
     limits: Limits
     auth: Access | None = None
+    telemetry: Telemetry | None = None
     extensions: Mapping[str, Any] | Sequence[DeclaredExtension] = ()
     tasks: DeclaredExtension | None = None
     """Tasks, which stateless servers are told of in each request and sessions by their core alone."""

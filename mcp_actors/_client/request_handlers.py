@@ -15,6 +15,7 @@ import attrs
 
 from mcp_actors._actors.continuation import Continuation
 from mcp_actors._actors.inbound_call import InboundCall
+from mcp_actors._actors.observing import call_class_for
 from mcp_actors._client.callbacks import guarded
 from mcp_actors._client.connectivity import Connectivity
 from mcp_actors._client.declared import as_roots, declared_capabilities
@@ -59,6 +60,8 @@ class RequestHandlers:
     def __init__(self, options: ClientOptions, connectivity: Connectivity) -> None:
         self.stamp: Mapping[str, Any] = {}
         self.beats = None
+        self.telemetry = options.telemetry
+        self.call_class = call_class_for(options.telemetry)
         self._connectivity = connectivity
         self._roots: Callable[[], Any] | Sequence[Root] | None
         self._sampling = options.sampling and guarded("sampling", options.sampling)
@@ -85,6 +88,10 @@ class RequestHandlers:
         return f"<RequestHandlers {', '.join(names) or 'none'}>"
 
     # -- as the responder of a session (legacy) ----------------------------------------------------------------------
+
+    def is_registered(self, method: str, target: str) -> bool:
+        """Nothing that a server asks for has a name."""
+        return False
 
     def respond(self, call: InboundCall) -> Any:
         """Answers a ping at once, and everything else in a task of its own.

@@ -16,6 +16,7 @@ import trio
 
 from mcp_actors._actors.inbound_call import DispatchRules
 from mcp_actors._actors.session import Session
+from mcp_actors._actors.session_reports import report_begin, report_end
 from mcp_actors._client.connectivity import Connectivity, Negotiated
 from mcp_actors._client.era_cache import ERA_CACHE
 from mcp_actors._client.handshake import Handshake
@@ -234,6 +235,9 @@ class Supervisor:
         with one_error(), trio.CancelScope() as self._attempt:
             async with transport.connect() as channel, trio.open_nursery() as nursery:
                 session, negotiation = self._new_session(channel)
+                telemetry, began = self._options.telemetry, trio.current_time()
+                if telemetry is not None:
+                    report_begin(telemetry, "client")
                 await start_and_wait(nursery, CLIENT_CONNECTION, session.run, about=session.dispatcher.name)
                 is_first = not self._connectivity.has_met_server
                 self._connectivity.attempted = session
@@ -255,6 +259,8 @@ class Supervisor:
                     failure = error
                 finally:
                     self._connectivity.disconnected(session.loss)
+                    if telemetry is not None:
+                        report_end(telemetry, "client", session, session.outbound.version, began)
                     nursery.cancel_scope.cancel(reason="the connection ended")
         if failure is not None:
             raise failure

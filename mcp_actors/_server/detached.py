@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import weakref
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -89,6 +90,7 @@ class _LaterOwner:
 
     def __init__(self, owner: CallOwner) -> None:
         self.name = owner.name
+        self.peer = owner.peer
         self.responder = owner.responder
         self.rules = owner.rules
         self.limiters = owner.limiters
@@ -118,7 +120,12 @@ async def outcome(ctx: Context, function: Callable[[], Awaitable[Any]]) -> dict[
     """
     call = ctx.call
     assert isinstance(call, DetachedCall)
-    return await call.outcome(function)
+    if call.owner.responder.telemetry is None:
+        return await call.outcome(function)
+    # Imported where it is used: most servers have no telemetry.
+    observed = importlib.import_module("mcp_actors._actors.observed_task")
+    answer: dict[str, Any] = await observed.observed_outcome(call, function)
+    return answer
 
 
 def remembered(ctx: Context) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -10,12 +10,14 @@ import attrs
 from mcp_actors._actors.beats import Beats
 from mcp_actors._actors.continuation import Continuation
 from mcp_actors._actors.inbound_call import InboundCall
+from mcp_actors._actors.observing import call_class_for
 from mcp_actors._eras.modern.eras import LATEST_MODERN, MODERN
 from mcp_actors._server.access import check_scopes
 from mcp_actors._server.context import Context
 from mcp_actors._server.failures import answer_to
 from mcp_actors._server.handler import Handler
 from mcp_actors._server.scope import ServerScope
+from mcp_actors.abc import Telemetry
 from mcp_actors.errors import LocalProtocolError, MethodNotFound, invalid_params
 from mcp_actors.types import (
     LOGGING_LEVELS,
@@ -40,6 +42,8 @@ Middleware = Callable[[Context, CallNext], Awaitable[Any]]
 
 # Answered even when everything else waits: a peer whose ping is not answered takes this server for dead.
 _NEVER_WAIT = frozenset({"ping", "initialize"})
+# The methods whose targets are names, of which a server has few.
+_NAMED = frozenset({"tools/call", "prompts/get"})
 
 
 class Around(Protocol):
@@ -54,6 +58,11 @@ class Around(Protocol):
 
 class FeatureTable(Protocol):
     """The features of a server, as far as dispatching needs them."""
+
+    @property
+    def tools(self) -> Container[str]: ...
+    @property
+    def prompts(self) -> Container[str]: ...
 
     handlers: dict[str, Handler]
     middleware: list[Middleware]
@@ -78,11 +87,18 @@ class FeatureTable(Protocol):
 class MethodDispatch:
     """Answers the calls of one `serve` with the handlers of the server."""
 
-    __slots__ = ("beats", "features", "scope", "stamp")
+    __slots__ = ("beats", "call_class", "features", "scope", "stamp", "telemetry")
 
     def __init__(
-        self, scope: ServerScope, features: FeatureTable, stamp: Mapping[str, Any], beats: Beats
+        self,
+        scope: ServerScope,
+        features: FeatureTable,
+        stamp: Mapping[str, Any],
+        beats: Beats,
+        telemetry: Telemetry | None = None,
     ) -> None:
+        self.telemetry = telemetry
+        self.call_class = call_class_for(telemetry)
         self.beats = beats
         self.scope = scope
         self.features = features
@@ -117,6 +133,12 @@ class MethodDispatch:
             if layers:
                 return Continuation(_through, layers, ctx, handler)
         return handler(ctx)
+
+    def is_registered(self, method: str, target: str) -> bool:
+        """Whether ``target`` is the name of a tool or prompt. URIs are too many to be told apart by them."""
+        features = self.features
+        names = features.tools if method == "tools/call" else features.prompts
+        return method in _NAMED and target in names
 
     async def run_again(self, ctx: Context) -> Any:
         """Runs a request that was run before: through the middleware, and without the functions of extensions."""

@@ -11,10 +11,11 @@ import trio
 
 from mcp_actors._actors.admission import ConcurrencyLimiter, LimiterStatistics
 from mcp_actors._actors.budgets import Budgets, MemoryStatistics
-from mcp_actors._actors.counters import SessionStatistics
+from mcp_actors._actors.counters import SessionStatistics, Totals
 from mcp_actors._actors.event_bus import EventBus, EventBusStatistics
 from mcp_actors._actors.inbound_call import CallStatistics
 from mcp_actors._actors.limits import Limits
+from mcp_actors._actors.session_reports import report_served
 from mcp_actors._actors.stateless import StatelessCalls
 from mcp_actors._exception_groups import one_error
 from mcp_actors._server.context import Context
@@ -24,7 +25,7 @@ from mcp_actors._server.scope import ServerScope
 from mcp_actors._server.sessions import SessionRegistry
 from mcp_actors._server.subscriptions import SessionSubscriber
 from mcp_actors._server.transport_handler import ServerConfig, TransportHandler
-from mcp_actors.abc import Companion, OpenState, ServerTransport, SharedState
+from mcp_actors.abc import Companion, OpenState, ServerTransport, SharedState, Telemetry
 from mcp_actors.errors import MethodNotFound, ResourceNotFound
 from mcp_actors.supervision import start_again, start_and_wait
 from mcp_actors.task_kinds import COMPANION, DRAIN, TRANSPORT
@@ -56,6 +57,8 @@ class ServerStatistics:
     """Bytes that clients make the server hold, with their limits."""
     transports: tuple[Any, ...] = ()
     """What the transports that are served now say of themselves, as far as they say anything."""
+    totals: Totals = attrs.field(factory=Totals)
+    """The events of all conversations since the server was first served, those that have ended included."""
 
 
 class ServerRuntime:
@@ -71,6 +74,7 @@ class ServerRuntime:
         stamp: Mapping[str, Any],
         shared: SharedState,
         state_key: bytes,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self.name = name
         self.limits = limits
@@ -81,10 +85,20 @@ class ServerRuntime:
         )
         self.budgets = Budgets(limits)
         self._config = ServerConfig(
-            name, limits, tuple(versions), features, bus, stamp, self.limiter, self.budgets, shared, state_key
+            name,
+            limits,
+            tuple(versions),
+            features,
+            bus,
+            stamp,
+            self.limiter,
+            self.budgets,
+            shared,
+            state_key,
+            telemetry,
         )
         self._transports: list[ServerTransport] = []
-        self._sessions = SessionRegistry(bus, features.loop)
+        self._sessions = SessionRegistry(bus, features.loop, telemetry)
         self._handlers: list[TransportHandler] = []
         self._serving = 0
         self._stopping = trio.Event()
@@ -101,6 +115,17 @@ class ServerRuntime:
     @shared.setter
     def shared(self, shared: SharedState) -> None:
         self._config = attrs.evolve(self._config, shared=shared)
+
+    @property
+    def telemetry(self) -> Telemetry | None:
+        """The receiver of each call. Another one counts from the next `serve` on."""
+        return self._config.telemetry
+
+    @telemetry.setter
+    def telemetry(self, telemetry: Telemetry | None) -> None:
+        self._config = attrs.evolve(self._config, telemetry=telemetry)
+        if not self._sessions:
+            self._sessions = SessionRegistry(self.bus, self.features.loop, telemetry)
 
     @property
     def sessions(self) -> SessionRegistry:
@@ -129,6 +154,8 @@ class ServerRuntime:
         if self.features.loop.begin():
             self._forget()
         self._serving += 1
+        telemetry = self._config.telemetry
+        unserved = None if telemetry is None else report_served(telemetry, self.statistics)
         try:
             # Round the lifespan too: its nursery, if it has one, wraps what a transport raises.
             with one_error():
@@ -141,6 +168,8 @@ class ServerRuntime:
                         if leave is not None:
                             leave()
         finally:
+            if unserved is not None:
+                unserved()
             self._serving -= 1
             if self._serving == 0:
                 self.features.loop.end()
@@ -150,7 +179,7 @@ class ServerRuntime:
         self._serving = 0
         self._stopping = trio.Event()
         if self._sessions:
-            self._sessions = SessionRegistry(self.bus, self.features.loop)
+            self._sessions = SessionRegistry(self.bus, self.features.loop, self._config.telemetry)
         self._handlers.clear()
         self._transports.clear()
 
@@ -182,6 +211,7 @@ class ServerRuntime:
                     task_status.started(tuple(served))
             finally:
                 self._handlers.remove(handler)
+                self._sessions.past.add(handler.stateless.dispatcher.counters)
                 handler.stateless.close()
                 for each in transports:
                     self._transports.remove(each)
@@ -244,12 +274,19 @@ class ServerRuntime:
         return self.features.loop.call(self._statistics)
 
     def _statistics(self) -> ServerStatistics:
+        sessions = tuple(self._sessions.statistics(session) for session in self._sessions)
+        totals = attrs.evolve(self._sessions.past, counters=attrs.evolve(self._sessions.past.counters))
+        for each in sessions:
+            totals.add(each.counters, each.link)
+        for handler in self._handlers:
+            totals.add(handler.stateless.dispatcher.counters)
         return ServerStatistics(
             self.name,
-            tuple(self._sessions.statistics(session) for session in self._sessions),
+            sessions,
             tuple(call.statistics() for each in self.exchanges() for call in each.dispatcher.calls.values()),
             self.limiter.statistics(),
             self.bus.statistics(),
             self.budgets.statistics(),
             self.transport_statistics(),
+            totals,
         )

@@ -9,15 +9,17 @@ import attrs
 import trio
 
 from mcp_actors._actors.connectionless import ConnectionlessSession
-from mcp_actors._actors.counters import Counters, SessionStatistics
+from mcp_actors._actors.counters import Counters, SessionStatistics, Totals
 from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._actors.inbound_call import CallOwner
 from mcp_actors._actors.session import Session
+from mcp_actors._actors.session_reports import report_begin, report_end
 from mcp_actors._eras.legacy.session_state import LegacySessionState
 from mcp_actors._server.on_loop import ServingLoop
 from mcp_actors._server.peer_session import PeerSession
 from mcp_actors._server.subscriptions import SessionSubscriber
 from mcp_actors._server.url_elicitations import UrlElicitations
+from mcp_actors.abc import Telemetry
 from mcp_actors.principal import Principal
 from mcp_actors.types import LoggingLevel
 
@@ -34,22 +36,23 @@ class _Registered:
     legacy: LegacySessionState
     peer: PeerSession
     principal: Principal | None
-    began: float = attrs.field(factory=trio.current_time)
     subscriber: SessionSubscriber | None = None
+    began: float = attrs.field(factory=trio.current_time)
 
 
 class SessionRegistry:
     """The sessions of one server, by their dispatchers, which is what a call knows of its session."""
 
-    def __init__(self, bus: EventBus, loop: ServingLoop) -> None:
+    def __init__(self, bus: EventBus, loop: ServingLoop, telemetry: Telemetry | None = None) -> None:
+        self.past = Totals()
+        """The events of what has ended; ``sessions`` counts those that exist too."""
+        self._telemetry = telemetry
         self.ended = trio.lowlevel.ParkingLot()
         self.elicitations = UrlElicitations(loop)
         self._bus = bus
         self._loop = loop
         self._registered: dict[object, _Registered] = {}
         self._count = 0
-        # The counts of the sessions that have ended.
-        self._ended = Counters()
 
     def __repr__(self) -> str:
         return f"<SessionRegistry {len(self._registered)}>"
@@ -72,12 +75,20 @@ class SessionRegistry:
         self._registered[session.dispatcher] = _Registered(
             session, legacy, PeerSession(session.dispatcher, legacy, self._loop), principal
         )
+        self.past.sessions += 1
+        if self._telemetry is not None:
+            report_begin(self._telemetry, "server")
 
     def remove(self, session: AnySession) -> None:
         """Forgets a session that has ended, and what it has subscribed to."""
         registered = self._registered.pop(session.dispatcher)
+        self.past.add(
+            session.dispatcher.counters, session.link.statistics() if isinstance(session, Session) else None
+        )
+        if self._telemetry is not None:
+            version = None if registered.legacy.era is None else registered.legacy.era.version
+            report_end(self._telemetry, "server", session, version, registered.began)
         registered.legacy.end()
-        self._ended.add(session.dispatcher.counters)
         self.elicitations.session_ended(registered.peer)
         if registered.subscriber is not None:
             registered.subscriber.close()
@@ -89,8 +100,8 @@ class SessionRegistry:
         return None if registered is None else registered.peer
 
     def totals(self) -> Counters:
-        """Returns the counts of all sessions together, of those that have ended, too."""
-        totals = attrs.evolve(self._ended)
+        """Returns the counts of all conversations together, of those that have ended, too."""
+        totals = attrs.evolve(self.past.counters)
         for each in self._registered.values():
             totals.add(each.session.dispatcher.counters)
         return totals

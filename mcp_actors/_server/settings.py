@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 from mcp_actors._actors.limits import Limits
 from mcp_actors._argument_checks import instance_of, require
 from mcp_actors._eras.server_negotiation import VERSIONS
-from mcp_actors.abc import SharedState
+from mcp_actors.abc import SharedState, Telemetry
 
 __all__ = ["check_settings"]
 
@@ -21,6 +21,7 @@ _KINDS = {
         "a list of ServerExtension objects, or a mapping of ids to settings that are only declared",
     ),
     "state_key": instance_of((bytes, type(None)), "bytes"),
+    "telemetry": instance_of((Telemetry, type(None)), "an object of mcp_actors.telemetry"),
     "shared": instance_of(
         (SharedState, type(None)),
         "a MemoryShared, SqliteShared or RedisShared; mcp_actors.shared.shared_state(URL) makes one",

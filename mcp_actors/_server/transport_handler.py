@@ -35,7 +35,7 @@ from mcp_actors._server.sessions import AnySession, SessionRegistry
 from mcp_actors._server.state_key import derived_key
 from mcp_actors._wire.codec import decode
 from mcp_actors._wire.messages import JsonRpcNotification, JsonRpcRequest
-from mcp_actors.abc import Arrival, Frame, FrameChannel, OpenState, Outlet, SharedState
+from mcp_actors.abc import Arrival, Frame, FrameChannel, OpenState, Outlet, SharedState, Telemetry
 from mcp_actors.budget import Account, holder_of
 from mcp_actors.errors import MalformedMessage, RpcError
 from mcp_actors.principal import Principal
@@ -64,6 +64,7 @@ class ServerConfig:
     budgets: Budgets
     shared: SharedState
     state_key: bytes = attrs.field(repr=False)
+    telemetry: Telemetry | None = None
 
 
 @attrs.frozen
@@ -104,7 +105,7 @@ class TransportHandler:
         beats = Beats(config.limits.beat)
         start_again(nursery, BEATS, beats.run)
         self._pool = TaskPool(nursery, SHARED_IDLE_TASKS)
-        self.responder = MethodDispatch(scope, config.features, config.stamp, beats)
+        self.responder = MethodDispatch(scope, config.features, config.stamp, beats, config.telemetry)
         self._negotiation = self._negotiate(None)
         self.stateless = StatelessCalls(
             config.name,

@@ -1,6 +1,7 @@
 """The contracts that programs may fulfil in place of this project: transports, and state that several processes share.
 
-`mcp_actors.abc.transport` is the contract of bindings, `mcp_actors.abc.shared` that of shared state.
+`mcp_actors.abc.transport` is the contract of bindings, `mcp_actors.abc.shared` that of shared state, and
+`mcp_actors.abc.telemetry` that of what is told of calls.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from mcp_actors.abc.shared import (
     TaskState,
     TaskStore,
 )
+from mcp_actors.abc.telemetry import Telemetry
 from mcp_actors.abc.transport import (
     Arrival,
     ClientTransport,
@@ -61,5 +63,6 @@ __all__ = [
     "TaskRecord",
     "TaskState",
     "TaskStore",
+    "Telemetry",
     "Waiting",
 ]

@@ -12,6 +12,7 @@ from mcp_actors.admin.feed import Feed, Watcher
 from mcp_actors.admin.server_view import ServerView
 from mcp_actors.admin.snapshot import (
     CallRow,
+    Counts,
     CrashRow,
     KindRow,
     NodeSnapshot,
@@ -19,7 +20,6 @@ from mcp_actors.admin.snapshot import (
     Rates,
     SessionRow,
     Snapshot,
-    Totals,
     cleaned,
 )
 from mcp_actors.admin.taking import this_process
@@ -28,6 +28,7 @@ __all__ = [
     "Action",
     "CallRow",
     "ClusterView",
+    "Counts",
     "CrashRow",
     "Feed",
     "KindRow",
@@ -39,7 +40,6 @@ __all__ = [
     "ServerView",
     "SessionRow",
     "Snapshot",
-    "Totals",
     "Watcher",
     "cleaned",
     "this_process",

@@ -9,7 +9,7 @@ import msgspec
 import trio
 
 from mcp_actors.admin.actions import LiveView
-from mcp_actors.admin.snapshot import NodeSnapshot, Rates, SessionRow, Snapshot, Totals
+from mcp_actors.admin.snapshot import Counts, NodeSnapshot, Rates, SessionRow, Snapshot
 
 __all__ = ["Feed", "Watcher"]
 
@@ -107,7 +107,7 @@ def _rated(now: NodeSnapshot, before: NodeSnapshot | None) -> NodeSnapshot:
     )
 
 
-def _rates(now: Totals, before: Totals, seconds: float) -> Rates:
+def _rates(now: Counts, before: Counts, seconds: float) -> Rates:
     return Rates(
         requests=(now.requests - before.requests) / seconds,
         cancelled=(now.cancelled - before.cancelled) / seconds,

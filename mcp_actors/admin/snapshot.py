@@ -13,6 +13,7 @@ import msgspec
 __all__ = [
     "LONGEST_TEXT",
     "CallRow",
+    "Counts",
     "CrashRow",
     "KindRow",
     "NodeSnapshot",
@@ -20,7 +21,6 @@ __all__ = [
     "Rates",
     "SessionRow",
     "Snapshot",
-    "Totals",
     "cleaned",
 ]
 
@@ -112,7 +112,7 @@ class CrashRow(msgspec.Struct, frozen=True, kw_only=True):
     restarted: bool
 
 
-class Totals(msgspec.Struct, frozen=True, kw_only=True):
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """Counts since the server began, of all sessions and exchanges, of those that have ended, too."""
 
     requests: int = 0
@@ -125,7 +125,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
-    """Differences of `Totals` a second, since the last snapshot."""
+    """Differences of `Counts` a second, since the last snapshot."""
 
     requests: float
     cancelled: float
@@ -177,7 +177,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     lag: float | None = None
     """Seconds that a turn of its event loop takes: for so long everything waits."""
     queues: Queues | None = None
-    totals: Totals = Totals()
+    totals: Counts = Counts()
     rates: Rates | None = None
     sessions: list[SessionRow] = []
     calls: list[CallRow] = []

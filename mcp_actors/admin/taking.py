@@ -24,12 +24,12 @@ from mcp_actors._server.runtime import ServerRuntime
 from mcp_actors._server.sessions import AnySession
 from mcp_actors.admin.snapshot import (
     CallRow,
+    Counts,
     CrashRow,
     KindRow,
     NodeSnapshot,
     Queues,
     SessionRow,
-    Totals,
     cleaned,
 )
 from mcp_actors.crash_log import crash_log
@@ -174,12 +174,12 @@ class ServerSight:
             kept_limit=memory.kept.limit,
         )
 
-    def _totals(self, bus: EventBusStatistics) -> Totals:
+    def _totals(self, bus: EventBusStatistics) -> Counts:
         running = self.running
         totals = running.sessions.totals()
         for each in running.exchanges():
             totals.add(each.dispatcher.counters)
-        return Totals(**attrs.asdict(totals), events=bus.published)
+        return Counts(**attrs.asdict(totals), events=bus.published)
 
 
 def this_process(node: str, name: str, note: str) -> NodeSnapshot:

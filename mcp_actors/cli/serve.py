@@ -70,6 +70,16 @@ _ASSIGNMENT = "MCP_ACTORS_WORKER"
     help="Where operators may look at what runs: unix:PATH, or http://127.0.0.1:PORT with a token. See mcp-actors top.",
 )
 @click.option(
+    "--metrics",
+    metavar="PATH",
+    help="For HTTP: a path, such as /metrics, where Prometheus finds the numbers of this server.",
+)
+@click.option(
+    "--telemetry",
+    type=click.Choice(["otel"]),
+    help="Trace and measure by OpenTelemetry, to where OTEL_EXPORTER_OTLP_ENDPOINT says.",
+)
+@click.option(
     "--workers",
     metavar="N",
     type=click.IntRange(min=1),
@@ -92,6 +102,8 @@ def command(
     scope: tuple[str, ...],
     health: str | None,
     admin: str | None,
+    metrics: str | None,
+    telemetry: str | None,
     workers: int | None,
     shared: str | None,
     args: tuple[str, ...],
@@ -118,8 +130,8 @@ def command(
     Ends on SIGINT and SIGTERM, and when every address has ended by itself (stdio: at end of input). Exit code 0 for
     these, 1 if the target cannot be imported or an address cannot be served, 2 if there is no such target.
 
-    --admin shows what runs, and ends calls and sessions: at unix:PATH for this user alone, at http://127.0.0.1:PORT
-    with a token, which is shown once or is that of MCP_ACTORS_ADMIN_TOKEN.
+    --metrics answers those who may call this server by its name, without a token. With --workers each process counts
+    for itself, and its lines have its number.
 
     --health answers GET with 200, with 503 while the server ends its calls, to anybody and without a token.
 
@@ -128,10 +140,7 @@ def command(
     HTTP+SSE: a request may reach any of them.
     """
     _require_protectable(listen, issuer, resource, scope)
-    if health is not None and not any(url.lower().startswith(_HTTP) for url in listen):
-        raise click.UsageError(
-            "--health needs --listen with a URL of HTTP: http://127.0.0.1:8000/mcp for example"
-        )
+    _require_http(listen, {"--health": health, "--metrics": metrics})
     worker = _employment()
     with _told(worker), reported(show_traceback):
         if workers is not None and worker is None:
@@ -145,6 +154,7 @@ def command(
         if shared is not None:
             server.shared = _shared_state(shared)
         companions = [] if admin is None else [admin_transport(admin) if worker is None else worker.view()]
+        routes = _routes(server, health, metrics, telemetry, worker)
         if not listen or listen == (_STDIO,):
             terminal = sys.stdin.isatty() and sys.stderr.isatty()
             hint = _stdio_hint(server, target, args) if terminal else ""
@@ -159,7 +169,7 @@ def command(
         if several:
             state = importlib.import_module("mcp_actors.cli.workers.state_of_several")
             server.shared = state.StateOfSeveral(server)
-        transports = [_transport(url, options, several, health) for url in listen]
+        transports = [_transport(url, options, several, routes) for url in listen]
         status = _Announcement(listen, hint) if worker is None else worker.status(server, _offer(server))
         server.run(*transports, *companions, task_status=status)
 
@@ -199,6 +209,28 @@ def _told(worker: Any) -> Iterator[None]:
             raise
         worker.failed(error.format_message(), error.exit_code)
         raise click.exceptions.Exit(error.exit_code) from None
+
+
+def _require_http(listen: Sequence[str], paths: Mapping[str, str | None]) -> None:
+    """Raises `click.UsageError` for the first option with a path that no address has a place for."""
+    for option, path in paths.items():
+        if path is not None and not any(url.lower().startswith(_HTTP) for url in listen):
+            raise click.UsageError(
+                f"{option} needs --listen with a URL of HTTP: http://127.0.0.1:8000/mcp for example"
+            )
+
+
+def _routes(
+    server: Server, health: str | None, metrics: str | None, telemetry: str | None, worker: Any
+) -> Mapping[str, object]:
+    """Returns what is served beside MCP, and gives the server the telemetry that was asked for."""
+    routes: dict[str, object] = {}
+    if health is not None:
+        routes[health] = importlib.import_module("mcp_transports.http.server").health
+    if metrics is not None or telemetry is not None:
+        observe = importlib.import_module("mcp_actors.cli.observing").observe
+        routes |= observe(server, metrics, telemetry, None if worker is None else worker.number)
+    return routes
 
 
 def _require_several(listen: Sequence[str]) -> None:
@@ -263,12 +295,14 @@ def _protection(resource: str, issuer: Sequence[str], scope: Sequence[str]) -> o
         raise WrongUsage(str(error)) from error
 
 
-def _transport(url: str, options: Mapping[str, object], several: bool, health: str | None) -> ServerTransport:
+def _transport(
+    url: str, options: Mapping[str, object], several: bool, routes: Mapping[str, object]
+) -> ServerTransport:
     given = dict(options) if url.lower().startswith(_WITH_HOST) else {}
     if several and url.lower().startswith(_HTTP):
         given["sessions"] = "shared"
-    if health is not None and url.lower().startswith(_HTTP):
-        given["routes"] = {health: importlib.import_module("mcp_transports.http.server").health}
+    if routes and url.lower().startswith(_HTTP):
+        given["routes"] = routes
     return server_transport(url, **given)
 
 

@@ -21,6 +21,7 @@ from mcp_actors._client.options import (
 )
 from mcp_actors._client.tool_methods import T
 from mcp_actors._eras.era import EraName
+from mcp_actors.abc import Telemetry
 from mcp_actors.client import Event
 from mcp_actors.types import (
     CallToolResult,
@@ -119,6 +120,8 @@ class Client:
             its own. A failure raises an `AuthorizationError`, and the connection is not tried again.
         tasks: Whether stateless servers may answer a call with a task (SEP-2663), which `call_tool` then waits for,
             and servers of sessions may have ``sampling`` and ``elicitation`` answered later (MCP 2025-11-25, Tasks).
+        telemetry: Is told of each call in both directions and of sessions: a `~mcp_actors.telemetry.OpenTelemetry`,
+            `~mcp_actors.telemetry.Metrics` or ``Together(…)`` of both. By default there is none, which costs nothing.
         extensions: A list of `~mcp_actors.extensions.ClientExtension`, or a mapping of ids to settings that are only
             declared. None by default.
 
@@ -164,6 +167,7 @@ class Client:
         limits: Limits | None = None,
         auth: Access | None = None,
         tasks: bool = True,
+        telemetry: Telemetry | None = None,
         extensions: Mapping[str, Any] | Sequence[DeclaredExtension] = (),
     ) -> None: ...
     def __enter__(self) -> Self: ...

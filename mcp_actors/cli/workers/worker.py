@@ -51,6 +51,7 @@ class Employment:
 
     def __init__(self, assignment: Assignment) -> None:
         self.of = assignment.of
+        self.number = assignment.number
         self._linger = assignment.linger
         self._drain = _DRAIN
         self._control = socket.socket(fileno=assignment.control)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.server.error_responses import Refusal
-from mcp_transports.http.server.routes import Reply, RouteStartFailed, health
+from mcp_transports.http.server.routes import Reply, RouteStartFailed, health, metrics_page
 from mcp_transports.http.server.transport import HttpServerStatistics, HttpServerTransport
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "Request",
     "RouteStartFailed",
     "health",
+    "metrics_page",
 ]

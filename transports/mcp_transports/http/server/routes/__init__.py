@@ -36,6 +36,16 @@ from mcp_actors.abc.asgi import AsgiApplication
 from mcp_transports.http.server.routes.answers import Answer, Reply
 from mcp_transports.http.server.routes.health import HealthRoute, health
 from mcp_transports.http.server.routes.lifespans import RouteStartFailed
+from mcp_transports.http.server.routes.metrics import metrics_page
 from mcp_transports.http.server.routes.table import Routes
 
-__all__ = ["Answer", "AsgiApplication", "HealthRoute", "Reply", "RouteStartFailed", "Routes", "health"]
+__all__ = [
+    "Answer",
+    "AsgiApplication",
+    "HealthRoute",
+    "Reply",
+    "RouteStartFailed",
+    "Routes",
+    "health",
+    "metrics_page",
+]

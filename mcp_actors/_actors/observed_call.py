@@ -1,0 +1,238 @@
+"""Inbound calls that telemetry is told of. They are made in place of plain ones where there is telemetry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import trio
+
+from mcp_actors import logging
+from mcp_actors._actors.admission import Admission
+from mcp_actors._actors.inbound_call import CallOwner, InboundCall
+from mcp_actors._eras.era import Invocation
+from mcp_actors._wire.codec import decode_value
+from mcp_actors.abc import Frame, Outlet
+from mcp_actors.abc.telemetry import (
+    CallEnding,
+    EndingKind,
+    Observation,
+    ObservedRequest,
+    Telemetry,
+    current_call,
+    log_members,
+)
+from mcp_actors.errors import INTERNAL_ERROR, RpcError
+
+__all__ = [
+    "MESSAGE_CHARACTERS",
+    "ObservedCall",
+    "ending_of_answer",
+    "failed",
+    "guarded",
+    "observed_request",
+]
+
+# Characters of an error's text that telemetry is told: it may repeat what a peer sent.
+MESSAGE_CHARACTERS = 256
+# A quotation mark inside of a JSON string is escaped, so that this is no part of any text.
+_IS_ERROR = b'"isError":true'
+
+T = TypeVar("T")
+
+# This module is imported where there is telemetry. From then on the log says which call a line belongs to.
+logging.members_of_call = log_members
+
+
+def failed(error: Exception) -> None:
+    """Logs what telemetry has raised."""
+    logging.log.error("telemetry failed", exc_info=error)
+
+
+def guarded(function: Callable[..., T], *args: Any) -> T | None:
+    """Calls a function of telemetry; what it raises is logged, and ``None`` returned."""
+    try:
+        return function(*args)
+    except Exception as error:
+        failed(error)
+        return None
+
+
+def observed_request(invocation: Invocation, owner: CallOwner, *, is_task: bool = False) -> ObservedRequest:
+    """Returns a request as telemetry sees it."""
+    method = invocation.method
+    target = invocation.params.get(method.target) if method.target and method.shown else None
+    if type(target) is not str:
+        target = None
+    return ObservedRequest(
+        method.name,
+        target,
+        target is not None and owner.responder.is_registered(method.name, target),
+        # A notification has no id: the name of its method stands there.
+        None if invocation.id == method.name else invocation.id,
+        invocation.meta,
+        invocation.era.version,
+        owner.name,
+        invocation.address or owner.peer,
+        invocation.principal,
+        is_task,
+    )
+
+
+def ending_of_answer(data: bytes, is_failure: bool) -> tuple[EndingKind, int | None, str | None]:
+    """Returns what an encoded answer means: its kind, and the code and the text of an error.
+
+    Args:
+        data: The answer.
+        is_failure: Whether the call failed. An answer that cannot be told from a result by this alone is looked into.
+    """
+    if not is_failure and _IS_ERROR not in data:
+        return "answered", None, None
+    answer = decode_value(data)
+    if type(answer) is not dict:
+        return "answered", None, None
+    error = answer.get("error")
+    if error is not None:
+        return "error", error["code"], error["message"][:MESSAGE_CHARACTERS]
+    result = answer.get("result")
+    return (
+        ("tool_error" if type(result) is dict and result.get("isError") is True else "answered"),
+        None,
+        None,
+    )
+
+
+class ObservedCall(InboundCall):
+    """A call that `Telemetry.inbound` is told of when it begins, and whose observer is told how it ended."""
+
+    __slots__ = ("_ending", "_failure_of", "_observed", "_waited")
+
+    def __init__(self, invocation: Invocation, owner: CallOwner, outlet: Outlet) -> None:
+        InboundCall.__init__(self, invocation, owner, outlet)
+        # The observer, with the request as it sees it; ``None`` before the call began and when nothing observes it.
+        self._observed: tuple[ObservedRequest, Observation] | None = None
+        self._ending: CallEnding | None = None
+        # The answer of a handler that failed.
+        self._failure_of: Frame | None = None
+        self._waited = 0.0
+
+    def _begin(self) -> tuple[ObservedRequest, Observation] | None:
+        telemetry: Telemetry | None = self.owner.responder.telemetry
+        if telemetry is not None:
+            try:
+                request = observed_request(self.invocation, self.owner)
+                observation = telemetry.inbound(request)
+            except Exception as error:
+                failed(error)
+                return None
+            if observation is not None:
+                self._observed = request, observation
+        return self._observed
+
+    # The two that follow are the hot path of each observed call, so they name the class and call nothing in between.
+
+    def answer_now(self) -> Frame | None:
+        observed = self._begin()
+        if observed is None:
+            return InboundCall.answer_now(self)
+        observation = observed[1]
+        token = current_call.set(observed)
+        try:
+            observation.enter()
+        except Exception as error:
+            failed(error)
+        try:
+            frame = InboundCall.answer_now(self)
+        finally:
+            try:
+                observation.leave()
+            except Exception as error:
+                failed(error)
+            current_call.reset(token)
+        if frame is not None:
+            self._note_answer(frame)
+            self._report()
+        return frame
+
+    async def _outcome(self) -> Frame | None:
+        # A notification begins here.
+        observed = self._observed or self._begin()
+        if observed is None:
+            return await InboundCall._outcome(self)
+        observation = observed[1]
+        token = current_call.set(observed)
+        try:
+            observation.enter()
+        except Exception as error:
+            failed(error)
+        try:
+            frame = await InboundCall._outcome(self)
+        finally:
+            try:
+                observation.leave()
+            except Exception as error:
+                failed(error)
+            current_call.reset(token)
+        if frame is not None:
+            self._note_answer(frame)
+        return frame
+
+    async def _wait_for_admission(self, admission: Admission) -> None:
+        began = trio.current_time()
+        try:
+            await super()._wait_for_admission(admission)
+        finally:
+            self._waited = trio.current_time() - began
+
+    def _failure(self, error: BaseException) -> Frame:
+        self._failure_of = super()._failure(error)
+        return self._failure_of
+
+    async def finish(self) -> None:
+        ending = self._replacement
+        if isinstance(ending, RpcError):
+            # An operator has ended it.
+            self._note("error", ending.code, ending.message[:MESSAGE_CHARACTERS])
+        else:
+            self._note("input_required" if self.state == "replaced" else "cancelled")
+        await super().finish()
+
+    def fail(self, error: BaseException) -> None:
+        self._note("error", INTERNAL_ERROR)
+        super().fail(error)
+
+    def refuse(self, error: RpcError) -> None:
+        self._note("error", error.code, error.message[:MESSAGE_CHARACTERS])
+        super().refuse(error)
+
+    def close(self) -> None:
+        if self._observed is not None:
+            if self.state == "cancelled":
+                self._note("cancelled")
+            elif self.state != "answered":
+                self._note("lost")
+            self._report()
+        InboundCall.close(self)
+
+    def _post_too_long(self, frame: Frame) -> None:
+        self._note("error", INTERNAL_ERROR, "the answer is too long to be sent")
+        super()._post_too_long(frame)
+
+    def _note_answer(self, frame: Frame) -> None:
+        data, failure, self._failure_of = frame.data, self._failure_of, None
+        self._note(*ending_of_answer(data, frame is failure), size=len(data))
+
+    def _note(
+        self, kind: EndingKind, code: int | None = None, message: str | None = None, size: int = 0
+    ) -> None:
+        seconds = trio.current_time() - self.started
+        self._ending = CallEnding(kind, seconds, code, message, self._waited, size)
+
+    def _report(self) -> None:
+        observed, self._observed = self._observed, None
+        ending, self._ending = self._ending, None
+        if observed is not None and ending is not None:
+            try:
+                observed[1].ended(ending)
+            except Exception as error:
+                failed(error)

@@ -1,0 +1,183 @@
+"""The contract of telemetry: what those are given who measure and trace calls, in both directions.
+
+``Server(telemetry=…)`` and ``Client(telemetry=…)`` take a `Telemetry`. Without one the engine makes calls that know
+nothing of it, so that it costs nothing. `mcp_actors.telemetry` has two of them: OpenTelemetry and metrics of our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import Any, Literal
+
+import msgspec
+
+from mcp_actors.abc.frames import RequestId
+from mcp_actors.principal import Principal
+
+__all__ = [
+    "CallEnding",
+    "EndingKind",
+    "Observation",
+    "ObservedRequest",
+    "ObservedSession",
+    "OutboundObservation",
+    "Telemetry",
+    "current_call",
+    "log_members",
+]
+
+EndingKind = Literal["answered", "tool_error", "error", "cancelled", "input_required", "lost", "timeout"]
+"""The endings of a call: its result was sent; a result that is an error of the tool; an error of the protocol; it was
+cancelled; questions to the client, whose answers run it again; the connection was lost, so that there is no answer; or
+a clock of the caller ran out."""
+
+
+class ObservedRequest(msgspec.Struct, eq=False):
+    """A request, or a notification that a function takes, as telemetry sees it. It is read, and never changed."""
+
+    method: str
+    """The method. Of an inbound request it is one that this side answers, so there are not many."""
+    target: str | None
+    """The name of the tool or prompt, or the URI of the resource, as the request has it: a peer may have made it up."""
+    is_registered: bool
+    """Whether the target is a name that is registered at this server, so that there are not many such names."""
+    id: RequestId | None
+    """The id of the request, ``None`` for a notification."""
+    meta: Mapping[str, Any]
+    """The request's ``_meta``. Of an inbound request all of it is the peer's word."""
+    version: str | None
+    """The protocol version, ``None`` before it was agreed."""
+    session: str
+    """The name of the session or, for requests without one, of the server. It is no session id, which is a secret."""
+    peer: str
+    """The other end: an address or a URL."""
+    principal: Principal | None = None
+    """The caller whom the transport has authenticated."""
+    is_task: bool = False
+    """Whether this is the run of a task, whose call was answered when it was created."""
+
+
+class CallEnding(msgspec.Struct, eq=False):
+    """The end of a call."""
+
+    kind: EndingKind
+    seconds: float
+    """From its arrival, or from when it was made."""
+    code: int | None = None
+    """The code of the error."""
+    message: str | None = None
+    """The text of the error, as the peer was sent it or has sent it, cut."""
+    waited: float = 0.0
+    """Seconds of these in which the call waited for a place."""
+    size: int = 0
+    """Bytes of the answer that was sent; 0 for a request of ours."""
+
+
+class Observation:
+    """The observer of one inbound call: it is entered and left round the call's function."""
+
+    __slots__ = ()
+
+    def enter(self) -> None:
+        """Is called in the task, and the context, that is about to run the function. It may be called twice."""
+
+    def leave(self) -> None:
+        """Is called in the same context when the function has ended, however it has."""
+
+    def ended(self, ending: CallEnding) -> None:
+        """Is called once, when the call is over, after `leave`."""
+
+    def log_members(self) -> Mapping[str, Any]:
+        """Returns what log lines say that are written while it is entered, such as the id of a trace."""
+        return {}
+
+
+class OutboundObservation:
+    """The observer of one request of ours, which a `Telemetry` returns."""
+
+    __slots__ = ("meta",)
+
+    def __init__(self, meta: Mapping[str, Any] | None = None) -> None:
+        self.meta = meta
+        """Members that are added to the request's ``_meta``, where neither the program nor the engine has them."""
+
+    def ended(self, ending: CallEnding) -> None:
+        """Is called once, when the answer is there, or it is known that none will be waited for."""
+
+
+class ObservedSession(msgspec.Struct, frozen=True):
+    """A session, or a connection without one, that has ended."""
+
+    side: Literal["server", "client"]
+    """The side that this process is."""
+    name: str
+    peer: str
+    version: str | None
+    """The protocol version, ``None`` if none was agreed."""
+    seconds: float
+    """Its length."""
+    is_broken: bool
+    """Whether its connection broke."""
+
+
+class Telemetry:
+    """The receiver of what happens to calls and sessions. Each method does nothing; a subclass has those that it needs.
+
+    All methods are called in the event loop and must not wait. What one raises is logged, and costs the call nothing.
+    """
+
+    def inbound(self, request: ObservedRequest) -> Observation | None:
+        """Is told of a call before its handler is asked.
+
+        Returns:
+            What observes it, ``None`` if nothing needs to.
+        """
+        return None
+
+    def outbound(self, request: ObservedRequest) -> OutboundObservation | None:
+        """Is told of a request of ours before it is sent.
+
+        Returns:
+            What observes it, ``None`` if nothing needs to.
+        """
+        return None
+
+    def session_began(self, side: Literal["server", "client"]) -> None:
+        """Is told of a session, or a connection, that begins."""
+
+    def session_ended(self, session: ObservedSession) -> None:
+        """Is told of the same session when it has ended."""
+
+    def served(self, statistics: Callable[[], Any]) -> Callable[[], None]:
+        """Is told that a server begins to serve.
+
+        Args:
+            statistics: Returns the server's `~mcp_actors.server.ServerStatistics`; legal in any thread.
+
+        Returns:
+            What is called when the server serves no more.
+        """
+        return _nothing
+
+
+def _nothing() -> None:
+    """Ends what was never begun."""
+
+
+current_call: ContextVar[tuple[ObservedRequest, Observation] | None] = ContextVar(
+    "current_call", default=None
+)
+"""The call whose function runs in this context and its observer; ``None`` outside of one and without telemetry."""
+
+
+def log_members() -> dict[str, Any]:
+    """Returns what log lines say of the call whose function runs in this context: session, principal and trace."""
+    current = current_call.get()
+    if current is None:
+        return {}
+    request, observation = current
+    members: dict[str, Any] = {"session": request.session}
+    if request.principal is not None:
+        members["principal"] = request.principal.subject
+    return {**members, **observation.log_members()}

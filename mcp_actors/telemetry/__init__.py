@@ -1,0 +1,13 @@
+"""Telemetry: metrics for Prometheus, OpenTelemetry, and what log lines say of the call that they belong to.
+
+`Metrics` needs nothing. ``mcp_actors.telemetry.otel.OpenTelemetry`` needs the extra ``otel``, and is imported from
+there, so that nobody else imports that. The contract, for telemetry of a program's own, is `mcp_actors.abc.telemetry`.
+"""
+
+from __future__ import annotations
+
+from mcp_actors.telemetry.log_lines import add_call
+from mcp_actors.telemetry.metrics import BUCKETS, MOST_SERIES, Metrics
+from mcp_actors.telemetry.together import Together
+
+__all__ = ["BUCKETS", "MOST_SERIES", "Metrics", "Together", "add_call"]

@@ -1,0 +1,97 @@
+"""The names and attributes of spans and of durations, by OpenTelemetry's semantic conventions for MCP."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from mcp_actors.abc.telemetry import CallEnding, ObservedRequest
+from mcp_actors.telemetry.labels import TARGETED, Names, network_of
+
+__all__ = ["BUCKETS", "Described", "Descriptions", "error_type", "span_attributes"]
+
+BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
+"""Boundaries of the four histograms of durations, in seconds."""
+# Characters of a URI in an attribute.
+_LONGEST = 1024
+
+
+class Described:
+    """The name of a span, and the attributes that all spans of such requests have: one for each kind of request."""
+
+    __slots__ = ("durations", "fixed", "name")
+
+    def __init__(self, method: str, label: str | None, version: str | None, transport: str) -> None:
+        self.name = method if label is None else f"{method} {label}"
+        self.fixed: dict[str, Any] = {"mcp.method.name": method}
+        if label is not None:
+            self.fixed[TARGETED[method]] = label
+        if method == "tools/call":
+            self.fixed["gen_ai.operation.name"] = "execute_tool"
+        if version is not None:
+            self.fixed["mcp.protocol.version"] = version
+        self.fixed["network.transport"] = transport
+        # By the type of the error: the attributes of a duration are the same objects for each call.
+        self.durations: dict[str | None, dict[str, Any]] = {None: self.fixed}
+
+    def duration(self, error: str | None, code: int | None) -> dict[str, Any]:
+        """Returns the attributes of the duration of a call that ended so."""
+        found = self.durations.get(error)
+        if found is None:
+            found = {**self.fixed, "error.type": error}
+            if code is not None:
+                found["rpc.response.status_code"] = str(code)
+            # Codes of errors are the program's own, or a peer's: their number is bounded.
+            if len(self.durations) < 32:
+                self.durations[error] = found
+            else:
+                return {**self.fixed, "error.type": "_OTHER"}
+        return found
+
+
+def span_attributes(request: ObservedRequest, described: Described, label: str | None) -> dict[str, Any]:
+    """Returns the attributes of the span of one request."""
+    attributes = dict(described.fixed)
+    if request.id is not None:
+        attributes["jsonrpc.request.id"] = str(request.id)
+    target = request.target
+    if target is not None and target != label:
+        name = TARGETED.get(request.method, "mcp.resource.uri")
+        attributes[name] = target[:_LONGEST]
+    return attributes
+
+
+def error_type(ending: CallEnding) -> str | None:
+    """Returns ``error.type`` for an ending, ``None`` for one that is no error."""
+    kind = ending.kind
+    if kind in ("answered", "input_required"):
+        return None
+    if kind == "error":
+        return "_OTHER" if ending.code is None else str(ending.code)
+    return kind
+
+
+@lru_cache(maxsize=2048)
+def transport_of(peer: str) -> str:
+    """Returns `network_of`, which is asked for each call."""
+    return network_of(peer)
+
+
+class Descriptions:
+    """The descriptions of all kinds of requests, made when the first one comes. Their number is bounded."""
+
+    def __init__(self, most: int = 2048) -> None:
+        self._names = Names()
+        self._most = most
+        self._known: dict[tuple[str, str | None, str | None, str], Described] = {}
+
+    def of(self, request: ObservedRequest, outbound: bool) -> tuple[Described, str | None]:
+        """Returns the description of a request, and the label of its target."""
+        label = self._names.label_of(request, outbound)
+        key = request.method, label, request.version, transport_of(request.peer)
+        described = self._known.get(key)
+        if described is None:
+            if len(self._known) >= self._most:
+                self._known.clear()
+            described = self._known[key] = Described(*key)
+        return described, label

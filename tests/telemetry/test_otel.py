@@ -1,0 +1,268 @@
+"""OpenTelemetry: names, attributes and parents of spans by the conventions for MCP, and the context in ``_meta``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry import baggage, trace
+from opentelemetry.context import Context as TraceContext
+
+import mcp_actors.asyncio
+import mcp_actors.sync
+from mcp_actors import Client, Context, Server
+from mcp_actors.errors import RpcError
+from mcp_actors.telemetry.otel.propagation import context_of, meta_of
+from mcp_actors.types import ElicitResult
+
+from .spans import Traced, parent_id, span_id, tree
+
+LEGACY, MODERN = "2025-11-25", "2026-07-28"
+ERAS = pytest.mark.parametrize("era", [LEGACY, MODERN])
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+PARENT = f"00-{TRACE}-{SPAN}-01"
+
+
+def serving(traced: Traced, inner: Server | None = None) -> Server:
+    server = Server("traced", telemetry=traced.telemetry)
+
+    @server.tool
+    async def add(a: int, b: int) -> int:
+        with traced.tracers.get_tracer("program").start_as_current_span("the program's own"):
+            return a + b
+
+    @server.tool
+    async def hop() -> str:
+        assert inner is not None
+        async with Client(inner, era=MODERN, telemetry=traced.telemetry) as client:
+            await client.call_tool("add", {"a": 1, "b": 2})
+        return "hopped"
+
+    @server.tool
+    async def fail() -> None:
+        raise RpcError(-32050, "no such thing")
+
+    @server.prompt
+    async def greet(name: str) -> str:
+        return name
+
+    @server.resource("file:///a")
+    async def read() -> str:
+        return "a"
+
+    return server
+
+
+@ERAS
+async def test_a_call_by_the_conventions(era: str) -> None:
+    traced = Traced()
+    async with Client(serving(traced), era=era, telemetry=traced.telemetry) as client:
+        await client.call_tool("add", {"a": 1, "b": 2})
+    there, here = traced.one("tools/call add", "SERVER"), traced.one("tools/call add", "CLIENT")
+    assert parent_id(there) == span_id(here)
+    expected = {
+        "mcp.method.name": "tools/call",
+        "gen_ai.tool.name": "add",
+        "gen_ai.operation.name": "execute_tool",
+        "mcp.protocol.version": era,
+        "jsonrpc.request.id": "2",
+        "network.transport": "pipe",
+    }
+    assert dict(there.attributes or {}) == expected
+    attributes = dict(here.attributes or {})
+    assert str(attributes.pop("server.address")).startswith("memory:")
+    assert attributes == expected
+    assert parent_id(traced.one("the program's own", "INTERNAL")) == span_id(there)
+
+
+async def test_prompts_resources_and_errors() -> None:
+    traced = Traced()
+    async with Client(serving(traced), era=MODERN, telemetry=traced.telemetry) as client:
+        await client.get_prompt("greet", {"name": "Ada"})
+        await client.read_resource("file:///a")
+        with pytest.raises(RpcError):
+            await client.call_tool("fail")
+        with pytest.raises(RpcError):
+            await client.call_tool("made up " * 500)
+    assert (traced.one("prompts/get greet", "SERVER").attributes or {})["gen_ai.prompt.name"] == "greet"
+    # A URI is one of very many, so the name of the span has none.
+    assert (traced.one("resources/read", "SERVER").attributes or {})["mcp.resource.uri"] == "file:///a"
+    for kind in ("SERVER", "CLIENT"):
+        failed = traced.one("tools/call fail", kind)
+        assert failed.status.status_code.name == "ERROR"
+        assert failed.status.description == "no such thing"
+        attributes = failed.attributes or {}
+        assert (attributes["error.type"], attributes["rpc.response.status_code"]) == ("-32050", "-32050")
+    unknown = traced.one("tools/call other", "SERVER")
+    assert len(str((unknown.attributes or {})["gen_ai.tool.name"])) == 1024
+
+
+HOPS = """\
+the program INTERNAL
+  tools/call hop CLIENT
+    tools/call hop SERVER
+      server/discover CLIENT
+        server/discover SERVER
+      tools/call add CLIENT
+        tools/call add SERVER
+          the program's own INTERNAL"""
+
+
+@ERAS
+async def test_hops_make_one_tree(era: str) -> None:
+    traced = Traced()
+    server = serving(traced, serving(traced))
+    async with Client(server, era=era, telemetry=traced.telemetry) as client:
+        with traced.tracers.get_tracer("program").start_as_current_span("the program"):
+            await client.call_tool("hop")
+    in_order = sorted(traced.spans, key=lambda span: span.start_time or 0)
+    trace_ids = {span.context.trace_id for span in in_order if span.context and span.name == "the program"}
+    of_the_call = [span for span in in_order if span.context and span.context.trace_id in trace_ids]
+    lines = [(span_id(each), parent_id(each), f"{each.name} {each.kind.name}") for each in of_the_call]
+    assert tree(lines) == HOPS
+
+
+async def test_a_question_is_below_the_call_that_asks() -> None:
+    traced = Traced()
+    server = Server("asks", telemetry=traced.telemetry)
+
+    @server.tool
+    async def greet(ctx: Context) -> str:
+        answer = await ctx.elicit("Who?", {"type": "object", "properties": {"name": {"type": "string"}}})
+        return str(answer)
+
+    async def answer(question: Any) -> ElicitResult:
+        return ElicitResult("accept", {"name": "Ada"})
+
+    async with Client(server, era=LEGACY, telemetry=traced.telemetry, elicitation=answer) as client:
+        await client.call_tool("greet")
+    call = traced.one("tools/call greet", "SERVER")
+    asked, answered = traced.one("elicitation/create", "CLIENT"), traced.one("elicitation/create", "SERVER")
+    assert (parent_id(asked), parent_id(answered)) == (span_id(call), span_id(asked))
+
+
+async def test_the_run_of_a_task_is_below_the_call_that_created_it() -> None:
+    traced = Traced()
+    server = Server("tasks", telemetry=traced.telemetry)
+
+    @server.tool(task="optional")
+    async def work() -> str:
+        await trio.sleep(0.05)
+        with traced.tracers.get_tracer("program").start_as_current_span("the work"):
+            return "done"
+
+    async with Client(server, era=MODERN, telemetry=traced.telemetry) as client:
+        assert (await client.call_tool("work")).text == "done"
+    call, task = traced.one("tools/call work", "SERVER"), traced.one("task work", "INTERNAL")
+    assert parent_id(task) == span_id(call)
+    assert [link.context.span_id for link in task.links] == [int(parent_id(call), 16)]
+    assert parent_id(traced.one("the work", "INTERNAL")) == span_id(task)
+
+
+async def test_clients_without_trio_are_below_their_program() -> None:
+    traced = Traced()
+    server = serving(traced)
+
+    def in_a_thread() -> None:
+        with mcp_actors.sync.Client(server, telemetry=traced.telemetry) as client:
+            with traced.tracers.get_tracer("program").start_as_current_span("the thread"):
+                client.call_tool("add", {"a": 1, "b": 2})
+
+    await trio.to_thread.run_sync(in_a_thread)
+    assert parent_id(traced.one("tools/call add", "CLIENT")) == span_id(traced.one("the thread", "INTERNAL"))
+
+
+async def test_durations_and_gauges() -> None:
+    traced = Traced()
+    server = serving(traced)
+    async with Client(server, era=LEGACY, telemetry=traced.telemetry) as client:
+        await client.call_tool("add", {"a": 1, "b": 2})
+        with pytest.raises(RpcError):
+            await client.call_tool("fail")
+        found = await trio.to_thread.run_sync(traced.metrics)
+    (sessions,) = found["mcp_actors.sessions"].data.data_points
+    assert sessions.value == 1
+    assert {point.attributes["state"] for point in found["mcp_actors.calls_in_flight"].data.data_points}
+    for side in ("server", "client"):
+        durations = found[f"mcp.{side}.operation.duration"]
+        assert durations.unit == "s"
+        by_tool = {point.attributes.get("gen_ai.tool.name"): point for point in durations.data.data_points}
+        assert by_tool["add"].explicit_bounds[:3] == (0.01, 0.02, 0.05)
+        assert by_tool["add"].count == 1
+        assert by_tool["fail"].attributes["error.type"] == "-32050"
+        assert "jsonrpc.request.id" not in by_tool["add"].attributes
+    (ended,) = traced.metrics()["mcp.server.session.duration"].data.data_points
+    assert ended.attributes["mcp.protocol.version"] == LEGACY
+
+
+@ERAS
+async def test_a_parent_with_state_and_baggage(era: str) -> None:
+    traced = Traced()
+    server = Server("carries", telemetry=traced.telemetry)
+    found: list[object] = []
+
+    @server.tool
+    async def look() -> None:
+        found.append(dict(baggage.get_all()))
+
+    meta = {"traceparent": PARENT, "tracestate": "rojo=00f067aa0ba902b7", "baggage": "userId=alice,plan=free"}
+    async with Client(server, era=era) as client:
+        await client.call_tool("look", meta=meta)
+    span = traced.one("tools/call look", "SERVER")
+    assert span.context is not None
+    assert (f"{span.context.trace_id:032x}", parent_id(span)) == (TRACE, SPAN)
+    assert span.context.trace_state.get("rojo") == SPAN
+    assert found == [{"userId": "alice", "plan": "free"}]
+
+
+WELL_FORMED = [PARENT, f"00-{TRACE}-{SPAN}-00", f"cc-{TRACE}-{SPAN}-01-what-comes-later"]
+MALFORMED = [
+    "", "x", PARENT.upper(), f"{PARENT}-more", f"ff-{TRACE}-{SPAN}-01", f"00-{'0' * 32}-{SPAN}-01",
+    f"00-{TRACE}-{'0' * 16}-01", f" {PARENT}", f"{PARENT}\n", None, 5, ["00"], {"a": 1}, PARENT * 1000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", WELL_FORMED)
+def test_a_parent_is_read(value: str) -> None:
+    found = trace.get_current_span(context_of({"traceparent": value})).get_span_context()
+    assert (f"{found.trace_id:032x}", found.is_remote) == (TRACE, True)
+
+
+@pytest.mark.parametrize("value", MALFORMED)
+def test_a_malformed_parent_is_none(value: object) -> None:
+    assert context_of({"traceparent": value, "tracestate": "a=b"}) == TraceContext()
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["traceparent", "tracestate", "baggage"]),
+        st.one_of(st.text(), st.integers(), st.none(), st.lists(st.text()), st.sampled_from(WELL_FORMED)),
+    )
+)
+def test_no_meta_is_too_odd(meta: dict[str, Any]) -> None:
+    context = context_of(meta)
+    carried = meta_of(trace.get_current_span(context).get_span_context(), context)
+    assert set(carried) <= {"traceparent", "tracestate", "baggage"}
+    assert context_of(carried) == context or "traceparent" in meta
+
+
+def test_long_members_are_ignored() -> None:
+    context = context_of(
+        {"traceparent": PARENT, "tracestate": "a=" + "b" * 600, "baggage": "a=" + "b" * 9000}
+    )
+    assert not trace.get_current_span(context).get_span_context().trace_state
+    assert baggage.get_all(context) == {}
+
+
+async def test_an_unsampled_parent_leaves_no_span_and_is_passed_on() -> None:
+    traced = Traced()
+    server = serving(traced, serving(traced))
+    async with Client(server, era=MODERN) as client:
+        await client.call_tool("hop", meta={"traceparent": f"00-{TRACE}-{SPAN}-00"})
+    assert [
+        span.name for span in traced.spans if span.context and span.context.trace_id == int(TRACE, 16)
+    ] == []
+    assert [span.name for span in traced.spans if "call" in span.name] == []
