@@ -12,6 +12,9 @@ __all__ = ["TASKS"]
 # -- the engine ----------------------------------------------------------------------------------------------
 TRANSPORT = TaskKind("transport", "server", "server", "whoever awaits serve(): it cannot listen any more")
 DRAIN = TaskKind("drain", "server", "nothing", "nobody: the server can still be stopped", restarted=True)
+COMPANION = TaskKind(
+    "companion", "server", "member", "whoever looks at the server through it; the server goes on"
+)
 SIGNALS = TaskKind("signals", "server", "nothing", "nobody", restarted=True)
 CONNECTION_WRITER = TaskKind("link", "connection", "connection", "the peer: its connection closes")
 # A session has no task of its own: it runs in that of its connection, or of the transport that has only one.
@@ -162,6 +165,19 @@ AUTHORIZATION = TaskKind(
 LOGIN_LISTENER = TaskKind("login listener", "login", "call", "whoever logs in: LoginFailed")
 CHILD_WATCH = TaskKind("child process", "client connection", "connection", "whoever called: ConnectionLost")
 CHILD_OUTPUT = TaskKind("child output", "child process", "nothing", "nobody", restarted=True)
+
+# -- the live view -------------------------------------------------------------------------------------------
+ADMIN_FEED = TaskKind(
+    "admin snapshots", "companion", "nothing", "nobody: the next snapshot comes later", restarted=True
+)
+ADMIN_NODE = TaskKind(
+    "admin answers",
+    "companion",
+    "nothing",
+    "the other nodes: this one is silent for a moment",
+    restarted=True,
+)
+ADMIN_ACTION = TaskKind("admin action", "companion", "call", "whoever asked for it: 500")
 
 # -- mcp-actors serve --workers ------------------------------------------------------------------------------
 WORKER_SLOT = TaskKind(

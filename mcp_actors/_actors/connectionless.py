@@ -20,7 +20,7 @@ from mcp_actors._actors.task_pool import TaskPool
 from mcp_actors._eras.classify import Classified
 from mcp_actors._eras.server_negotiation import ServerNegotiation
 from mcp_actors._wire.messages import RequestId
-from mcp_actors.abc import Arrival, Outlet
+from mcp_actors.abc import Arrival, Outlet, SessionOutlet
 from mcp_actors.errors import ConnectionLost
 from mcp_actors.supervision import TaskKind, start, start_again
 
@@ -61,6 +61,7 @@ class ConnectionlessSession:
         self._nursery = nursery
         self._on_closed = on_closed
         self._stopping = False
+        self._without_calls: trio.Event | None = None
         self.dispatcher = Dispatcher(
             name,
             self,
@@ -107,6 +108,18 @@ class ConnectionlessSession:
         self.dispatcher.drain()
         self._idle()
 
+    async def wait_until_idle(self) -> None:
+        """Waits until no call is in flight."""
+        if self.dispatcher.calls:
+            self._without_calls = trio.Event()
+            await self._without_calls.wait()
+
+    def end(self) -> None:
+        """Ends the session as its client would: its binding answers what is in flight, and knows its id no more."""
+        if isinstance(self.outlet, SessionOutlet):
+            self.outlet.end_session()
+        self.close()
+
     def close(self) -> None:
         dispatcher = self.dispatcher
         if dispatcher.carrier is None:
@@ -118,6 +131,8 @@ class ConnectionlessSession:
         self._on_closed(self)
 
     def _idle(self) -> None:
+        if self._without_calls is not None:
+            self._without_calls.set()
         if self._stopping and not self.dispatcher.calls:
             self.close()
 

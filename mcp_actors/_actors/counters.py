@@ -26,6 +26,14 @@ class Counters:
     refused: int = 0
     """Requests answered with an error before a handler saw them."""
 
+    def add(self, other: Counters) -> None:
+        """Adds the counts of another session."""
+        self.requests += other.requests
+        self.cancelled += other.cancelled
+        self.late += other.late
+        self.malformed += other.malformed
+        self.refused += other.refused
+
 
 @attrs.define
 class Totals:
@@ -41,12 +49,7 @@ class Totals:
 
     def add(self, counters: Counters, link: LinkStatistics | None = None) -> None:
         """Adds the events of one conversation."""
-        mine = self.counters
-        mine.requests += counters.requests
-        mine.cancelled += counters.cancelled
-        mine.late += counters.late
-        mine.malformed += counters.malformed
-        mine.refused += counters.refused
+        self.counters.add(counters)
         if link is not None:
             self.bytes_in += link.bytes_in
             self.bytes_out += link.bytes_out
@@ -68,3 +71,11 @@ class SessionStatistics:
     counters: Counters
     kept_bytes: int = 0
     """Bytes that the session makes the server remember: the description of the client, and subscribed URIs."""
+    age: float = 0.0
+    """Seconds since it began; 0 on a client."""
+    version: str | None = None
+    """The revision that server and client have agreed on; ``None`` before that, and on a client."""
+    client: str | None = None
+    """The name by which a client has introduced itself, with its version; ``None`` before that, and on a client."""
+    principal: str | None = None
+    """The client's user, if the transport has authenticated one."""

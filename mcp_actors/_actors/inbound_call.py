@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-import attrs
 import trio
 
 from mcp_actors._actors.admission import Admission, Limiters
 from mcp_actors._actors.beats import Beats, ProgressReports
+from mcp_actors._actors.call_statistics import CallStatistics
 from mcp_actors._actors.continuation import Continuation
 from mcp_actors._actors.dispatch_rules import DispatchRules
 from mcp_actors._actors.last_report import wait_for_last_report
@@ -91,21 +91,6 @@ class CallOwner(Protocol):
 
     def forget(self, call: InboundCall) -> None:
         """Takes the call out of the table, so that its id may be used again. Legal any number of times."""
-
-
-@attrs.frozen
-class CallStatistics:
-    """A snapshot of an inbound call."""
-
-    id: RequestId
-    method: str
-    target: str | None
-    """The tool, prompt or resource that is called."""
-    age: float
-    """Seconds since it arrived."""
-    state: str
-    """``waiting`` for a place, ``running``, ``cancelled`` (its handler cleans up) or ``replaced`` (likewise, and the
-    client is asked for input)."""
 
 
 class InboundCall:
@@ -177,6 +162,14 @@ class InboundCall:
             self.state = "cancelled"
             if self.scope is not None:
                 self.scope.cancel(reason=f"cancelled by the peer: {reason or 'no reason given'}")
+
+    def end_with(self, error: RpcError) -> None:
+        """Whoever runs the server ends the call: the handler sees `trio.Cancelled`, and the peer is sent ``error``."""
+        if self.state == "running" or self.state == "waiting":
+            self.state = "replaced"
+            self._replacement = error
+            if self.scope is not None:
+                self.scope.cancel(reason=error.message)
 
     def drain(self) -> None:
         """The connection is about to end: a call that would go on for ever ends now."""
@@ -257,8 +250,8 @@ class InboundCall:
         token = self.invocation.progress_token
         if token is not None and (beats := self.owner.responder.beats) is not None:
             self.reports = beats.watch(self, token)
-        if self.state == "cancelled":
-            scope.cancel(reason="cancelled by the peer before it began")
+        if self.state != "running":
+            scope.cancel(reason="the call was cancelled before it began")
         try:
             frame = await self._outcome()
             if self.invocation.reported:
@@ -279,8 +272,7 @@ class InboundCall:
             if self.invocation.reported:
                 await wait_for_last_report(self.invocation, self.outlet, self.owner)
             try:
-                stamp = self.owner.responder.stamp
-                frame = result_frame(self.invocation, self._replacement, stamp, self.outlet.longest)
+                frame = self._frame_of(self._replacement)
             except Exception as error:
                 frame = failure_frame(self.invocation, error)
         await self._send(frame)
@@ -348,7 +340,7 @@ class InboundCall:
         try:
             if self.admission is not None and self.admission.ahead:
                 await self._wait_for_admission(self.admission)
-            if self.state == "cancelled":
+            if self.state != "running":
                 await trio.lowlevel.checkpoint()
             result = await continuation()
             return result_frame(self.invocation, result, self.owner.responder.stamp, self.outlet.longest)
@@ -381,20 +373,27 @@ class InboundCall:
     def _failure(self, error: BaseException) -> Frame:
         if isinstance(error, RpcError):
             return failure_frame(self.invocation, error)
-        responder = self.owner.responder
         try:
-            answer = responder.failure(self, error)
-            if isinstance(answer, BaseException):
-                return failure_frame(self.invocation, answer)
-            return result_frame(self.invocation, answer, responder.stamp, self.outlet.longest)
+            return self._frame_of(self.owner.responder.failure(self, error))
         except Exception as defect:
             return failure_frame(self.invocation, defect)
+
+    def _frame_of(self, answer: Any) -> Frame:
+        if isinstance(answer, BaseException):
+            return failure_frame(self.invocation, answer)
+        return result_frame(self.invocation, answer, self.owner.responder.stamp, self.outlet.longest)
 
     def statistics(self) -> CallStatistics:
         """Returns where the call stands."""
         method = self.invocation.method
         target = self.invocation.params.get(method.target) if method.target and method.shown else None
         age = trio.current_time() - self.started
+        principal = self.invocation.principal
         return CallStatistics(
-            self.id, method.name, target if isinstance(target, str) else None, age, self.state
+            self.id,
+            method.name,
+            target if isinstance(target, str) else None,
+            age,
+            self.state,
+            None if principal is None else principal.subject,
         )

@@ -189,7 +189,12 @@ class ObservedCall(InboundCall):
         return self._failure_of
 
     async def finish(self) -> None:
-        self._note("input_required" if self.state == "replaced" else "cancelled")
+        ending = self._replacement
+        if isinstance(ending, RpcError):
+            # An operator has ended it.
+            self._note("error", ending.code, ending.message[:MESSAGE_CHARACTERS])
+        else:
+            self._note("input_required" if self.state == "replaced" else "cancelled")
         await super().finish()
 
     def fail(self, error: BaseException) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,6 +16,7 @@ from mcp_actors._actors.event_bus import EventBus, EventBusStatistics
 from mcp_actors._actors.inbound_call import CallStatistics, InboundCall
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.session_reports import report_served
+from mcp_actors._actors.stateless import StatelessCalls
 from mcp_actors._exception_groups import one_error
 from mcp_actors._server.context import Context
 from mcp_actors._server.features import Features
@@ -24,10 +25,10 @@ from mcp_actors._server.scope import ServerScope
 from mcp_actors._server.sessions import SessionRegistry
 from mcp_actors._server.subscriptions import SessionSubscriber
 from mcp_actors._server.transport_handler import ServerConfig, TransportHandler
-from mcp_actors.abc import OpenState, ServerTransport, SharedState, Telemetry
+from mcp_actors.abc import Companion, OpenState, ServerTransport, SharedState, Telemetry
 from mcp_actors.errors import MethodNotFound, ResourceNotFound
-from mcp_actors.supervision import start_again
-from mcp_actors.task_kinds import DRAIN, TRANSPORT
+from mcp_actors.supervision import start_again, start_and_wait
+from mcp_actors.task_kinds import COMPANION, DRAIN, TRANSPORT
 
 __all__ = ["ServerRuntime", "ServerStatistics"]
 
@@ -219,7 +220,9 @@ class ServerRuntime:
     ) -> None:
         async with trio.open_nursery() as supervisor:
             start_again(supervisor, DRAIN, self._drain, supervisor.cancel_scope)
-            handler = TransportHandler(self._config, scope, state, self._sessions, supervisor, self._stopping)
+            handler = TransportHandler(
+                self._config, scope, state, self._sessions, supervisor, self._stopping, self
+            )
             self._handlers.append(handler)
             self._transports += transports
             try:
@@ -228,7 +231,9 @@ class ServerRuntime:
                     trio.open_nursery() as nursery,
                 ):
                     served = [
-                        await nursery.start(each.serve, handler, name=f"{TRANSPORT.name} {each!r}")
+                        await start_and_wait(supervisor, COMPANION, each.serve, handler, about=repr(each))
+                        if isinstance(each, Companion)
+                        else await nursery.start(each.serve, handler, name=f"{TRANSPORT.name} {each!r}")
                         for each in transports
                     ]
                     task_status.started(tuple(served))
@@ -280,12 +285,24 @@ class ServerRuntime:
             raise MethodNotFound(ctx.method)
         return subscriber
 
+    def exchanges(self) -> Iterator[StatelessCalls]:
+        """Yields what has the calls that belong to no session, one for each `serve` that goes on."""
+        return (handler.stateless for handler in self._handlers)
+
+    def transport_statistics(self) -> tuple[Any, ...]:
+        """Returns what the transports that are served now say of themselves, as far as they say anything."""
+        return tuple(
+            said
+            for each in self._transports
+            if isinstance(each, SupportsStatistics) and (said := each.statistics()) is not None
+        )
+
     def statistics(self) -> ServerStatistics:
         """The whole live actor tree."""
         return self.features.loop.call(self._statistics)
 
     def _statistics(self) -> ServerStatistics:
-        sessions = tuple(session.statistics() for session in self._sessions)
+        sessions = tuple(self._sessions.statistics(session) for session in self._sessions)
         totals = attrs.evolve(self._sessions.past, counters=attrs.evolve(self._sessions.past.counters))
         for each in sessions:
             totals.add(each.counters, each.link)
@@ -294,18 +311,10 @@ class ServerRuntime:
         return ServerStatistics(
             self.name,
             sessions,
-            tuple(
-                call.statistics()
-                for handler in self._handlers
-                for call in handler.stateless.dispatcher.calls.values()
-            ),
+            tuple(call.statistics() for each in self.exchanges() for call in each.dispatcher.calls.values()),
             self.limiter.statistics(),
             self.bus.statistics(),
             self.budgets.statistics(),
-            tuple(
-                said
-                for each in self._transports
-                if isinstance(each, SupportsStatistics) and (said := each.statistics()) is not None
-            ),
+            self.transport_statistics(),
             totals,
         )

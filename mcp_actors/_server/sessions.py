@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from mcp_actors._actors.connectionless import ConnectionlessSession
-from mcp_actors._actors.counters import Totals
+from mcp_actors._actors.counters import Counters, SessionStatistics, Totals
 from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._actors.inbound_call import CallOwner
 from mcp_actors._actors.session import Session
@@ -20,11 +20,14 @@ from mcp_actors._server.peer_session import PeerSession
 from mcp_actors._server.subscriptions import SessionSubscriber
 from mcp_actors._server.url_elicitations import UrlElicitations
 from mcp_actors.abc import Telemetry
+from mcp_actors.principal import Principal
 from mcp_actors.types import LoggingLevel
 
 __all__ = ["AnySession", "SessionRegistry"]
 
 AnySession = Session | ConnectionlessSession
+# Characters of a client's name and version that operators are shown.
+LONGEST_NAME = 200
 
 
 @attrs.define
@@ -32,6 +35,7 @@ class _Registered:
     session: AnySession
     legacy: LegacySessionState
     peer: PeerSession
+    principal: Principal | None
     subscriber: SessionSubscriber | None = None
     began: float = attrs.field(factory=trio.current_time)
 
@@ -65,10 +69,12 @@ class SessionRegistry:
         self._count += 1
         return self._count
 
-    def add(self, session: AnySession, legacy: LegacySessionState) -> None:
-        """Registers a session that begins."""
+    def add(
+        self, session: AnySession, legacy: LegacySessionState, principal: Principal | None = None
+    ) -> None:
+        """Registers a session that begins; ``principal`` is its user, if the transport has authenticated one."""
         self._registered[session.dispatcher] = _Registered(
-            session, legacy, PeerSession(session.dispatcher, legacy, self._loop)
+            session, legacy, PeerSession(session.dispatcher, legacy, self._loop), principal
         )
         self.past.sessions += 1
         if self.telemetry is not None:
@@ -94,6 +100,25 @@ class SessionRegistry:
         registered = self._registered.get(owner)
         return None if registered is None else registered.peer
 
+    def totals(self) -> Counters:
+        """Returns the counts of all conversations together, of those that have ended, too."""
+        totals = attrs.evolve(self.past.counters)
+        for each in self._registered.values():
+            totals.add(each.session.dispatcher.counters)
+        return totals
+
+    def statistics(self, session: AnySession) -> SessionStatistics:
+        """Returns where a session, its calls and its link stand, and whose it is."""
+        registered = self._registered[session.dispatcher]
+        peer, principal = registered.legacy.peer, registered.principal
+        return attrs.evolve(
+            session.statistics(),
+            age=trio.current_time() - registered.began,
+            version=None if peer is None else peer.version,
+            client=None if peer is None else _client_name(peer.raw_info),
+            principal=None if principal is None else principal.subject,
+        )
+
     def log(self, level: LoggingLevel, data: Any, logger: str | None) -> None:
         """Sends a log message to the clients of all sessions; raises what `PeerSession.log` raises."""
         if self._registered:
@@ -116,3 +141,11 @@ class SessionRegistry:
                 registered.session.dispatcher, self._bus, registered.peer.list_kinds
             )
         return registered.subscriber
+
+
+def _client_name(info: object) -> str | None:
+    """Returns how a client has introduced itself, cut short; what it sent was not checked."""
+    if not isinstance(info, dict):
+        return None
+    said = (info.get("name"), info.get("version"))
+    return " ".join(each for each in said if isinstance(each, str))[:LONGEST_NAME] or None

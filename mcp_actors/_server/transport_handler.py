@@ -83,6 +83,7 @@ class TransportHandler:
 
     Args:
         nursery: Owns the calls that belong to no connection, which may outlive the connection that brought them.
+        running: The live side of the server, for those who look at it.
     """
 
     def __init__(
@@ -93,8 +94,10 @@ class TransportHandler:
         sessions: SessionRegistry,
         nursery: trio.Nursery,
         stopping: trio.Event,
+        running: object,
     ) -> None:
         self.stopping = stopping
+        self.running = running
         self.shared = shared
         self._config = config
         self._sessions = sessions
@@ -150,7 +153,7 @@ class TransportHandler:
             on_notification=lambda name, params: self._notified(negotiation, session, name, params),
             memory=ClientMemory(config.budgets, account),
         )
-        self._sessions.add(session, negotiation.legacy)
+        self._sessions.add(session, negotiation.legacy, principal)
         try:
             await session.run()
         finally:
@@ -205,7 +208,7 @@ class TransportHandler:
             on_closed=self._sessions.remove,
             on_notification=lambda name, params: self._notified(negotiation, session, name, params),
         )
-        self._sessions.add(session, negotiation.legacy)
+        self._sessions.add(session, negotiation.legacy, principal)
         return session
 
     async def exchange(

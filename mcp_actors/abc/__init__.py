@@ -25,6 +25,7 @@ from mcp_actors.abc.telemetry import Telemetry
 from mcp_actors.abc.transport import (
     Arrival,
     ClientTransport,
+    Companion,
     ConnectionHandler,
     FrameChannel,
     HttpRequest,
@@ -32,12 +33,14 @@ from mcp_actors.abc.transport import (
     ServerHandler,
     ServerSession,
     ServerTransport,
+    SessionOutlet,
 )
 
 __all__ = [
     "Arrival",
     "Bus",
     "ClientTransport",
+    "Companion",
     "ConnectionHandler",
     "EventLog",
     "Frame",
@@ -53,6 +56,7 @@ __all__ = [
     "ServerSession",
     "ServerTransport",
     "SessionDirectory",
+    "SessionOutlet",
     "SessionPlace",
     "SharedState",
     "TaskBounds",

@@ -43,6 +43,7 @@ from mcp_actors.principal import Principal
 __all__ = [
     "Arrival",
     "ClientTransport",
+    "Companion",
     "ConnectionHandler",
     "FrameChannel",
     "HttpRequest",
@@ -50,6 +51,7 @@ __all__ = [
     "ServerHandler",
     "ServerSession",
     "ServerTransport",
+    "SessionOutlet",
 ]
 
 
@@ -209,6 +211,14 @@ class Outlet(Protocol):
         """Closes the peer's stream if the peer can open it again to get the rest; else nothing happens."""
 
 
+@runtime_checkable
+class SessionOutlet(Protocol):
+    """An outlet of `ServerHandler.open_session` whose binding can be told that the session has to end."""
+
+    def end_session(self) -> None:
+        """Ends the session, as the binding does when its client ends it. Must not wait."""
+
+
 class Arrival(Protocol):
     """Messages that arrived together, decoded and sorted; made by `ServerHandler.sort`."""
 
@@ -343,6 +353,18 @@ class ServerTransport(Protocol):
         closed it when it returns. Returns by itself when no further connection can come (stdio: after its only one).
         Cancelled, it closes everything at once.
         """
+
+
+@runtime_checkable
+class Companion(ServerTransport, Protocol):
+    """A `ServerTransport` that brings no clients: it is served beside the others, and ends with the last of them.
+
+    A crash of it, once it has started, ends neither the server nor any other transport.
+    """
+
+    @property
+    def is_companion(self) -> Literal[True]:
+        """Marks it as one."""
 
 
 @runtime_checkable

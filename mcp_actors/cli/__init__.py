@@ -2,7 +2,7 @@
 
 This file knows the commands by name and imports the one that is run, so that ``serve`` does not import the parts that
 draw. Each command has a file: `serve`, `listing`, `call`, `tasks`, `read`, `prompt`, `login`, `logout`, `whoami`,
-`demo`. `install` and `uninstall` have a folder.
+`top`, `demo`. `install` and `uninstall` have a folder.
 
 They use `target` (TARGET -> Server), `client_session` (URL -> Client, Ctrl-C) with `connection_options` and `headers`,
 `arguments` (``key=text``), `output` (results -> text or JSON), `task_results` (those that come later), `elicitation`
@@ -59,6 +59,10 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "uninstall": (
         "mcp_actors.cli.install.uninstall",
         "Take a server out of the configuration of a client.",
+    ),
+    "top": (
+        "mcp_actors.cli.top",
+        "Show what runs in a server, live: sessions, calls, tasks, crashes, nodes.",
     ),
     "demo": ("mcp_actors.cli.demo", "Hundreds of sessions on this machine: calls, progress, cancellation."),
 }

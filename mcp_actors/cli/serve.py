@@ -13,6 +13,7 @@ import click
 
 from mcp_actors import Server
 from mcp_actors.abc import ServerTransport, SharedState
+from mcp_actors.cli.admin_option import admin_transport
 from mcp_actors.cli.failures import WrongUsage, reported, traceback_option
 from mcp_actors.cli.target import load_server
 from mcp_actors.discovery import server_transport
@@ -64,6 +65,11 @@ _ASSIGNMENT = "MCP_ACTORS_WORKER"
     help="For HTTP: a path, such as /health, where load balancers and orchestrators may ask how the server is.",
 )
 @click.option(
+    "--admin",
+    metavar="URL",
+    help="Where operators may look at what runs: unix:PATH, or http://127.0.0.1:PORT with a token. See mcp-actors top.",
+)
+@click.option(
     "--metrics",
     metavar="PATH",
     help="For HTTP: a path, such as /metrics, where Prometheus finds the numbers of this server.",
@@ -102,6 +108,7 @@ def command(
     resource: str | None,
     scope: tuple[str, ...],
     health: str | None,
+    admin: str | None,
     metrics: str | None,
     telemetry: str | None,
     workers: int | None,
@@ -152,14 +159,16 @@ def command(
             _require_several(listen)
             words = _words(click.get_current_context())
             serving = importlib.import_module("mcp_actors.cli.workers.serving")
-            serving.serve_with_workers(words, listen, workers, lambda ready: _announce(listen, ready))
+            view = None if admin is None else admin_transport(admin)
+            serving.serve_with_workers(words, listen, workers, lambda ready: _announce(listen, ready), view)
             return
         server = _loaded(target, args, shared, reload_dir if reload else None)
+        companions = [] if admin is None else [admin_transport(admin) if worker is None else worker.view()]
         routes = _routes(server, health, metrics, telemetry, worker)
         if not listen or listen == (_STDIO,):
             terminal = sys.stdin.isatty() and sys.stderr.isatty()
             hint = _stdio_hint(server, target, args) if terminal else ""
-            server.run(_STDIO, task_status=_Announcement((), hint))
+            server.run(_STDIO, *companions, task_status=_Announcement((), hint))
             return
         hint = f"{_offer(server)}; Ctrl-C stops" if sys.stderr.isatty() else ""
         named = {"allowed_hosts": allow_host, "allowed_origins": allow_origin}
@@ -172,7 +181,7 @@ def command(
             server.shared = state.StateOfSeveral(server)
         transports = [_transport(url, options, several, routes) for url in listen]
         status = _Announcement(listen, hint) if worker is None else worker.status(server, _offer(server))
-        server.run(*transports, task_status=status)
+        server.run(*transports, *companions, task_status=status)
 
 
 def _offer(server: Server) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import LIMIT
+from .conftest import LIMIT, SERVED, Started
 
 CTRL_C = b"\x03"
 
@@ -251,3 +251,29 @@ def test_a_log_file_is_told_nothing_of_the_terminal(tmp_path: Path, environment:
     os.close(slave)
     os.close(master)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"", b"")
+
+
+def test_a_live_view_shows_a_server_until_a_key_ends_it(
+    terminal: Callable[..., Terminal], started: Started, tmp_path: Path
+) -> None:
+    where = f"unix:{tmp_path}/admin.sock"
+    words = ("serve", str(SERVED), "--listen", "http://127.0.0.1:0/mcp", "--admin", where)
+    with started(*words, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        assert "serving" in process.stderr.readline()
+        session = terminal("top", where, LINES="24", COLUMNS="80")
+        session.until(lambda: "q quit" in session.text)
+        before = session.text.count("SUPERVISOR")
+        session.type(b"3")
+        session.until(lambda: session.text.count("SUPERVISOR") > before)
+        session.type(b"q")
+        assert session.wait() == 0
+        # The screen that was there before is shown again, with its cursor.
+        assert session.screen.rstrip().endswith((b"\x1b[?25h", b"\x1b[?1049l"))
+        second = terminal("top", where, LINES="24", COLUMNS="80")
+        second.until(lambda: "q quit" in second.text)
+        process.kill()
+        process.wait(LIMIT)
+        second.until(lambda: "trying again" in second.text)
+        second.type(CTRL_C)
+        assert second.wait() == 130

@@ -35,6 +35,8 @@ class Assignment(msgspec.Struct, frozen=True):
     """The descriptors of the listening sockets, as `mcp_transports.listening.inherit` takes them."""
     key: str
     """The key that all workers have in common where their environment has none, as hexadecimal digits."""
+    view: int = -1
+    """The descriptor of the socket over which the supervisor looks at the worker; -1 if nobody looks."""
 
     def __repr__(self) -> str:
         return f"<Assignment {self.number} of {self.of}>"

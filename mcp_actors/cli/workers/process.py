@@ -6,13 +6,15 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import attrs
 import msgspec
 import trio
 
 from mcp_actors.cli.workers.messages import ASSIGNMENT, RETIRE, Assignment, Failed, Ready
+from mcp_actors.cli.workers.view import ViewedWorker
 from mcp_actors.logging import log
 
 if sys.platform == "win32":
@@ -46,6 +48,8 @@ class Worker:
     """Set once it has ended, or another worker has its place."""
     ended: trio.Event = attrs.field(factory=trio.Event)
     process: trio.Process | None = None
+    view: ViewedWorker | None = None
+    """The way to look at it; ``None`` if nobody looks at the workers."""
     _signal: signal.Signals | None = None
     _control: trio.SocketStream | None = None
 
@@ -67,6 +71,7 @@ class Worker:
         counts: int,
         linger: float,
         key: str,
+        watched: bool = False,
     ) -> None:
         """Starts the process and returns when it has ended. Cancelled, or when anything fails, it kills it.
 
@@ -77,13 +82,14 @@ class Worker:
             counts: The descriptor of the workers' shared counts of connections; -1 for none.
             linger: Seconds in which it still answers on idle connections, once it has to retire.
             key: The key of all workers, as hexadecimal digits.
+            watched: Whether the supervisor looks at its workers.
 
         Raises:
             OSError: The process cannot be started.
         """
         ours, theirs = socket.socketpair()
         try:
-            with theirs:
+            with theirs, self._viewed(watched) as viewed:
                 assignment = Assignment(
                     self.number,
                     self.of,
@@ -92,13 +98,14 @@ class Worker:
                     linger,
                     {name: [list(each) for each in several] for name, several in sockets.items()},
                     key,
+                    viewed,
                 )
                 inherited = [fd for several in sockets.values() for each in several for fd in each]
                 self.process = await trio.lowlevel.open_process(
                     list(command),
                     stdin=subprocess.DEVNULL,
                     env={**environment, ASSIGNMENT: msgspec.json.encode(assignment).decode()},
-                    pass_fds=[theirs.fileno(), *inherited, *([counts] if counts >= 0 else [])],
+                    pass_fds=[theirs.fileno(), *inherited, *(each for each in (counts, viewed) if each >= 0)],
                     # Ctrl-C is for the supervisor alone, which tells the workers: of it they would get two.
                     process_group=0,
                 )
@@ -116,9 +123,22 @@ class Worker:
             if self._control is not None:
                 await trio.aclose_forcefully(self._control)
             ours.close()
+            if self.view is not None:
+                self.view.close()
             self.decided.set()
             self.gone.set()
             self.ended.set()
+
+    @contextmanager
+    def _viewed(self, watched: bool) -> Iterator[int]:
+        """Yields the descriptor of the worker's side of `view`, -1 without one."""
+        if not watched:
+            yield -1
+            return
+        ours, theirs = socket.socketpair()
+        self.view = ViewedWorker(ours)
+        with theirs:
+            yield theirs.fileno()
 
     async def _listen(self, control: trio.SocketStream) -> None:
         """Takes the worker's message; returns when the worker has closed its side, as its end does."""

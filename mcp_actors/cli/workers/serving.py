@@ -7,7 +7,8 @@ import os
 import secrets
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
@@ -15,6 +16,9 @@ import trio
 from mcp_actors.cli.failures import EXIT_USAGE, CommandFailure, WrongUsage
 from mcp_actors.cli.workers.messages import Ready
 from mcp_actors.cli.workers.supervisor import WorkersFailed, WorkerSupervisor
+from mcp_actors.cli.workers.view import WorkersView
+from mcp_actors.supervision import reraised, start_and_wait
+from mcp_actors.task_kinds import COMPANION
 
 if sys.platform == "win32":
     raise ImportError("workers inherit listening sockets and obey signals, and Windows has neither")
@@ -26,7 +30,11 @@ _BYTES_OF_A_COUNT = 8
 
 
 def serve_with_workers(
-    words: Sequence[str], urls: Sequence[str], count: int, announce: Callable[[Ready], object]
+    words: Sequence[str],
+    urls: Sequence[str],
+    count: int,
+    announce: Callable[[Ready], object],
+    admin: Any = None,
 ) -> None:
     """Opens the sockets of the URLs and keeps workers that accept from them, until it is told to end.
 
@@ -35,6 +43,7 @@ def serve_with_workers(
         urls: Where to serve.
         count: How many workers there are.
         announce: Called once all of them are ready, with what the first said of itself.
+        admin: A `mcp_transports.admin.AdminTransport` at which all workers are looked at; ``None`` for none.
 
     Raises:
         CommandFailure: The workers cannot serve; `WrongUsage` if that is for a reason of the command line.
@@ -42,11 +51,11 @@ def serve_with_workers(
         ConnectFailed: An address cannot be listened at.
         ValueError: A URL is malformed.
     """
-    trio.run(_serve, words, urls, count, announce)
+    trio.run(_serve, words, urls, count, announce, admin)
 
 
 async def _serve(
-    words: Sequence[str], urls: Sequence[str], count: int, announce: Callable[[Ready], object]
+    words: Sequence[str], urls: Sequence[str], count: int, announce: Callable[[Ready], object], admin: Any
 ) -> None:
     opened: Sequence[Any] = await importlib.import_module("mcp_transports.listening").open_sockets(list(urls))
 
@@ -68,9 +77,11 @@ async def _serve(
         announce=announce,
         close=close,
         counts=counts,
+        watched=admin is not None,
     )
     try:
-        await supervisor.run()
+        async with _viewed(supervisor, admin):
+            await supervisor.run()
     except WorkersFailed as failure:
         kind = WrongUsage if failure.exit_code == EXIT_USAGE else CommandFailure
         raise kind(str(failure)) from None
@@ -88,3 +99,18 @@ def _shared_memory(size: int) -> int:
         os.unlink(path)
     os.truncate(descriptor, size)
     return descriptor
+
+
+@asynccontextmanager
+async def _viewed(supervisor: WorkerSupervisor, admin: Any) -> AsyncIterator[None]:
+    """Shows the workers at the admin endpoint, if there is one, for the length of an ``async with`` block."""
+    if admin is None:
+        yield
+        return
+    view = WorkersView(supervisor.states)
+    with reraised() as body:
+        async with trio.open_nursery() as nursery:
+            await start_and_wait(nursery, COMPANION, admin.serve_view, view, about=repr(admin))
+            with body:
+                yield
+            nursery.cancel_scope.cancel(reason="every worker has ended")

@@ -19,6 +19,8 @@ import trio
 
 from mcp_actors.cli.workers.messages import Failed, Ready
 from mcp_actors.cli.workers.process import Worker
+from mcp_actors.cli.workers.view import WorkerState
+from mcp_actors.crash_log import crash_log
 from mcp_actors.logging import log
 from mcp_actors.supervision import start, start_again
 from mcp_actors.task_kinds import WORKER_PROCESS, WORKER_REPLACEMENT, WORKER_SIGNALS, WORKER_SLOT
@@ -73,6 +75,8 @@ class _Slot:
     number: int
     current: Worker | None = None
     pause: float = 0.0
+    reason: str = ""
+    """Why the last worker there has died."""
 
 
 class WorkerSupervisor:
@@ -89,6 +93,7 @@ class WorkerSupervisor:
             -1 for none.
         key: The key of all workers where their environment has none, as hexadecimal digits; by default each has its
             own.
+        watched: Whether `states` is used, so that workers can be looked at.
         times: See `WorkerTimes`.
     """
 
@@ -103,6 +108,7 @@ class WorkerSupervisor:
         close: Callable[[], object],
         counts: int = -1,
         key: str = "",
+        watched: bool = False,
         times: WorkerTimes | None = None,
     ) -> None:
         self._announce = announce
@@ -115,6 +121,7 @@ class WorkerSupervisor:
             sockets=sockets,
             counts=counts,
             key=key,
+            watched=watched,
             linger=times.linger,
         )
         self._slots = [_Slot(number) for number in range(1, count + 1)]
@@ -129,6 +136,10 @@ class WorkerSupervisor:
     def __repr__(self) -> str:
         state = "stopping" if self._stopping.is_set() else "serving" if self._was_ready else "starting"
         return f"<WorkerSupervisor of {len(self._slots)} workers: {state}, {len(self._workers)} processes>"
+
+    def states(self) -> list[WorkerState]:
+        """Returns the places of the workers, and how to look at those that are ready."""
+        return [_state(each) for each in self._slots]
 
     async def run(self) -> None:
         """Runs the workers until SIGTERM or SIGINT. Cancelled, it kills them.
@@ -194,6 +205,13 @@ class WorkerSupervisor:
             if not self._was_ready and (isinstance(worker.said, Failed) or deaths >= _FIRST_TRIES):
                 self._give_up(worker, deaths)
                 return
+            slot.reason = worker.how_it_ended()
+            crash_log.note(
+                WORKER_PROCESS.name,
+                f"{WORKER_PROCESS.name} {slot.number}",
+                WorkersFailed(slot.reason, 1),
+                True,
+            )
             if trio.current_time() - began >= self._times.stable:
                 slot.pause = 0.0
             slot.pause = min(slot.pause * 2 or self._times.pause, self._times.longest_pause)
@@ -201,7 +219,7 @@ class WorkerSupervisor:
                 "a worker has died and is started again",
                 worker=slot.number,
                 pid=worker.pid,
-                reason=worker.how_it_ended(),
+                reason=slot.reason,
                 after=slot.pause,
             )
             with trio.move_on_after(slot.pause):
@@ -300,6 +318,14 @@ class WorkerSupervisor:
                 log.debug("a worker ended before it could retire", worker=slot.number)
             await self._until_ended(older, self._times.linger)
         return True
+
+
+def _state(slot: _Slot) -> WorkerState:
+    worker = slot.current
+    if worker is None:
+        return WorkerState(slot.number, 0, None, slot.reason)
+    view = worker.view if worker.ready is not None and not worker.ended.is_set() else None
+    return WorkerState(slot.number, worker.pid, view, slot.reason)
 
 
 def _has_terminal() -> bool:

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 import structlog
@@ -63,8 +64,16 @@ class Employment:
         if assignment.counts >= 0:
             self._listening.inherit_counts(assignment.counts, assignment.number - 1, assignment.of)
         self._token: trio.lowlevel.TrioToken | None = None
+        self._assignment = assignment
+        if assignment.view >= 0:
+            os.set_inheritable(assignment.view, False)
         structlog.contextvars.bind_contextvars(worker=assignment.number)
         threading.Thread(target=self._obey, name="mcp-actors supervisor", daemon=True).start()
+
+    def view(self) -> Any:
+        """Returns the companion of the transports through which the supervisor looks at this worker."""
+        view = importlib.import_module("mcp_actors.cli.workers.view")
+        return view.WorkerView(self._assignment.view, self._assignment.number)
 
     def status(self, server: Server, offer: str) -> trio.TaskStatus[Sequence[object]]:
         """Returns a task status for `Server.run` that tells the supervisor when the server accepts connections."""

@@ -63,6 +63,8 @@ class StreamOwner(Protocol):
 
     def touch(self) -> None: ...
 
+    def end(self) -> None: ...
+
     def new_stream_name(self) -> str: ...
 
     def ends_if_raised(self, doing: str) -> Containment: ...
@@ -250,6 +252,10 @@ class StandaloneStream(SessionStream):
             exchange.refuse(INTERNAL_ERROR)
         else:
             self._attach(exchange, first)
+
+    def end_session(self) -> None:
+        """Ends the session, whose client is told so by 404 when it comes again."""
+        self.session.end()
 
     def _attach(self, exchange: HttpExchange, first: bytes) -> None:
         super()._attach(exchange, first)

@@ -202,6 +202,10 @@ class HttpSession:
             return self.standalone
         return next((stream for stream in self.streams if stream.name == name), None)
 
+    def end(self) -> None:
+        """Ends the session as if its client had deleted it. Never raises."""
+        self._table.close(self)
+
     def close(self, ending: SessionEnding) -> None:
         """Ends the engine's session, then every response that waits. Never raises.
 

@@ -1,0 +1,200 @@
+"""The snapshot of a running server, as it travels in JSON: what the live view shows.
+
+Everything in it that a peer has said, such as names and targets, is cut short and has no control characters; whoever
+shows it still treats it as text of a stranger.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+__all__ = [
+    "LONGEST_TEXT",
+    "CallRow",
+    "Counts",
+    "CrashRow",
+    "KindRow",
+    "NodeSnapshot",
+    "Queues",
+    "Rates",
+    "SessionRow",
+    "Snapshot",
+    "cleaned",
+]
+
+LONGEST_TEXT = 120
+"""Characters of a text from a peer that a snapshot has."""
+
+_CONTROL = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *range(0x202A, 0x202F)), "?")
+_CONTROL |= dict.fromkeys((*range(0x2066, 0x206A), 0x200E, 0x200F, *range(0xD800, 0xE000)), "?")
+
+
+def cleaned(text: str | None) -> str | None:
+    """Returns a text of a peer, cut short, with ``?`` for what steers a terminal or the direction of writing."""
+    if text is None:
+        return None
+    return text[:LONGEST_TEXT].translate(_CONTROL)
+
+
+class CallRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A call in flight."""
+
+    key: str
+    """Names the call in an action, as long as it is in flight."""
+    session: str | None
+    """The name of its session; ``None`` for a call that came by itself."""
+    method: str
+    target: str | None
+    """The tool, prompt or resource that is called."""
+    principal: str | None
+    id: str
+    """The request's id."""
+    age: float
+    """Seconds since it arrived."""
+    state: str
+
+
+class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A session."""
+
+    name: str
+    """Names the session in an action."""
+    client: str | None
+    version: str | None
+    """The revision that was agreed on."""
+    principal: str | None
+    peer: str
+    state: str
+    age: float
+    """Seconds since it began."""
+    calls: int
+    """Calls in flight."""
+    pending: int
+    """Requests of the server that wait for the client's answer."""
+    requests: int
+    """Requests since it began."""
+    rate: float | None = None
+    """Requests a second since the last snapshot; ``None`` in the first."""
+    queued: int = 0
+    """Frames that wait for the writer of its connection."""
+    blocked: int = 0
+    """Tasks that wait for room there."""
+    bytes_in: int = 0
+    bytes_out: int = 0
+    kept_bytes: int = 0
+
+
+class KindRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of task, as `mcp_actors.task_kinds.TASKS` has it."""
+
+    name: str
+    supervisor: str
+    """Whose nursery owns its tasks."""
+    costs: str
+    """What a crash of it ends."""
+    restarted: bool
+    tasks: int
+    """Tasks of this kind that live now."""
+    crashes: int
+    """Crashes since the process began."""
+
+
+class CrashRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A crash that was contained."""
+
+    kind: str
+    task: str
+    error: str
+    at: float
+    """Seconds since the epoch."""
+    restarted: bool
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts since the server began, of all sessions and exchanges, of those that have ended, too."""
+
+    requests: int = 0
+    cancelled: int = 0
+    late: int = 0
+    malformed: int = 0
+    refused: int = 0
+    events: int = 0
+    """Changes that were published to subscribers."""
+
+
+class Rates(msgspec.Struct, frozen=True, kw_only=True):
+    """Differences of `Counts` a second, since the last snapshot."""
+
+    requests: float
+    cancelled: float
+    malformed: float
+    refused: float
+    events: float
+
+
+class Queues(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is in flight, waits, or is held, with the limits."""
+
+    sessions: int
+    running: int
+    """Calls that have a place."""
+    running_limit: int
+    waiting: int
+    """Calls that wait for a place of the server."""
+    queued: int
+    """Frames that wait for writers, of the sessions that are shown."""
+    blocked: int
+    """Tasks that wait for room in these queues."""
+    subscriptions: int
+    events: int
+    """Events that wait in mailboxes of subscribers."""
+    in_flight_bytes: int
+    in_flight_limit: int
+    kept_bytes: int
+    kept_limit: int
+
+
+class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """One process that serves."""
+
+    node: str
+    """Names the node in an action."""
+    server: str
+    version: str
+    host: str
+    pid: int
+    worker: int | None = None
+    """Its number among the workers of a supervisor."""
+    state: Literal["serving", "stopping", "gone"]
+    """``gone`` of a worker that has ended and is started again."""
+    uptime: float
+    at: float
+    """Seconds since the epoch."""
+    took: float = 0.0
+    """Seconds of processor time that the snapshot took, in which nothing else of the event loop ran."""
+    lag: float | None = None
+    """Seconds that a turn of its event loop takes: for so long everything waits."""
+    queues: Queues | None = None
+    totals: Counts = Counts()
+    rates: Rates | None = None
+    sessions: list[SessionRow] = []
+    calls: list[CallRow] = []
+    kinds: list[KindRow] = []
+    crashes: list[CrashRow] = []
+    """The last ones, the newest first."""
+    transports: list[dict[str, Any]] = []
+    """What the transports say of themselves."""
+    note: str | None = None
+    """Why a worker is gone, or what else there is to say."""
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """All nodes, at one moment."""
+
+    at: float
+    interval: float
+    """Seconds between two snapshots."""
+    watchers: int
+    nodes: list[NodeSnapshot]

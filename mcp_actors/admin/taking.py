@@ -1,0 +1,277 @@
+"""Takes snapshots of the server of this process. It is bounded in size, and nothing of it waits.
+
+Of many sessions and calls those are shown that an operator looks for: sessions with the most calls in flight and the
+most requests, and the oldest calls.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import os
+import platform
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import trio
+
+from mcp_actors._actors.event_bus import EventBusStatistics
+from mcp_actors._actors.inbound_call import InboundCall
+from mcp_actors._server.runtime import ServerRuntime
+from mcp_actors._server.sessions import AnySession
+from mcp_actors.admin.snapshot import (
+    CallRow,
+    Counts,
+    CrashRow,
+    KindRow,
+    NodeSnapshot,
+    Queues,
+    SessionRow,
+    cleaned,
+)
+from mcp_actors.crash_log import crash_log
+from mcp_actors.task_kinds import TASKS
+
+__all__ = ["ServerSight", "this_process"]
+
+# Rows of one node: more than a person reads, and as much as a message between nodes holds.
+MOST_SESSIONS = 200
+MOST_CALLS = 200
+MOST_CRASHES = 20
+# Tasks that are counted by kind; of a process with more, the counts are those of the first ones.
+MOST_TASKS = 5_000
+
+_STARTED = time.monotonic()
+_KINDS = {each.name: each for each in TASKS}
+
+
+class ServerSight:
+    """The server of this process, as an operator sees it.
+
+    Args:
+        running: The live side of the server.
+        node: The name of the node.
+        version: The server's own version.
+        worker: The number of this process among the workers of a supervisor.
+    """
+
+    def __init__(self, running: ServerRuntime, node: str, version: str, worker: int | None = None) -> None:
+        self.running = running
+        self.node = node
+        self._version = version
+        self._worker = worker
+        self._began = trio.current_time()
+        self._host = platform.node()
+
+    def __repr__(self) -> str:
+        return f"<ServerSight {self.running!r}>"
+
+    def take(self, lag: float) -> NodeSnapshot:
+        """Returns where the server stands now. ``lag`` are the seconds that a turn of its event loop takes."""
+        began = time.thread_time()
+        running = self.running
+        sessions, bus = self._sessions(), running.bus.statistics()
+        return NodeSnapshot(
+            node=self.node,
+            server=running.name,
+            version=self._version,
+            host=self._host,
+            pid=os.getpid(),
+            worker=self._worker,
+            state="stopping" if running.stopping else "serving",
+            uptime=trio.current_time() - self._began,
+            at=time.time(),
+            queues=self._queues(sessions, bus),
+            totals=self._totals(bus),
+            sessions=sessions,
+            calls=[self._call_row(each) for each in self._oldest_calls()],
+            kinds=_kinds(),
+            crashes=_crashes(),
+            transports=[_plain(each) for each in running.transport_statistics()],
+            lag=lag,
+            took=time.thread_time() - began,
+        )
+
+    # -- actions -----------------------------------------------------------------------------------------------------
+
+    def session_named(self, name: str) -> AnySession | None:
+        """Returns the session of that name."""
+        return next((each for each in self.running.sessions if each.dispatcher.name == name), None)
+
+    def call_named(self, key: str) -> InboundCall | None:
+        """Returns the call with that key, ``None`` if there is none, or more than one."""
+        found = [each for each in self._calls() if _key(each) == key]
+        return found[0] if len(found) == 1 else None
+
+    # -- rows --------------------------------------------------------------------------------------------------------
+
+    def _calls(self) -> Iterator[InboundCall]:
+        for session in self.running.sessions:
+            yield from session.dispatcher.calls.values()
+        for each in self.running.exchanges():
+            yield from each.dispatcher.calls.values()
+
+    def _oldest_calls(self) -> list[InboundCall]:
+        return heapq.nsmallest(MOST_CALLS, self._calls(), key=_age_order)
+
+    def _call_row(self, call: InboundCall) -> CallRow:
+        now = call.statistics()
+        in_session = call.owner.rules.session
+        return CallRow(
+            key=_key(call),
+            session=call.owner.name if in_session else None,
+            method=cleaned(now.method) or "",
+            target=cleaned(now.target),
+            principal=cleaned(now.principal),
+            id=cleaned(str(now.id)) or "",
+            age=now.age,
+            state=now.state,
+        )
+
+    def _sessions(self) -> list[SessionRow]:
+        chosen = heapq.nlargest(MOST_SESSIONS, self.running.sessions, key=_activity)
+        return [self._session_row(each) for each in chosen]
+
+    def _session_row(self, session: AnySession) -> SessionRow:
+        now = self.running.sessions.statistics(session)
+        link = now.link
+        return SessionRow(
+            name=now.name,
+            client=cleaned(now.client),
+            version=now.version,
+            principal=cleaned(now.principal),
+            peer=cleaned(now.peer) or "",
+            state=now.state,
+            age=now.age,
+            calls=len(now.calls),
+            pending=len(now.pending),
+            requests=now.counters.requests,
+            queued=0 if link is None else link.outbox,
+            blocked=0 if link is None else link.blocked,
+            bytes_in=0 if link is None else link.bytes_in,
+            bytes_out=0 if link is None else link.bytes_out,
+            kept_bytes=now.kept_bytes,
+        )
+
+    def _queues(self, sessions: list[SessionRow], bus: EventBusStatistics) -> Queues:
+        running = self.running
+        limiter, memory = running.limiter.statistics(), running.budgets.statistics()
+        return Queues(
+            sessions=len(running.sessions),
+            running=limiter.inside,
+            running_limit=running.limiter.limit,
+            waiting=limiter.waiting,
+            queued=sum(each.queued for each in sessions),
+            blocked=sum(each.blocked for each in sessions),
+            subscriptions=bus.subscriptions,
+            events=bus.pending,
+            in_flight_bytes=memory.in_flight.held,
+            in_flight_limit=memory.in_flight.limit,
+            kept_bytes=memory.kept.held,
+            kept_limit=memory.kept.limit,
+        )
+
+    def _totals(self, bus: EventBusStatistics) -> Counts:
+        running = self.running
+        totals = running.sessions.totals()
+        for each in running.exchanges():
+            totals.add(each.dispatcher.counters)
+        return Counts(**attrs.asdict(totals), events=bus.published)
+
+
+def this_process(node: str, name: str, note: str) -> NodeSnapshot:
+    """Returns a process that serves nothing itself, such as a supervisor of workers: its tasks and their crashes.
+
+    Args:
+        node: Names it.
+        name: Its name for people.
+        note: A sentence about it.
+    """
+    return NodeSnapshot(
+        node=node,
+        server=name,
+        version="",
+        host=platform.node(),
+        pid=os.getpid(),
+        state="serving",
+        uptime=time.monotonic() - _STARTED,
+        at=time.time(),
+        kinds=_kinds(),
+        crashes=_crashes(),
+        note=note,
+    )
+
+
+def _activity(session: AnySession) -> tuple[int, int]:
+    dispatcher = session.dispatcher
+    return len(dispatcher.calls), dispatcher.counters.requests
+
+
+def _age_order(call: InboundCall) -> float:
+    return call.started
+
+
+def _key(call: InboundCall) -> str:
+    """Returns a text that no other call in flight has: ids repeat, since each client gives its own."""
+    text = f"{call.owner.name}\0{type(call.id).__name__}\0{call.id}\0{call.started!r}"
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def _kinds() -> list[KindRow]:
+    """Returns the kinds of tasks that live now or have crashed."""
+    alive: Counter[str] = Counter()
+    root = trio.lowlevel.current_root_task()
+    for count, task in enumerate(() if root is None else _below(root)):
+        if count >= MOST_TASKS:
+            break
+        name = task.name
+        while name and name not in _KINDS:
+            name = name.rpartition(" ")[0]
+        if name:
+            alive[name] += 1
+    return [
+        KindRow(
+            name=kind.name,
+            supervisor=kind.supervisor,
+            costs=kind.cost,
+            restarted=kind.restarted,
+            tasks=alive[kind.name],
+            crashes=crash_log.counts[kind.name],
+        )
+        for kind in TASKS
+        if alive[kind.name] or crash_log.counts[kind.name]
+    ]
+
+
+def _below(root: trio.lowlevel.Task) -> Iterator[trio.lowlevel.Task]:
+    waiting = [root]
+    while waiting:
+        task = waiting.pop()
+        yield task
+        for nursery in task.child_nurseries:
+            waiting += nursery.child_tasks
+
+
+def _crashes() -> list[CrashRow]:
+    last = list(crash_log.recent)[-MOST_CRASHES:]
+    return [
+        CrashRow(
+            kind=each.kind,
+            task=cleaned(each.task) or "",
+            error=cleaned(each.error) or "",
+            at=each.at,
+            restarted=each.restarted,
+        )
+        for each in reversed(last)
+    ]
+
+
+def _plain(statistics: Any) -> dict[str, Any]:
+    """Returns what a transport says of itself as plain JSON, or its text if that is something else."""
+    if attrs.has(type(statistics)):
+        found: dict[str, Any] = attrs.asdict(statistics)
+        return {"kind": type(statistics).__name__, **found}
+    return {"kind": type(statistics).__name__, "text": cleaned(repr(statistics))}

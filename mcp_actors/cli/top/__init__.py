@@ -1,0 +1,58 @@
+"""``mcp-actors top``: what runs in a server, live.
+
+`panes.py` makes rows of a snapshot, `state.py` is what keys change, `screen.py` draws it, `keys.py` reads keys, and
+`live.py` brings them together.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+import msgspec
+
+from mcp_actors.cli.failures import WrongUsage, reported, traceback_option
+from mcp_actors.cli.interruptible import run_interruptible
+
+__all__ = ["command"]
+
+_TOKEN = "MCP_ACTORS_ADMIN_TOKEN"
+
+
+@click.command("top", short_help="Show what runs in a server, live.")
+@click.argument("where")
+@click.option("--once", is_flag=True, help="Print one snapshot and end, as it does without a terminal.")
+@click.option("--json", "as_json", is_flag=True, help="One snapshot as JSON on stdout.")
+@traceback_option
+def command(where: str, once: bool, as_json: bool, show_traceback: bool) -> None:
+    """Show what runs in a server: sessions, calls, tasks with their crashes, and all nodes of a cluster.
+
+    \b
+    WHERE   unix:PATH or http://127.0.0.1:PORT#TOKEN, where
+            `mcp-actors serve --admin` serves it. The token may be in the
+            environment instead: MCP_ACTORS_ADMIN_TOKEN
+
+    \b
+    q            quit                     s, r    sort by the next column, turn round
+    tab, 1 to 5  another pane             /       show only rows with a text; Esc: all
+    up, down     choose a row             space   keep this snapshot, go on
+    x            cancel the chosen call, or end the chosen session; asks before
+
+    Without a terminal it prints one snapshot. Exit code 1 if there is no live view at WHERE.
+    """
+    with reported(show_traceback):
+        live = importlib.import_module("mcp_actors.cli.top.live")
+        try:
+            client = live.client_of(where, os.environ.get(_TOKEN))
+        except ValueError as error:
+            raise WrongUsage(str(error)) from error
+        if as_json:
+            snapshot: Any = run_interruptible(client.snapshot, "stopped")
+            click.echo(msgspec.json.format(msgspec.json.encode(snapshot)).decode())
+        elif once or not sys.stdout.isatty():
+            click.echo(run_interruptible(lambda: live.one_picture(client), "stopped"))
+        else:
+            run_interruptible(lambda: live.watch(client), "stopped")

@@ -1,0 +1,283 @@
+"""The panes of ``mcp-actors top``: their columns, and their rows out of a snapshot.
+
+Every text in a row came from somebody: the server, or a peer of it. Control characters are out of it here again, since
+whoever answers at the address may be no server of ours.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import attrs
+
+from mcp_actors.admin import Action, NodeSnapshot, Snapshot, cleaned
+
+__all__ = ["PANES", "Column", "Pane", "Row", "node_line", "seconds"]
+
+
+@attrs.frozen
+class Column:
+    """A column: its width in cells, 0 for all that is left."""
+
+    title: str
+    width: int
+    right: bool = False
+
+
+@attrs.frozen
+class Row:
+    """A line of a pane."""
+
+    key: tuple[str, str]
+    """Names it in every snapshot: its node, and itself."""
+    cells: tuple[str, ...]
+    order: tuple[Any, ...]
+    """What each column is sorted by."""
+    style: str = ""
+    action: Action | None = None
+    """What may be done to it."""
+
+
+@attrs.frozen
+class Pane:
+    """One of the lists that are shown."""
+
+    name: str
+    columns: tuple[Column, ...]
+    rows: Callable[[NodeSnapshot], Iterable[Row]]
+    sort: int
+    """The column that it is sorted by at first, the largest above."""
+
+    def all_rows(self, snapshot: Snapshot) -> list[Row]:
+        """Returns the rows of all nodes."""
+        return [row for node in snapshot.nodes for row in self.rows(node)]
+
+
+def seconds(value: float) -> str:
+    """Returns a time as people read it: ``0.12s``, ``12s``, ``3m05``, ``2h03``, ``4d07``."""
+    if value < 10:
+        return f"{value:.2f}s"
+    if value < 100:
+        return f"{value:.0f}s"
+    minutes, rest = divmod(int(value), 60)
+    if minutes < 100:
+        return f"{minutes}m{rest:02}"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02}" if hours < 100 else f"{hours // 24}d{hours % 24:02}"
+
+
+def amount(value: float | None) -> str:
+    """Returns a number in few cells: ``950``, ``12.3k``, ``4.5M``."""
+    if value is None:
+        return "-"
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e4)):
+        if value >= size:
+            scale = 1e3 if unit == "k" else size
+            return f"{value / scale:.1f}{unit}"
+    return f"{value:.1f}" if 0 < value < 10 and value != int(value) else f"{value:.0f}"
+
+
+def _text(value: str | None) -> str:
+    return cleaned(value) or "-"
+
+
+def _row(
+    node: NodeSnapshot, key: str, cells: Iterable[tuple[str, Any]], style: str = "", action: Any = None
+) -> Row:
+    shown = tuple(cells)
+    wanted = None if action is None else Action(action, node.node, key)
+    return Row(
+        (node.node, key), tuple(each[0] for each in shown), tuple(each[1] for each in shown), style, wanted
+    )
+
+
+def _words(value: str | None) -> tuple[str, str]:
+    return _text(value), _text(value)
+
+
+def _number(value: float | None) -> tuple[str, float]:
+    return amount(value), -1.0 if value is None else value
+
+
+_SLOW, _HANGS = 5.0, 30.0
+
+
+def _calls(node: NodeSnapshot) -> Iterable[Row]:
+    for each in node.calls:
+        style = "red" if each.age >= _HANGS else "yellow" if each.age >= _SLOW else ""
+        yield _row(
+            node,
+            each.key,
+            (
+                (seconds(each.age), each.age),
+                _words(each.method),
+                _words(each.target),
+                _words(each.principal),
+                _words(each.session),
+                _words(each.state),
+                (f"{node.pid}", node.pid),
+            ),
+            style if each.state != "cancelled" else "dim",
+            "cancel_call",
+        )
+
+
+def _sessions(node: NodeSnapshot) -> Iterable[Row]:
+    for each in node.sessions:
+        yield _row(
+            node,
+            each.name,
+            (
+                _words(each.name),
+                _words(each.client),
+                _words(each.version),
+                _words(each.principal),
+                _number(each.calls),
+                _number(each.rate),
+                _number(each.requests),
+                (seconds(each.age), each.age),
+                _number(each.queued),
+                _words(each.peer),
+            ),
+            "red" if each.blocked else "",
+            "end_session",
+        )
+
+
+def _kinds(node: NodeSnapshot) -> Iterable[Row]:
+    for each in node.kinds:
+        restarted = "yes" if each.restarted else "no"
+        cells = (
+            _words(each.name),
+            _number(each.tasks),
+            _number(each.crashes),
+            _words(each.costs),
+            _words(restarted),
+            _words(each.supervisor),
+            (f"{node.pid}", node.pid),
+        )
+        yield _row(node, each.name, cells, "red" if each.crashes else "")
+
+
+def _crashes(node: NodeSnapshot) -> Iterable[Row]:
+    for number, each in enumerate(node.crashes):
+        at = time.strftime("%H:%M:%S", time.localtime(min(max(each.at, 0), 4e9)))
+        restarted = "restarted" if each.restarted else "ended"
+        cells = ((at, each.at), _words(each.kind), _words(restarted), _words(each.error), _words(each.task))
+        yield _row(node, f"{each.at}/{number}", cells, "red")
+
+
+def _nodes(node: NodeSnapshot) -> Iterable[Row]:
+    queues, rates = node.queues, node.rates
+    cells = (
+        _words(node.node),
+        (f"{node.pid}" if node.worker is None else f"{node.pid} w{node.worker}", node.pid),
+        (_text(node.state), node.state),
+        (seconds(node.uptime), node.uptime),
+        _number(None if rates is None else rates.requests),
+        _number(None if queues is None else queues.running),
+        _number(None if queues is None else queues.sessions),
+        (_loop(node), node.lag or 0.0),
+        (f"{_text(node.host)} {cleaned(node.note) or ''}", node.host),
+    )
+    yield _row(node, "", cells, "red" if node.state == "gone" or node.note else "")
+
+
+def _loop(node: NodeSnapshot) -> str:
+    return "-" if node.lag is None else f"{node.lag * 1000:.1f}ms"
+
+
+def node_line(node: NodeSnapshot) -> str:
+    """Returns a line on one node."""
+    head = f"{_text(node.server)} {_text(node.version)} {_text(node.state)} {seconds(node.uptime)}"
+    queues, rates = node.queues, node.rates
+    if queues is None:
+        return f"{head}  {cleaned(node.note) or ''}"
+    rate = amount(None if rates is None else rates.requests)
+    crashes = sum(each.crashes for each in node.kinds)
+    parts = [
+        head,
+        f"{rate} req/s",
+        f"{amount(queues.running)} run {amount(queues.waiting)} wait",
+        f"{amount(queues.sessions)} sess",
+        f"loop {_loop(node)}",
+        f"{crashes} crash{'es' if crashes != 1 else ''}",
+        *([cleaned(node.note) or ""] if node.note else []),
+        f"{amount(queues.queued)} queued",
+        f"{amount(queues.kept_bytes + queues.in_flight_bytes)}B",
+        f"pid {node.pid}",
+    ]
+    return "  ".join(parts)
+
+
+PANES = (
+    Pane(
+        "calls",
+        (
+            Column("AGE", 7, True),
+            Column("METHOD", 16),
+            Column("TARGET", 0),
+            Column("PRINCIPAL", 12),
+            Column("SESSION", 14),
+            Column("STATE", 9),
+            Column("PID", 7, True),
+        ),
+        _calls,
+        0,
+    ),
+    Pane(
+        "sessions",
+        (
+            Column("SESSION", 12),
+            Column("CLIENT", 0),
+            Column("VERSION", 10),
+            Column("PRINCIPAL", 9),
+            Column("CALLS", 6, True),
+            Column("REQ/S", 6, True),
+            Column("REQS", 6, True),
+            Column("AGE", 6, True),
+            Column("QUEUE", 6, True),
+            Column("PEER", 4),
+        ),
+        _sessions,
+        4,
+    ),
+    Pane(
+        "tasks",
+        (
+            Column("KIND", 0),
+            Column("TASKS", 6, True),
+            Column("CRASHES", 8, True),
+            Column("ENDS", 10),
+            Column("RESTART", 8),
+            Column("SUPERVISOR", 22),
+            Column("PID", 7, True),
+        ),
+        _kinds,
+        2,
+    ),
+    Pane(
+        "crashes",
+        (Column("AT", 8), Column("KIND", 16), Column("THEN", 9), Column("WHY", 0), Column("TASK", 14)),
+        _crashes,
+        0,
+    ),
+    Pane(
+        "nodes",
+        (
+            Column("NODE", 12),
+            Column("PID", 11),
+            Column("STATE", 8),
+            Column("UP", 6, True),
+            Column("REQ/S", 6, True),
+            Column("CALLS", 5, True),
+            Column("SESS", 5, True),
+            Column("LOOP", 7, True),
+            Column("HOST", 0),
+        ),
+        _nodes,
+        4,
+    ),
+)

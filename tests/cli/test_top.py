@@ -1,0 +1,247 @@
+"""``mcp-actors top``: what is shown, what keys do, and what a hostile server can make of the terminal."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from mcp_actors.admin import (
+    Action,
+    CallRow,
+    CrashRow,
+    KindRow,
+    NodeSnapshot,
+    Queues,
+    Rates,
+    SessionRow,
+    Snapshot,
+)
+from mcp_actors.cli.top.keys import split
+from mcp_actors.cli.top.panes import PANES, seconds
+from mcp_actors.cli.top.screen import everything, picture
+from mcp_actors.cli.top.state import TopState
+
+from .conftest import SERVED, Ran, Started
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202e\x9b31m\r\n日本語"
+
+
+def call(number: int, age: float = 1.0, target: str = "forecast") -> CallRow:
+    return CallRow(
+        key=f"key{number}",
+        session=f"s#{number}",
+        method="tools/call",
+        target=target,
+        principal="alice",
+        id=str(number),
+        age=age,
+        state="running",
+    )
+
+
+def session(number: int, client: str = "probe") -> SessionRow:
+    return SessionRow(
+        name=f"s#{number}",
+        client=client,
+        version="2025-11-25",
+        principal="alice",
+        peer="127.0.0.1:1",
+        state="open",
+        age=5.0,
+        calls=number,
+        pending=0,
+        requests=10 * number,
+    )
+
+
+def node(name: str = "n1", calls: int = 3, sessions: int = 2, text: str = "x") -> NodeSnapshot:
+    queues = Queues(
+        sessions=sessions,
+        running=calls,
+        running_limit=10,
+        waiting=0,
+        queued=0,
+        blocked=0,
+        subscriptions=0,
+        events=0,
+        in_flight_bytes=0,
+        in_flight_limit=1,
+        kept_bytes=0,
+        kept_limit=1,
+    )
+    kind = KindRow(name="drain", supervisor="server", costs="nothing", restarted=True, tasks=1, crashes=2)
+    return NodeSnapshot(
+        node=name,
+        server=text,
+        version=text,
+        host=text,
+        pid=7,
+        state="serving",
+        uptime=100,
+        at=1e9,
+        lag=0.001,
+        queues=queues,
+        rates=Rates(requests=12345.0, cancelled=0, malformed=0, refused=0, events=0),
+        sessions=[session(each, text) for each in range(sessions)],
+        calls=[call(each, float(each), text) for each in range(calls)],
+        kinds=[kind],
+        crashes=[CrashRow(kind=text, task=text, error=text, at=1e300, restarted=True)],
+        note=text,
+    )
+
+
+def state(*nodes: NodeSnapshot) -> TopState:
+    return TopState(snapshot=Snapshot(at=1e9, interval=1.0, watchers=1, nodes=list(nodes)))
+
+
+def press(top: TopState, *names: str) -> list[Action]:
+    return [action for name in names if (action := top.press(name)) is not None]
+
+
+def text_of(top: TopState, width: int = 80, height: int = 24) -> str:
+    return "\n".join(line.plain for line in picture(top, "unix:/x", width, height))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (40, 10), (200, 60), (20, 5), (1, 1)])
+@pytest.mark.parametrize("pane", range(len(PANES)))
+def test_every_pane_fits_its_terminal(size: tuple[int, int], pane: int) -> None:
+    width, height = size
+    top = state(node(calls=100, sessions=100, text=HOSTILE), *(node(f"n{each}") for each in range(9)))
+    top.number = pane
+    lines = picture(top, "unix:/x", width, height)
+    assert len(lines) == max(height, 1)
+    assert all(cell_len(line.plain) <= width for line in lines)
+
+
+@pytest.mark.parametrize("pane", range(len(PANES)))
+def test_no_control_character_of_a_server_reaches_the_terminal(pane: int) -> None:
+    top = state(node(HOSTILE, text=HOSTILE))
+    top.number = pane
+    lines = [*picture(top, HOSTILE, 120, 30), *everything(state(node(HOSTILE, text=HOSTILE)), HOSTILE)]
+    assert all(line.plain.isprintable() for line in lines)
+
+
+def test_the_oldest_call_is_first_and_keys_sort_and_turn_round() -> None:
+    top = state(node())
+    assert [row.key[1] for row in top.rows()] == ["key2", "key1", "key0"]
+    press(top, "r")
+    assert [row.key[1] for row in top.rows()] == ["key0", "key1", "key2"]
+    press(top, "tab", "s")
+    assert PANES[top.number].name == "sessions"
+    assert PANES[top.number].columns[top.choice.sort].title == "REQ/S"
+
+
+def test_a_filter_shows_only_rows_with_the_text() -> None:
+    top = state(node(calls=2))
+    press(top, "/", *"S#1", "enter")
+    assert [row.key[1] for row in top.rows()] == ["key1"]
+    assert "/S#1" in text_of(top)
+    press(top, "escape")
+    assert len(top.rows()) == 2
+
+
+def test_the_chosen_row_stays_chosen_where_it_moves_and_when_it_is_gone() -> None:
+    top = state(node(calls=3))
+    top.rows()
+    press(top, "down")
+    assert top.choice.key == ("n1", "key1")
+    press(top, "r")
+    top.rows()
+    assert (top.choice.key, top.choice.index) == (("n1", "key1"), 1)
+    top.take(state(node(calls=1)).snapshot)  # type: ignore[arg-type]
+    top.rows()
+    assert top.choice.key == ("n1", "key0")
+    top.take(state(node(calls=0)).snapshot)  # type: ignore[arg-type]
+    assert top.rows() == []
+    assert press(top, "x", "y") == []
+
+
+def test_nothing_is_ended_without_a_yes() -> None:
+    top = state(node())
+    top.rows()
+    assert press(top, "x") == []
+    assert "cancel this call" in text_of(top)
+    assert press(top, "q") == []
+    assert not top.done
+    assert press(top, "x", "y") == [Action("cancel_call", "n1", "key2")]
+    assert press(top, "2", "x", "y") == [Action("end_session", "n1", "s#1")]
+    assert press(top, "3", "x", "y") == []
+    assert "only calls and sessions" in text_of(top) or top.message == ""
+
+
+def test_what_is_paused_stays_and_what_is_typed_is_bounded() -> None:
+    top = state(node(calls=1))
+    press(top, " ")
+    top.take(state(node(calls=3)).snapshot)  # type: ignore[arg-type]
+    assert len(top.rows()) == 1
+    assert "PAUSED" in text_of(top)
+    press(top, "/", *("a" * 500))
+    assert len(top.pattern) == 60
+    press(top, "enter", "q")
+    assert top.done
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_keys_or_nothing(data: bytes) -> None:
+    top = state(node())
+    top.rows()
+    for name in split(data):
+        assert name.isprintable()
+        top.press(name)
+    assert text_of(top)
+
+
+def test_sequences_of_a_terminal_are_keys() -> None:
+    assert list(split(b"\x1b[A\x1bOBq\x1b[5~\xc3\xa9\x1b[99X\t\x7f\x1b")) == [
+        "up",
+        "down",
+        "q",
+        "page up",
+        "é",
+        "tab",
+        "backspace",
+        "escape",
+    ]
+
+
+def test_times_are_short() -> None:
+    assert [seconds(each) for each in (0.123, 12.3, 185, 7380, 370000, 1e6)] == [
+        "0.12s",
+        "12s",
+        "3m05",
+        "2h03",
+        "4d06",
+        "11d13",
+    ]
+
+
+def test_without_a_terminal_it_prints_one_snapshot(
+    mcp: Callable[..., Ran], started: Started, tmp_path: Path
+) -> None:
+    where = f"unix:{tmp_path}/admin.sock"
+    words = ("serve", str(SERVED), "--listen", "http://127.0.0.1:0/mcp", "--admin", where)
+    with started(*words, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        assert "serving" in process.stderr.readline()
+        shown = mcp("top", where)
+        assert (shown.returncode, shown.stderr) == (0, "")
+        assert "req/s" in shown.stdout
+        assert "companion" in shown.stdout
+        found: Any = json.loads(mcp("top", "--json", where).stdout)
+    assert found["nodes"][0]["pid"] == process.pid
+
+
+def test_a_server_that_is_not_there_and_a_place_that_is_none(mcp: Callable[..., Ran], tmp_path: Path) -> None:
+    missing = mcp("top", f"unix:{tmp_path}/none.sock")
+    assert missing.returncode == 1
+    assert "no live view at unix:" in missing.stderr
+    assert mcp("top", "ftp://x").returncode == 2
+    assert mcp("serve", str(SERVED), "--admin", "http://0.0.0.0:1").returncode == 2

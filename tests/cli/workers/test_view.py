@@ -1,0 +1,118 @@
+"""The live view of several workers: what is shown of those that live, die, hang and say nonsense."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+from structlog.testing import capture_logs
+
+from mcp_actors.admin import Action, NodeSnapshot, Outcome
+from mcp_actors.cli.workers.view import Question, ViewedWorker, WorkerAnswer, WorkerState, WorkersView
+from mcp_transports.admin import AdminClient
+from tests.cli.conftest import Started
+
+from .test_workers import SERVER
+
+
+def snapshot(worker: int) -> NodeSnapshot:
+    return NodeSnapshot(
+        node=f"n{worker}",
+        server="s",
+        version="1",
+        host="h",
+        pid=worker,
+        worker=worker,
+        state="serving",
+        uptime=1.0,
+        at=1.0,
+    )
+
+
+async def answering(theirs: trio.SocketStream, answer: Callable[[Question], bytes]) -> None:
+    async with theirs:
+        async for data in theirs:
+            for line in data.splitlines():
+                await theirs.send_all(answer(msgspec.json.decode(line, type=Question)))
+
+
+def scripted(number: int, nursery: trio.Nursery, answer: Callable[[Question], bytes]) -> WorkerState:
+    ours, other = socket.socketpair()
+    other.setblocking(False)
+    stream = trio.SocketStream(trio.socket.from_stdlib_socket(other))
+    nursery.start_soon(answering, stream, answer)
+    return WorkerState(number, 100 + number, ViewedWorker(ours), "")
+
+
+def good(number: int) -> Callable[[Question], bytes]:
+    def answer(question: Question) -> bytes:
+        outcome = None if question.action is None else Outcome(True, f"{question.who} at {number}")
+        return msgspec.json.encode(WorkerAnswer(question.number, [snapshot(number)], outcome)) + b"\n"
+
+    return answer
+
+
+async def test_workers_that_hang_say_nonsense_or_are_gone_are_shown_as_that() -> None:
+    with trio.fail_after(30), capture_logs() as logs:
+        async with trio.open_nursery() as nursery:
+            workers = [
+                scripted(1, nursery, good(1)),
+                scripted(2, nursery, lambda question: b""),
+                scripted(3, nursery, lambda question: b"[]\n"),
+                WorkerState(4, 0, None, "killed by SIGKILL"),
+                scripted(5, nursery, lambda question: b'{"number": 0}\n' + good(5)(question)),
+            ]
+            view = WorkersView(lambda: workers)
+            nodes = await view.snapshot()
+            done = await view.act(Action("cancel_call", "n5", "key"), "bob")
+            unknown = await view.act(Action("cancel_call", "n9", "key"), "bob")
+            nursery.cancel_scope.cancel()
+    for each in workers:
+        if each.view is not None:
+            each.view.close()
+    assert {(each.node, each.state, each.note) for each in nodes} == {
+        ("supervisor", "serving", "4 of 5 workers"),
+        ("n1", "serving", None),
+        ("n5", "serving", None),
+        ("worker 2", "gone", "does not answer"),
+        ("worker 3", "gone", "does not answer"),
+        ("worker 4", "gone", "killed by SIGKILL"),
+    }
+    assert (done, unknown.done) == (Outcome(True, "bob at 5"), False)
+    assert [each["event"] for each in logs] == ["a worker said something unknown"]
+
+
+@pytest.mark.long
+async def test_the_supervisor_shows_all_workers_and_why_one_was_started_again(
+    started: Started, tmp_path: Path
+) -> None:
+    (tmp_path / "several.py").write_text(SERVER)
+    where = f"unix:{tmp_path}/admin.sock"
+    words = ("serve", str(tmp_path / "several.py"), "--listen", "http://127.0.0.1:0/mcp", "--workers", "2")
+    with started(*words, "--admin", where, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        assert "serving" in await trio.to_thread.run_sync(process.stderr.readline)
+        client = AdminClient(where)
+        first, *workers = (await client.snapshot()).nodes
+        assert (first.node, first.pid) == ("supervisor", process.pid)
+        assert sorted(each.worker or 0 for each in workers) == [1, 2]
+        killed = workers[0]
+        os.kill(killed.pid, signal.SIGKILL)
+        async with client.watching() as snapshots:
+            async for each in snapshots:
+                reasons = [crash.error for crash in each.nodes[0].crashes]
+                alive = {node.pid for node in each.nodes[1:] if node.state == "serving"}
+                if reasons and len(alive) == 2 and killed.pid not in alive:
+                    break
+        assert "killed by SIGKILL" in reasons[0]
+        process.send_signal(signal.SIGTERM)
+        assert await trio.to_thread.run_sync(process.wait) == 0
+    assert not await trio.Path(where.removeprefix("unix:")).exists()
