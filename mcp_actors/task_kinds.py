@@ -162,7 +162,9 @@ LOGIN_LISTENER = TaskKind("login listener", "login", "call", "whoever logs in: L
 CHILD_WATCH = TaskKind("child process", "client connection", "connection", "whoever called: ConnectionLost")
 CHILD_OUTPUT = TaskKind("child output", "child process", "nothing", "nobody", restarted=True)
 
-INSPECTION_REQUEST = TaskKind("inspecting request", "inspection", "nothing", "nobody: the others are measured")
+INSPECTION_REQUEST = TaskKind(
+    "inspecting request", "inspection", "nothing", "nobody: the others are measured"
+)
 
 # -- mcp-actors serve --workers ------------------------------------------------------------------------------
 WORKER_SLOT = TaskKind(

@@ -12,7 +12,7 @@ from mcp_actors.auth.challenges import parse_challenges
 from mcp_actors.discovery import client_transport
 from mcp_actors.errors import AuthorizationError, McpError
 from mcp_actors.inspection._checks.access import metadata_urls
-from mcp_actors.inspection.answers import SHOWN
+from mcp_actors.inspection.answers import SHOWN, shown
 from mcp_actors.inspection.inspected import InspectedServer, ListedItems, SpokenEra
 from mcp_actors.inspection.latency import Latency, measure
 from mcp_actors.inspection.record import Bounds, InspectionEnded, Record
@@ -28,6 +28,7 @@ from mcp_actors.inspection.rule import NotApplicable, Rule
 from mcp_actors.inspection.rules import RULES
 from mcp_actors.inspection.stream_conversation import StreamConversation
 from mcp_actors.inspection.survey import list_everything, survey
+from mcp_actors.logging import log
 
 __all__ = ["inspect_server"]
 
@@ -166,7 +167,11 @@ class _Inspection:
         except (InspectionEnded, AuthorizationError):
             raise
         except McpError as error:
-            self._note(rule, spoken, "not checked", str(error))
+            self._note(rule, spoken, "not checked", shown(str(error)))
+        except Exception as error:
+            # A mistake of the check, which the other rules must not pay for.
+            log.exception("the check of a rule failed", rule=rule.name)
+            self._note(rule, spoken, "not checked", f"the check itself failed: {shown(repr(error))}")
         else:
             self._note(rule, spoken, "violated" if observed else "followed", "")
             self._report(rule, spoken, observed)
@@ -204,9 +209,9 @@ class _Inspection:
         )
 
     def _report(self, rule: Rule, spoken: SpokenEra, observed: Sequence[str]) -> None:
-        shown = list(observed[:MAX_FINDINGS])
+        chosen = list(observed[:MAX_FINDINGS])
         if len(observed) > MAX_FINDINGS:
-            shown.append(f"and {len(observed) - MAX_FINDINGS} more of the same kind")
+            chosen.append(f"and {len(observed) - MAX_FINDINGS} more of the same kind")
         self.findings += [
             Finding(
                 rule=rule.name,
@@ -216,7 +221,7 @@ class _Inspection:
                 demand=rule.text,
                 observed=each,
             )
-            for each in shown
+            for each in chosen
         ]
 
     def all_outcomes(self) -> Iterator[Outcome]:

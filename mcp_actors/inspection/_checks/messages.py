@@ -130,11 +130,11 @@ async def typed_results(spoken: SpokenEra) -> list[str]:
 
 async def described(spoken: SpokenEra) -> list[str]:
     """Each result says which server sent it."""
-    methods = {
-        method: None
-        for method, result in _results(spoken)
-        if not _is_implementation((result.get("_meta") or {}).get(SERVER_INFO))
-    }
+    methods: dict[str, None] = {}
+    for method, result in _results(spoken):
+        meta = result.get("_meta")
+        if not isinstance(meta, dict) or not _is_implementation(meta.get(SERVER_INFO)):
+            methods[method] = None
     return [f"the result of {method} has no serverInfo in its _meta" for method in methods]
 
 
