@@ -69,7 +69,9 @@ def command(
     if not report.eras:
         if report.authorization is not None:
             raise LoginNeeded(f"the server asks for authorization; run: mcp-actors login {connection.url}")
-        raise CommandFailure("there is no MCP server, or it speaks no revision that is known here")
+        raise CommandFailure(
+            f"there is no MCP server, or it speaks nothing that is known here; {report.stopped}"
+        )
 
 
 async def _inspect(connection: ConnectionOptions, call: bool, in_flight: int) -> ServerReport:

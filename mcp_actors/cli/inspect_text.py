@@ -67,7 +67,7 @@ def _latency_line(each: Latency) -> str:
 
 
 def _finding_lines(report: ServerReport) -> Iterator[str]:
-    if not report.findings:
+    if not report.findings and report.eras:
         yield click.style("nothing was found that violates a rule", fg="green")
     shown: set[tuple[str, str]] = set()
     for severity in ("error", "warning"):

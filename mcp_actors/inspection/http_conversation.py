@@ -10,7 +10,7 @@ import trio
 from mcp_actors._eras.era import Era
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.abc import HttpAnswer, HttpEvent, HttpRequests
-from mcp_actors.errors import AuthorizationError, McpError
+from mcp_actors.errors import AuthorizationError, ConnectFailed, McpError
 from mcp_actors.inspection.answers import Malformed, ServerAnswer, is_id, read_messages, shown
 from mcp_actors.inspection.conversation import (
     Enough,
@@ -144,7 +144,11 @@ class HttpConversation:
         meta: Mapping[str, Any] | None = None,
         keep: bool = True,
     ) -> ServerAnswer:
-        """Makes one HTTP request and reads the messages of its response."""
+        """Makes one HTTP request and reads the messages of its response.
+
+        Raises:
+            ConnectFailed: The server cannot be reached, and never was.
+        """
         start, bounds = trio.current_time(), self._record.bounds
         patience = bounds.answer_time if method else min(bounds.raw_time, bounds.answer_time)
         response: HttpAnswer | None = None
@@ -161,9 +165,12 @@ class HttpConversation:
             )
             if response is None:
                 gone = f"no answer within {patience:g} s"
+            self._record.was_reached = True
         except AuthorizationError:
             raise
         except McpError as error:
+            if isinstance(error, ConnectFailed) and not self._record.was_reached:
+                raise
             gone = shown(str(error))
         return self._record.add(
             _http_answer(response, self.era.name, method, ids, gone, trio.current_time() - start, meta or {}),

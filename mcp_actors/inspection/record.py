@@ -50,6 +50,8 @@ class Record:
         self.answers: list[ServerAnswer] = []
         self.bytes = 0
         self.connections = 0
+        self.was_reached = False
+        """Whether there was a connection to the server, by HTTP."""
         self._ids = itertools.count(1)
 
     def __repr__(self) -> str:
