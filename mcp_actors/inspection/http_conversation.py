@@ -150,7 +150,9 @@ class HttpConversation:
             ConnectFailed: The server cannot be reached, and never was.
         """
         start, bounds = trio.current_time(), self._record.bounds
-        patience = bounds.answer_time if method else min(bounds.raw_time, bounds.answer_time)
+        # A GET opens a stream that may rightly stay silent.
+        waits = bool(method) and verb != "GET"
+        patience = bounds.answer_time if waits else min(bounds.raw_time, bounds.answer_time)
         response: HttpAnswer | None = None
         gone: str | None = None
         try:

@@ -117,6 +117,8 @@ class InspectedServer:
         """The server as it is without credentials, if it asks for some; its handshake has the status 401 or 403."""
         self.bare = bare
         self.requests: HttpRequests | None = None
+        self.is_http_sse = False
+        """Whether it is reached by HTTP+SSE, the binding of the first revision."""
         self._transport = transport
         self._stack = AsyncExitStack()
 
@@ -146,6 +148,7 @@ class InspectedServer:
     def without_single_requests(self) -> None:
         """Uses the channel of the transport from now on: the server speaks the oldest binding over HTTP only."""
         self.requests = None
+        self.is_http_sse = True
 
     async def open(self, era: Era) -> Conversation:
         """Opens a conversation for the length of the inspection. Must not be called below a cancel scope of a rule.

@@ -278,11 +278,12 @@ def _cut(value: object) -> str:
 
 
 def _capabilities(value: Any, prefix: str = "") -> Iterator[str]:
+    """Yields the names of what is declared; that of an object if nothing in it is."""
     for name, inner in value.items():
-        if isinstance(inner, dict) and inner and name != "extensions":
-            yield from _capabilities(inner, f"{prefix}{_cut(name)}.")
-        elif inner is not False and name != "extensions":
-            yield f"{prefix}{_cut(name)}"
+        if name == "extensions" or inner is False or inner is None:
+            continue
+        own = f"{prefix}{_cut(name)}"
+        yield from (list(_capabilities(inner, f"{own}.")) if isinstance(inner, dict) else []) or [own]
 
 
 def _listed(found: ListedItems) -> ListReport:
