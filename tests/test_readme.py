@@ -106,6 +106,7 @@ def test_the_programs_are_there() -> None:
         "ask_sync.py",
         "plot.py",
         "routes.py",
+        "inspecting.py",
     }
     # These are run with a real authorization server: tests/interop/authorization/test_readme_programs.py.
     protected = {"notes.py", "login.py", "machine.py"}
@@ -127,6 +128,7 @@ def test_the_programs_are_there() -> None:
         "ask_sync.py",
         "plot.py",
         "routes.py",
+        "inspecting.py",
     ],
 )
 def test_the_program_prints_what_stands_below_it(
