@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import attrs
@@ -12,6 +12,7 @@ from mcp_actors._eras.era import Era
 from mcp_actors._eras.modern.meta_keys import SERVER_INFO
 from mcp_actors.abc import ClientTransport, HttpRequests, HttpRequestTransport
 from mcp_actors.auth.urls import is_loopback
+from mcp_actors.errors import McpError
 from mcp_actors.inspection.answers import ServerAnswer
 from mcp_actors.inspection.conversation import CLIENT_INFO, Conversation
 from mcp_actors.inspection.http_conversation import SESSION_HEADER, HttpConversation
@@ -203,5 +204,7 @@ async def _end_session(conversation: HttpConversation) -> None:
     """Frees a session, as clients should (MCP 2025-11-25, Transports, Session Management)."""
     if conversation.session is not None:
         headers = conversation.headers(None, {})
-        await conversation.exchange("DELETE", headers, None, "DELETE", keep=False)
+        # A server that has sent too much, or is gone, frees it by itself.
+        with suppress(McpError):
+            await conversation.exchange("DELETE", headers, None, "DELETE", keep=False)
         conversation.session = None

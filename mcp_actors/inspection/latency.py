@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import attrs
 import trio
 
+from mcp_actors.errors import McpError
 from mcp_actors.inspection.conversation import request_message, same_id
 from mcp_actors.inspection.inspected import SpokenEra
 from mcp_actors.inspection.stream_conversation import StreamConversation
@@ -135,20 +136,28 @@ async def _over_channel(
 async def _over_http(spoken: SpokenEra, method: str, in_flight: int) -> tuple[list[float], int]:
     seconds: list[float] = []
     failed = 0
+    ended: list[McpError] = []
     deadline = trio.current_time() + TOGETHER_TIME
 
-    async def ask_again_and_again() -> None:
+    async def ask_again_and_again(nursery: trio.Nursery) -> None:
         nonlocal failed
-        for _ in range(ROUNDS):
-            if trio.current_time() >= deadline:
-                return
-            answer = await spoken.conversation.ask(method, keep=False)
-            if answer.result is None:
-                failed += 1
-                return
-            seconds.append(answer.seconds)
+        try:
+            for _ in range(ROUNDS):
+                if trio.current_time() >= deadline:
+                    return
+                answer = await spoken.conversation.ask(method, keep=False)
+                if answer.result is None:
+                    failed += 1
+                    return
+                seconds.append(answer.seconds)
+        except McpError as error:
+            # A bound was reached, or a login is needed, which ends more than this task.
+            ended.append(error)
+            nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:
         for _ in range(in_flight):
-            start(nursery, INSPECTION_REQUEST, ask_again_and_again, about=method)
+            start(nursery, INSPECTION_REQUEST, ask_again_and_again, nursery, about=method)
+    if ended:
+        raise ended[0]
     return seconds, failed

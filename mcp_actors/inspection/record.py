@@ -22,8 +22,8 @@ class Bounds:
     """Seconds that it has where it may rightly stay silent: after what is no message, or a batch."""
     total_time: float = 180.0
     """Seconds for everything; rules that were not reached by then are reported as not checked."""
-    total_bytes: int = 128 * 1024 * 1024
-    """Bytes that are read of a server, all answers together."""
+    total_bytes: int = 32 * 1024 * 1024
+    """Bytes that are read of a server, all answers together: decoded they take ten times as much."""
     messages: int = 1000
     """Messages that are read until one request is answered."""
     pages: int = 50

@@ -7,6 +7,7 @@ import json
 import attrs
 import pytest
 import trio
+from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from mcp_actors.errors import ConnectFailed
@@ -145,6 +146,15 @@ async def test_more_bytes_than_are_read(autojump_clock: MockClock) -> None:
     assert report.stopped is not None
     assert "no more are read" in report.stopped
     assert report.received_bytes < 300_000
+
+
+async def test_the_bound_holds_while_the_speed_is_measured(autojump_clock: MockClock) -> None:
+    with capture_logs() as logs:
+        bounds = Bounds(total_bytes=30_000)
+        report = await inspect_server(FakeHttp(FakeServer()), url=URL, in_flight=16, bounds=bounds)
+    assert report.stopped is not None
+    assert "no more are read" in report.stopped
+    assert logs == []
 
 
 async def test_a_server_that_ends_at_a_message_that_is_no_json(autojump_clock: MockClock) -> None:
