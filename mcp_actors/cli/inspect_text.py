@@ -20,7 +20,7 @@ SHOWN_NAMES = 8
 def report_lines(report: ServerReport) -> Iterator[str]:
     """Returns the lines of a report."""
     yield click.style(safe(report.target), bold=True)
-    if not report.eras:
+    if not report.eras and report.authorization is None:
         yield "no revision of the protocol was found here"
     if report.authorization is not None:
         asked = report.authorization

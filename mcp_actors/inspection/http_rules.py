@@ -116,9 +116,10 @@ ACCESS_RULES = (
         modern=modern("Authorization", "Token Handling"),
         access=True,
     ),
+    # Only servers with the authorization of the specification must do that, and HTTP servers should have it.
     Rule(
         name="resource-metadata",
-        severity="error",
+        severity="warning",
         text="The metadata of the protected resource can be had, and name at least one authorization server.",
         check=access.describes_itself,
         modern=modern("Authorization Server Discovery", "Authorization Server Location"),
