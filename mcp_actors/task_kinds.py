@@ -178,6 +178,9 @@ ADMIN_NODE = TaskKind(
     restarted=True,
 )
 ADMIN_ACTION = TaskKind("admin action", "companion", "call", "whoever asked for it: 500")
+INSPECTION_REQUEST = TaskKind(
+    "inspecting request", "inspection", "nothing", "nobody: the others are measured"
+)
 
 # -- mcp-actors serve --workers ------------------------------------------------------------------------------
 WORKER_SLOT = TaskKind(

@@ -113,6 +113,7 @@ def test_the_programs_are_there() -> None:
         "measured.py",
         "guarded.py",
         "patient.py",
+        "inspecting.py",
     }
     # These are run with a real authorization server: tests/interop/authorization/test_readme_programs.py.
     protected = {"notes.py", "login.py", "machine.py"}
@@ -138,6 +139,7 @@ def test_the_programs_are_there() -> None:
         "measured.py",
         "guarded.py",
         "patient.py",
+        "inspecting.py",
     ],
 )
 def test_the_program_prints_what_stands_below_it(

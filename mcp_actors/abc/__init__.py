@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from mcp_actors.abc.frames import Frame, NoAnswer, RequestId, Waiting
+from mcp_actors.abc.http_requests import HttpAnswer, HttpEvent, HttpRequests, HttpRequestTransport
 from mcp_actors.abc.shared import (
     Bus,
     EventLog,
@@ -45,7 +46,11 @@ __all__ = [
     "EventLog",
     "Frame",
     "FrameChannel",
+    "HttpAnswer",
+    "HttpEvent",
     "HttpRequest",
+    "HttpRequestTransport",
+    "HttpRequests",
     "NoAnswer",
     "OpenState",
     "Outlet",

@@ -1,8 +1,8 @@
 """The command line ``mcp-actors``.
 
 This file knows the commands by name and imports the one that is run, so that ``serve`` does not import the parts that
-draw. Each command has a file: `serve`, `listing`, `call`, `tasks`, `read`, `prompt`, `login`, `logout`, `whoami`,
-`top`, `demo`. `install` and `uninstall` have a folder.
+draw. Each command has a file: `serve`, `listing`, `inspect` with `inspect_text`, `call`, `tasks`, `read`, `prompt`,
+`login`, `logout`, `whoami`, `demo`. `install` with `uninstall`, and `top`, have a folder.
 
 They use `target` (TARGET -> Server), `client_session` (URL -> Client, Ctrl-C) with `connection_options` and `headers`,
 `arguments` (``key=text``), `output` (results -> text or JSON), `task_results` (those that come later), `elicitation`
@@ -34,6 +34,7 @@ Exit codes
   1     it failed while running: no connection, an error answer, a tool that reported an error, a timeout
   2     wrong usage: bad option, unknown target, malformed argument
   3     the server asks for authorization, and a person has to log in: mcp-actors login URL
+  4     mcp-actors inspect: the server violates a rule of the protocol
   130   ended by Ctrl-C; a call in flight was cancelled at the server too
 Colours appear on terminals only; NO_COLOR=1 turns them off.
 """
@@ -42,6 +43,10 @@ Colours appear on terminals only; NO_COLOR=1 turns them off.
 _COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("mcp_actors.cli.serve", "Serve a Server from a file or a module (stdio unless --listen)."),
     "list": ("mcp_actors.cli.listing", "Show tools, resources, prompts, era and capabilities of a server."),
+    "inspect": (
+        "mcp_actors.cli.inspect",
+        "Say what a server is, which rules of the protocol it violates, and how fast it answers.",
+    ),
     "call": ("mcp_actors.cli.call", "Call a tool, with a live progress bar; Ctrl-C cancels the call."),
     "tasks": ("mcp_actors.cli.tasks", "List the tasks at a server; get, wait for or cancel one."),
     "read": ("mcp_actors.cli.read", "Read a resource; text and bytes go to stdout as they are."),

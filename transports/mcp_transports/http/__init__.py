@@ -14,7 +14,14 @@ from urllib.parse import urlsplit
 
 import trio
 
-from mcp_actors.abc import ClientTransport, FrameChannel, ServerHandler, ServerTransport
+from mcp_actors.abc import (
+    ClientTransport,
+    FrameChannel,
+    HttpRequests,
+    HttpRequestTransport,
+    ServerHandler,
+    ServerTransport,
+)
 from mcp_transports._two_sided import statistics_of
 
 __all__ = ["HttpTransport", "from_url"]
@@ -66,6 +73,16 @@ class HttpTransport:
         side = importlib.import_module("mcp_transports.http.client")
         transport: ClientTransport = side.HttpClientTransport(self.url, **self._options)
         return transport.connect()
+
+    def open_requests(self) -> AbstractAsyncContextManager[HttpRequests]:
+        """Opens what single requests to the URL are made with; see `HttpClientTransport.open_requests`.
+
+        Raises:
+            ValueError: The URL cannot be connected to with these options.
+        """
+        side = importlib.import_module("mcp_transports.http.client")
+        transport: HttpRequestTransport = side.HttpClientTransport(self.url, **self._options)
+        return transport.open_requests()
 
 
 def from_url(url: str, **options: Any) -> HttpTransport:

@@ -91,6 +91,14 @@ class HttpResponse:
         ]
         return ", ".join(values) if values else None
 
+    def all_headers(self) -> dict[str, str]:
+        """Returns the headers by names in lower case, joined with commas where one came several times."""
+        found: dict[str, str] = {}
+        for raw, value in self._raw.headers:
+            name, text = raw.decode("latin-1").lower(), value.decode("utf-8", "replace")
+            found[name] = f"{found[name]}, {text}" if name in found else text
+        return found
+
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """Yields the body as it arrives. Close it with `contextlib.aclosing`.
 

@@ -32,6 +32,7 @@ from mcp_transports.http.client.senders import (
     without_secrets,
 )
 from mcp_transports.http.client.session_state import HttpClientOptions, SessionState
+from mcp_transports.http.client.single_requests import SingleRequests
 
 __all__ = ["HttpClientTransport", "from_url"]
 
@@ -150,6 +151,26 @@ class HttpClientTransport:
                     with body:
                         yield channel
                     await channel.aclose()
+                    if authorizer is not None:
+                        authorizer.close()
+
+    @asynccontextmanager
+    async def open_requests(self) -> AsyncIterator[SingleRequests]:
+        """Yields what single requests are made with, for tools that look at the responses of a server.
+
+        Each of them has the headers and the authorization of this transport. Leaving the block closes all connections.
+        """
+        with reraised() as body:
+            async with AsyncExitStack() as stack:
+                sender = await self._sender(stack)
+                async with trio.open_nursery() as nursery:
+                    authorizer: Authorizing | None = None
+                    if (auth := self._options.auth) is not None:
+                        sender, authorizer = self._authorized(auth, sender, nursery)
+                    with body:
+                        yield SingleRequests(
+                            HttpRequester(sender, max_message_bytes=self._max_message_bytes, peer=self._peer)
+                        )
                     if authorizer is not None:
                         authorizer.close()
 

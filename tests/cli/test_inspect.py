@@ -1,0 +1,91 @@
+"""``mcp-actors inspect``."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import SERVED, Ran
+from tests.cli.test_serve_http import serving
+
+BROKEN = """
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" not in message:
+        continue
+    answer = {"jsonrpc": "2.0", "id": message["id"]}
+    if message["method"] == "initialize":
+        version = message["params"]["protocolVersion"]
+        info = {"name": "\\x1b[31mred", "version": "1"}
+        answer["result"] = {"protocolVersion": version, "capabilities": {}, "serverInfo": info}
+    else:
+        answer["result"] = {"text": "yes"}
+    print(json.dumps(answer), flush=True)
+"""
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> str:
+    """A URL that starts a server which says yes to everything."""
+    script = tmp_path / "broken.py"
+    script.write_text(BROKEN)
+    return "stdio:" + shlex.join([sys.executable, str(script)])
+
+
+def test_a_server_that_follows_the_rules(mcp: Callable[..., Ran]) -> None:
+    with serving(SERVED, "--listen", "http://127.0.0.1:0/mcp") as (_, (port,)):
+        done = mcp("inspect", f"http://127.0.0.1:{port}/mcp", "--in-flight", "4")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    for said in (
+        "modern era",
+        "legacy era",
+        "served 1.2",
+        "nothing was found that violates a rule",
+        "tools/list",
+    ):
+        assert said in done.stdout
+    assert "0 violated" in done.stdout
+
+
+def test_a_server_that_violates_them(mcp: Callable[..., Ran], broken: str) -> None:
+    done = mcp("inspect", broken, "--json", "--in-flight", "0")
+    assert done.returncode == 4, done.stderr
+    report = json.loads(done.stdout)
+    assert report["violates"] is True
+    found = {each["rule"]: each for each in report["findings"]}
+    assert {"unknown-version", "empty-ping", "unknown-method"} <= set(found)
+    assert found["unknown-method"]["source"].startswith("MCP 2024-11-05, Overview")
+    assert [each["era"] for each in report["eras"]] == ["legacy"]
+    assert "\x1b" not in done.stdout
+
+
+def test_the_text_says_rule_place_and_observation(mcp: Callable[..., Ran], broken: str) -> None:
+    done = mcp("inspect", broken, "--in-flight", "0")
+    assert done.returncode == 4
+    assert "error   empty-ping (legacy era)" in done.stdout
+    assert "MCP 2024-11-05, Ping, Behavior Requirements" in done.stdout
+    assert '- the result of ping has members: "text"' in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["http://127.0.0.1:9/mcp"], 1, "is the server running there?"),
+        (["pigeon:coop"], 2, "no transport is installed"),
+        (["stdio:true"], 1, "there is no MCP server"),
+        (["stdio:cat", "--in-flight", "1000"], 2, "in-flight"),
+    ],
+)
+def test_nothing_to_inspect(mcp: Callable[..., Ran], words: list[str], code: int, said: str) -> None:
+    done = mcp("inspect", *words)
+    assert done.returncode == code
+    assert said in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr

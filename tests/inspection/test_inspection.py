@@ -1,0 +1,294 @@
+"""What an inspection reports, and what servers that are hostile or gone can make of it."""
+
+from __future__ import annotations
+
+import json
+
+import attrs
+import pytest
+import trio
+from structlog.testing import capture_logs
+from trio.testing import MockClock
+
+from mcp_actors.errors import ConnectFailed
+from mcp_actors.inspection import Bounds, ServerReport, inspect_server
+from tests.inspection.fake_server import URL, Exchange, FakeHttp, FakeServer, FakeStream
+
+BINDINGS = pytest.mark.parametrize("transport", [FakeStream, FakeHttp])
+ESCAPE = "\x1b[31mred\x1b]0;title\x07\u202e"
+
+
+@BINDINGS
+async def test_what_a_server_is(autojump_clock: MockClock, transport: type[FakeStream]) -> None:
+    report = await inspect_server(transport(FakeServer()), url=URL, in_flight=4)
+    modern, legacy = report.eras
+    assert (modern.versions, modern.inspected) == (("2026-07-28",), "2026-07-28")
+    assert legacy.versions == ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+    assert (modern.server_name, modern.server_version) == ("fake", "1")
+    assert modern.capabilities == ("tools", "resources", "prompts", "logging")
+    assert modern.extensions == ("com.example/one",)
+    tools = modern.lists["tools"]
+    assert (tools.count, tools.pages, tools.names, tools.stopped) == (2, 2, ("one", "two"), None)
+    measured = [(each.method, each.in_flight) for each in legacy.latency]
+    assert measured == [("ping", 1), ("ping", 4), ("tools/list", 1), ("tools/list", 4)]
+    assert [each.answered for each in legacy.latency] == [30, 48, 30, 48]
+    assert all(each.failed == 0 for each in (*legacy.latency, *modern.latency))
+    assert report.authorization is None
+    assert json.loads(json.dumps(report.to_json()))["violates"] is False
+
+
+@BINDINGS
+async def test_tools_are_called_only_where_that_was_allowed(
+    autojump_clock: MockClock, transport: type[FakeStream]
+) -> None:
+    server = FakeServer()
+    await inspect_server(transport(server), url=URL, in_flight=2)
+    assert server.calls == []
+    report = await inspect_server(transport(server), url=URL, in_flight=0, call=True)
+    # Only "one" says that it only reads.
+    assert set(server.calls) == {"one", "mcp-actors-inspect-no-such-name"}
+    assert report.findings == ()
+
+
+async def test_authorization_is_described_without_credentials(autojump_clock: MockClock) -> None:
+    report = await inspect_server(FakeHttp(FakeServer(token="t")), url=URL, in_flight=0)
+    assert report.eras == ()
+    assert report.authorization is not None
+    assert (report.authorization.status, report.authorization.challenges) == (401, ("bearer",))
+    assert report.authorization.metadata_urls == (
+        "http://127.0.0.1:9/.well-known/oauth-protected-resource/mcp",
+    )
+    assert {each.rule for each in report.outcomes} == {"refused-by-401", "wrong-token", "resource-metadata"}
+    assert report.findings == ()
+
+
+async def test_metadata_at_another_origin_are_not_asked_for(autojump_clock: MockClock) -> None:
+    def elsewhere(exchange: Exchange) -> None:
+        if "www-authenticate" in exchange.answered:
+            exchange.answered["www-authenticate"] = 'Bearer resource_metadata="http://10.0.0.1/secret"'
+
+    report = await inspect_server(FakeHttp(FakeServer(elsewhere, token="t")), url=URL, in_flight=0)
+    results = {each.rule: each.result for each in report.outcomes}
+    assert results["resource-metadata"] == "not applicable"
+
+
+# -- servers that are hostile, slow or gone ------------------------------------------------------------------------
+
+
+async def test_a_server_that_says_nothing(autojump_clock: MockClock) -> None:
+    def silent(exchange: Exchange) -> None:
+        exchange.replies = []
+
+    report = await inspect_server(FakeStream(FakeServer(silent)), in_flight=16)
+    assert report.eras == ()
+    assert report.seconds <= 30
+
+
+async def test_nobody_is_there(autojump_clock: MockClock) -> None:
+    class Nobody(FakeStream):
+        def connect(self):  # type: ignore[no-untyped-def]
+            raise ConnectFailed("nobody is there")
+
+    with pytest.raises(ConnectFailed, match="nobody is there"):
+        await inspect_server(Nobody(FakeServer()))
+
+
+@BINDINGS
+async def test_pages_without_an_end(autojump_clock: MockClock, transport: type[FakeStream]) -> None:
+    def endless(exchange: Exchange) -> None:
+        if exchange.method == "tools/list" and exchange.result is not None:
+            number = (
+                int(exchange.params.get("cursor", "0")) if exchange.params.get("cursor", "0").isdigit() else 0
+            )
+            exchange.result["nextCursor"] = str(number + 1)
+
+    server = FakeServer(endless)
+    bounds = Bounds(pages=5)
+    report = await inspect_server(transport(server), url=URL, in_flight=0, bounds=bounds)
+    assert report.eras[0].lists["tools"].pages <= 5
+    assert report.eras[0].lists["tools"].stopped is not None
+
+
+async def test_a_cursor_that_comes_twice(autojump_clock: MockClock) -> None:
+    def circle(exchange: Exchange) -> None:
+        if exchange.method == "tools/list" and exchange.result is not None:
+            exchange.result["nextCursor"] = "1"
+
+    report = await inspect_server(FakeStream(FakeServer(circle)), in_flight=0)
+    assert report.eras[0].lists["tools"].stopped == "a cursor came twice, so that the pages would never end"
+
+
+async def test_a_flood_of_messages(autojump_clock: MockClock) -> None:
+    log = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}}
+
+    def flood(exchange: Exchange) -> None:
+        if exchange.method == "ping":
+            exchange.replies = [log] * 2000
+
+    report = await inspect_server(
+        FakeStream(FakeServer(flood, eras=("legacy",))),
+        in_flight=0,
+        bounds=Bounds(messages=100, total_bytes=100_000),
+    )
+    assert report.stopped is not None
+    assert report.received_bytes < 300_000
+    assert "not checked" in {each.result for each in report.outcomes}
+
+
+async def test_more_bytes_than_are_read(autojump_clock: MockClock) -> None:
+    def big(exchange: Exchange) -> None:
+        if exchange.method == "prompts/list" and exchange.result is not None:
+            exchange.result["more"] = "x" * 100_000
+
+    report = await inspect_server(
+        FakeStream(FakeServer(big)), in_flight=0, bounds=Bounds(total_bytes=150_000)
+    )
+    assert report.stopped is not None
+    assert "no more are read" in report.stopped
+    assert report.received_bytes < 300_000
+
+
+async def test_the_bound_holds_while_the_speed_is_measured(autojump_clock: MockClock) -> None:
+    with capture_logs() as logs:
+        bounds = Bounds(total_bytes=30_000)
+        report = await inspect_server(FakeHttp(FakeServer()), url=URL, in_flight=16, bounds=bounds)
+    assert report.stopped is not None
+    assert "no more are read" in report.stopped
+    assert logs == []
+
+
+async def test_a_server_that_ends_at_a_message_that_is_no_json(autojump_clock: MockClock) -> None:
+    def ends(exchange: Exchange) -> None:
+        if exchange.message is None:
+            exchange.replies, exchange.status = [], 0
+
+    server = FakeServer(ends)
+    transport = FakeStream(server)
+    report = await inspect_server(transport, in_flight=0)
+    # It is started again, and nothing else is held against it.
+    assert {each.rule for each in report.findings} == {"bad-json"}
+    assert report.stopped is None
+
+
+class GoneFor:
+    """A server that answers nothing any more after a request for a prompt."""
+
+    def __init__(self) -> None:
+        self.is_gone = False
+
+    def __call__(self, exchange: Exchange) -> None:
+        self.is_gone = self.is_gone or exchange.method == "prompts/get"
+        if self.is_gone:
+            exchange.replies, exchange.status = [], 0
+
+
+@BINDINGS
+async def test_nothing_is_held_against_a_server_after_it_is_gone(
+    autojump_clock: MockClock, transport: type[FakeStream]
+) -> None:
+    report = await inspect_server(transport(FakeServer(GoneFor())), url=URL, in_flight=0)
+    assert {each.rule for each in report.findings} == {"unknown-prompt"}
+    assert report.stopped is not None
+    assert "unknown-prompt" in report.stopped
+
+
+@BINDINGS
+async def test_all_of_it_has_an_end(autojump_clock: MockClock, transport: type[FakeStream]) -> None:
+    def mute(exchange: Exchange) -> None:
+        if exchange.method not in ("server/discover", "initialize", "ping"):
+            exchange.replies = []
+
+    began = trio.current_time()
+    bounds = Bounds(total_time=60)
+    report = await inspect_server(FakeStream(FakeServer(mute)), url=URL, in_flight=16, bounds=bounds)
+    assert trio.current_time() - began <= 61
+    assert report.stopped is not None
+
+
+async def test_connections_are_counted(autojump_clock: MockClock) -> None:
+    transport = FakeStream(FakeServer())
+    report = await inspect_server(transport, in_flight=0, bounds=Bounds(connections=3))
+    assert transport.connections == 3
+    assert report.stopped is not None
+
+
+@BINDINGS
+async def test_no_character_of_a_server_does_something_to_a_terminal(
+    autojump_clock: MockClock, transport: type[FakeStream]
+) -> None:
+    def coloured(exchange: Exchange) -> None:
+        for reply in exchange.replies:
+            if isinstance(reply, dict) and isinstance(reply.get("error"), dict):
+                reply["error"].update(message=ESCAPE, code=ESCAPE)
+            result = reply.get("result") if isinstance(reply, dict) else None
+            if result is not None and "capabilities" in result:
+                result["capabilities"] = {**result["capabilities"], ESCAPE: {}, "extensions": {ESCAPE: {}}}
+                result["serverInfo"] = {"name": ESCAPE * 100, "version": ESCAPE}
+            for tool in (result or {}).get("tools", ()):
+                tool["name"] = ESCAPE
+        exchange.answered["content-type"] = (
+            f"application/{ESCAPE}" if not exchange.streamed else "text/event-stream"
+        )
+
+    report = await inspect_server(transport(FakeServer(coloured)), url=URL, in_flight=0)
+    assert report.findings
+    everything = json.dumps(attrs.asdict(report), ensure_ascii=False)
+    assert not any(each in everything for each in ("\x1b", "\x07", "\u202e"))
+    assert max(len(each.observed) for each in report.findings) < 500
+
+
+def no_check_failed(report: ServerReport) -> bool:
+    return "the check itself failed" not in json.dumps(report.to_json())
+
+
+JUNK = [None, 7, "x", [], [1], {}, {"a": []}]
+
+
+@BINDINGS
+@pytest.mark.parametrize("junk", JUNK, ids=str)
+async def test_any_json_in_any_place(
+    autojump_clock: MockClock, transport: type[FakeStream], junk: object
+) -> None:
+    """Each member of each result in turn is something else than it should be."""
+    for member in (
+        "capabilities",
+        "protocolVersion",
+        "supportedVersions",
+        "serverInfo",
+        "tools",
+        "resources",
+        "_meta",
+    ):
+
+        def change(exchange: Exchange, member: str = member) -> None:
+            if exchange.result is not None and member in exchange.result:
+                exchange.result[member] = junk
+
+        report = await inspect_server(transport(FakeServer(change)), url=URL, in_flight=2, call=True)
+        assert no_check_failed(report)
+
+    def whole(exchange: Exchange) -> None:
+        exchange.replies = [junk for _ in exchange.replies]
+
+    report = await inspect_server(transport(FakeServer(whole)), url=URL, in_flight=2, call=True)
+    assert report.eras == ()
+
+
+@BINDINGS
+@pytest.mark.parametrize("junk", JUNK, ids=str)
+async def test_any_json_as_item_or_error(
+    autojump_clock: MockClock, transport: type[FakeStream], junk: object
+) -> None:
+    def change(exchange: Exchange) -> None:
+        for name in ("tools", "resources", "resourceTemplates", "prompts", "content"):
+            if exchange.result is not None and name in exchange.result:
+                exchange.result[name] = [
+                    junk,
+                    {"name": junk, "inputSchema": junk, "uri": junk, "arguments": junk},
+                ]
+        if exchange.replies and isinstance(exchange.replies[-1], dict) and "error" in exchange.reply:
+            exchange.reply["error"] = junk
+
+    report = await inspect_server(transport(FakeServer(change)), url=URL, in_flight=2, call=True)
+    assert report.violates
+    assert no_check_failed(report)
