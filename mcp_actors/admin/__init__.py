@@ -6,7 +6,7 @@ shows it.
 
 from __future__ import annotations
 
-from mcp_actors.admin.actions import Action, LiveView, Outcome
+from mcp_actors.admin.actions import Action, ActionOutcome, LiveView
 from mcp_actors.admin.cluster import ClusterView
 from mcp_actors.admin.feed import Feed, Watcher
 from mcp_actors.admin.server_view import ServerView
@@ -26,6 +26,7 @@ from mcp_actors.admin.taking import this_process
 
 __all__ = [
     "Action",
+    "ActionOutcome",
     "CallRow",
     "ClusterView",
     "Counts",
@@ -34,7 +35,6 @@ __all__ = [
     "KindRow",
     "LiveView",
     "NodeSnapshot",
-    "Outcome",
     "Queues",
     "Rates",
     "ServerView",

@@ -8,7 +8,7 @@ import msgspec
 
 from mcp_actors.admin.snapshot import NodeSnapshot
 
-__all__ = ["Action", "LiveView", "Outcome"]
+__all__ = ["Action", "ActionOutcome", "LiveView"]
 
 
 class Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -21,7 +21,7 @@ class Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`CallRow.key` or `SessionRow.name`."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class ActionOutcome(msgspec.Struct, frozen=True):
     """The outcome of an action."""
 
     done: bool
@@ -35,5 +35,5 @@ class LiveView(Protocol):
     async def snapshot(self) -> list[NodeSnapshot]:
         """Returns where every node stands. Bounded in time: a node that does not answer is left out."""
 
-    async def act(self, action: Action, who: str) -> Outcome:
+    async def act(self, action: Action, who: str) -> ActionOutcome:
         """Does what an operator asks for, and logs it with ``who``. Bounded in time."""

@@ -15,7 +15,7 @@ import msgspec
 import trio
 
 from mcp_actors.abc import Bus, OpenState
-from mcp_actors.admin.actions import Action, Outcome
+from mcp_actors.admin.actions import Action, ActionOutcome
 from mcp_actors.admin.server_view import ServerView
 from mcp_actors.admin.snapshot import NodeSnapshot
 from mcp_actors.errors import SharedStateUnavailable
@@ -59,7 +59,7 @@ class _Acted(msgspec.Struct, frozen=True, tag=True):
     """The outcome of an action."""
 
     order: str
-    outcome: Outcome
+    outcome: ActionOutcome
 
 
 _MESSAGE: msgspec.json.Decoder[_NodeAnswer | _Ordered | _Acted] = msgspec.json.Decoder(
@@ -79,7 +79,7 @@ class _KnownNode:
 class _Order:
     """An action that another node was asked for."""
 
-    outcome: Outcome | None = None
+    outcome: ActionOutcome | None = None
     done: trio.Event = attrs.field(factory=trio.Event)
 
 
@@ -133,7 +133,7 @@ class ClusterView:
         others = [_shown(each, now - each.at if each.at < asked else 0.0) for each in self._known.values()]
         return [own, *sorted(others, key=lambda each: each.node)]
 
-    async def act(self, action: Action, who: str) -> Outcome:
+    async def act(self, action: Action, who: str) -> ActionOutcome:
         """Does it here, or has the node do it that is meant. See `LiveView.act`."""
         known = self._known.get(action.node)
         if known is None:
@@ -144,13 +144,13 @@ class ClusterView:
             with trio.move_on_after(ACTION_TIME):
                 message = msgspec.json.encode(_Ordered(order, self._address, action, who))
                 if not await self._bus.send(known.answer.address, message):
-                    return Outcome(False, "the node is gone")
+                    return ActionOutcome(False, "the node is gone")
                 await waiting.done.wait()
         except SharedStateUnavailable as error:
-            return Outcome(False, str(error))
+            return ActionOutcome(False, str(error))
         finally:
             del self._orders[order]
-        return waiting.outcome or Outcome(False, "the node has not answered; it may have done it")
+        return waiting.outcome or ActionOutcome(False, "the node has not answered; it may have done it")
 
     # -- what comes over the bus: nothing here waits or raises ---------------------------------------------------------
 

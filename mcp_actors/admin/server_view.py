@@ -8,7 +8,7 @@ from mcp_actors._actors.connectionless import ConnectionlessSession
 from mcp_actors._server.runtime import ServerRuntime
 from mcp_actors._server.transport_handler import TransportHandler
 from mcp_actors.abc import ServerHandler
-from mcp_actors.admin.actions import Action, Outcome
+from mcp_actors.admin.actions import Action, ActionOutcome
 from mcp_actors.admin.snapshot import NodeSnapshot
 from mcp_actors.admin.taking import ServerSight
 from mcp_actors.errors import INTERNAL_ERROR, RpcError
@@ -59,7 +59,7 @@ class ServerView:
         """See `LiveView.snapshot`."""
         return [await self.own_snapshot()]
 
-    async def act(self, action: Action, who: str) -> Outcome:
+    async def act(self, action: Action, who: str) -> ActionOutcome:
         """Ends a call or a session. Its clients are told: calls are answered with an error.
 
         Args:
@@ -77,27 +77,27 @@ class ServerView:
         )
         return outcome
 
-    async def _act(self, action: Action) -> Outcome:
+    async def _act(self, action: Action) -> ActionOutcome:
         await trio.lowlevel.checkpoint()
         if action.node != self.node:
-            return Outcome(False, "there is no such node")
+            return ActionOutcome(False, "there is no such node")
         if action.action == "cancel_call":
             return self._cancel_call(action.target)
         return await self._end_session(action.target)
 
-    def _cancel_call(self, key: str) -> Outcome:
+    def _cancel_call(self, key: str) -> ActionOutcome:
         call = self._sight.call_named(key)
         if call is None:
-            return Outcome(False, "the call is not in flight any more")
+            return ActionOutcome(False, "the call is not in flight any more")
         if call.cut_short:
-            return Outcome(False, "the call is cancelled already, and its function cleans up")
+            return ActionOutcome(False, "the call is cancelled already, and its function cleans up")
         call.end_with(RpcError(INTERNAL_ERROR, _CALL_ENDED))
-        return Outcome(True, f"{call.invocation.method.name} was cancelled")
+        return ActionOutcome(True, f"{call.invocation.method.name} was cancelled")
 
-    async def _end_session(self, name: str) -> Outcome:
+    async def _end_session(self, name: str) -> ActionOutcome:
         session = self._sight.session_named(name)
         if session is None:
-            return Outcome(False, "the session has ended")
+            return ActionOutcome(False, "the session has ended")
         for call in tuple(session.dispatcher.calls.values()):
             call.end_with(RpcError(INTERNAL_ERROR, _SESSION_ENDED))
         if isinstance(session, ConnectionlessSession):
@@ -107,4 +107,4 @@ class ServerView:
             session.end()
         else:
             session.stop()
-        return Outcome(True, f"{name} ends")
+        return ActionOutcome(True, f"{name} ends")

@@ -171,10 +171,7 @@ def command(
             server.run(_STDIO, *companions, task_status=_Announcement((), hint))
             return
         hint = f"{_offer(server)}; Ctrl-C stops" if sys.stderr.isatty() else ""
-        named = {"allowed_hosts": allow_host, "allowed_origins": allow_origin}
-        options: dict[str, object] = {name: each for name, each in named.items() if each}
-        if resource is not None:
-            options["auth"] = _protection(resource, issuer, scope)
+        options = _settings(allow_host, allow_origin, resource, issuer, scope)
         several = worker is not None and worker.of > 1
         if several:
             state = importlib.import_module("mcp_actors.cli.workers.state_of_several")
@@ -327,6 +324,21 @@ def _require_protectable(
     open_to_all = [url for url in listen or (_STDIO,) if not url.lower().startswith(_WITH_HOST)]
     if issuer and open_to_all:
         raise click.UsageError(f"--issuer is for HTTP and WebSocket: {open_to_all[0]} takes no access tokens")
+
+
+def _settings(
+    hosts: Sequence[str],
+    origins: Sequence[str],
+    resource: str | None,
+    issuer: Sequence[str],
+    scope: Sequence[str],
+) -> dict[str, object]:
+    """Returns the settings of addresses of HTTP and WebSocket: who may call there."""
+    named = {"allowed_hosts": hosts, "allowed_origins": origins}
+    settings: dict[str, object] = {name: each for name, each in named.items() if each}
+    if resource is not None:
+        settings["auth"] = _protection(resource, issuer, scope)
+    return settings
 
 
 def _protection(resource: str, issuer: Sequence[str], scope: Sequence[str]) -> object:

@@ -14,7 +14,7 @@ from mcp_actors.inspection.report import (
     EraReport,
     Finding,
     ListReport,
-    Outcome,
+    RuleOutcome,
     ServerReport,
 )
 from mcp_actors.inspection.rule import Rule, Source
@@ -28,8 +28,8 @@ __all__ = [
     "Finding",
     "Latency",
     "ListReport",
-    "Outcome",
     "Rule",
+    "RuleOutcome",
     "ServerReport",
     "Source",
     "inspect_server",

@@ -21,7 +21,7 @@ from mcp_actors.inspection.report import (
     EraReport,
     Finding,
     ListReport,
-    Outcome,
+    RuleOutcome,
     ServerReport,
 )
 from mcp_actors.inspection.rule import NotApplicable, Rule
@@ -116,7 +116,7 @@ class _Inspection:
         self._call = call
         self._in_flight = in_flight
         self._progress = progress
-        self._outcomes: dict[tuple[str, str], Outcome] = {}
+        self._outcomes: dict[tuple[str, str], RuleOutcome] = {}
         self._latency: dict[str, list[Latency]] = {}
 
     async def everything(self) -> None:
@@ -204,7 +204,7 @@ class _Inspection:
         return None
 
     def _note(self, rule: Rule, spoken: SpokenEra, result: Any, reason: str) -> None:
-        self._outcomes[rule.name, spoken.era.name] = Outcome(
+        self._outcomes[rule.name, spoken.era.name] = RuleOutcome(
             rule=rule.name,
             severity=rule.severity,
             era=spoken.era.name,
@@ -229,7 +229,7 @@ class _Inspection:
             for each in chosen
         ]
 
-    def all_outcomes(self) -> Iterator[Outcome]:
+    def all_outcomes(self) -> Iterator[RuleOutcome]:
         """Returns what came of every rule about the eras that are spoken, in the order of the table."""
         for rule in self._rules:
             eras = [self._server.refusing] if rule.access else self._server.spoken

@@ -10,7 +10,7 @@ import attrs
 from mcp_actors.inspection.latency import Latency
 from mcp_actors.inspection.rule import Severity
 
-__all__ = ["AuthorizationReport", "EraReport", "Finding", "ListReport", "Outcome", "ServerReport"]
+__all__ = ["AuthorizationReport", "EraReport", "Finding", "ListReport", "RuleOutcome", "ServerReport"]
 
 Result = Literal["followed", "violated", "not applicable", "not checked"]
 
@@ -31,7 +31,7 @@ class Finding:
 
 
 @attrs.frozen(kw_only=True)
-class Outcome:
+class RuleOutcome:
     """The outcome of one rule in one era."""
 
     rule: str
@@ -95,7 +95,7 @@ class ServerReport:
     eras: tuple[EraReport, ...]
     authorization: AuthorizationReport | None
     findings: tuple[Finding, ...]
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[RuleOutcome, ...]
     requests: int
     received_bytes: int
     connections: int

@@ -12,7 +12,7 @@ import trio.testing
 
 from mcp_actors import Client, Limits, RpcError, Server
 from mcp_actors.abc import ServerHandler
-from mcp_actors.admin import Action, NodeSnapshot, Outcome, ServerView, cleaned
+from mcp_actors.admin import Action, ActionOutcome, NodeSnapshot, ServerView, cleaned
 from mcp_actors.types import Implementation
 
 from .served import make_server, serving
@@ -40,7 +40,7 @@ class Looking:
         (found,) = await self.view.snapshot()
         return found
 
-    async def act(self, action: Literal["cancel_call", "end_session"], target: str) -> Outcome:
+    async def act(self, action: Literal["cancel_call", "end_session"], target: str) -> ActionOutcome:
         assert self.view is not None
         return await self.view.act(Action(action, self.view.node, target), "a test")
 

@@ -14,7 +14,7 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from mcp_actors import Client
-from mcp_actors.admin import Action, Feed, NodeSnapshot, Outcome
+from mcp_actors.admin import Action, ActionOutcome, Feed, NodeSnapshot
 from mcp_actors.errors import ConnectFailed, ConnectionLost, RemoteProtocolError
 from mcp_transports.admin import AdminClient, AdminRefused, AdminTransport
 from mcp_transports.admin.event_stream import EventStream
@@ -219,9 +219,9 @@ class NoNodes:
         await trio.lowlevel.checkpoint()
         return []
 
-    async def act(self, action: Action, who: str) -> Outcome:
+    async def act(self, action: Action, who: str) -> ActionOutcome:
         await trio.lowlevel.checkpoint()
-        return Outcome(False, "there is nothing")
+        return ActionOutcome(False, "there is nothing")
 
 
 async def test_a_watcher_that_does_not_read_is_dropped_and_others_go_on(

@@ -340,4 +340,4 @@ def test_a_run_without_the_fixtures_imports_nothing_of_the_engine(tmp_path: Path
 def test_pytest_finds_it_by_itself() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["project"]["entry-points"]["pytest11"] == {"pytest_mcp_actors": "pytest_mcp_actors"}
-    assert "pytest_mcp_actors" in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert "transports/pytest_mcp_actors" in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]

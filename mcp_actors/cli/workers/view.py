@@ -16,7 +16,15 @@ import msgspec
 import trio
 
 from mcp_actors.abc import ServerHandler
-from mcp_actors.admin import Action, ClusterView, LiveView, NodeSnapshot, Outcome, ServerView, this_process
+from mcp_actors.admin import (
+    Action,
+    ActionOutcome,
+    ClusterView,
+    LiveView,
+    NodeSnapshot,
+    ServerView,
+    this_process,
+)
 from mcp_actors.logging import log
 from mcp_actors.supervision import start
 from mcp_actors.task_kinds import ADMIN_NODE
@@ -46,7 +54,7 @@ class WorkerAnswer(msgspec.Struct, frozen=True):
 
     number: int
     nodes: list[NodeSnapshot] = []
-    outcome: Outcome | None = None
+    outcome: ActionOutcome | None = None
 
 
 _QUESTION: msgspec.json.Decoder[Question] = msgspec.json.Decoder(Question)
@@ -221,12 +229,12 @@ class WorkersView:
                 {each.node: worker.view for each in answer.nodes if each.worker == worker.number or others}
             )
 
-    async def act(self, action: Action, who: str) -> Outcome:
+    async def act(self, action: Action, who: str) -> ActionOutcome:
         """Has the worker do it that is meant. See `mcp_actors.admin.LiveView.act`."""
         view = self._nodes.get(action.node)
         answer = None if view is None else await view.ask(_ACTION_TIME, action=action, who=who)
         if answer is None or answer.outcome is None:
-            return Outcome(False, "the worker is gone, or does not answer")
+            return ActionOutcome(False, "the worker is gone, or does not answer")
         return answer.outcome
 
 

@@ -15,7 +15,7 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
-from mcp_actors.admin import Action, NodeSnapshot, Outcome
+from mcp_actors.admin import Action, ActionOutcome, NodeSnapshot
 from mcp_actors.cli.workers.view import Question, ViewedWorker, WorkerAnswer, WorkerState, WorkersView
 from mcp_transports.admin import AdminClient
 from tests.cli.conftest import Started
@@ -54,7 +54,7 @@ def scripted(number: int, nursery: trio.Nursery, answer: Callable[[Question], by
 
 def good(number: int) -> Callable[[Question], bytes]:
     def answer(question: Question) -> bytes:
-        outcome = None if question.action is None else Outcome(True, f"{question.who} at {number}")
+        outcome = None if question.action is None else ActionOutcome(True, f"{question.who} at {number}")
         return msgspec.json.encode(WorkerAnswer(question.number, [snapshot(number)], outcome)) + b"\n"
 
     return answer
@@ -86,7 +86,7 @@ async def test_workers_that_hang_say_nonsense_or_are_gone_are_shown_as_that() ->
         ("worker 3", "gone", "does not answer"),
         ("worker 4", "gone", "killed by SIGKILL"),
     }
-    assert (done, unknown.done) == (Outcome(True, "bob at 5"), False)
+    assert (done, unknown.done) == (ActionOutcome(True, "bob at 5"), False)
     assert [each["event"] for each in logs] == ["a worker said something unknown"]
 
 

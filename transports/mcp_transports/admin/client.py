@@ -15,7 +15,7 @@ import httpcore2
 import msgspec
 import trio
 
-from mcp_actors.admin import Action, Outcome, Snapshot
+from mcp_actors.admin import Action, ActionOutcome, Snapshot
 from mcp_actors.errors import ConnectFailed, ConnectionLost, RemoteProtocolError
 from mcp_transports.http.client.connection import AnySocket, ClientConnection, encode_header_lines
 
@@ -32,7 +32,7 @@ _EVENT = b"data: "
 T = TypeVar("T")
 
 _SNAPSHOT: msgspec.json.Decoder[Snapshot] = msgspec.json.Decoder(Snapshot)
-_OUTCOME: msgspec.json.Decoder[Outcome] = msgspec.json.Decoder(Outcome)
+_OUTCOME: msgspec.json.Decoder[ActionOutcome] = msgspec.json.Decoder(ActionOutcome)
 
 
 class AdminRefused(ConnectFailed):
@@ -129,7 +129,7 @@ class AdminClient:
         async with self._exchange("GET", "/snapshot") as connection:
             return _decoded(_SNAPSHOT, await _body(connection))
 
-    async def act(self, action: Action) -> Outcome:
+    async def act(self, action: Action) -> ActionOutcome:
         """Does something at the server. Raises as `snapshot` does."""
         body = msgspec.json.encode(action)
         async with self._exchange("POST", "/actions", body, refused=(400, 409)) as connection:

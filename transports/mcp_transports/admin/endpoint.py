@@ -4,7 +4,7 @@
 ``GET /``                    the page, to everybody: it has nothing of the server in it
 ``GET /snapshot``            a snapshot as JSON
 ``GET /events``              an event stream with a snapshot every interval
-``POST /actions``            JSON of `mcp_actors.admin.Action`, answered with `mcp_actors.admin.Outcome`
+``POST /actions``            JSON of `mcp_actors.admin.Action`, answered with `mcp_actors.admin.ActionOutcome`
 ============================ ===========================================================================================
 """
 
@@ -15,7 +15,7 @@ from functools import partial
 
 import msgspec
 
-from mcp_actors.admin import Action, Feed, Outcome
+from mcp_actors.admin import Action, ActionOutcome, Feed
 from mcp_actors.supervision import Containment
 from mcp_actors.task_kinds import ADMIN_ACTION
 from mcp_transports.admin.access import AdminAccess
@@ -113,7 +113,7 @@ class AdminEndpoint:
         try:
             action = msgspec.json.decode(request.body, type=Action)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            outcome, status = Outcome(False, _NOT_AN_ACTION), 400
+            outcome, status = ActionOutcome(False, _NOT_AN_ACTION), 400
         else:
             outcome = await self._feed.watch.act(action, who)
             status = 200 if outcome.done else 409
