@@ -17,7 +17,7 @@ pretend(everything=True, kernel32=lambda: None, msvcrt=fake_msvcrt())
 import click
 from mcp_actors.cli import main
 from mcp_actors.cli.demo_table import peak_memory
-from mcp_actors.cli.target import _split
+from mcp_actors.cli.target import split_target
 from mcp_actors.platform.command_lines import join_words, split_line
 from mcp_actors.platform.signals import STOP_SIGNALS
 from mcp_actors.shared import shared_state
@@ -34,7 +34,7 @@ for words in (["serve", "x.py", "--listen", "http://127.0.0.1:0/mcp", "--workers
         said[words[0]] = [end.code, sys.stderr.buffer.getvalue().decode(), sys.stdout.encoding]
 sys.stdout = real
 os.altsep, os.sep = "/", chr(92)
-said["targets"] = [_split(each) for each in ("C:\\\\x.py", "C:\\\\x.py:app", "D:/x.py", "pkg.mod:app", "pkg.mod")]
+said["targets"] = [split_target(each) for each in ("C:\\\\x.py", "C:\\\\x.py:app", "D:/x.py", "pkg.mod:app", "pkg.mod")]
 os.sep = "/"
 said["sqlite"] = repr(shared_state("sqlite:///C:/data/tasks.db"))
 said["memory"] = peak_memory()
