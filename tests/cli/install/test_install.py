@@ -108,9 +108,14 @@ def test_a_person_is_asked(terminal: Callable[..., Terminal], config: Path) -> N
     assert "my-weather" in config.read_text()
 
 
+def is_asleep(pid: int) -> bool:
+    """Whether a process waits: a signal just before it begins to read is seen by Python when it has read a line."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+
 def test_ctrl_c_at_the_question_writes_nothing(terminal: Callable[..., Terminal], config: Path) -> None:
     session = terminal("install", "weather.py", "--client", "cursor")
-    session.until(lambda: "write this? [y/N]" in session.text)
+    session.until(lambda: "write this? [y/N]: " in session.text and is_asleep(session.process.pid))
     session.type(CTRL_C)
     assert session.wait() == 130
     assert "nothing was changed" in session.text
