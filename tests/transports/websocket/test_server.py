@@ -264,7 +264,7 @@ async def test_a_port_that_the_system_chose_is_shared_too() -> None:
         assert await nursery.start(server.serve, WebSocketServerTransport(websocket)) == (websocket,)
         for each in (url, websocket):
             async with Client(each) as client:
-                assert (await client.call_tool("add", {"a": 1, "b": 2})).structured_content == 3
+                assert (await client.call_tool("add", {"a": 1, "b": 2})).content[0].text == "3"
         nursery.cancel_scope.cancel()
 
 
