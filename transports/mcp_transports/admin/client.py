@@ -175,18 +175,23 @@ class AdminClient:
                 else:
                     stream = await trio.open_tcp_stream(self._host, self._port)
                 if self._secure:
-                    secured = trio.SSLStream(
-                        stream,
-                        ssl.create_default_context(),
-                        server_hostname=self._host,
-                        https_compatible=True,
-                    )
-                    await secured.do_handshake()
-                    return _Bytes(secured, stream.socket)
+                    return _Bytes(await self._secured(stream), stream.socket)
         except (OSError, trio.BrokenResourceError, trio.TooSlowError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error) or "no answer in time"
             raise ConnectFailed(f"no live view at {self.name}: {reason}") from error
         return _Bytes(stream, stream.socket)
+
+    async def _secured(self, stream: trio.SocketStream) -> trio.abc.Stream:
+        """Returns the stream with TLS; closes it if that fails or is cancelled."""
+        secured = trio.SSLStream(
+            stream, ssl.create_default_context(), server_hostname=self._host, https_compatible=True
+        )
+        try:
+            await secured.do_handshake()
+        except BaseException:
+            stream.socket.close()
+            raise
+        return secured
 
 
 class _Snapshots:
