@@ -14,9 +14,9 @@ from typing import Any, Generic
 import trio
 
 from mcp_actors._actors.admission import LimiterStatistics
+from mcp_actors._actors.call_statistics import CallStatistics
 from mcp_actors._actors.counters import SessionStatistics
 from mcp_actors._actors.event_bus import EventBus, EventBusStatistics
-from mcp_actors._actors.inbound_call import CallStatistics
 from mcp_actors._actors.limits import Limits
 from mcp_actors._argument_checks import require_trio
 from mcp_actors._eras.changes import EventKind

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from mcp_actors._printable import printable
+
 __all__ = [
     "LONGEST_TEXT",
     "CallRow",
@@ -27,15 +29,10 @@ __all__ = [
 LONGEST_TEXT = 120
 """Characters of a text from a peer that a snapshot has."""
 
-_CONTROL = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *range(0x202A, 0x202F)), "?")
-_CONTROL |= dict.fromkeys((*range(0x2066, 0x206A), 0x200E, 0x200F, *range(0xD800, 0xE000)), "?")
-
 
 def cleaned(text: str | None) -> str | None:
     """Returns a text of a peer, cut short, with ``?`` for what steers a terminal or the direction of writing."""
-    if text is None:
-        return None
-    return text[:LONGEST_TEXT].translate(_CONTROL)
+    return None if text is None else printable(text, LONGEST_TEXT)
 
 
 class CallRow(msgspec.Struct, frozen=True, kw_only=True):

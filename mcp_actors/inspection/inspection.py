@@ -7,6 +7,7 @@ from typing import Any
 
 import trio
 
+from mcp_actors._printable import printable
 from mcp_actors.abc import ClientTransport
 from mcp_actors.auth.challenges import parse_challenges
 from mcp_actors.discovery import client_transport
@@ -273,8 +274,7 @@ class _Inspection:
 
 
 def _cut(value: object) -> str:
-    text = value if isinstance(value, str) else ""
-    return "".join(each if each.isprintable() else "?" for each in text[:SHOWN])
+    return printable(value, SHOWN) if isinstance(value, str) else ""
 
 
 def _capabilities(value: Any, prefix: str = "") -> Iterator[str]:
