@@ -211,4 +211,4 @@ async def test_a_socket_that_other_processes_have_too_keeps_its_file(tmp_path: P
         pass
     assert stat.S_ISSOCK(os.stat(path).st_mode)
     opened.close()
-    assert not os.path.exists(path)
+    assert not await trio.Path(path).exists()
