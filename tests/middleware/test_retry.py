@@ -98,6 +98,25 @@ async def test_a_tool_is_called_once_unless_it_is_known_to_be_idempotent(
     assert await attempts("plain", tools=["plain"]) == 2
 
 
+async def test_what_one_server_says_of_its_tool_is_not_true_of_another_one(autojump_clock: Any) -> None:
+    retry, other, calls = Retry(), Server("other"), 0
+
+    @other.tool
+    async def idempotent_hint() -> str:
+        nonlocal calls
+        calls += 1
+        raise Overloaded("server", 1, 1)
+
+    async with (
+        Client(make_server(), middleware=[retry]) as knowing,
+        Client(other, middleware=[retry]) as client,
+    ):
+        await knowing.list_tools()
+        with pytest.raises(Overloaded):
+            await client.call_tool("idempotent_hint")
+    assert calls == 1
+
+
 @pytest.mark.parametrize(
     "error", [RpcError(-32603, "no"), CallTimeout("tools/list", "idle", 1.0), KeyError("x")]
 )

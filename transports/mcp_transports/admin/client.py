@@ -15,7 +15,7 @@ import httpcore2
 import msgspec
 import trio
 
-from mcp_actors.admin import Action, ActionOutcome, Snapshot
+from mcp_actors.admin import Action, ActionOutcome, Snapshot, cleaned
 from mcp_actors.errors import ConnectFailed, ConnectionLost, RemoteProtocolError
 from mcp_transports.http.client.connection import AnySocket, ClientConnection, encode_header_lines
 
@@ -155,7 +155,7 @@ class AdminClient:
                 raise AdminRefused(connection.status, _refusal(connection.status, self.name))
             yield connection
         except (httpcore2.NetworkError, httpcore2.ProtocolError) as error:
-            raise ConnectionLost(f"the connection to {self.name} ended: {error}") from error
+            raise ConnectionLost(f"the connection to {self.name} ended: {cleaned(str(error))}") from error
         finally:
             await connection.aclose()
 
@@ -235,7 +235,10 @@ def _decoded(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise RemoteProtocolError(f"what was sent is no snapshot of a server: {error}") from error
+        # The reason has what was sent in it.
+        raise RemoteProtocolError(
+            f"what was sent is no snapshot of a server: {cleaned(str(error))}"
+        ) from error
 
 
 def _refusal(status: int, name: str) -> str:

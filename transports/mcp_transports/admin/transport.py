@@ -177,7 +177,7 @@ class AdminTransport:
         place = self._place
         if place.path is not None:
             opened = await open_unix(place.path)
-            return [OwnedListener(opened.socket, path=opened.path)]
+            return [OwnedListener(opened.socket, path=opened.path, inherited=opened.inherited)]
         return await open_tcp(place.host, place.port, ssl_context=self._ssl_context)
 
     def _make_access(self) -> AdminAccess:
