@@ -96,10 +96,12 @@ class AdminClient:
             token = token or parts.fragment or None
         elif parts.scheme == "unix" or where.startswith(("/", "./", "../")):
             path = where.removeprefix("unix:")
+            if not path:
+                raise ValueError("unix: needs a path: unix:admin.sock or unix:/run/weather/admin.sock")
             self._path = "/" + path.lstrip("/") if path.startswith("//") else path
         else:
             raise ValueError(
-                f"a live view is at unix:/PATH or http://HOST:PORT, not at {where.partition('#')[0]!r}"
+                f"a live view is at unix:PATH or http://HOST:PORT, not at {where.partition('#')[0]!r}"
             )
         self._token = token
 
@@ -185,7 +187,9 @@ class AdminClient:
                     return _Bytes(secured, stream.socket)
         except (OSError, trio.BrokenResourceError, trio.TooSlowError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error) or "no answer in time"
-            raise ConnectFailed(f"no live view at {self.name}: {reason}") from error
+            raise ConnectFailed(
+                f"no live view at {self.name}: {reason}; a server has one where `mcp-actors serve --admin` says"
+            ) from error
         return _Bytes(stream, stream.socket)
 
 
