@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -218,6 +219,10 @@ def _require_http(listen: Sequence[str], paths: Mapping[str, str | None]) -> Non
         if path is not None and (not path.startswith("/") or list(paths.values()).count(path) > 1):
             raise click.UsageError(
                 f"{option} takes a path that nothing else has, such as /{option[2:]}, not {path!r}"
+            )
+        if path is not None and any(urlsplit(url).path == path for url in listen):
+            raise WrongUsage(
+                f"{option}: {path} is the path of MCP itself; take another, such as /{option[2:]}"
             )
 
 

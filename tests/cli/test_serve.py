@@ -123,7 +123,7 @@ def test_an_address_that_fails_ends_all(
         (
             [str(SERVED), "--listen", "http://127.0.0.1:0/mcp", "--health", "/mcp"],
             2,
-            "/mcp in routes is a path of MCP itself",
+            "--health: /mcp is the path of MCP itself; take another",
         ),
     ],
 )
