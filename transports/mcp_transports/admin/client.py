@@ -240,8 +240,8 @@ def _decoded(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
 def _refusal(status: int, name: str) -> str:
     if status == 401:
         return (
-            f"{name} asks for its token: give the URL with #TOKEN, as the server has shown it, or set "
-            "MCP_ACTORS_ADMIN_TOKEN"
+            f"{name} asks for its token, and was given none or another: give the URL with #TOKEN, as the server "
+            "has shown it, or set MCP_ACTORS_ADMIN_TOKEN"
         )
     if status == 403:
         return f"{name} is for another user, or was called by another name than its own"
