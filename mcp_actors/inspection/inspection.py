@@ -141,9 +141,7 @@ class _Inspection:
         except InspectionEnded as reached:
             self.stopped = str(reached)
         if not self._server.spoken and self._server.refusing is None and self.stopped is None:
-            asked = [
-                f"{each.method} was answered by {each.summary()}" for each in self._server.record.answers
-            ]
+            asked = [f"{each.method}: {each.summary()}" for each in self._server.record.answers]
             self.stopped = f"no revision was found: {asked[-1] if asked else 'nothing was answered'}"
         # These look at what has come, and ask for nothing.
         for spoken in self._server.spoken:

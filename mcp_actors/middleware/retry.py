@@ -62,6 +62,7 @@ class Retry:
 
     Raises:
         ValueError: A number is out of range.
+        TypeError: ``tools`` is one text.
     """
 
     runs_in_engine = True
@@ -69,6 +70,8 @@ class Retry:
     def __init__(
         self, attempts: int = 3, *, pause: float = 0.1, most: float = 5.0, tools: Collection[str] = ()
     ) -> None:
+        if isinstance(tools, str):
+            raise TypeError(f"tools is a list of names, [{tools!r}] for example, not a text")
         if attempts < 1 or not 0 < pause <= most:
             raise ValueError(
                 f"Retry({attempts}, pause={pause}, most={most}): at least 1 attempt, and pauses above 0"

@@ -189,3 +189,8 @@ def test_a_retry_after_that_is_none_is_none() -> None:
         assert error.retry_after is None
     assert RpcError.from_wire(429, "too many", None).retry_after is None  # type: ignore[attr-defined]
     assert RpcError.from_wire(429, "too many", {"retryAfterMs": 250}).retry_after == 0.25  # type: ignore[attr-defined]
+
+
+def test_one_text_is_no_list_of_tools() -> None:
+    with pytest.raises(TypeError, match=r"\['count'\] for example"):
+        Retry(tools="count")

@@ -96,10 +96,12 @@ class AdminClient:
             token = token or parts.fragment or None
         elif parts.scheme == "unix" or where.startswith(("/", "./", "../")):
             path = where.removeprefix("unix:")
+            if not path:
+                raise ValueError("unix: needs a path: unix:admin.sock or unix:/run/weather/admin.sock")
             self._path = "/" + path.lstrip("/") if path.startswith("//") else path
         else:
             raise ValueError(
-                f"a live view is at unix:/PATH or http://HOST:PORT, not at {where.partition('#')[0]!r}"
+                f"a live view is at unix:PATH or http://HOST:PORT, not at {where.partition('#')[0]!r}"
             )
         self._token = token
 
@@ -178,7 +180,9 @@ class AdminClient:
                     return _Bytes(await self._secured(stream), stream.socket)
         except (OSError, trio.BrokenResourceError, trio.TooSlowError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error) or "no answer in time"
-            raise ConnectFailed(f"no live view at {self.name}: {reason}") from error
+            raise ConnectFailed(
+                f"no live view at {self.name}: {reason}; a server has one where `mcp-actors serve --admin` says"
+            ) from error
         return _Bytes(stream, stream.socket)
 
     async def _secured(self, stream: trio.SocketStream) -> trio.abc.Stream:
@@ -244,8 +248,8 @@ def _decoded(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
 def _refusal(status: int, name: str) -> str:
     if status == 401:
         return (
-            f"{name} asks for its token: give the URL with #TOKEN, as the server has shown it, or set "
-            "MCP_ACTORS_ADMIN_TOKEN"
+            f"{name} asks for its token, and was given none or another: give the URL with #TOKEN, as the server "
+            "has shown it, or set MCP_ACTORS_ADMIN_TOKEN"
         )
     if status == 403:
         return f"{name} is for another user, or was called by another name than its own"
