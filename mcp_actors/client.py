@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 import trio
 
+from mcp_actors._actors.call_statistics import CallStatistics
 from mcp_actors._actors.counters import Counters, SessionStatistics
-from mcp_actors._actors.inbound_call import CallStatistics
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.link import LinkStatistics
 from mcp_actors._actors.outbound_call import CallOptions, OutboundCallStatistics, Progress, ProgressCallback

@@ -22,7 +22,7 @@ from mcp_actors._server.dispatch import MethodDispatch
 from mcp_actors._server.features import Features
 from mcp_actors._server.scope import ServerScope
 from mcp_actors.abc import OpenState
-from mcp_actors.errors import LocalProtocolError
+from mcp_actors.errors import INTERNAL_ERROR, LocalProtocolError, RpcError
 from mcp_actors.logging import log
 from mcp_actors.server import Server
 from mcp_actors.supervision import start, start_again, start_and_wait
@@ -33,10 +33,12 @@ __all__ = ["ReplaceableServer"]
 # Seconds between two looks at whether the calls of a replaced server have ended. Two looks have to agree, since a call
 # that becomes a task is seen as neither for a moment.
 LOOK_EVERY = 0.1
-# Replaced servers whose calls may still run; beyond them the calls of the oldest are cancelled.
+# Replaced servers whose calls may still run; beyond them the calls of the oldest are answered with an error.
 MOST_FORMER = 8
 # Seconds in which the calls that were cancelled for that reason may clean up.
 CLEANUP_BOUND = 5.0
+# The text that a client is sent for such a call.
+_REPLACED = "the server was replaced too often while the call ran: call again"
 
 
 class _HeldBlock:
@@ -240,9 +242,9 @@ class ReplaceableServer(Server[Any]):
             calls &= self._runtime.calls()
             looks = 0 if calls or turn.scope.detached else looks + 1
         if calls:
-            log.warning("calls of a replaced server are cancelled: too many were replaced", calls=len(calls))
+            log.warning("calls of a replaced server were ended: too many were replaced", calls=len(calls))
             for call in calls:
-                call.cancel("the server was replaced")
+                call.end_with(RpcError(INTERNAL_ERROR, _REPLACED))
             with trio.move_on_after(CLEANUP_BOUND):
                 while calls := calls & self._runtime.calls():  # noqa: ASYNC110 - the end of a call is no event
                     await trio.sleep(LOOK_EVERY)

@@ -6,23 +6,22 @@ Beside `Server` this module has the types of what its users hold or write: middl
 from __future__ import annotations
 
 import importlib
-import threading
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any, Generic
 
 import trio
 
 from mcp_actors._actors.admission import LimiterStatistics
+from mcp_actors._actors.call_statistics import CallStatistics
 from mcp_actors._actors.counters import SessionStatistics
 from mcp_actors._actors.event_bus import EventBus, EventBusStatistics
-from mcp_actors._actors.inbound_call import CallStatistics
 from mcp_actors._actors.limits import Limits
 from mcp_actors._argument_checks import require_trio
 from mcp_actors._eras.changes import EventKind
 from mcp_actors._eras.modern.request_state import StateSealer
 from mcp_actors._eras.server_negotiation import VERSIONS
-from mcp_actors._exception_groups import one_error
 from mcp_actors._gc import rare_full_passes
 from mcp_actors._server.dispatch import lifecycle_handlers, stamp_of
 from mcp_actors._server.features import FeatureName, Features, OfferedExtension
@@ -33,6 +32,7 @@ from mcp_actors._server.runtime import ServerRuntime, ServerStatistics
 from mcp_actors._server.scope import ServerScope, StateT
 from mcp_actors._server.settings import check_settings
 from mcp_actors._server.state_key import state_key_of_environment
+from mcp_actors._server.stop_signals import serve_until_signal
 from mcp_actors._server.task_rules import TaskRules
 from mcp_actors._server.terminal_hint import write_terminal_hint
 from mcp_actors.abc import ServerTransport, SharedState, Telemetry
@@ -41,10 +41,7 @@ from mcp_actors.bridges.bridged_call import calling_bridge
 from mcp_actors.bridges.running_loop import refuse_asyncio
 from mcp_actors.context import Context
 from mcp_actors.discovery import server_transport
-from mcp_actors.platform.signals import STOP_SIGNALS
 from mcp_actors.shared import MemoryShared
-from mcp_actors.supervision import start_again
-from mcp_actors.task_kinds import SIGNALS
 from mcp_actors.types import CacheScope, Icon, Implementation, LoggingLevel
 
 __all__ = [
@@ -166,8 +163,14 @@ class Server(Registration, Generic[StateT]):
             key = state_key_of_environment() if state_key is None else state_key
             self._sealer = StateSealer(key)
         self.name = name
-        about: dict[str, Any] = {"title": title, "description": description, "website_url": website_url}
-        self.info = Implementation(name, version, icons=list(icons) or None, **about)
+        self.info = Implementation(
+            name,
+            version,
+            title=title,
+            description=description,
+            website_url=website_url,
+            icons=list(icons) or None,
+        )
         self.limits = limits or Limits()
         self.versions = tuple(v for v in VERSIONS if v in versions)
         self.on_subscribe: Callable[[str], None] = lambda uri: None
@@ -250,27 +253,8 @@ class Server(Registration, Generic[StateT]):
         if not targets:
             write_terminal_hint(self.name)
         with rare_full_passes():
-            trio.run(self._run, targets or ("stdio:",), task_status)
-
-    async def _run(
-        self, targets: Sequence[str | ServerTransport], task_status: trio.TaskStatus[tuple[Any, ...]]
-    ) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            # Python delivers signals to the main thread alone, whose owner decides about them.
-            await self.serve(*targets, task_status=task_status)
-            return
-        with trio.open_signal_receiver(*STOP_SIGNALS) as signals:
-            with one_error():
-                async with trio.open_nursery() as nursery:
-                    start_again(nursery, SIGNALS, self._stop_on, signals, nursery.cancel_scope)
-                    await self.serve(*targets, task_status=task_status)
-                    nursery.cancel_scope.cancel(reason="served")
-
-    async def _stop_on(self, signals: AsyncIterator[int], everything: trio.CancelScope) -> None:
-        async for _ in signals:
-            if self._runtime.stopping:
-                everything.cancel(reason="a second signal")
-            self.stop()
+            serve = partial(self.serve, *(targets or ("stdio:",)), task_status=task_status)
+            trio.run(serve_until_signal, self, serve)
 
     async def serve(
         self,

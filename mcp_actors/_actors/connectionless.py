@@ -106,12 +106,14 @@ class ConnectionlessSession:
         """Lets calls in flight end, then closes."""
         self._stopping = True
         self.dispatcher.drain()
-        self._idle()
+        if not self.dispatcher.calls:
+            self.close()
 
     async def wait_until_idle(self) -> None:
         """Waits until no call is in flight."""
-        if self.dispatcher.calls:
-            self._without_calls = trio.Event()
+        while self.dispatcher.calls:
+            if self._without_calls is None:
+                self._without_calls = trio.Event()
             await self._without_calls.wait()
 
     def end(self) -> None:
@@ -133,6 +135,7 @@ class ConnectionlessSession:
     def _idle(self) -> None:
         if self._without_calls is not None:
             self._without_calls.set()
+            self._without_calls = None
         if self._stopping and not self.dispatcher.calls:
             self.close()
 

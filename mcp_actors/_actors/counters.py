@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from mcp_actors._actors.inbound_call import CallStatistics
+from mcp_actors._actors.call_statistics import CallStatistics
 from mcp_actors._actors.link import LinkStatistics
 from mcp_actors._actors.outbound_call import OutboundCallStatistics
 

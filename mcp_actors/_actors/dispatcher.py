@@ -21,7 +21,8 @@ from mcp_actors._actors.admission import ConcurrencyLimiter, Limiters
 from mcp_actors._actors.batch import Batch
 from mcp_actors._actors.budgets import WEIGHED_BYTES, ClientMemory
 from mcp_actors._actors.counters import Counters, SessionStatistics
-from mcp_actors._actors.inbound_call import DispatchRules, InboundCall, Responder
+from mcp_actors._actors.dispatch_rules import DispatchRules
+from mcp_actors._actors.inbound_call import InboundCall, Responder
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.link import LinkStatistics, Received
 from mcp_actors._actors.observing import outbound_calls_for

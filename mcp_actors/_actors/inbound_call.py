@@ -38,7 +38,7 @@ from mcp_actors.errors import LocalProtocolError, RpcError
 from mcp_actors.logging import log
 from mcp_actors.supervision import cancellation_in, crash_in
 
-__all__ = ["CallOwner", "CallStatistics", "DispatchRules", "InboundCall", "Responder"]
+__all__ = ["CallOwner", "InboundCall", "Responder"]
 
 
 class Responder(Protocol):

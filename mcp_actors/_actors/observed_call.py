@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 import trio
 
 from mcp_actors import logging
@@ -29,7 +26,6 @@ __all__ = [
     "ObservedCall",
     "ending_of_answer",
     "failed",
-    "guarded",
     "observed_request",
 ]
 
@@ -38,8 +34,6 @@ MESSAGE_CHARACTERS = 256
 # A quotation mark inside of a JSON string is escaped, so that this is no part of any text.
 _IS_ERROR = b'"isError":true'
 
-T = TypeVar("T")
-
 # This module is imported where there is telemetry. From then on the log says which call a line belongs to.
 logging.members_of_call = log_members
 
@@ -47,15 +41,6 @@ logging.members_of_call = log_members
 def failed(error: Exception) -> None:
     """Logs what telemetry has raised."""
     logging.log.error("telemetry failed", exc_info=error)
-
-
-def guarded(function: Callable[..., T], *args: Any) -> T | None:
-    """Calls a function of telemetry; what it raises is logged, and ``None`` returned."""
-    try:
-        return function(*args)
-    except Exception as error:
-        failed(error)
-        return None
 
 
 def observed_request(invocation: Invocation, owner: CallOwner, *, is_task: bool = False) -> ObservedRequest:

@@ -9,10 +9,10 @@ import trio
 
 from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._actors.limits import Limits
-from mcp_actors._actors.observed_call import MESSAGE_CHARACTERS, guarded
+from mcp_actors._actors.observed_call import MESSAGE_CHARACTERS
 from mcp_actors._actors.outbound import CallCarrier, OutboundCalls
 from mcp_actors._actors.outbound_call import CallOptions
-from mcp_actors.abc.telemetry import CallEnding, ObservedRequest, OutboundObservation, Telemetry
+from mcp_actors.abc.telemetry import CallEnding, ObservedRequest, OutboundObservation, Telemetry, guarded
 from mcp_actors.errors import CallTimeout, ConnectionLost, RpcError, SessionExpired
 
 __all__ = ["ObservedOutboundCalls"]

@@ -8,15 +8,15 @@ from typing import Any
 import trio
 
 from mcp_actors._actors.detached_call import DetachedCall
-from mcp_actors._actors.observed_call import MESSAGE_CHARACTERS, guarded, observed_request
+from mcp_actors._actors.observed_call import MESSAGE_CHARACTERS, observed_request
 from mcp_actors._wire.codec import encode_value
-from mcp_actors.abc.telemetry import CallEnding, Observation, ObservedRequest, current_call
+from mcp_actors.abc.telemetry import CallEnding, Observation, ObservedRequest, current_call, guarded
 
 __all__ = ["observed_outcome"]
 
 
 async def observed_outcome(call: DetachedCall, function: Callable[[], Awaitable[Any]]) -> dict[str, Any]:
-    """Returns `DetachedCall.outcome`, with whom telemetry names told of it. Cancelled, it raises `trio.Cancelled`."""
+    """Returns `DetachedCall.outcome`, and tells telemetry of the run. Cancelled, it raises `trio.Cancelled`."""
     request, observation = guarded(_observe, call) or (None, None)
     if request is None or observation is None:
         return await call.outcome(function)

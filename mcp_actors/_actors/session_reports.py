@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import trio
@@ -10,8 +11,7 @@ import trio
 from mcp_actors._actors.connectionless import ConnectionlessSession
 from mcp_actors._actors.session import Session
 from mcp_actors.abc import Telemetry
-from mcp_actors.abc.telemetry import ObservedSession
-from mcp_actors.logging import log
+from mcp_actors.abc.telemetry import ObservedSession, guarded
 
 __all__ = ["report_begin", "report_end", "report_served"]
 
@@ -20,10 +20,7 @@ Side = Literal["server", "client"]
 
 def report_begin(telemetry: Telemetry, side: Side) -> None:
     """Tells of a session that begins; what telemetry raises is logged."""
-    try:
-        telemetry.session_began(side)
-    except Exception as error:
-        log.error("telemetry failed", exc_info=error)
+    guarded(telemetry.session_began, side)
 
 
 def report_end(
@@ -41,28 +38,14 @@ def report_end(
     """
     name, seconds = session.dispatcher.name, trio.current_time() - began
     is_broken = isinstance(session, Session) and session.is_broken
-    try:
-        telemetry.session_ended(ObservedSession(side, name, session.peer, version, seconds, is_broken))
-    except Exception as error:
-        log.error("telemetry failed", exc_info=error)
+    guarded(telemetry.session_ended, ObservedSession(side, name, session.peer, version, seconds, is_broken))
 
 
-def report_served(telemetry: Telemetry, statistics: Callable[[], Any]) -> Callable[[], None]:
+def report_served(telemetry: Telemetry, statistics: Callable[[], Any]) -> Callable[[], object]:
     """Tells of a server that begins to serve, and returns what is called at the end; what telemetry raises is logged.
 
     Args:
         statistics: Returns the statistics of the server, in any thread.
     """
-    try:
-        end = telemetry.served(statistics)
-    except Exception as error:
-        log.error("telemetry failed", exc_info=error)
-        return lambda: None
-
-    def ended() -> None:
-        try:
-            end()
-        except Exception as error:
-            log.error("telemetry failed", exc_info=error)
-
-    return ended
+    end = guarded(telemetry.served, statistics)
+    return (lambda: None) if end is None else partial(guarded, end)

@@ -41,6 +41,8 @@ class ClientCall:
     """The state of an `InputRequired`."""
     raw: Collection[str] = ()
     """Kinds of results that the caller takes as they are sent."""
+    client: object = attrs.field(default=None, repr=False, eq=False)
+    """Tells the calls of one client from those of another, where middleware is shared; it is for nothing else."""
 
 
 @attrs.frozen

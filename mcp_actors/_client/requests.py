@@ -143,6 +143,7 @@ class Requests:
             state=state,
             refresh=refresh,
             raw=raw,
+            client=self,
         )
         return sent_through(self.middleware, call, self._called)
 
@@ -150,7 +151,7 @@ class Requests:
         """Sends any request of the program, inside of its middleware, and returns the raw result; raises as `call`."""
         if not self.middleware:
             return self.send(method, params, options)
-        call = ClientCall(method=method, params=params, options=options)
+        call = ClientCall(method=method, params=params, options=options, client=self)
         return sent_through(self.middleware, call, self._sent)
 
     async def _called(self, call: ClientCall) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import attrs
 import trio
 
-from mcp_actors._actors.inbound_call import DispatchRules
+from mcp_actors._actors.dispatch_rules import DispatchRules
 from mcp_actors._actors.session import Session
 from mcp_actors._actors.session_reports import report_begin, report_end
 from mcp_actors._client.connectivity import Connectivity, Negotiated

@@ -107,6 +107,8 @@ def check_async(call: Any, parameters: str) -> None:
     form = f"write async def f({parameters})"
     if not callable(call):
         raise TypeError(f"{call!r} is no function: {form}")
+    if isinstance(call, type):
+        raise TypeError(f"{call.__name__} is a class: give an object of it, {call.__name__}(…)")
     if not is_async(call) and not is_async(inspect.unwrap(call)):
         raise TypeError(f"{_shown(call)} is not async: {form}")
     try:

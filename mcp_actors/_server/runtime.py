@@ -11,9 +11,10 @@ import trio
 
 from mcp_actors._actors.admission import ConcurrencyLimiter, LimiterStatistics
 from mcp_actors._actors.budgets import Budgets, MemoryStatistics
+from mcp_actors._actors.call_statistics import CallStatistics
 from mcp_actors._actors.counters import SessionStatistics, Totals
 from mcp_actors._actors.event_bus import EventBus, EventBusStatistics
-from mcp_actors._actors.inbound_call import CallStatistics, InboundCall
+from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.session_reports import report_served
 from mcp_actors._actors.stateless import StatelessCalls

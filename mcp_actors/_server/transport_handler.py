@@ -12,9 +12,9 @@ from mcp_actors._actors.admission import ConcurrencyLimiter
 from mcp_actors._actors.beats import Beats
 from mcp_actors._actors.budgets import Budgets, ClientMemory
 from mcp_actors._actors.connectionless import ConnectionlessSession
+from mcp_actors._actors.dispatch_rules import DispatchRules
 from mcp_actors._actors.dispatcher import ignore
 from mcp_actors._actors.event_bus import EventBus
-from mcp_actors._actors.inbound_call import DispatchRules
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.responses import refusal_frame
 from mcp_actors._actors.session import Session

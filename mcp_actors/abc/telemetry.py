@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from mcp_actors.abc.frames import RequestId
+from mcp_actors.logging import log
 from mcp_actors.principal import Principal
 
 __all__ = [
@@ -24,8 +25,11 @@ __all__ = [
     "OutboundObservation",
     "Telemetry",
     "current_call",
+    "guarded",
     "log_members",
 ]
+
+T = TypeVar("T")
 
 EndingKind = Literal["answered", "tool_error", "error", "cancelled", "input_required", "lost", "timeout"]
 """The endings of a call: its result was sent; a result that is an error of the tool; an error of the protocol; it was
@@ -163,6 +167,15 @@ class Telemetry:
 
 def _nothing() -> None:
     """Ends what was never begun."""
+
+
+def guarded(function: Callable[..., T], *args: Any) -> T | None:
+    """Calls a function of telemetry; what it raises is logged, and ``None`` returned."""
+    try:
+        return function(*args)
+    except Exception as error:
+        log.error("telemetry failed", exc_info=error)
+        return None
 
 
 current_call: ContextVar[tuple[ObservedRequest, Observation] | None] = ContextVar(

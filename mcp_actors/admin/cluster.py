@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import attrs
 import msgspec
@@ -17,7 +18,7 @@ import trio
 from mcp_actors.abc import Bus, OpenState
 from mcp_actors.admin.actions import Action, ActionOutcome
 from mcp_actors.admin.server_view import ServerView
-from mcp_actors.admin.snapshot import NodeSnapshot
+from mcp_actors.admin.snapshot import NodeSnapshot, cleaned
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.logging import log
 from mcp_actors.supervision import start_again
@@ -62,6 +63,8 @@ class _Acted(msgspec.Struct, frozen=True, tag=True):
     outcome: ActionOutcome
 
 
+T = TypeVar("T")
+
 _MESSAGE: msgspec.json.Decoder[_NodeAnswer | _Ordered | _Acted] = msgspec.json.Decoder(
     _NodeAnswer | _Ordered | _Acted
 )
@@ -98,7 +101,8 @@ class ClusterView:
         self._arrived = trio.lowlevel.ParkingLot()
         self._orders: dict[str, _Order] = {}
         self._address = ""
-        self._wanted_send, self._wanted = trio.open_memory_channel[str | _Ordered](MOST_QUESTIONS)
+        self._wanted_send, self._wanted = trio.open_memory_channel[str](MOST_QUESTIONS)
+        self._ordered_send, self._ordered = trio.open_memory_channel[_Ordered](MOST_QUESTIONS)
 
     def __repr__(self) -> str:
         return f"<ClusterView {len(self._known) + 1} nodes>"
@@ -113,6 +117,8 @@ class ClusterView:
         try:
             async with trio.open_nursery() as nursery:
                 start_again(nursery, ADMIN_NODE, watch._answer)
+                # Beside it: the end of a session takes up to a second, in which this node is not silent.
+                start_again(nursery, ADMIN_NODE, watch._obey)
                 yield watch
                 nursery.cancel_scope.cancel(reason="the live view ends")
         finally:
@@ -156,7 +162,7 @@ class ClusterView:
 
     def _asked(self, topic: str, key: str) -> None:
         if topic == TOPIC:
-            self._put(key)
+            self._put(self._wanted_send, key)
 
     def _take(self, message: bytes) -> None:
         try:
@@ -165,32 +171,45 @@ class ClusterView:
             log.warning("another node said something unknown", reason=str(error))
             return
         if isinstance(found, _Ordered):
-            self._put(found)
+            self._put(self._ordered_send, found)
         elif isinstance(found, _Acted):
             if (order := self._orders.get(found.order)) is not None:
-                order.outcome = found.outcome
+                order.outcome = ActionOutcome(found.outcome.done, cleaned(found.outcome.text) or "")
                 order.done.set()
-        elif found.snapshot.node in self._known or len(self._known) < MOST_NODES:
+        elif self._may_speak(found):
             self._known[found.snapshot.node] = _KnownNode(found, trio.current_time())
             self._arrived.unpark_all()
 
-    def _put(self, question: str | _Ordered) -> None:
+    def _may_speak(self, found: _NodeAnswer) -> bool:
+        """Whether an answer is that of its node: nobody speaks for this one, nor for another that is not silent."""
+        node = found.snapshot.node
+        known = self._known.get(node)
+        if node == self._own.node or (known is not None and known.answer.address != found.address):
+            log.debug("a node gave the name of another", node=cleaned(node))
+            return False
+        return known is not None or len(self._known) < MOST_NODES
+
+    def _put(self, waiting: trio.MemorySendChannel[T], question: T) -> None:
         try:
-            self._wanted_send.send_nowait(question)
+            waiting.send_nowait(question)
         except trio.WouldBlock:
             log.debug("a question of another node was dropped", limit=MOST_QUESTIONS)
 
     async def _answer(self) -> None:
-        async for question in self._wanted:
-            if isinstance(question, _Ordered):
-                outcome = await self._own.act(question.action, f"{question.who}, through another node")
-                address, answer = question.address, msgspec.json.encode(_Acted(question.order, outcome))
-            else:
-                address, answer = question, _encoded(self._address, await self._own.own_snapshot())
-            try:
-                await self._bus.send(address, answer)
-            except SharedStateUnavailable as error:
-                log.debug("another node could not be answered", reason=str(error))
+        async for address in self._wanted:
+            await self._send(address, _encoded(self._address, await self._own.own_snapshot()))
+
+    async def _obey(self) -> None:
+        async for ordered in self._ordered:
+            who = f"{cleaned(ordered.who)}, through another node"
+            outcome = await self._own.act(ordered.action, who)
+            await self._send(ordered.address, msgspec.json.encode(_Acted(ordered.order, outcome)))
+
+    async def _send(self, address: str, answer: bytes) -> None:
+        try:
+            await self._bus.send(address, answer)
+        except SharedStateUnavailable as error:
+            log.debug("another node could not be answered", reason=str(error))
 
 
 def _encoded(address: str, snapshot: NodeSnapshot) -> bytes:

@@ -15,6 +15,9 @@ __all__ = ["Feed", "Watcher"]
 
 # A snapshot may take this part of the time of an event loop; a larger server is looked at less often.
 SHARE = 0.02
+# Seconds between two snapshots at most: a watcher that hears nothing for a minute takes the server for dead, and the
+# time that a snapshot took is what a node says of itself.
+LONGEST_PAUSE = 30.0
 # Seconds from which on a difference is a rate: of a shorter time, it would say nothing.
 SHORTEST = 0.2
 
@@ -79,7 +82,8 @@ class Feed:
         async with self._taking:
             if not self._is_young(self._pause / 2):
                 nodes = await self.watch.snapshot()
-                self._pause = max(self.interval, max((each.took for each in nodes), default=0.0) / SHARE)
+                took = max((each.took for each in nodes), default=0.0)
+                self._pause = max(self.interval, min(took / SHARE, LONGEST_PAUSE))
                 nodes = [_rated(each, self._before.get(each.node)) for each in nodes]
                 self._before = {each.node: each for each in nodes}
                 snapshot = Snapshot(

@@ -6,9 +6,11 @@ shows it still treats it as text of a stranger.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+
+from mcp_actors._printable import printable
 
 __all__ = [
     "LONGEST_TEXT",
@@ -24,18 +26,18 @@ __all__ = [
     "cleaned",
 ]
 
+# Whoever answers at the address of a node may be none: a larger number breaks whatever divides by it or writes it.
+_MOST = 2**63 - 1
+Number = Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)]
+"""An integer that a snapshot may have; one with another is no snapshot."""
+
 LONGEST_TEXT = 120
 """Characters of a text from a peer that a snapshot has."""
-
-_CONTROL = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *range(0x202A, 0x202F)), "?")
-_CONTROL |= dict.fromkeys((*range(0x2066, 0x206A), 0x200E, 0x200F, *range(0xD800, 0xE000)), "?")
 
 
 def cleaned(text: str | None) -> str | None:
     """Returns a text of a peer, cut short, with ``?`` for what steers a terminal or the direction of writing."""
-    if text is None:
-        return None
-    return text[:LONGEST_TEXT].translate(_CONTROL)
+    return None if text is None else printable(text, LONGEST_TEXT)
 
 
 class CallRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,21 +71,21 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     age: float
     """Seconds since it began."""
-    calls: int
+    calls: Number
     """Calls in flight."""
-    pending: int
+    pending: Number
     """Requests of the server that wait for the client's answer."""
-    requests: int
+    requests: Number
     """Requests since it began."""
     rate: float | None = None
     """Requests a second since the last snapshot; ``None`` in the first."""
-    queued: int = 0
+    queued: Number = 0
     """Frames that wait for the writer of its connection."""
-    blocked: int = 0
+    blocked: Number = 0
     """Tasks that wait for room there."""
-    bytes_in: int = 0
-    bytes_out: int = 0
-    kept_bytes: int = 0
+    bytes_in: Number = 0
+    bytes_out: Number = 0
+    kept_bytes: Number = 0
 
 
 class KindRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,9 +97,9 @@ class KindRow(msgspec.Struct, frozen=True, kw_only=True):
     costs: str
     """What a crash of it ends."""
     restarted: bool
-    tasks: int
+    tasks: Number
     """Tasks of this kind that live now."""
-    crashes: int
+    crashes: Number
     """Crashes since the process began."""
 
 
@@ -115,12 +117,12 @@ class CrashRow(msgspec.Struct, frozen=True, kw_only=True):
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """Counts since the server began, of all sessions and exchanges, of those that have ended, too."""
 
-    requests: int = 0
-    cancelled: int = 0
-    late: int = 0
-    malformed: int = 0
-    refused: int = 0
-    events: int = 0
+    requests: Number = 0
+    cancelled: Number = 0
+    late: Number = 0
+    malformed: Number = 0
+    refused: Number = 0
+    events: Number = 0
     """Changes that were published to subscribers."""
 
 
@@ -137,23 +139,23 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
 class Queues(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is in flight, waits, or is held, with the limits."""
 
-    sessions: int
-    running: int
+    sessions: Number
+    running: Number
     """Calls that have a place."""
-    running_limit: int
-    waiting: int
+    running_limit: Number
+    waiting: Number
     """Calls that wait for a place of the server."""
-    queued: int
+    queued: Number
     """Frames that wait for writers, of the sessions that are shown."""
-    blocked: int
+    blocked: Number
     """Tasks that wait for room in these queues."""
-    subscriptions: int
-    events: int
+    subscriptions: Number
+    events: Number
     """Events that wait in mailboxes of subscribers."""
-    in_flight_bytes: int
-    in_flight_limit: int
-    kept_bytes: int
-    kept_limit: int
+    in_flight_bytes: Number
+    in_flight_limit: Number
+    kept_bytes: Number
+    kept_limit: Number
 
 
 class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,8 +166,8 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     server: str
     version: str
     host: str
-    pid: int
-    worker: int | None = None
+    pid: Number
+    worker: Number | None = None
     """Its number among the workers of a supervisor."""
     state: Literal["serving", "stopping", "gone"]
     """``gone`` of a worker that has ended and is started again."""
@@ -196,5 +198,5 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     interval: float
     """Seconds between two snapshots."""
-    watchers: int
+    watchers: Number
     nodes: list[NodeSnapshot]

@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 import msgspec
 
+from mcp_actors._printable import printable
 from mcp_actors.auth.effects import Fetched
 from mcp_actors.auth.urls import covers, require_usable
 from mcp_actors.errors import AuthorizationUnavailable, DiscoveryFailed, MetadataMismatch
@@ -203,7 +204,7 @@ def shown(text: object) -> str:
     """Returns a text of a peer for an error: cut, and without characters that do something to a terminal."""
     if not isinstance(text, str):
         return "(none)" if text is None else f"({type(text).__name__})"
-    return repr("".join(each if each.isprintable() else "?" for each in text[:_CUT]))
+    return repr(printable(text, _CUT))
 
 
 def said(text: object) -> str:

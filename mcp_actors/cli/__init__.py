@@ -4,11 +4,12 @@ This file knows the commands by name and imports the one that is run, so that ``
 draw. Each command has a file: `serve`, `listing`, `inspect` with `inspect_text`, `call`, `tasks`, `read`, `prompt`,
 `login`, `logout`, `whoami`, `demo`. `install` with `uninstall`, and `top`, have a folder.
 
-They use `target` (TARGET -> Server), `client_session` (URL -> Client, Ctrl-C) with `connection_options` and `headers`,
-`arguments` (``key=text``), `output` (results -> text or JSON), `task_results` (those that come later), `elicitation`
-(questions on a terminal), `progress` (the bar), `failures` (exceptions -> one line and an exit code), `stored_login`,
-`login_session` and `login_text` (what a login leaves, how it is made, and in words), `interruptible` (Ctrl-C without a
-client), and ``demo_*`` (the load of the demo and its table).
+They use `sections` (headings in the help), `target` (TARGET -> Server), `client_session` (URL -> Client, Ctrl-C) with
+`connection_options` and `headers`, `arguments` (``key=text``), `output` (results -> text or JSON), `task_results`
+(those that come later), `elicitation` (questions on a terminal), `progress` (the bar), `failures` (exceptions -> one
+line and an exit code), `stored_login`, `login_session` and `login_text` (what a login leaves, how it is made, and in
+words), `interruptible` (Ctrl-C without a client), and ``demo_*`` (the load of the demo and its table). `admin_option`,
+`observing`, `otel_sdk`, `reload` and `workers` are what options of ``serve`` do.
 """
 
 from __future__ import annotations
@@ -40,36 +41,34 @@ Colours appear on terminals only; NO_COLOR=1 turns them off.
 """
 
 # name -> (module, short help). The help stands here so that `--help` imports nothing.
+# First those for authors and operators of servers, then those of clients, then logins.
 _COMMANDS: dict[str, tuple[str, str]] = {
-    "serve": ("mcp_actors.cli.serve", "Serve a Server from a file or a module (stdio unless --listen)."),
-    "list": ("mcp_actors.cli.listing", "Show tools, resources, prompts, era and capabilities of a server."),
-    "inspect": (
-        "mcp_actors.cli.inspect",
-        "Say what a server is, which rules of the protocol it violates, and how fast it answers.",
+    "demo": (
+        "mcp_actors.cli.demo",
+        "Run hundreds of sessions on this machine, and cancel some calls.",
     ),
-    "call": ("mcp_actors.cli.call", "Call a tool, with a live progress bar; Ctrl-C cancels the call."),
-    "tasks": ("mcp_actors.cli.tasks", "List the tasks at a server; get, wait for or cancel one."),
-    "read": ("mcp_actors.cli.read", "Read a resource; text and bytes go to stdout as they are."),
-    "prompt": ("mcp_actors.cli.prompt", "Get a prompt with its arguments filled in."),
-    "login": (
-        "mcp_actors.cli.login",
-        "Log in to a server that asks for authorization: a browser opens, once.",
-    ),
-    "logout": ("mcp_actors.cli.logout", "Forget the login at a server."),
-    "whoami": ("mcp_actors.cli.whoami", "Show the login that is stored for a server."),
-    "install": (
-        "mcp_actors.cli.install.command",
-        "Put a server into the configuration of a client: Claude, VS Code, Cursor, ...",
-    ),
-    "uninstall": (
-        "mcp_actors.cli.install.uninstall",
-        "Take a server out of the configuration of a client.",
-    ),
+    "serve": ("mcp_actors.cli.serve", "Serve a Server from a file or a module, over stdio or at URLs."),
     "top": (
         "mcp_actors.cli.top",
-        "Show what runs in a server, live: sessions, calls, tasks, crashes, nodes.",
+        "Show what runs in a server, live; end calls and sessions.",
     ),
-    "demo": ("mcp_actors.cli.demo", "Hundreds of sessions on this machine: calls, progress, cancellation."),
+    "install": (
+        "mcp_actors.cli.install.command",
+        "Put a server into the settings of Claude, VS Code, Cursor, ...",
+    ),
+    "uninstall": ("mcp_actors.cli.install.uninstall", "Take it out again."),
+    "inspect": (
+        "mcp_actors.cli.inspect",
+        "Say what a server is, what it violates, and how fast it is.",
+    ),
+    "list": ("mcp_actors.cli.listing", "Show tools, resources, prompts, era and capabilities of a server."),
+    "call": ("mcp_actors.cli.call", "Call a tool, with a live progress bar; Ctrl-C cancels the call."),
+    "read": ("mcp_actors.cli.read", "Read a resource; text and bytes go to stdout as they are."),
+    "prompt": ("mcp_actors.cli.prompt", "Get a prompt with its arguments filled in."),
+    "tasks": ("mcp_actors.cli.tasks", "List the tasks at a server; get, wait for or cancel one."),
+    "login": ("mcp_actors.cli.login", "Log in to a server that asks for it: a browser opens, once."),
+    "logout": ("mcp_actors.cli.logout", "Forget the login at a server."),
+    "whoami": ("mcp_actors.cli.whoami", "Show the login that is stored for a server."),
 }
 
 

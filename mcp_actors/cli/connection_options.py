@@ -11,7 +11,7 @@ import click
 
 from mcp_actors.cli.headers import bearer_from_environment, given_headers, takes_headers
 
-__all__ = ["ConnectionOptions", "client_options"]
+__all__ = ["ConnectionOptions", "client_options", "inspection_options"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -32,15 +32,41 @@ def client_options(function: _F) -> Callable[..., Any]:
 
     The command gets them as ``connection``.
     """
+    era = click.option(
+        "--era",
+        default="auto",
+        show_default=True,
+        metavar="ERA",
+        help="auto, legacy, modern, or a revision to insist on.",
+    )
+    clocks = _clocks(
+        30.0, "Seconds without answer or progress.", "Seconds for a call in all, progress or not."
+    )
+    return era(_with_connection(function, clocks))
 
+
+def inspection_options(function: _F) -> Callable[..., Any]:
+    """Adds what `client_options` adds, but ``--era``: an inspection looks at every era, and its clocks are others."""
+    clocks = _clocks(10.0, "Seconds for one answer, 10 at most.", "Seconds for all of it.")
+    return _with_connection(function, clocks)
+
+
+def _clocks(timeout: float, timeout_help: str, cap_help: str) -> Sequence[Callable[..., Any]]:
+    return (
+        click.option("--cap", type=float, default=300.0, show_default=True, help=cap_help),
+        click.option("--timeout", type=float, default=timeout, show_default=True, help=timeout_help),
+    )
+
+
+def _with_connection(function: _F, clocks: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
     @functools.wraps(function)
     def with_connection(
         url: str,
-        era: str,
         timeout: float,
         cap: float,
         header: tuple[str, ...],
         bearer_env: str | None,
+        era: str = "auto",
         **words: Any,
     ) -> Any:
         headers = _headers(url, header, bearer_env)
@@ -59,27 +85,7 @@ def client_options(function: _F) -> Callable[..., Any]:
             multiple=True,
             help="A header of every request (http, https, ws, wss); may be repeated.",
         ),
-        click.option(
-            "--cap",
-            type=float,
-            default=300.0,
-            show_default=True,
-            help="Seconds for a call in all, progress or not.",
-        ),
-        click.option(
-            "--timeout",
-            type=float,
-            default=30.0,
-            show_default=True,
-            help="Seconds without answer or progress.",
-        ),
-        click.option(
-            "--era",
-            default="auto",
-            show_default=True,
-            metavar="ERA",
-            help="auto, legacy, modern, or a revision to insist on.",
-        ),
+        *clocks,
         click.argument("url", callback=_checked_url),
     ):
         command = option(command)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from mcp_actors.abc import ClientTransport
-from mcp_actors.cli.connection_options import ConnectionOptions, client_options
+from mcp_actors.cli.connection_options import ConnectionOptions, inspection_options
 from mcp_actors.cli.failures import (
     CommandFailure,
     LoginNeeded,
@@ -33,7 +33,7 @@ MAX_IN_FLIGHT = 256
 
 
 @click.command("inspect", short_help="Say what a server is, what it violates, and how fast it answers.")
-@client_options
+@inspection_options
 @click.option("--json", "as_json", is_flag=True, help="The whole report as one JSON object on stdout.")
 @click.option("--call", is_flag=True, help="Call tools too: those that say that they only read.")
 @click.option(
@@ -50,8 +50,7 @@ def command(
     """Say what a server is, which rules of the protocol it violates, and how fast it answers.
 
     Each rule has its place in the specification: an error is a MUST, a warning a SHOULD. Nothing is changed at the
-    server, and tools are called only with --call. Of --timeout and --cap the first bounds each answer, the second
-    all of it.
+    server, and tools are called only with --call. What was not reached within --cap is reported as not checked.
 
     The exit code is 4 if the server violates a MUST.
     """

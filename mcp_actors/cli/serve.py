@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -15,6 +16,7 @@ from mcp_actors import Server
 from mcp_actors.abc import ServerTransport, SharedState
 from mcp_actors.cli.admin_option import admin_transport
 from mcp_actors.cli.failures import WrongUsage, reported, traceback_option
+from mcp_actors.cli.sections import SERVE, CommandWithSections
 from mcp_actors.cli.target import load_server
 from mcp_actors.discovery import server_transport
 from mcp_actors.platform.command_lines import join_words
@@ -29,7 +31,7 @@ _HTTP = ("http:", "https:", "http+unix:")
 _ASSIGNMENT = "MCP_ACTORS_WORKER"
 
 
-@click.command("serve", short_help="Serve a Server.")
+@click.command("serve", cls=CommandWithSections, sections=SERVE, short_help="Serve a Server.")
 @click.argument("target")
 @click.option(
     "--listen", metavar="URL", multiple=True, help="Where to serve; may be repeated. Default: stdio:"
@@ -50,7 +52,7 @@ _ASSIGNMENT = "MCP_ACTORS_WORKER"
     "--issuer",
     metavar="URL",
     multiple=True,
-    help="For HTTP and WebSocket: demand access tokens, of this authorization server; may be repeated.",
+    help="Demand access tokens, of this authorization server; may be repeated.",
 )
 @click.option("--resource", metavar="URL", help="With --issuer: the URL that clients know the server by.")
 @click.option(
@@ -62,7 +64,7 @@ _ASSIGNMENT = "MCP_ACTORS_WORKER"
 @click.option(
     "--health",
     metavar="PATH",
-    help="For HTTP: a path, such as /health, where load balancers and orchestrators may ask how the server is.",
+    help="For HTTP: a path, such as /health, where load balancers may ask how the server is.",
 )
 @click.option(
     "--admin",
@@ -90,7 +92,7 @@ _ASSIGNMENT = "MCP_ACTORS_WORKER"
     metavar="URL",
     help="Where sessions, events and tasks are kept: memory: (default), sqlite:///PATH or redis://HOST.",
 )
-@click.option("--reload", is_flag=True, help="For development: serve TARGET anew whenever its files change.")
+@click.option("--reload", is_flag=True, help="Serve TARGET anew whenever its files change.")
 @click.option(
     "--reload-dir",
     metavar="DIR",
@@ -138,17 +140,6 @@ def command(
 
     Ends on SIGINT and SIGTERM, and when every address has ended by itself (stdio: at end of input). Exit code 0 for
     these, 1 if the target cannot be imported or an address cannot be served, 2 if there is no such target.
-
-    --metrics answers those who may call this server by its name, without a token. With --workers each process counts
-    for itself, and its lines have its number.
-
-    --health answers GET with 200, with 503 while the server ends its calls, to anybody and without a token.
-
-    With --workers, SIGHUP replaces the processes one by one by new ones, which import TARGET again; no connection is
-    refused and no call is lost. Without --shared redis:, several workers give clients over HTTP no sessions, and no
-    HTTP+SSE: a request may reach any of them.
-
-    With --reload, connections stay when a file changes; an error in it is shown, and what was there serves on.
     """
     _require_protectable(listen, issuer, resource, scope)
     _require_http(listen, {"--health": health, "--metrics": metrics})
@@ -219,11 +210,19 @@ def _told(worker: Any) -> Iterator[None]:
 
 
 def _require_http(listen: Sequence[str], paths: Mapping[str, str | None]) -> None:
-    """Raises `click.UsageError` for the first option with a path that no address has a place for."""
+    """Raises `click.UsageError` for the first option with a path that cannot be served beside MCP."""
     for option, path in paths.items():
         if path is not None and not any(url.lower().startswith(_HTTP) for url in listen):
             raise click.UsageError(
                 f"{option} needs --listen with a URL of HTTP: http://127.0.0.1:8000/mcp for example"
+            )
+        if path is not None and (not path.startswith("/") or list(paths.values()).count(path) > 1):
+            raise click.UsageError(
+                f"{option} takes a path that nothing else has, such as /{option[2:]}, not {path!r}"
+            )
+        if path is not None and any(urlsplit(url).path == path for url in listen):
+            raise WrongUsage(
+                f"{option}: {path} is the path of MCP itself; take another, such as /{option[2:]}"
             )
 
 
@@ -359,7 +358,10 @@ def _transport(
         given["sessions"] = "shared"
     if routes and url.lower().startswith(_HTTP):
         given["routes"] = routes
-    return server_transport(url, **given)
+    try:
+        return server_transport(url, **given)
+    except ValueError as error:
+        raise WrongUsage(str(error)) from error
 
 
 class _Announcement:

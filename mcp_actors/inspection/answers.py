@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 
+from mcp_actors._printable import printable
 from mcp_actors._wire.codec import decode_text
 from mcp_actors.errors import MalformedMessage
 
@@ -19,7 +20,7 @@ SHOWN = 120
 def shown(value: object) -> str:
     """Returns a value of a peer for a report: cut, and without characters that do something to a terminal."""
     text = value if isinstance(value, str) else repr(value)
-    cut = "".join(each if each.isprintable() else "?" for each in text[: SHOWN + 1])
+    cut = printable(text, SHOWN + 1)
     quoted = cut if len(cut) <= SHOWN else f"{cut[:SHOWN]}…"
     return f'"{quoted}"' if isinstance(value, str) else quoted
 

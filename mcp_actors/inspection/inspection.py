@@ -7,6 +7,7 @@ from typing import Any
 
 import trio
 
+from mcp_actors._printable import printable
 from mcp_actors.abc import ClientTransport
 from mcp_actors.auth.challenges import parse_challenges
 from mcp_actors.discovery import client_transport
@@ -140,9 +141,7 @@ class _Inspection:
         except InspectionEnded as reached:
             self.stopped = str(reached)
         if not self._server.spoken and self._server.refusing is None and self.stopped is None:
-            asked = [
-                f"{each.method} was answered by {each.summary()}" for each in self._server.record.answers
-            ]
+            asked = [f"{each.method}: {each.summary()}" for each in self._server.record.answers]
             self.stopped = f"no revision was found: {asked[-1] if asked else 'nothing was answered'}"
         # These look at what has come, and ask for nothing.
         for spoken in self._server.spoken:
@@ -273,8 +272,7 @@ class _Inspection:
 
 
 def _cut(value: object) -> str:
-    text = value if isinstance(value, str) else ""
-    return "".join(each if each.isprintable() else "?" for each in text[:SHOWN])
+    return printable(value, SHOWN) if isinstance(value, str) else ""
 
 
 def _capabilities(value: Any, prefix: str = "") -> Iterator[str]:

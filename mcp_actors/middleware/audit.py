@@ -70,6 +70,9 @@ class AuditLog:
             the package's log. What it raises is logged, and the call is answered all the same.
         arguments: Makes of the arguments of a tool or prompt, and of the params of other methods, what is written. By
             default their values are masked, because nobody knows which of them are secrets.
+
+    Raises:
+        TypeError: One of them is no function.
     """
 
     def __init__(
@@ -78,6 +81,8 @@ class AuditLog:
         *,
         arguments: Callable[[Mapping[str, Any]], Mapping[str, Any]] = masked,
     ) -> None:
+        if not callable(arguments) or (write is not None and not callable(write)):
+            raise TypeError("write and arguments are functions: AuditLog(write, arguments=shown)")
         self._write = write or _as_log_line
         self._arguments = arguments
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import attrs
 import trio
@@ -40,7 +41,7 @@ IDEMPOTENT = frozenset(
 )
 # The failures after which the same request may well be answered.
 _PASSING = (ConnectionLost, ConnectFailed, SessionExpired, Unavailable, Overloaded, SharedStateUnavailable)
-# Tools whose annotations are remembered; the rest counts as not idempotent.
+# Tools of a server whose annotations are remembered; the rest counts as not idempotent.
 MAX_TOOLS = 10_000
 
 
@@ -61,6 +62,7 @@ class Retry:
 
     Raises:
         ValueError: A number is out of range.
+        TypeError: ``tools`` is one text.
     """
 
     runs_in_engine = True
@@ -68,6 +70,8 @@ class Retry:
     def __init__(
         self, attempts: int = 3, *, pause: float = 0.1, most: float = 5.0, tools: Collection[str] = ()
     ) -> None:
+        if isinstance(tools, str):
+            raise TypeError(f"tools is a list of names, [{tools!r}] for example, not a text")
         if attempts < 1 or not 0 < pause <= most:
             raise ValueError(
                 f"Retry({attempts}, pause={pause}, most={most}): at least 1 attempt, and pauses above 0"
@@ -78,8 +82,8 @@ class Retry:
         self.made_again = 0
         """Attempts after a first one, since the start."""
         self._tools = frozenset(tools)
-        # Of tools that were listed, whether their server says that they are idempotent.
-        self._hints: dict[str, bool] = {}
+        # By client, the tools that its server says are idempotent: another server may have one of the same name.
+        self._hints: WeakKeyDictionary[object, set[str]] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
         return f"<Retry attempts={self.attempts} made_again={self.made_again}>"
@@ -87,13 +91,13 @@ class Retry:
     async def __call__(self, call: ClientCall, call_next: SendNext, /) -> Any:
         """Makes a call, and makes it again; raises what the last attempt raised."""
         if not self._may_be_repeated(call):
-            return self._learn(await call_next())
+            return self._learn(call, await call_next())
         ends = trio.current_time() + call.options.cap
         pause = self.pause
         attempt, number = call, 1
         while True:
             try:
-                return self._learn(await call_next(attempt))
+                return self._learn(call, await call_next(attempt))
             except _PASSING as error:
                 wait = self._wait(error, pause)
                 left = ends - trio.current_time() - wait
@@ -118,15 +122,18 @@ class Retry:
         if "task" in call.params:
             return False
         name = call.params.get("name")
-        return name in self._tools or self._hints.get(name, False) is True if isinstance(name, str) else False
+        if not isinstance(name, str):
+            return False
+        return name in self._tools or (call.client is not None and name in self._hints.get(call.client, ()))
 
-    def _learn(self, result: Any) -> Any:
-        if isinstance(result, ListToolsResult):
+    def _learn(self, call: ClientCall, result: Any) -> Any:
+        if isinstance(result, ListToolsResult) and call.client is not None:
+            known = self._hints.setdefault(call.client, set())
             for tool in result.tools:
                 hints = tool.annotations
                 if hints is not None and (hints.idempotent_hint or hints.read_only_hint):
-                    if len(self._hints) < MAX_TOOLS:
-                        self._hints[tool.name] = True
+                    if len(known) < MAX_TOOLS:
+                        known.add(tool.name)
                 else:
-                    self._hints.pop(tool.name, None)
+                    known.discard(tool.name)
         return result

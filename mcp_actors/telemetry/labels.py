@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from mcp_actors.abc.telemetry import ObservedRequest
 
 __all__ = ["MOST_NAMES", "OTHER", "TARGETED", "Names", "network_of"]
@@ -49,8 +51,9 @@ class Names:
         return name
 
 
+@lru_cache(maxsize=2048)
 def network_of(peer: str) -> str:
-    """Returns the transport by which the other end is reached, as ``network.transport`` has it."""
+    """Returns the transport by which the other end is reached, as ``network.transport`` has it; asked for each call."""
     for beginning, transport in _TRANSPORTS:
         if peer.startswith(beginning):
             return transport

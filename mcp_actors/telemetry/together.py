@@ -12,8 +12,8 @@ from mcp_actors.abc.telemetry import (
     ObservedSession,
     OutboundObservation,
     Telemetry,
+    guarded,
 )
-from mcp_actors.logging import log
 
 __all__ = ["Together"]
 
@@ -38,12 +38,12 @@ class Together(Telemetry):
         return f"<Together {', '.join(map(repr, self._telemetries))}>"
 
     def inbound(self, request: ObservedRequest) -> Observation | None:
-        found = [_guarded(each.inbound, request) for each in self._telemetries]
+        found = [guarded(each.inbound, request) for each in self._telemetries]
         observations = [each for each in found if each is not None]
         return _Observations(observations) if len(observations) > 1 else next(iter(observations), None)
 
     def outbound(self, request: ObservedRequest) -> OutboundObservation | None:
-        found = [_guarded(each.outbound, request) for each in self._telemetries]
+        found = [guarded(each.outbound, request) for each in self._telemetries]
         observations = [each for each in found if each is not None]
         return (
             _OutboundObservations(observations) if len(observations) > 1 else next(iter(observations), None)
@@ -51,19 +51,19 @@ class Together(Telemetry):
 
     def session_began(self, side: Literal["server", "client"]) -> None:
         for each in self._telemetries:
-            _guarded(each.session_began, side)
+            guarded(each.session_began, side)
 
     def session_ended(self, session: ObservedSession) -> None:
         for each in self._telemetries:
-            _guarded(each.session_ended, session)
+            guarded(each.session_ended, session)
 
     def served(self, statistics: Callable[[], Any]) -> Callable[[], None]:
-        ends = [_guarded(each.served, statistics) for each in self._telemetries]
+        ends = [guarded(each.served, statistics) for each in self._telemetries]
 
         def end() -> None:
             for each in ends:
                 if each is not None:
-                    _guarded(each)
+                    guarded(each)
 
         return end
 
@@ -76,20 +76,20 @@ class _Observations(Observation):
 
     def enter(self) -> None:
         for each in self._observations:
-            _guarded(each.enter)
+            guarded(each.enter)
 
     def leave(self) -> None:
         for each in reversed(self._observations):
-            _guarded(each.leave)
+            guarded(each.leave)
 
     def ended(self, ending: CallEnding) -> None:
         for each in self._observations:
-            _guarded(each.ended, ending)
+            guarded(each.ended, ending)
 
     def log_members(self) -> Mapping[str, Any]:
         members: dict[str, Any] = {}
         for each in reversed(self._observations):
-            members.update(_guarded(each.log_members) or {})
+            members.update(guarded(each.log_members) or {})
         return members
 
 
@@ -105,13 +105,4 @@ class _OutboundObservations(OutboundObservation):
 
     def ended(self, ending: CallEnding) -> None:
         for each in self._observations:
-            _guarded(each.ended, ending)
-
-
-def _guarded(function: Callable[..., Any], *args: Any) -> Any:
-    """Calls a function of one telemetry; what it raises is logged, so that the others go on."""
-    try:
-        return function(*args)
-    except Exception as error:
-        log.error("telemetry failed", exc_info=error)
-        return None
+            guarded(each.ended, ending)

@@ -188,7 +188,9 @@ async def test_the_tree_says_whose_a_session_is_and_how_old(autojump_clock: Cloc
     assert session.age >= 5
 
 
-@pytest.mark.parametrize("text", ["\x1b[2J", "a\nb", "\u202eevil", "\x9b", "\ud800", "\u2066x", "\x00"])
+@pytest.mark.parametrize(
+    "text", ["\x1b[2J", "a\nb", "\u202eevil", "\x9b", "\ud800", "\u2066x", "\u061cx", "\x00"]
+)
 def test_a_text_of_a_peer_cannot_steer_a_terminal(text: str) -> None:
     shown = cleaned(text * 200)
     assert shown is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Literal
@@ -14,7 +15,15 @@ from structlog.testing import capture_logs
 
 from mcp_actors import Client, RpcError
 from mcp_actors.abc import ServerHandler
-from mcp_actors.admin import Action, ClusterView, NodeSnapshot, ServerView
+from mcp_actors.admin import (
+    Action,
+    ActionOutcome,
+    ClusterView,
+    Feed,
+    NodeSnapshot,
+    ServerView,
+    Snapshot,
+)
 from mcp_actors.shared.redis import RedisShared
 from tests.nodes import LocalBus, LocalNodes
 from tests.redis_server import RedisServer
@@ -159,6 +168,89 @@ async def test_many_questions_are_dropped_and_many_rows_fit_a_message(
             nursery.cancel_scope.cancel()
     assert len(other.calls) == 200
     assert len(msgspec.json.encode(other)) < 512 * 1024
+
+
+def lie(**members: Any) -> bytes:
+    """Returns what a node says that is none, or no honest one."""
+    honest = {"node": "liar", "server": "s", "version": "", "host": "h", "pid": 1, "state": "serving"}
+    snapshot = {**honest, "uptime": 1.0, "at": 1.0, **members}
+    return json.dumps({"type": "_NodeAnswer", "address": "elsewhere/1", "snapshot": snapshot}).encode()
+
+
+async def said(nodes: LocalNodes, message: bytes) -> None:
+    """Has every node hear a message, again and again, as a node does that answers whenever it is asked."""
+    for address in list(nodes.buses[0]._mailboxes):
+        await nodes.buses[0].send(address, message)
+
+
+async def test_nobody_speaks_for_this_node_nor_for_one_that_is_there(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    nodes = LocalNodes()
+    async with node(nodes, 1) as (here, one), node(nodes, 2) as (_, two), Client(here, era="legacy"):
+        await seen(one, 2)
+        for name in (one.node, two.node):
+            await said(nodes, lie(node=name, server="liar"))
+        assert one.view is not None
+        found = await one.view.snapshot()
+        assert [(each.node, each.server) for each in found] == [(one.node, "watched"), (two.node, "watched")]
+        began = trio.current_time()
+        answer = await one.view.act(Action("end_session", one.node, found[0].sessions[0].name), "bob")
+        assert (answer.done, trio.current_time()) == (True, began)
+
+
+@pytest.mark.parametrize("lies", [{"took": 1e300}, {"uptime": 1e308, "lag": -1e308}, {"uptime": -1e308}])
+async def test_a_node_that_lies_stops_no_live_view(
+    lies: dict[str, Any], autojump_clock: trio.testing.MockClock
+) -> None:
+    nodes = LocalNodes()
+    async with node(nodes, 1) as (_, one):
+        assert one.view is not None
+        feed = Feed(one.view)
+        for number in range(2):
+            await said(nodes, lie(**(lies if number else {}), totals={"requests": number * 2**62}))
+            snapshot = msgspec.json.decode(await feed.latest(), type=Snapshot)
+            assert [each.server for each in snapshot.nodes] == ["watched", "s"]
+            assert snapshot.interval <= 30
+            await trio.sleep(1)
+
+
+async def test_a_number_that_nothing_can_divide_is_no_message(autojump_clock: trio.testing.MockClock) -> None:
+    nodes = LocalNodes()
+    with capture_logs() as logs:
+        async with node(nodes, 1) as (_, one):
+            await said(nodes, lie(totals={"requests": 10**400}))
+            assert len(await seen(one, 1)) == 1
+    assert [each["event"] for each in logs] == ["another node said something unknown"]
+
+
+async def test_a_node_is_not_silent_while_it_ends_sessions(autojump_clock: trio.testing.MockClock) -> None:
+    nodes = LocalNodes()
+    async with node(nodes, 1) as (_, one), node(nodes, 2) as (_, two):
+        await seen(one, 2)
+        assert one.view is not None
+        assert two.view is not None
+
+        async def slow(action: Action, who: str) -> ActionOutcome:
+            await trio.sleep(1)
+            return ActionOutcome(True, f"\x1b[2J{who}" * 100)
+
+        two.view._own.act = slow  # type: ignore[method-assign]
+        outcomes: list[ActionOutcome] = []
+
+        async def end() -> None:
+            assert one.view is not None
+            outcomes.append(await one.view.act(Action("end_session", two.node, "watched#1"), "bob\x1b" * 99))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(end)
+            await trio.sleep(0.1)
+            _, other = await one.view.snapshot()
+    assert other.note is None
+    (outcome,) = outcomes
+    assert outcome.done
+    assert len(outcome.text) <= 120
+    assert outcome.text.isprintable()
 
 
 async def test_nodes_that_share_a_redis_see_each_other(redis_server: RedisServer) -> None:

@@ -14,7 +14,9 @@ from mcp_actors import Client, RpcError, Server
 from mcp_actors.admin import NodeSnapshot
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.types import Implementation
+from mcp_transports._inherited import inherit, unix_key
 from mcp_transports.admin import AdminTransport
+from mcp_transports.http.h1.listeners import open_unix
 from mcp_transports.http.server import HttpServerTransport, Request
 
 from .served import loopback, make_server, operator, serving
@@ -199,3 +201,14 @@ async def test_one_object_is_served_once_at_a_time(tmp_path: Path) -> None:
         with pytest.raises(LocalProtocolError, match="served already"):
             await Server("other").serve("memory:twice", admin)
     assert "AdminTransport" in repr(admin)
+
+
+async def test_a_socket_that_other_processes_have_too_keeps_its_file(tmp_path: Path) -> None:
+    path = str(tmp_path / "admin.sock")
+    opened = await open_unix(path)
+    inherit({unix_key(path): [[os.dup(opened.socket.fileno())]]})
+    async with serving(make_server(), "memory:inherited-admin", AdminTransport(f"unix:{path}")):
+        pass
+    assert stat.S_ISSOCK(os.stat(path).st_mode)
+    opened.close()
+    assert not await trio.Path(path).exists()

@@ -344,6 +344,13 @@ async def test_a_snapshot_that_fails_costs_itself_and_its_watchers_see_the_next(
     assert {each["event"] for each in logs} == {"admin action failed", "admin snapshots failed"}
 
 
+# A reason that has the state in it steers the terminal of whoever is told it.
+HOSTILE_STATE = (
+    b'{"at":1,"interval":1,"watchers":1,"nodes":[{"node":"n","server":"s","version":"","host":"h","pid":1,'
+    b'"state":"\\u001b[2J"}]}'
+)
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -353,6 +360,8 @@ async def test_a_snapshot_that_fails_costs_itself_and_its_watchers_see_the_next(
         b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}",
         b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n{",
         b'HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n{"at":1}',
+        b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(HOSTILE_STATE), HOSTILE_STATE),
+        b"HTTP/1.1 200 \x1b[2J\r\n\x1b[2J: \x1b[2J\r\n\r\n",
     ],
 )
 async def test_what_is_no_live_view_is_an_error_in_words(answer: bytes) -> None:
@@ -367,8 +376,9 @@ async def test_what_is_no_live_view_is_an_error_in_words(answer: bytes) -> None:
         port = listener.socket.getsockname()[1]
         client = AdminClient(f"http://127.0.0.1:{port}")
         with trio.fail_after(10):
-            with pytest.raises((ConnectFailed, ConnectionLost, RemoteProtocolError)):
+            with pytest.raises((ConnectFailed, ConnectionLost, RemoteProtocolError)) as caught:
                 await client.snapshot()
+            assert str(caught.value).isprintable()
             with pytest.raises((ConnectFailed, ConnectionLost, RemoteProtocolError, StopAsyncIteration)):
                 async with client.watching() as snapshots:
                     await anext(snapshots)

@@ -226,3 +226,20 @@ async def test_stopping_lets_calls_of_sessions_end(autojump_clock: trio.testing.
         bench.limiters["a"].set()
         await settled()
         assert outlet.answer["result"]["content"][0]["text"] == "a"
+
+
+async def test_all_who_wait_for_a_session_to_be_idle_see_it(autojump_clock: trio.testing.MockClock) -> None:
+    bench = Bench()
+    async with session_of(bench) as (each, session, _):
+        each.deliver(session, wait_for(1, "a"))
+        await settled()
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(session.wait_until_idle)
+                nursery.start_soon(session.wait_until_idle)
+                await settled()
+                session.stop()
+                await settled()
+                # The call goes on, so that nobody is told yet.
+                assert len(nursery.child_tasks) == 2
+                bench.limiters["a"].set()

@@ -16,7 +16,7 @@ import structlog
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from mcp_actors import Client, Context, Limits, LocalProtocolError, Server
+from mcp_actors import Client, Context, Limits, LocalProtocolError, RpcError, Server
 from mcp_actors.discovery import client_transport
 from mcp_actors.extensions import ServerExtension, Serving
 from mcp_actors.replacement import MOST_FORMER, ReplaceableServer
@@ -398,9 +398,17 @@ async def test_limits_and_versions_stay_those_of_the_start(make: Maker) -> None:
 
 async def test_of_too_many_former_servers_the_oldest_ends(make: Maker, autojump_clock: MockClock) -> None:
     server = ReplaceableServer(make(0))
+    refused: list[tuple[int, str]] = []
+
+    async def call_which(client: Client, number: int) -> None:
+        try:
+            await client.call_tool("which", {"seconds": 10_000})
+        except RpcError as error:
+            refused.append((number, str(error)))
+
     async with Client(server) as client, trio.open_nursery() as nursery:
         for number in range(MOST_FORMER + 1):
-            nursery.start_soon(client.call_tool, "which", {"seconds": 10_000})
+            nursery.start_soon(call_which, client, number)
             await wait_all_tasks_blocked()
             assert "leave 0" not in make.noted
             await server.replace(make(number + 1))
@@ -408,6 +416,8 @@ async def test_of_too_many_former_servers_the_oldest_ends(make: Maker, autojump_
             while "leave 0" not in make.noted:  # noqa: ASYNC110 - virtual time
                 await trio.sleep(1)
         assert "leave 1" not in make.noted
+        assert [number for number, _ in refused] == [0]
+        assert "replaced" in refused[0][1]
         assert (await client.call_tool("which")).text.startswith(f"{MOST_FORMER + 1} ")
         nursery.cancel_scope.cancel()
 

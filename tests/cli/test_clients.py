@@ -173,6 +173,8 @@ def test_help_names_commands_and_exit_codes(mcp: Mcp) -> None:
     assert result.returncode == 0
     for word in ("serve", "list", "call", "read", "prompt", "login", "logout", "whoami", "demo"):
         assert f"\n  {word} " in result.stdout
+    commands = result.stdout.split("Commands:\n")[1].split("\n\n")[0].splitlines()
+    assert [line for line in commands if line[2] == " "] == []  # each command has one line
     for word in ("Exit codes", "130", "NO_COLOR"):
         assert word in result.stdout
     assert mcp("--version").stdout.startswith("mcp-actors")

@@ -89,3 +89,9 @@ def test_nothing_to_inspect(mcp: Callable[..., Ran], words: list[str], code: int
     assert done.returncode == code
     assert said in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_it_looks_at_every_era_and_takes_no_era(mcp: Callable[..., Ran], broken: str) -> None:
+    result = mcp("inspect", broken, "--era", "legacy")
+    assert result.returncode == 2
+    assert "No such option" in result.stderr

@@ -122,8 +122,8 @@ def test_an_address_that_fails_ends_all(
         ),
         (
             [str(SERVED), "--listen", "http://127.0.0.1:0/mcp", "--health", "/mcp"],
-            1,
-            "/mcp in routes is a path of MCP itself",
+            2,
+            "--health: /mcp is the path of MCP itself; take another",
         ),
     ],
 )
@@ -170,3 +170,18 @@ def test_a_path_for_health_needs_an_address_of_http(mcp: Callable[..., Ran], lis
     result = mcp("serve", str(SERVED), *listen, "--health", "/health")
     assert result.returncode == 2
     assert "--health needs --listen with a URL of HTTP" in result.stderr
+
+
+@pytest.mark.parametrize("paths", [["--metrics", "metrics"], ["--metrics", "/page", "--health", "/page"]])
+def test_a_path_that_cannot_be_served_names_its_option(mcp: Callable[..., Ran], paths: list[str]) -> None:
+    result = mcp("serve", str(SERVED), "--listen", "http://127.0.0.1:0/mcp", *paths)
+    assert result.returncode == 2
+    assert "takes a path that nothing else has, such as /" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("Error: --")
+
+
+def test_the_help_has_each_option_under_a_heading(mcp: Callable[..., Ran]) -> None:
+    above, below = mcp("serve", "--help").stdout.split("Addresses:")[1].split("Help:")
+    for name in ("--listen", "--issuer", "--admin", "--workers", "--reload"):
+        assert f"\n  {name} " in above
+    assert [line.split()[0] for line in below.splitlines() if line] == ["-h,"]

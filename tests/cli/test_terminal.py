@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -9,8 +10,10 @@ import select
 import shlex
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -277,3 +280,113 @@ def test_a_live_view_shows_a_server_until_a_key_ends_it(
         second.until(lambda: "trying again" in second.text)
         second.type(CTRL_C)
         assert second.wait() == 130
+
+
+# A shell with one program: it says when that has stopped or ended, and whether the terminal echoes then.
+SHELL = """
+import os, signal, subprocess, sys, termios
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-m", "mcp_actors", *sys.argv[1:]], process_group=0)
+os.tcsetpgrp(0, child.pid)
+stopped = True
+while stopped:
+    status = os.waitpid(child.pid, os.WUNTRACED)[1]
+    stopped = os.WIFSTOPPED(status)
+    os.tcsetpgrp(0, os.getpid())
+    echoes = bool(termios.tcgetattr(0)[3] & termios.ECHO)
+    print("STOPPED" if stopped else "ENDED", "echo" if echoes else "silent", flush=True)
+    if stopped:
+        input()
+        os.tcsetpgrp(0, child.pid)
+        os.kill(child.pid, signal.SIGCONT)
+"""
+OTHER_SCREEN, OWN_SCREEN = b"\x1b[?1049h", b"\x1b[?1049l"
+
+
+def test_top_gives_the_terminal_back_while_it_is_stopped_and_when_it_is_killed(
+    terminal: Callable[..., Terminal], started: Started, tmp_path: Path
+) -> None:
+    where = f"unix:{tmp_path}/admin.sock"
+    words = ("serve", str(SERVED), "--listen", "http://127.0.0.1:0/mcp", "--admin", where)
+    with started(*words, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        process.stderr.readline()
+        session = terminal("top", where, program=("-c", SHELL))
+        session.until(lambda: "req/s" in session.text)
+        session.type(b"\x1a")
+        session.until(lambda: "STOPPED echo" in session.text)
+        assert session.screen.count(OTHER_SCREEN) == session.screen.count(OWN_SCREEN) == 1
+        before = len(session.screen)
+        session.type(b"\n")
+        session.until(lambda: OTHER_SCREEN in session.screen[before:] and b"req/s" in session.screen[before:])
+        process.kill()
+        session.until(lambda: "trying again" in session.text)
+        session.type(CTRL_C)
+        assert session.wait() == 0
+    assert "ENDED echo" in session.text
+    assert session.screen.count(OTHER_SCREEN) == session.screen.count(OWN_SCREEN)
+    assert "Traceback" not in session.text
+
+
+def test_top_goes_on_while_a_server_answers_no_action_and_shows_none_of_its_control_characters(
+    terminal: Callable[..., Terminal],
+) -> None:
+    rows = {
+        "key": "k",
+        "session": None,
+        "method": "m",
+        "target": None,
+        "principal": None,
+        "id": "1",
+        "age": 1.0,
+    }
+    node = {
+        "node": "n",
+        "server": "liar",
+        "version": "",
+        "host": "h",
+        "pid": 1,
+        "state": "serving",
+        "at": 1.0,
+    }
+    node |= {"uptime": 1.0, "calls": [{**rows, "state": "running"}]}
+    snapshot = json.dumps({"at": 1.0, "interval": 1.0, "watchers": 1, "nodes": [node]}).encode()
+    outcomes = [json.dumps({"done": False, "text": "\x1b]0;owned\x07\x9b2J said"}).encode()]
+    asked: list[bytes] = []
+
+    class Liar(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.answer(b"data: %b\n\n" % snapshot if self.path == "/events" else snapshot)
+
+        def do_POST(self) -> None:
+            asked.append(b"action")
+            if outcomes:
+                self.answer(outcomes.pop())
+            else:
+                never.wait(LIMIT)
+
+        def answer(self, body: bytes) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    never = threading.Event()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Liar) as server:
+        serving = threading.Thread(target=server.serve_forever, args=(0.05,))
+        serving.start()
+        session = terminal("top", f"http://127.0.0.1:{server.server_port}")
+        session.until(lambda: "liar" in session.text)
+        for count, said in ((1, "said"), (2, "the server is asked")):
+            session.type(b"xy")
+            session.until(lambda said=said: said in session.text)  # type: ignore[misc]
+            session.until(lambda count=count: len(asked) == count)  # type: ignore[misc]
+        session.type(b"q")
+        assert session.wait() == 0
+        never.set()
+        server.shutdown()
+        serving.join()
+    assert b"\x1b]0;owned" not in session.screen
+    assert "\x9b" not in session.screen.decode()

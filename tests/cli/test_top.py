@@ -243,5 +243,8 @@ def test_a_server_that_is_not_there_and_a_place_that_is_none(mcp: Callable[..., 
     missing = mcp("top", f"unix:{tmp_path}/none.sock")
     assert missing.returncode == 1
     assert "no live view at unix:" in missing.stderr
+    assert "`mcp-actors serve --admin`" in missing.stderr
+    empty = mcp("top", "unix:")
+    assert (empty.returncode, "unix: needs a path" in empty.stderr) == (2, True)
     assert mcp("top", "ftp://x").returncode == 2
     assert mcp("serve", str(SERVED), "--admin", "http://0.0.0.0:1").returncode == 2

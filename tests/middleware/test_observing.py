@@ -198,3 +198,12 @@ async def test_what_a_client_makes_up_is_cut() -> None:
     assert entry.target == "n" * 200
     assert len(entry.arguments) == 32
     assert max(map(len, entry.arguments)) == 100
+
+
+def test_what_is_no_function_and_a_class_are_refused_where_they_are_written() -> None:
+    nothing: Any = 3
+    with pytest.raises(TypeError, match="write and arguments are functions"):
+        AuditLog(nothing)
+    a_class: Any = Timing
+    with pytest.raises(TypeError, match=r"Timing is a class: give an object of it, Timing\(…\)"):
+        Server("x").middleware(a_class)

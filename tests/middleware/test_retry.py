@@ -98,6 +98,25 @@ async def test_a_tool_is_called_once_unless_it_is_known_to_be_idempotent(
     assert await attempts("plain", tools=["plain"]) == 2
 
 
+async def test_what_one_server_says_of_its_tool_is_not_true_of_another_one(autojump_clock: Any) -> None:
+    retry, other, calls = Retry(), Server("other"), 0
+
+    @other.tool
+    async def idempotent_hint() -> str:
+        nonlocal calls
+        calls += 1
+        raise Overloaded("server", 1, 1)
+
+    async with (
+        Client(make_server(), middleware=[retry]) as knowing,
+        Client(other, middleware=[retry]) as client,
+    ):
+        await knowing.list_tools()
+        with pytest.raises(Overloaded):
+            await client.call_tool("idempotent_hint")
+    assert calls == 1
+
+
 @pytest.mark.parametrize(
     "error", [RpcError(-32603, "no"), CallTimeout("tools/list", "idle", 1.0), KeyError("x")]
 )
@@ -170,3 +189,8 @@ def test_a_retry_after_that_is_none_is_none() -> None:
         assert error.retry_after is None
     assert RpcError.from_wire(429, "too many", None).retry_after is None  # type: ignore[attr-defined]
     assert RpcError.from_wire(429, "too many", {"retryAfterMs": 250}).retry_after == 0.25  # type: ignore[attr-defined]
+
+
+def test_one_text_is_no_list_of_tools() -> None:
+    with pytest.raises(TypeError, match=r"\['count'\] for example"):
+        Retry(tools="count")

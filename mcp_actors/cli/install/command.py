@@ -84,7 +84,8 @@ def command(
         told = try_out([entry["command"], *entry["args"]], given)
         final = name_from(told) if name is None else name
         if configuration.change(final, partial(with_our_entry, name=final, entry=entry), manner):
-            click.echo(f"installed {safe(told)} as {final} in {configuration.path}")
+            known = "" if safe(told) == final else f" as {final}"
+            click.echo(f"installed {safe(told)}{known} in {configuration.path}")
             click.echo(f"{CLIENTS[client].title}: {CLIENTS[client].afterwards}")
 
 

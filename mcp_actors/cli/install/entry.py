@@ -34,6 +34,8 @@ def started_with(target: str, args: Sequence[str]) -> list[str]:
 
 
 def _absolute(target: str) -> str:
+    if "://" in target or target.startswith("stdio:"):
+        raise WrongUsage(f"{target} is a URL: TARGET is a .py file or a module, which the client starts")
     place, colon, attribute = ("", "", "") if os.path.exists(target) else target.rpartition(":")
     if not place:
         place, colon, attribute = target, "", ""

@@ -74,8 +74,10 @@ async def _name(words: Sequence[str], env: Mapping[str, str], folder: str) -> st
             " nothing was changed"
         ) from None
     except McpError as error:
-        said = "\n".join(lines)
+        failed = sentence(error)
+        # Some failures have the last lines themselves.
+        said = "" if lines and failed.endswith(lines[-1]) else "\n".join(["", *lines])
         raise CommandFailure(
             f"the server does not start as a client starts it, in another folder and with --env alone; nothing was"
-            f" changed: {sentence(error)}\n{said}"
+            f" changed: {failed}{said}"
         ) from error

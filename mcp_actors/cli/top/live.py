@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib
-from contextlib import aclosing
-from typing import Any
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, aclosing, contextmanager
+from typing import Any, Self
 
 import trio
 from rich.console import Console, Group
 from rich.live import Live
 
-from mcp_actors.admin import Action
+from mcp_actors.admin import Action, cleaned
 from mcp_actors.cli.top.keys import keys, one_by_one
 from mcp_actors.cli.top.screen import everything, picture
 from mcp_actors.cli.top.state import TopState
@@ -55,53 +58,94 @@ async def watch(client: Any) -> None:
         ConnectFailed, ConnectionLost, RemoteProtocolError: There is no first snapshot to be had.
     """
     state = TopState(snapshot=await client.snapshot())
-    console = Console(highlight=False, markup=False)
-    with (
-        one_by_one() as descriptor,
-        Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live,
-    ):
-        screen = _Screen(client, state, console, live)
+    with _signals() as signals, _Screen(client, state) as screen:
         screen.draw()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(screen.follow)
-            if descriptor is None:
+            if signals is not None:
+                nursery.start_soon(screen.stop_and_go_on, signals)
+            if screen.descriptor is None:
                 return
-            async with aclosing(keys(descriptor)) as pressed:
+            async with aclosing(keys(screen.descriptor)) as pressed:
                 async for key in pressed:
-                    await screen.press(key)
+                    screen.press(key, nursery)
                     if state.done:
                         break
             nursery.cancel_scope.cancel()
 
 
-class _Screen:
-    """The screen of one person."""
+@contextmanager
+def _signals() -> Iterator[AsyncIterator[int] | None]:
+    """Catches what stops a program, lets it go on, or changes the size of its terminal; nothing on Windows."""
+    if sys.platform == "win32":
+        yield None
+    else:
+        with trio.open_signal_receiver(signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH) as signals:
+            yield signals
 
-    def __init__(self, client: Any, state: TopState, console: Console, live: Live) -> None:
+
+def _stop() -> None:
+    """Stops this process as the signal does that it has caught; returns when it goes on."""
+    if sys.platform != "win32":
+        caught = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, caught)
+
+
+class _Screen:
+    """The screen of one person, a context manager that takes the terminal and gives it back as it was."""
+
+    def __init__(self, client: Any, state: TopState) -> None:
         self._client = client
         self._state = state
-        self._console = console
-        self._live = live
+        self._console = Console(highlight=False, markup=False)
+        self._taken = ExitStack()
+        self._live: Live | None = None
+        self.descriptor: int | None = None
+        """Where keys come from; ``None`` where none can be had."""
+
+    def __enter__(self) -> Self:
+        self.descriptor = self._taken.enter_context(one_by_one())
+        live = Live(console=self._console, screen=True, auto_refresh=False, vertical_overflow="crop")
+        self._live = self._taken.enter_context(live)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live = None
+        self._taken.close()
 
     def draw(self) -> None:
         """Draws what is to be shown now."""
-        width, height = self._console.size
-        self._live.update(Group(*picture(self._state, self._client.name, width, height)), refresh=True)
+        if self._live is not None:
+            width, height = self._console.size
+            shown = picture(self._state, self._client.name, width, height)
+            self._live.update(Group(*shown), refresh=True)
 
-    async def press(self, key: str) -> None:
-        """Takes a key, and does at the server what it asks for."""
+    def press(self, key: str, nursery: trio.Nursery) -> None:
+        """Takes a key, and does at the server what it asks for, while other keys are taken."""
         action = self._state.press(key)
-        self.draw()
         if action is not None:
-            self._state.message = await self._act(action)
-            self.draw()
+            self._state.message = "the server is asked"
+            nursery.start_soon(self._act, action)
+        self.draw()
 
-    async def _act(self, action: Action) -> str:
+    async def _act(self, action: Action) -> None:
         try:
             outcome = await self._client.act(action)
+            self._state.message = cleaned(outcome.text) or ""
         except _FAILURES as error:
-            return str(error)
-        return str(outcome.text)
+            self._state.message = str(error)
+        self.draw()
+
+    async def stop_and_go_on(self, signals: AsyncIterator[int]) -> None:
+        """Gives the terminal back before Ctrl-Z stops this process, and takes it again when it goes on."""
+        async for number in signals:
+            if sys.platform != "win32" and number != signal.SIGWINCH:
+                self.__exit__()
+                if number == signal.SIGTSTP:
+                    _stop()
+                self.__enter__()
+            self.draw()
 
     async def follow(self) -> None:
         """Shows snapshots as they come; tries again when the server is gone."""

@@ -213,9 +213,14 @@ class WorkersView:
         gone = sum(each.view is None for each in workers)
         note = f"{len(workers) - gone} of {len(workers)} workers"
         nodes = {_SUPERVISOR: this_process(_SUPERVISOR, _SUPERVISOR, note)}
-        # What a worker says of itself counts, before what one of them says of the others.
-        for number in sorted(found, reverse=True):
-            nodes.update({each.node: each for each in found[number]})
+        views = {each.number: each.view for each in asked if each.view is not None}
+        # What a worker says of itself comes first, and counts before what one of them says of the others.
+        said = [(at > 0, number, node) for number, seen in found.items() for at, node in enumerate(seen)]
+        # Nodes are forgotten with the process that they were.
+        self._nodes = {}
+        for _, number, node in sorted(said, key=lambda told: told[:2]):
+            nodes.setdefault(node.node, node)
+            self._nodes.setdefault(node.node, views[number])
         shown = [*nodes.values()]
         shown += [_missing(each) for each in workers if each.number not in found]
         return shown
@@ -225,9 +230,6 @@ class WorkersView:
         answer = await worker.view.ask(2 * _PATIENCE if others else _PATIENCE, others=others)
         if answer is not None:
             found[worker.number] = answer.nodes
-            self._nodes.update(
-                {each.node: worker.view for each in answer.nodes if each.worker == worker.number or others}
-            )
 
     async def act(self, action: Action, who: str) -> ActionOutcome:
         """Has the worker do it that is meant. See `mcp_actors.admin.LiveView.act`."""

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 from mcp_actors.abc.telemetry import CallEnding, ObservedRequest
 from mcp_actors.telemetry.labels import TARGETED, Names, network_of
 
-__all__ = ["BUCKETS", "Described", "Descriptions", "error_type", "span_attributes"]
+__all__ = ["Described", "Descriptions", "error_type", "span_attributes"]
 
-BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
-"""Boundaries of the four histograms of durations, in seconds."""
 # Characters of a URI in an attribute.
 _LONGEST = 1024
 
@@ -71,12 +68,6 @@ def error_type(ending: CallEnding) -> str | None:
     return kind
 
 
-@lru_cache(maxsize=2048)
-def transport_of(peer: str) -> str:
-    """Returns `network_of`, which is asked for each call."""
-    return network_of(peer)
-
-
 class Descriptions:
     """The descriptions of all kinds of requests, made when the first one comes. Their number is bounded."""
 
@@ -88,7 +79,7 @@ class Descriptions:
     def of(self, request: ObservedRequest, outbound: bool) -> tuple[Described, str | None]:
         """Returns the description of a request, and the label of its target."""
         label = self._names.label_of(request, outbound)
-        key = request.method, label, request.version, transport_of(request.peer)
+        key = request.method, label, request.version, network_of(request.peer)
         described = self._known.get(key)
         if described is None:
             if len(self._known) >= self._most:

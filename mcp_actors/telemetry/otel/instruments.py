@@ -12,7 +12,7 @@ from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
 
 from mcp_actors.server import ServerStatistics
 from mcp_actors.telemetry.gauges import GAUGES, Gauge, looked_at, values_of
-from mcp_actors.telemetry.otel.attributes import BUCKETS
+from mcp_actors.telemetry.metrics import BUCKETS
 
 __all__ = ["Instruments", "ServerGauges"]
 

@@ -18,12 +18,12 @@ from mcp_actors.abc.telemetry import (
     OutboundObservation,
     Telemetry,
 )
+from mcp_actors.telemetry.labels import network_of
 from mcp_actors.telemetry.otel.attributes import (
     Described,
     Descriptions,
     error_type,
     span_attributes,
-    transport_of,
 )
 from mcp_actors.telemetry.otel.instruments import Instruments, ServerGauges
 from mcp_actors.telemetry.otel.propagation import context_of, meta_of
@@ -106,7 +106,7 @@ class OpenTelemetry(Telemetry):
         self._instruments.session_began(side)
 
     def session_ended(self, session: ObservedSession) -> None:
-        attributes: dict[str, Any] = {"network.transport": transport_of(session.peer)}
+        attributes: dict[str, Any] = {"network.transport": network_of(session.peer)}
         if session.version is not None:
             attributes["mcp.protocol.version"] = session.version
         if session.is_broken:

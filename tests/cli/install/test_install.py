@@ -180,3 +180,9 @@ def test_the_help_of_both_names_the_clients(mcp: Mcp) -> None:
     for command in ("install", "uninstall"):
         result: subprocess.CompletedProcess[str] = mcp(command, "--help")
         assert "claude-desktop|claude-code|cursor|vscode" in "".join(result.stdout.split())
+
+
+def test_a_url_is_no_target(mcp: Mcp, config: Path) -> None:
+    result = mcp("install", "http://127.0.0.1:8000/mcp", "--client", "cursor", "--config", str(config))
+    assert result.returncode == 2
+    assert "is a URL: TARGET is a .py file or a module" in result.stderr

@@ -33,6 +33,7 @@ def test_what_a_server_wrote_last_is_shown() -> None:
         tried(CHATTY)
     lines = raised.value.message.splitlines()
     assert lines[-2:] == ["line 999", "no key"]
+    assert lines.count("no key") == 1
     assert len(lines) < 30
 
 

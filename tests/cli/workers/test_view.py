@@ -90,6 +90,33 @@ async def test_workers_that_hang_say_nonsense_or_are_gone_are_shown_as_that() ->
     assert [each["event"] for each in logs] == ["a worker said something unknown"]
 
 
+async def test_a_worker_speaks_for_itself_and_one_that_ended_is_forgotten() -> None:
+    def knows_both(question: Question) -> bytes:
+        stale = msgspec.structs.replace(snapshot(2), note="silent for 3.0 s")
+        outcome = None if question.action is None else ActionOutcome(True, "by the wrong one")
+        return msgspec.json.encode(WorkerAnswer(question.number, [snapshot(1), stale], outcome)) + b"\n"
+
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            workers = [scripted(1, nursery, knows_both), scripted(2, nursery, good(2))]
+            views = [each.view for each in workers]
+            view = WorkersView(lambda: workers)
+            nodes = await view.snapshot()
+            done = await view.act(Action("cancel_call", "n2", "key"), "bob")
+            # Another process has its place now.
+            workers = [scripted(2, nursery, good(3))]
+            views.append(workers[0].view)
+            await view.snapshot()
+            gone = await view.act(Action("cancel_call", "n2", "key"), "bob")
+            nursery.cancel_scope.cancel()
+    for each in views:
+        if each is not None:
+            each.close()
+    assert [(each.node, each.note) for each in nodes[1:]] == [("n1", None), ("n2", None)]
+    assert done == ActionOutcome(True, "bob at 2")
+    assert not gone.done
+
+
 @pytest.mark.long
 async def test_the_supervisor_shows_all_workers_and_why_one_was_started_again(
     started: Started, tmp_path: Path

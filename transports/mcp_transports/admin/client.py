@@ -15,7 +15,7 @@ import httpcore2
 import msgspec
 import trio
 
-from mcp_actors.admin import Action, ActionOutcome, Snapshot
+from mcp_actors.admin import Action, ActionOutcome, Snapshot, cleaned
 from mcp_actors.errors import ConnectFailed, ConnectionLost, RemoteProtocolError
 from mcp_transports.http.client.connection import AnySocket, ClientConnection, encode_header_lines
 
@@ -96,10 +96,12 @@ class AdminClient:
             token = token or parts.fragment or None
         elif parts.scheme == "unix" or where.startswith(("/", "./", "../")):
             path = where.removeprefix("unix:")
+            if not path:
+                raise ValueError("unix: needs a path: unix:admin.sock or unix:/run/weather/admin.sock")
             self._path = "/" + path.lstrip("/") if path.startswith("//") else path
         else:
             raise ValueError(
-                f"a live view is at unix:/PATH or http://HOST:PORT, not at {where.partition('#')[0]!r}"
+                f"a live view is at unix:PATH or http://HOST:PORT, not at {where.partition('#')[0]!r}"
             )
         self._token = token
 
@@ -155,7 +157,7 @@ class AdminClient:
                 raise AdminRefused(connection.status, _refusal(connection.status, self.name))
             yield connection
         except (httpcore2.NetworkError, httpcore2.ProtocolError) as error:
-            raise ConnectionLost(f"the connection to {self.name} ended: {error}") from error
+            raise ConnectionLost(f"the connection to {self.name} ended: {cleaned(str(error))}") from error
         finally:
             await connection.aclose()
 
@@ -175,18 +177,25 @@ class AdminClient:
                 else:
                     stream = await trio.open_tcp_stream(self._host, self._port)
                 if self._secure:
-                    secured = trio.SSLStream(
-                        stream,
-                        ssl.create_default_context(),
-                        server_hostname=self._host,
-                        https_compatible=True,
-                    )
-                    await secured.do_handshake()
-                    return _Bytes(secured, stream.socket)
+                    return _Bytes(await self._secured(stream), stream.socket)
         except (OSError, trio.BrokenResourceError, trio.TooSlowError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error) or "no answer in time"
-            raise ConnectFailed(f"no live view at {self.name}: {reason}") from error
+            raise ConnectFailed(
+                f"no live view at {self.name}: {reason}; a server has one where `mcp-actors serve --admin` says"
+            ) from error
         return _Bytes(stream, stream.socket)
+
+    async def _secured(self, stream: trio.SocketStream) -> trio.abc.Stream:
+        """Returns the stream with TLS; closes it if that fails or is cancelled."""
+        secured = trio.SSLStream(
+            stream, ssl.create_default_context(), server_hostname=self._host, https_compatible=True
+        )
+        try:
+            await secured.do_handshake()
+        except BaseException:
+            stream.socket.close()
+            raise
+        return secured
 
 
 class _Snapshots:
@@ -230,14 +239,17 @@ def _decoded(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise RemoteProtocolError(f"what was sent is no snapshot of a server: {error}") from error
+        # The reason has what was sent in it.
+        raise RemoteProtocolError(
+            f"what was sent is no snapshot of a server: {cleaned(str(error))}"
+        ) from error
 
 
 def _refusal(status: int, name: str) -> str:
     if status == 401:
         return (
-            f"{name} asks for its token: give the URL with #TOKEN, as the server has shown it, or set "
-            "MCP_ACTORS_ADMIN_TOKEN"
+            f"{name} asks for its token, and was given none or another: give the URL with #TOKEN, as the server "
+            "has shown it, or set MCP_ACTORS_ADMIN_TOKEN"
         )
     if status == 403:
         return f"{name} is for another user, or was called by another name than its own"

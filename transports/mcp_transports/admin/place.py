@@ -30,7 +30,7 @@ class AdminPlace:
         """Returns the address that a URL names.
 
         Raises:
-            ValueError: It is neither ``unix:/PATH`` nor ``http://HOST:PORT``.
+            ValueError: It is neither ``unix:PATH`` nor ``http://HOST:PORT``.
         """
         parts = urlsplit(url)
         if parts.scheme == "unix":
@@ -43,7 +43,7 @@ class AdminPlace:
             if not any(extras):
                 return cls(parts.scheme, None, parts.hostname, parts.port or 0)
         raise ValueError(
-            f"an admin endpoint is at unix:/PATH or http://127.0.0.1:PORT, without a path behind that, not at {url!r}"
+            f"an admin endpoint is at unix:PATH or http://127.0.0.1:PORT, without a path behind that, not at {url!r}"
         )
 
     @property

@@ -106,7 +106,8 @@ class AdminTransport:
             raise ValueError("a token is for a loopback address without authenticate= or auth= alone")
         if self._authentication is None and not place.is_local:
             raise ValueError(
-                f"{url} is no loopback address: give authenticate= or auth=, or serve at a Unix socket"
+                f"{url} is no loopback address: serve at unix:PATH or http://127.0.0.1:PORT, "
+                "or, in a program, give authenticate= or auth="
             )
         self._shows_token = place.path is None and self._authentication is None and token is None
         self._token = secrets.token_urlsafe(_TOKEN_BYTES) if self._shows_token else token or ""
@@ -177,7 +178,7 @@ class AdminTransport:
         place = self._place
         if place.path is not None:
             opened = await open_unix(place.path)
-            return [OwnedListener(opened.socket, path=opened.path)]
+            return [OwnedListener(opened.socket, path=opened.path, inherited=opened.inherited)]
         return await open_tcp(place.host, place.port, ssl_context=self._ssl_context)
 
     def _make_access(self) -> AdminAccess:
