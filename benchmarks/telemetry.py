@@ -7,7 +7,8 @@
 All servers are there all the time and take turns in windows of a second, with 64 calls in flight over HTTP (modern) or
 over one TCP connection (legacy). The processor time is that of the whole process, the exporting thread included.
 ``otel`` records each span and exports it by OTLP to a receiver, which is another process; ``otel-tenth`` samples a
-tenth of the traces. ``otel-spans`` has no instruments for durations.
+tenth of the traces, and ``otel-share`` does so with ``share=0.1, durations=False``. ``otel-spans`` has no instruments
+for durations.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ if kind.startswith("otel"):
     meters = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter(), 5000)])
     if kind == "otel-spans":
         meters = NoOpMeterProvider()
-    telemetry = OpenTelemetry(tracer_provider=tracers, meter_provider=meters)
+    settings = {"share": 0.1, "durations": False} if kind == "otel-share" else {}
+    telemetry = OpenTelemetry(tracer_provider=tracers, meter_provider=meters, **settings)
 elif kind == "metrics":
     from mcp_actors.telemetry import Metrics
     telemetry = Metrics()
@@ -72,7 +74,7 @@ class Status:
 server.run(url, task_status=Status())
 os._exit(0)
 """
-KINDS = ("none", "metrics", "otel-tenth", "otel-spans", "otel")
+KINDS = ("none", "metrics", "otel-share", "otel-tenth", "otel-spans", "otel")
 IN_FLIGHT = 64
 CALL = {"name": "add", "arguments": {"a": 1, "b": 2}}
 
