@@ -7,7 +7,8 @@
 All servers are there all the time and take turns in windows of a second, with 64 calls in flight over HTTP (modern) or
 over one TCP connection (legacy). The processor time is that of the whole process, the exporting thread included.
 ``otel`` records each span and exports it by OTLP to a receiver, which is another process; ``otel-tenth`` samples a
-tenth of the traces. ``otel-spans`` has no instruments for durations.
+tenth of the traces, and ``otel-share`` those of ``--share``, with ``OpenTelemetry(share=…, durations=False)``.
+``otel-spans`` has no instruments for durations.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from benchmarks.workers import META
 PROGRAM = """
 import os, sys, time
 from mcp_actors import Server
-kind, url, burnt = sys.argv[1:]
+kind, url, burnt, share = sys.argv[1:]
 telemetry = None
 if kind.startswith("otel"):
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -52,7 +53,8 @@ if kind.startswith("otel"):
     meters = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter(), 5000)])
     if kind == "otel-spans":
         meters = NoOpMeterProvider()
-    telemetry = OpenTelemetry(tracer_provider=tracers, meter_provider=meters)
+    settings = {"share": float(share), "durations": False} if kind == "otel-share" else {}
+    telemetry = OpenTelemetry(tracer_provider=tracers, meter_provider=meters, **settings)
 elif kind == "metrics":
     from mcp_actors.telemetry import Metrics
     telemetry = Metrics()
@@ -72,7 +74,7 @@ class Status:
 server.run(url, task_status=Status())
 os._exit(0)
 """
-KINDS = ("none", "metrics", "otel-tenth", "otel-spans", "otel")
+KINDS = ("none", "metrics", "otel-share", "otel-tenth", "otel-spans", "otel")
 IN_FLIGHT = 64
 CALL = {"name": "add", "arguments": {"a": 1, "b": 2}}
 
@@ -158,13 +160,15 @@ BINDINGS: dict[str, tuple[str, Callable[[str], Http | Tcp]]] = {
 
 
 @contextmanager
-def serving(kind: str, binding: str, burnt: float, collector: str) -> Iterator[tuple[int, Http | Tcp]]:
+def serving(
+    kind: str, binding: str, burnt: float, collector: str, share: float
+) -> Iterator[tuple[int, Http | Tcp]]:
     url, load = BINDINGS[binding]
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "measured.py"
         program.write_text(PROGRAM)
         environment = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": collector}
-        command = [sys.executable, str(program), kind, url, str(burnt)]
+        command = [sys.executable, str(program), kind, url, str(burnt), str(share)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
             try:
                 assert process.stdout is not None
@@ -189,6 +193,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--bindings", default="http,tcp")
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--burnt", type=float, default=0.0, help="microseconds that the tool takes itself")
+    parser.add_argument("--share", type=float, default=0.1, help="the share of the traces of otel-share")
     options = parser.parse_args(arguments)
     receiver = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
     threading.Thread(target=receiver.serve_forever, daemon=True).start()
@@ -197,7 +202,8 @@ def main(arguments: Sequence[str]) -> None:
     for binding in options.bindings.split(","):
         with ExitStack() as stack:
             served = {
-                kind: stack.enter_context(serving(kind, binding, options.burnt, collector)) for kind in kinds
+                kind: stack.enter_context(serving(kind, binding, options.burnt, collector, options.share))
+                for kind in kinds
             }
             for pid, load in served.values():
                 window(pid, load, options.seconds)

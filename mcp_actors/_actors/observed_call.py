@@ -204,8 +204,14 @@ class ObservedCall(InboundCall):
         super()._post_too_long(frame)
 
     def _note_answer(self, frame: Frame) -> None:
-        data, failure, self._failure_of = frame.data, self._failure_of, None
-        self._note(*ending_of_answer(data, frame is failure), size=len(data))
+        data = frame.data
+        if frame is not self._failure_of and _IS_ERROR not in data:
+            # Nothing in between is called for a plain result, as most answers are.
+            seconds = trio.current_time() - self.started
+            self._ending = CallEnding("answered", seconds, None, None, self._waited, len(data))
+        else:
+            failure, self._failure_of = self._failure_of, None
+            self._note(*ending_of_answer(data, frame is failure), size=len(data))
 
     def _note(
         self, kind: EndingKind, code: int | None = None, message: str | None = None, size: int = 0

@@ -17,13 +17,15 @@ from mcp_actors.telemetry.otel import OpenTelemetry
 class Traced:
     """OpenTelemetry whose spans and metrics stay here."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, share: float | None = None, durations: bool = True) -> None:
         self._exporter = InMemorySpanExporter()
         self.tracers = TracerProvider(shutdown_on_exit=False)
         self.tracers.add_span_processor(SimpleSpanProcessor(self._exporter))
         self._reader = InMemoryMetricReader()
         meters = MeterProvider([self._reader], shutdown_on_exit=False)
-        self.telemetry = OpenTelemetry(tracer_provider=self.tracers, meter_provider=meters)
+        self.telemetry = OpenTelemetry(
+            tracer_provider=self.tracers, meter_provider=meters, share=share, durations=durations
+        )
 
     @property
     def spans(self) -> Sequence[ReadableSpan]:

@@ -6,6 +6,7 @@ other protocols. What a peer sends is bounded, and what is malformed is ignored:
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -13,9 +14,16 @@ from typing import Any
 from opentelemetry import baggage
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
-from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState, set_span_in_context
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    SpanContext,
+    TraceFlags,
+    TraceState,
+    get_current_span,
+    set_span_in_context,
+)
 
-__all__ = ["context_of", "meta_of"]
+__all__ = ["context_of", "meta_of", "unrecorded"]
 
 # Trace Context, 3.3.1.1: a receiver takes at least 512 characters of tracestate.
 LONGEST_TRACESTATE = 512
@@ -33,6 +41,10 @@ _ITEM = (
 _ITEMS = re.compile(rf"{_ITEM}(?:, ?{_ITEM})*", re.ASCII)
 _BAGGAGE = W3CBaggagePropagator()
 EMPTY = Context()
+_UNSAMPLED = TraceFlags(TraceFlags.DEFAULT)
+_NO_STATE = TraceState()
+# The flag of ids that are random; older versions of the API have no name for it.
+_RANDOM = 2
 
 
 def context_of(meta: Mapping[str, Any]) -> Context:
@@ -65,6 +77,27 @@ def _remote(traceparent: str, tracestate: object) -> SpanContext | None:
         state = TraceState.from_header([tracestate])
     remote = SpanContext(int(trace_id, 16), int(span_id, 16), True, TraceFlags(int(flags, 16)), state)
     return remote if remote.is_valid else None
+
+
+def unrecorded(parent: Context, share: float) -> NonRecordingSpan | None:
+    """Returns a span that is recorded nowhere, ``None`` for a call that may be sampled.
+
+    Args:
+        parent: The context that the call came with. Where it has a trace, that one's flag decides.
+        share: The share of the other calls that may be sampled.
+    """
+    caller = get_current_span(parent).get_span_context() if parent else None
+    if caller is not None and caller.is_valid:
+        if caller.trace_flags & TraceFlags.SAMPLED:
+            return None
+        # Trace Context, Level 2, 3.2.2.5: flags that nobody has defined are not passed on.
+        flags = TraceFlags(caller.trace_flags & _RANDOM)
+        trace_id, state = caller.trace_id, caller.trace_state
+    elif random.random() < share:
+        return None
+    else:
+        trace_id, flags, state = random.getrandbits(128), _UNSAMPLED, _NO_STATE
+    return NonRecordingSpan(SpanContext(trace_id, random.getrandbits(64), False, flags, state))
 
 
 def meta_of(span: SpanContext, context: Context) -> dict[str, Any]:

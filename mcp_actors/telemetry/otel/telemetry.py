@@ -26,7 +26,7 @@ from mcp_actors.telemetry.otel.attributes import (
     span_attributes,
 )
 from mcp_actors.telemetry.otel.instruments import Instruments, ServerGauges
-from mcp_actors.telemetry.otel.propagation import context_of, meta_of
+from mcp_actors.telemetry.otel.propagation import context_of, meta_of, unrecorded
 
 __all__ = ["SCOPE", "OpenTelemetry"]
 
@@ -43,6 +43,15 @@ class OpenTelemetry(Telemetry):
     Args:
         tracer_provider: Makes the spans; by default the program's global one.
         meter_provider: Makes the instruments; by default the program's global one.
+        share: The share, from 0 to 1, of the inbound calls without a trace for which the SDK is asked for a span. The
+            SDK is not asked for the others, nor for a call whose trace is not sampled: they get an id of a trace that
+            is not sampled, and are recorded nowhere. The SDK's sampler should be one that obeys the parent of a span,
+            as the default one does. By default the SDK decides about each call, which is dearer.
+        durations: Whether the two histograms of the durations of operations are recorded, as they are by default. A
+            record takes the SDK 10 microseconds; `~mcp_actors.telemetry.Metrics` keeps the same durations for one.
+
+    Raises:
+        ValueError: ``share`` is not from 0 to 1.
     """
 
     def __init__(
@@ -50,12 +59,18 @@ class OpenTelemetry(Telemetry):
         *,
         tracer_provider: trace.TracerProvider | None = None,
         meter_provider: metrics.MeterProvider | None = None,
+        share: float | None = None,
+        durations: bool = True,
     ) -> None:
+        if share is not None and not 0 <= share <= 1:
+            raise ValueError(f"share is a number from 0 to 1, not {share!r}")
         self._tracer = trace.get_tracer(SCOPE, tracer_provider=tracer_provider)
         meter = metrics.get_meter(SCOPE, meter_provider=meter_provider)
         self._instruments = Instruments(meter)
         self._gauges = ServerGauges(meter)
         self._descriptions = Descriptions()
+        self._share = share
+        self._durations = durations
 
     def __repr__(self) -> str:
         return "<OpenTelemetry>"
@@ -66,13 +81,16 @@ class OpenTelemetry(Telemetry):
         if request.is_task:
             return self._task(request, described, label)
         parent = context_of(request.meta)
-        span = self._tracer.start_span(
-            described.name,
-            parent,
-            SpanKind.SERVER,
-            span_attributes(request, described, label),
-        )
-        return _InboundSpan(span, set_span_in_context(span, parent), described, self._instruments)
+        span: Span | None = None if self._share is None else unrecorded(parent, self._share)
+        if span is None:
+            span = self._tracer.start_span(
+                described.name,
+                parent,
+                SpanKind.SERVER,
+                span_attributes(request, described, label),
+            )
+        durations = self._instruments.server_operation if self._durations else None
+        return _InboundSpan(span, set_span_in_context(span, parent), described, durations)
 
     def _task(self, request: ObservedRequest, described: Described, label: str | None) -> Observation:
         """Begins the span of a task that runs: below the call that created it, if that was here; else below its caller.
@@ -100,7 +118,8 @@ class OpenTelemetry(Telemetry):
         if request.peer:
             attributes["server.address"] = request.peer[:256]
         span = self._tracer.start_span(described.name, here, SpanKind.CLIENT, attributes)
-        return _OutboundSpan(span, meta_of(span.get_span_context(), here), described, self._instruments)
+        durations = self._instruments.client_operation if self._durations else None
+        return _OutboundSpan(span, meta_of(span.get_span_context(), here), described, durations)
 
     def session_began(self, side: Literal["server", "client"]) -> None:
         self._instruments.session_began(side)
@@ -118,15 +137,15 @@ class OpenTelemetry(Telemetry):
 
 
 class _InboundSpan(Observation):
-    __slots__ = ("_context", "_described", "_instruments", "_span", "_token")
+    __slots__ = ("_context", "_described", "_durations", "_span", "_token")
 
     def __init__(
-        self, span: Span, context: Context, described: Described, instruments: Instruments | None
+        self, span: Span, context: Context, described: Described, durations: metrics.Histogram | None
     ) -> None:
         self._span = span
         self._context = context
         self._described = described
-        self._instruments = instruments
+        self._durations = durations
         self._token: Any = None
 
     def enter(self) -> None:
@@ -136,13 +155,13 @@ class _InboundSpan(Observation):
         context_api.detach(self._token)
 
     def ended(self, ending: CallEnding) -> None:
-        error = error_type(ending)
-        if self._instruments is not None:
-            attributes = self._described.duration(error, ending.code)
-            self._instruments.server_operation.record(ending.seconds, attributes, self._context)
+        if self._durations is not None:
+            attributes = self._described.duration(error_type(ending), ending.code)
+            self._durations.record(ending.seconds, attributes, self._context)
+        if self._span.is_recording():
             if ending.waited:
                 self._span.set_attribute("mcp_actors.waited", ending.waited)
-        _end(self._span, ending, error)
+            _end(self._span, ending)
 
     def log_members(self) -> Mapping[str, Any]:
         span = self._span.get_span_context()
@@ -150,26 +169,28 @@ class _InboundSpan(Observation):
 
 
 class _OutboundSpan(OutboundObservation):
-    __slots__ = ("_described", "_instruments", "_span")
+    __slots__ = ("_described", "_durations", "_span")
 
     def __init__(
-        self, span: Span, meta: Mapping[str, Any], described: Described, instruments: Instruments
+        self, span: Span, meta: Mapping[str, Any], described: Described, durations: metrics.Histogram | None
     ) -> None:
         super().__init__(meta)
         self._span = span
         self._described = described
-        self._instruments = instruments
+        self._durations = durations
 
     def ended(self, ending: CallEnding) -> None:
-        error = error_type(ending)
-        attributes = self._described.duration(error, ending.code)
-        context = set_span_in_context(self._span, Context())
-        self._instruments.client_operation.record(ending.seconds, attributes, context)
-        _end(self._span, ending, error)
+        if self._durations is not None:
+            attributes = self._described.duration(error_type(ending), ending.code)
+            context = set_span_in_context(self._span, Context())
+            self._durations.record(ending.seconds, attributes, context)
+        if self._span.is_recording():
+            _end(self._span, ending)
 
 
-def _end(span: Span, ending: CallEnding, error: str | None) -> None:
-    if error is not None and span.is_recording():
+def _end(span: Span, ending: CallEnding) -> None:
+    error = error_type(ending)
+    if error is not None:
         span.set_attribute("error.type", error)
         if ending.code is not None:
             span.set_attribute("rpc.response.status_code", str(ending.code))
