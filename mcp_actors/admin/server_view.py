@@ -37,8 +37,10 @@ class ServerView:
     def __init__(self, handler: ServerHandler, worker: int | None = None) -> None:
         if not isinstance(handler, TransportHandler) or not isinstance(handler.running, ServerRuntime):
             raise TypeError(f"a live view needs a handler of this engine, not {handler!r:.80}")
-        version = handler.responder.scope.server.info.version
-        self._sight = ServerSight(handler.running, handler.shared.node, version, worker)
+        responder = handler.responder
+        self._sight = ServerSight(
+            handler.running, handler.shared.node, lambda: responder.scope.server.info, worker
+        )
 
     def __repr__(self) -> str:
         return f"<ServerView {self._sight!r}>"

@@ -12,7 +12,7 @@ import os
 import platform
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
@@ -34,6 +34,7 @@ from mcp_actors.admin.snapshot import (
 )
 from mcp_actors.crash_log import crash_log
 from mcp_actors.task_kinds import TASKS
+from mcp_actors.types import Implementation
 
 __all__ = ["ServerSight", "this_process"]
 
@@ -54,14 +55,20 @@ class ServerSight:
     Args:
         running: The live side of the server.
         node: The name of the node.
-        version: The server's own version.
+        info: Returns what the server says of itself. Another server may have taken its place since.
         worker: The number of this process among the workers of a supervisor.
     """
 
-    def __init__(self, running: ServerRuntime, node: str, version: str, worker: int | None = None) -> None:
+    def __init__(
+        self,
+        running: ServerRuntime,
+        node: str,
+        info: Callable[[], Implementation],
+        worker: int | None = None,
+    ) -> None:
         self.running = running
         self.node = node
-        self._version = version
+        self._info = info
         self._worker = worker
         self._began = trio.current_time()
         self._host = platform.node()
@@ -73,11 +80,11 @@ class ServerSight:
         """Returns where the server stands now. ``lag`` are the seconds that a turn of its event loop takes."""
         began = time.thread_time()
         running = self.running
-        sessions, bus = self._sessions(), running.bus.statistics()
+        sessions, bus, info = self._sessions(), running.bus.statistics(), self._info()
         return NodeSnapshot(
             node=self.node,
-            server=running.name,
-            version=self._version,
+            server=info.name,
+            version=info.version,
             host=self._host,
             pid=os.getpid(),
             worker=self._worker,

@@ -50,7 +50,8 @@ def _era_lines(era: EraReport) -> Iterator[str]:
         pages = f" in {found.pages} pages" if found.pages > 1 else ""
         names = ", ".join(map(safe, found.names[:SHOWN_NAMES]))
         more = ", …" if found.count > SHOWN_NAMES else ""
-        yield f"  {what:<18}  {found.count}{pages}, {found.size:,} bytes{names and ': '}{names}{more}"
+        which = f": {names}{more}" if found.names else ""
+        yield f"  {what:<18}  {found.count}{pages}, {found.size:,} bytes{which}"
         if found.stopped is not None:
             yield f"  {'':<18}  not everything was listed: {safe(found.stopped)}"
     if era.latency:

@@ -117,5 +117,6 @@ class ServerAnswer:
         elif self.status is not None and self.gone is None:
             said = f"no JSON-RPC response ({self.media_type or 'no media type'})"
         else:
-            said = f"no answer ({self.gone or 'nothing came'})"
+            came = f"; what came is no message: {self.malformed[0].reason}" if self.malformed else ""
+            said = f"no answer ({self.gone or 'nothing came'}{came})"
         return f"{status} with {said}" if status else said

@@ -21,6 +21,9 @@ __all__ = ["Latency", "measure"]
 ALONE, ALONE_TIME = 30, 3.0
 # Requests for each that is in flight at once, and seconds for all of them.
 ROUNDS, TOGETHER_TIME = 12, 5.0
+# The share of the bytes of an inspection that each measurement may use, of which there are at most eight: the rules
+# come afterwards, and need the rest.
+SHARE = 32
 
 
 @attrs.frozen(kw_only=True)
@@ -52,11 +55,23 @@ async def measure(spoken: SpokenEra, in_flight: int) -> list[Latency]:
     methods = [spoken.era.client.ping_method]
     methods += ["tools/list"] if spoken.declares("tools") else []
     found = []
+    record = spoken.server.record
     for method in methods:
-        found.append(await _one_by_one(spoken, method))
-        if in_flight > 1 and found[-1].answered:
+        before = record.bytes
+        alone = await _one_by_one(spoken, method)
+        found.append(alone)
+        # Long answers are not asked for at once: what is on the way cannot be taken back.
+        if (
+            in_flight > 1
+            and alone.answered
+            and (record.bytes - before) // alone.answered * in_flight <= _room(spoken)
+        ):
             found.append(await _together(spoken, method, in_flight))
     return found
+
+
+def _room(spoken: SpokenEra) -> int:
+    return spoken.server.record.bounds.total_bytes // SHARE
 
 
 def _summary(method: str, in_flight: int, seconds: Sequence[float], failed: int, total: float) -> Latency:
@@ -76,8 +91,9 @@ def _summary(method: str, in_flight: int, seconds: Sequence[float], failed: int,
 async def _one_by_one(spoken: SpokenEra, method: str) -> Latency:
     seconds: list[float] = []
     failed = 0
-    began = trio.current_time()
-    while len(seconds) + failed < ALONE and trio.current_time() - began < ALONE_TIME:
+    record = spoken.server.record
+    began, most = trio.current_time(), record.bytes + _room(spoken)
+    while len(seconds) + failed < ALONE and trio.current_time() - began < ALONE_TIME and record.bytes <= most:
         answer = await spoken.conversation.ask(method, keep=False)
         if answer.result is None:
             failed += 1
@@ -112,12 +128,13 @@ async def _over_channel(
         sent[id] = trio.current_time()
         await conversation.send_message(request_message(spoken.era, id, method, {}, None), method, id)
 
-    deadline = trio.current_time() + TOGETHER_TIME
+    record = spoken.server.record
+    deadline, most = trio.current_time() + TOGETHER_TIME, record.bytes + _room(spoken)
     for _ in range(in_flight):
         await send_one()
     while sent and not conversation.has_ended:
         messages = await conversation.next_messages(deadline)
-        if not messages and trio.current_time() >= deadline + spoken.server.record.bounds.answer_time:
+        if not messages and trio.current_time() >= deadline + record.bounds.answer_time:
             break
         for message in messages:
             own = next((id for id in (message.get("id"),) if isinstance(id, int | str) and id in sent), None)
@@ -128,7 +145,7 @@ async def _over_channel(
                 seconds.append(waited)
             else:
                 failed += 1
-            if left and trio.current_time() < deadline:
+            if left and trio.current_time() < deadline and record.bytes <= most:
                 await send_one()
     return seconds, failed + len(sent)
 
@@ -137,13 +154,14 @@ async def _over_http(spoken: SpokenEra, method: str, in_flight: int) -> tuple[li
     seconds: list[float] = []
     failed = 0
     ended: list[McpError] = []
-    deadline = trio.current_time() + TOGETHER_TIME
+    record = spoken.server.record
+    deadline, most = trio.current_time() + TOGETHER_TIME, record.bytes + _room(spoken)
 
     async def ask_again_and_again(nursery: trio.Nursery) -> None:
         nonlocal failed
         try:
             for _ in range(ROUNDS):
-                if trio.current_time() >= deadline:
+                if trio.current_time() >= deadline or record.bytes > most:
                     return
                 answer = await spoken.conversation.ask(method, keep=False)
                 if answer.result is None:

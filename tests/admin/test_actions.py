@@ -13,6 +13,7 @@ import trio.testing
 from mcp_actors import Client, Limits, RpcError, Server
 from mcp_actors.abc import ServerHandler
 from mcp_actors.admin import Action, ActionOutcome, NodeSnapshot, ServerView, cleaned
+from mcp_actors.replacement import ReplaceableServer
 from mcp_actors.types import Implementation
 
 from .served import make_server, serving
@@ -201,3 +202,13 @@ def test_a_text_of_a_peer_cannot_steer_a_terminal(text: str) -> None:
 
 def test_no_text_stays_none() -> None:
     assert cleaned(None) is None
+
+
+async def test_a_server_that_was_replaced_is_shown_as_the_one_that_serves_now() -> None:
+    server = ReplaceableServer(Server("first", version="1"))
+    async with looked_at(server, "replaced-view") as looking:
+        before = await looking.node()
+        await server.replace(Server("second", version="2"))
+        after = await looking.node()
+    assert (before.server, before.version) == ("first", "1")
+    assert (after.server, after.version) == ("second", "2")

@@ -148,10 +148,46 @@ async def test_more_bytes_than_are_read(autojump_clock: MockClock) -> None:
     assert report.received_bytes < 300_000
 
 
+@BINDINGS
+async def test_measuring_leaves_enough_of_the_bound_for_the_rules(
+    autojump_clock: MockClock, transport: type[FakeStream]
+) -> None:
+    def long(exchange: Exchange) -> None:
+        if exchange.method == "tools/list" and exchange.result is not None:
+            exchange.result["more"] = "x" * 250_000
+
+    report = await inspect_server(transport(FakeServer(long)), url=URL, in_flight=16)
+    assert report.stopped is None
+    assert "not checked" not in {each.result for each in report.outcomes}
+    # Answers of this length are asked for one by one only.
+    measured = [(each.method, each.in_flight) for each in report.eras[1].latency]
+    assert measured == [("ping", 1), ("ping", 16), ("tools/list", 1)]
+    assert report.received_bytes < Bounds().total_bytes / 2
+
+
+async def test_what_is_no_message_is_told_where_nothing_else_came(autojump_clock: MockClock) -> None:
+    def garbled(exchange: Exchange) -> None:
+        exchange.replies = ["no object"]
+
+    report = await inspect_server(FakeStream(FakeServer(garbled)), in_flight=0)
+    assert report.stopped is not None
+    assert "no answer within 10 s; what came is no message: JSON that is no object" in report.stopped
+
+
 async def test_the_bound_holds_while_the_speed_is_measured(autojump_clock: MockClock) -> None:
+    pings = 0
+
+    def longer_and_longer(exchange: Exchange) -> None:
+        nonlocal pings
+        if exchange.method == "ping" and exchange.result is not None:
+            pings += 1
+            # Only those are long that are asked for at once.
+            exchange.result["more"] = "x" * (0 if pings <= 31 else 50_000)
+
     with capture_logs() as logs:
-        bounds = Bounds(total_bytes=30_000)
-        report = await inspect_server(FakeHttp(FakeServer()), url=URL, in_flight=16, bounds=bounds)
+        bounds = Bounds(total_bytes=500_000)
+        server = FakeServer(longer_and_longer)
+        report = await inspect_server(FakeHttp(server), url=URL, in_flight=16, bounds=bounds)
     assert report.stopped is not None
     assert "no more are read" in report.stopped
     assert logs == []

@@ -302,6 +302,15 @@ def test_a_server_that_does_not_start_is_an_error_of_that_test(pytester: pytest.
     result.stdout.fnmatch_lines(["*ConnectFailed*no-such-program-anywhere*"])
 
 
+def test_with_plugins_that_are_named_by_their_modules(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    text = ON_TRIO.replace("MARK", "@pytest.mark.trio") + ON_ASYNCIO.replace("MARK", "@pytest.mark.asyncio")
+    words = ("-p", "pytest_trio.plugin", "-p", "pytest_asyncio.plugin")
+    assert ran(pytester, text, *words).parseoutcomes() == {"passed": 3}
+
+
 def test_a_server_may_be_a_url(pytester: pytest.Pytester) -> None:
     program = "import sys\\nfrom mcp_actors import Server\\nServer('in a process').run()"
     text = f"""

@@ -77,7 +77,7 @@ def mcp_virtual_time(request: pytest.FixtureRequest) -> Any:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Registers the fixture for pytest-asyncio, which takes only those that it has made itself."""
-    if config.pluginmanager.has_plugin("asyncio"):
+    if _has(config, "asyncio"):
         made = importlib.import_module("pytest_asyncio").fixture(
             _for_pytest_asyncio, name=_FIXTURES["asyncio"]
         )
@@ -125,19 +125,24 @@ async def _for_pytest_asyncio(mcp_server: Any, mcp_client_options: Mapping[str, 
         yield client
 
 
+def _has(config: pytest.Config, loop: str) -> bool:
+    """Whether the plugin for a loop is there: by its own name, or as a module by ``-p pytest_asyncio.plugin``."""
+    return any(config.pluginmanager.has_plugin(each) for each in (loop, f"pytest_{loop}.plugin"))
+
+
 def _kind(request: pytest.FixtureRequest) -> str:
     """Returns what runs the test, as a key of `_FIXTURES`."""
     function = request.function
     # Hypothesis puts a plain function round an async one.
     if not iscoroutinefunction(getattr(getattr(function, "hypothesis", None), "inner_test", function)):
         return "plain"
-    plugins = request.config.pluginmanager
-    if plugins.has_plugin("trio") and request.node.get_closest_marker("trio") is not None:
+    config = request.config
+    if _has(config, "trio") and request.node.get_closest_marker("trio") is not None:
         return "trio"
     if "anyio_backend" in request.fixturenames:
         backend = request.getfixturevalue("anyio_backend")
         return f"anyio, {backend if isinstance(backend, str) else backend[0]}"
-    if plugins.has_plugin("asyncio"):
+    if _has(config, "asyncio"):
         return "asyncio"
     raise _refusal(
         "no plugin runs this async test: install pytest-trio, anyio or pytest-asyncio, and mark the test for it"
