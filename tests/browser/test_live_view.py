@@ -66,3 +66,16 @@ async def test_without_its_token_it_shows_nothing_of_the_server(browser: str) ->
                 await trio.lowlevel.checkpoint()
             assert "watched" not in await tab.evaluate("document.querySelector('header').textContent")
             nursery.cancel_scope.cancel()
+
+
+async def test_a_token_with_a_percent_sign_opens_it(browser: str) -> None:
+    token = "100%-secret-of-operators"
+    with trio.fail_after(LIMIT):
+        async with Tab.open(browser) as tab, trio.open_nursery() as nursery:
+            admin = AdminTransport("http://127.0.0.1:0", token=token)
+            _, where = await nursery.start(Server("watched").serve, "http://127.0.0.1:0/mcp", admin)
+            await tab.visit(f"{where}/#{token}")
+            while "watched" not in await tab.evaluate("document.querySelector('header').textContent"):
+                await trio.lowlevel.checkpoint()
+            assert "1 node" in await tab.evaluate("document.querySelector('#state').textContent")
+            nursery.cancel_scope.cancel()
