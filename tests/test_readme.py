@@ -93,55 +93,37 @@ def run(command: list[str], folder: Path, environment: dict[str, str]) -> str:
     return done.stdout
 
 
+# Programs below whose text stands what they print.
+PRINTING = [
+    "ask.py",
+    "web.py",
+    "embedding.py",
+    "hub.py",
+    "stocks.py",
+    "reports.py",
+    "two_lines.py",
+    "ask_asyncio.py",
+    "beside.py",
+    "ask_sync.py",
+    "plot.py",
+    "routes.py",
+    "traced.py",
+    "measured.py",
+    "guarded.py",
+    "patient.py",
+    "inspecting.py",
+]
+
+
 def test_the_programs_are_there() -> None:
-    shown = {
-        "weather.py",
-        "ask.py",
-        "web.py",
-        "embedding.py",
-        "hub.py",
-        "watch.py",
-        "stocks.py",
-        "reports.py",
-        "two_lines.py",
-        "ask_asyncio.py",
-        "beside.py",
-        "ask_sync.py",
-        "plot.py",
-        "routes.py",
-        "traced.py",
-        "measured.py",
-        "guarded.py",
-        "patient.py",
-        "inspecting.py",
-    }
+    # Those that print nothing are used by other tests here.
+    shown = {*PRINTING, "weather.py", "watch.py"}
     # These are run with a real authorization server: tests/interop/authorization/test_readme_programs.py.
     protected = {"notes.py", "login.py", "machine.py"}
     assert set(programs()) == shown | protected | WITH_FRAMEWORKS | {"test_notes.py", "test_weather.py"}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "ask.py",
-        "web.py",
-        "embedding.py",
-        "hub.py",
-        "stocks.py",
-        "reports.py",
-        "two_lines.py",
-        "ask_asyncio.py",
-        "beside.py",
-        "ask_sync.py",
-        "plot.py",
-        "routes.py",
-        "traced.py",
-        "measured.py",
-        "guarded.py",
-        "patient.py",
-        "inspecting.py",
-    ],
-)
+@pytest.mark.parametrize("name", PRINTING)
 def test_the_program_prints_what_stands_below_it(
     name: str, folder: Path, environment: dict[str, str]
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any
 
@@ -17,6 +17,18 @@ variable: ContextVar[str] = ContextVar("variable", default="unset")
 def in_python(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **options: Any) -> Any:
     """Makes a task of the kind that asyncio has in Python, which debuggers and notebooks use."""
     return asyncio.tasks._PyTask(coroutine, loop=loop, **options)  # type: ignore[attr-defined]
+
+
+async def begun(
+    waits: Callable[[DirectFuture], Coroutine[Any, Any, None]], task_factory: Any
+) -> tuple[DirectFuture, asyncio.Task[None]]:
+    """Returns a future, and a task of the kind that ``task_factory`` makes, which waits for it."""
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(task_factory)
+    future = DirectFuture(loop)
+    task = loop.create_task(waits(future))
+    await asyncio.sleep(0)
+    return future, task
 
 
 @pytest.fixture(params=[None, in_python], ids=["tasks in C", "tasks in Python"])
@@ -34,10 +46,7 @@ def test_it_runs_the_task_at_once_in_the_task_s_context(task_factory: Any) -> No
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        loop.set_task_factory(task_factory)
-        future = DirectFuture(loop)
-        task = loop.create_task(waits(future))
-        await asyncio.sleep(0)
+        future, task = await begun(waits, task_factory)
         left = loop.create_future()
 
         def callback() -> None:
@@ -69,10 +78,7 @@ def test_a_cancellation_and_a_result_end_the_waiting_once(task_factory: Any, fir
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        loop.set_task_factory(task_factory)
-        future = DirectFuture(loop)
-        task = loop.create_task(waits(future))
-        await asyncio.sleep(0)
+        future, task = await begun(waits, task_factory)
         steps = [lambda: future.run_waiter(), lambda: task.cancel("enough")]
         for step in steps if first == "result" else reversed(steps):
             loop.call_soon(step)
