@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -62,17 +65,20 @@ class Metrics(Telemetry):
 
     def outbound(self, request: ObservedRequest) -> OutboundObservation:
         """Begins to time a request of this side."""
-        self._in_flight += 1
+        with _counting:
+            self._in_flight += 1
         return _OutboundTimed(self, request)
 
     def session_began(self, side: Side) -> None:
         if side == "client":
-            self._clients += 1
+            with _counting:
+                self._clients += 1
 
     def session_ended(self, session: ObservedSession) -> None:
-        if session.side == "client":
-            self._clients -= 1
-        self._sessions[session.side].add(session.seconds)
+        with _counting:
+            if session.side == "client":
+                self._clients -= 1
+            self._sessions[session.side].add(session.seconds)
 
     def served(self, statistics: Callable[[], ServerStatistics]) -> Callable[[], None]:
         self._sources.append(statistics)
@@ -83,16 +89,18 @@ class Metrics(Telemetry):
         name = self._names.label_of(request, side == "client") or ""
         code = "" if ending.code is None else str(ending.code)
         key: Key = side, request.method, name, ending.kind, code
-        series = self._series.get(key)
-        if series is None:
-            if len(self._series) >= MOST_SERIES:
-                key = side, OTHER, OTHER, ending.kind, ""
-            series = self._series.setdefault(key, _Series())
-        series.add(ending.seconds, ending.waited, ending.size)
+        with _counting:
+            series = self._series.get(key)
+            if series is None:
+                if len(self._series) >= MOST_SERIES:
+                    key = side, OTHER, OTHER, ending.kind, ""
+                series = self._series.setdefault(key, _Series())
+            series.add(ending.seconds, ending.waited, ending.size)
 
     def left(self) -> None:
         """Takes note that a request of this side is no longer waited for."""
-        self._in_flight -= 1
+        with _counting:
+            self._in_flight -= 1
 
     def text(self) -> str:
         """Returns everything in the text format of Prometheus, 0.0.4. Legal in any thread."""
@@ -205,3 +213,18 @@ def _head(name: str, kind: str, help: str) -> Iterator[str]:
 
 def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+# Several loops, in threads of their own, may share one object. Without the interpreter's lock some of their calls would
+# not be counted, and those in flight would never be none again.
+_counting = threading.Lock()
+
+
+def _forget_after_fork() -> None:
+    # A thread of the parent may have held it.
+    global _counting
+    _counting = threading.Lock()
+
+
+if sys.platform != "win32":  # which has no fork
+    os.register_at_fork(after_in_child=_forget_after_fork)
