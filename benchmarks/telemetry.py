@@ -7,7 +7,7 @@
 All servers are there all the time and take turns in windows of a second, with 64 calls in flight over HTTP (modern) or
 over one TCP connection (legacy). The processor time is that of the whole process, the exporting thread included.
 ``otel`` records each span and exports it by OTLP to a receiver, which is another process; ``otel-tenth`` samples a
-tenth of the traces by the SDK. ``otel-serve`` is what ``mcp-actors serve --telemetry otel`` is: at most 100 traces a
+tenth of the traces by the SDK. ``otel-serve`` is what ``mcp-actors serve --telemetry otel`` is: at most 20 traces a
 second, and durations that are counted by `Metrics` and exported with the rest; ``otel-share`` has the traces of
 ``--share`` instead. ``otel-spans`` has no instruments for durations.
 """
@@ -61,7 +61,7 @@ if kind.startswith("otel"):
         settings["metrics"] = metrics = Metrics()
         exporter = MetricsExporter(OTLPMetricExporter(), metrics)
         meters = MeterProvider([PeriodicExportingMetricReader(exporter, 5000)])
-        settings |= {"most_traces": 100} if kind == "otel-serve" else {"share": float(share)}
+        settings |= {"most_traces": 20} if kind == "otel-serve" else {"share": float(share)}
     telemetry = OpenTelemetry(tracer_provider=tracers, meter_provider=meters, **settings)
 elif kind == "metrics":
     from mcp_actors.telemetry import Metrics

@@ -175,7 +175,7 @@ trio.run(main)
         ("parentbased_traceidratio", "2", None, None),
         ("traceidratio", "0", None, None),
         ("always_on", "", None, None),
-        ("", "", None, 100),
+        ("", "", None, 20),
     ],
 )
 def test_samplers_of_the_environment(
@@ -191,9 +191,7 @@ def test_samplers_of_the_environment(
     assert sampling() == (share, most_traces, None if share is None else DEFAULT_ON)
 
 
-@pytest.mark.parametrize(
-    ("sampler", "least", "most"), [("parentbased_traceidratio", 60, 240), ("", 100, 299)]
-)
+@pytest.mark.parametrize(("sampler", "least", "most"), [("parentbased_traceidratio", 60, 240), ("", 20, 299)])
 async def test_the_sampler_of_the_environment(sampler: str, least: int, most: int) -> None:
     with Collector() as collector:
         environment = {
