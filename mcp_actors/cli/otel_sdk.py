@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+import time
 
 from opentelemetry import metrics, trace
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -38,9 +39,15 @@ def configure(name: str, last_flush: int) -> None:
 
     def flush() -> None:
         if os.getpid() == process:
-            # In a thread that the process does not wait for: a collector that hangs must not keep it.
-            thread = threading.Thread(target=tracers.force_flush, args=(last_flush,), daemon=True)
-            thread.start()
-            thread.join(last_flush / 1000)
+            # In threads that the process does not wait for: a collector that hangs must not keep it.
+            ends = time.monotonic() + last_flush / 1000
+            threads = [
+                threading.Thread(target=each.force_flush, args=(last_flush,), daemon=True)
+                for each in (tracers, meters)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(max(ends - time.monotonic(), 0))
 
     atexit.register(flush)

@@ -67,7 +67,7 @@ class AdminTransport:
             ``None`` from it refuses the request.
         auth: A `mcp_actors.auth.ResourceServer`, in place of a token.
         ssl_context: For ``https://``.
-        allowed_hosts: See `~mcp_transports.http.server.OriginPolicy`; for addresses that are not loopback.
+        allowed_hosts: See `~mcp_transports.http.server.origin_policy.OriginPolicy`; for addresses beyond loopback.
         interval: Seconds between two snapshots, for all watchers together: 1, as a person reads no faster.
         max_watchers: Watchers at a time. Over it: 503.
         say: Called with the line that tells the token; by default it goes to standard error.
