@@ -367,6 +367,14 @@ async def test_a_custom_method_that_only_the_new_server_has_is_answered_on_the_o
         assert (await peer.request(3, "com.example/new"))["error"]["code"] == -32601
 
 
+async def test_a_server_that_has_taken_a_place_is_served_and_takes_no_more_extensions(make: Maker) -> None:
+    server, new = ReplaceableServer(make(1)), make(2)
+    async with raw_client(server):
+        await server.replace(new)
+        with pytest.raises(LocalProtocolError, match="before"):
+            new.add_extension(ServerExtension("com.example/late"))
+
+
 async def test_a_question_that_the_old_server_asked_is_answered_to_the_new_one() -> None:
     server = ReplaceableServer(asking_server(b"a" * 32))
     async with raw_client(server) as peer:
