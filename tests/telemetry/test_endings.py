@@ -103,6 +103,7 @@ async def test_a_session_whose_connection_breaks_is_told_apart() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(repeating(there).serve, Serves(channel))
         await peer.initialize(LEGACY)
+        await trio.testing.wait_all_tasks_blocked()
         channel.snap()
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
