@@ -111,7 +111,7 @@ class Server(Registration, Generic[StateT]):
         shared: The place of what outlives a session: tasks, events for clients that come back, and what makes several
             processes one server. By default it is a `~mcp_actors.shared.MemoryShared`, and ends with the process.
         telemetry: Is told of each call in both directions, of sessions and of what the server holds: a
-            `~mcp_actors.telemetry.OpenTelemetry`, `~mcp_actors.telemetry.Metrics` or ``Together(…)`` of both. By
+            `~mcp_actors.telemetry.otel.OpenTelemetry`, `~mcp_actors.telemetry.Metrics` or ``Together(…)`` of both. By
             default there is none, which costs nothing.
 
     Raises:
