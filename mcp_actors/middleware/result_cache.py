@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import trio
 
+from mcp_actors._argument_checks import require_number
 from mcp_actors._eras.changes import EventKind
 from mcp_actors._server.extended_calls import has_asked
 from mcp_actors._wire.codec import decode_value, encode_value
@@ -30,6 +31,9 @@ _KEPT: dict[str, tuple[EventKind, ...]] = {
 _OF_ONE_TOKEN = frozenset({"exp", "iat", "nbf", "jti", "auth_time"})
 # Seconds. What is called good for longer is made again after a day, as clients do it.
 MAX_AGE = 24 * 3600.0
+# What a program may ask for: 1 TiB, and ten million results.
+MOST_BYTES = 1 << 40
+MOST_ENTRIES = 10_000_000
 # Results that are looked at when another one is kept, whether they are good still.
 _LOOKED_AT = 2
 
@@ -61,12 +65,15 @@ class ResultCache:
         max_entries: Results that are kept.
 
     Raises:
-        ValueError: A number is less than 1.
+        ValueError: A number is out of range.
+        TypeError: One of them is no number.
     """
 
+    for_side: ClassVar = "server"
+
     def __init__(self, *, max_bytes: int = 16 * 1024 * 1024, max_entries: int = 4096) -> None:
-        if max_bytes < 1 or max_entries < 1:
-            raise ValueError(f"ResultCache(max_bytes={max_bytes}, max_entries={max_entries}): at least 1")
+        require_number("ResultCache(max_bytes=)", max_bytes, 1, MOST_BYTES, whole=True)
+        require_number("ResultCache(max_entries=)", max_entries, 1, MOST_ENTRIES, whole=True)
         self.max_bytes = max_bytes
         self.max_entries = max_entries
         self.hits = 0

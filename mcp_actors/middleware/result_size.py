@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
+from mcp_actors._argument_checks import require_number
 from mcp_actors.context import Context
 from mcp_actors.errors import INTERNAL_ERROR, RpcError
 from mcp_actors.middleware.callers import as_json
@@ -14,6 +15,8 @@ __all__ = ["ResultSize"]
 
 # Bytes that a character of a text takes at most as JSON, and those of the members round a text.
 _PER_CHARACTER, _PER_BLOCK = 6, 100
+# Bytes that a program may allow: 1 TiB.
+MOST_BYTES = 1 << 40
 # Bytes that are left for the remark that a text was cut.
 _REMARK = 200
 
@@ -32,13 +35,15 @@ class ResultSize:
 
     Raises:
         ValueError: An argument is none of these.
+        TypeError: The limit is no whole number.
     """
 
+    for_side: ClassVar = "server"
+
     def __init__(self, limit: int, *, over: Literal["error", "truncate"] = "error") -> None:
-        if limit < 1024 or over not in ("error", "truncate"):
-            raise ValueError(
-                f'ResultSize({limit}, over={over!r}): at least 1024 bytes, and "error" or "truncate"'
-            )
+        require_number("ResultSize(limit=)", limit, 1024, MOST_BYTES, whole=True)
+        if over not in ("error", "truncate"):
+            raise ValueError(f'ResultSize(over=) is "error" or "truncate", not {over!r:.80}')
         self.limit = limit
         self.over = over
 

@@ -162,7 +162,7 @@ async def test_a_resource_that_is_gone_is_not_given_any_more() -> None:
             await client.read_resource("x://1", refresh=True)
 
 
-@pytest.mark.parametrize("ttl", [10**400, 0, float("nan")])
+@pytest.mark.parametrize("ttl", [pytest.param(10**400, id="huge"), 0, float("nan")])
 async def test_no_time_to_live_that_a_function_says_fails_its_call(ttl: Any, autojump_clock: Any) -> None:
     server, cache, reads = Server("s"), ResultCache(), []
     server.middleware(cache)
