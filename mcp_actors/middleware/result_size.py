@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
+import attrs
+
 from mcp_actors._argument_checks import require_number
 from mcp_actors.context import Context
 from mcp_actors.errors import INTERNAL_ERROR, RpcError
@@ -91,8 +93,12 @@ class ResultSize:
             if taken <= room:
                 room -= taken
                 blocks.append(block)
-            elif isinstance(block, TextContent) and room > _PER_BLOCK:
-                blocks.append(TextContent(_cut_text(ctx, block.text, room - _PER_BLOCK)))
+                continue
+            # Of its annotations it keeps those that say for whom it is.
+            empty = attrs.evolve(block, text="") if isinstance(block, TextContent) else None
+            of_text = 0 if empty is None else room - len(as_json(ctx, empty)) - _PER_BLOCK
+            if empty is not None and of_text > 0:
+                blocks.append(attrs.evolve(empty, text=_cut_text(ctx, block.text, of_text)))
                 room = 0
             else:
                 left_out += 1
