@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -24,6 +26,7 @@ from mcp_actors.admin import (
     SessionRow,
     Snapshot,
 )
+from mcp_actors.cli.top import command
 from mcp_actors.cli.top.keys import split
 from mcp_actors.cli.top.panes import PANES, seconds
 from mcp_actors.cli.top.screen import everything, picture
@@ -127,6 +130,19 @@ def test_no_control_character_of_a_server_reaches_the_terminal(pane: int) -> Non
     top.number = pane
     lines = [*picture(top, HOSTILE, 120, 30), *everything(state(node(HOSTILE, text=HOSTILE)), HOSTILE)]
     assert all(line.plain.isprintable() for line in lines)
+
+
+def test_json_for_scripts_does_not_steer_a_terminal_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hostile:
+        async def snapshot(self) -> Snapshot:
+            await trio.lowlevel.checkpoint()
+            return Snapshot(at=1e9, interval=1.0, watchers=1, nodes=[node(HOSTILE, text=HOSTILE)])
+
+    monkeypatch.setattr("mcp_actors.cli.top.live.client_of", lambda where, token: Hostile())
+    shown = CliRunner().invoke(command, ["--json", "unix:/x"])
+    assert shown.exit_code == 0, shown.output
+    assert json.loads(shown.stdout)["nodes"][0]["server"] == HOSTILE
+    assert all(each.isprintable() or each == "\n" for each in shown.stdout)
 
 
 def test_the_oldest_call_is_first_and_keys_sort_and_turn_round() -> None:

@@ -16,6 +16,7 @@ import msgspec
 
 from mcp_actors.cli.failures import WrongUsage, reported, traceback_option
 from mcp_actors.cli.interruptible import run_interruptible
+from mcp_actors.printable import safe_json
 
 __all__ = ["command"]
 
@@ -51,7 +52,7 @@ def command(where: str, once: bool, as_json: bool, show_traceback: bool) -> None
             raise WrongUsage(str(error)) from error
         if as_json:
             snapshot: Any = run_interruptible(client.snapshot, "stopped")
-            click.echo(msgspec.json.format(msgspec.json.encode(snapshot)).decode())
+            click.echo(safe_json(msgspec.json.format(msgspec.json.encode(snapshot)).decode()))
         elif once or not sys.stdout.isatty():
             click.echo(run_interruptible(lambda: live.one_picture(client), "stopped"))
         else:
