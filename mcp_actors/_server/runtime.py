@@ -156,7 +156,9 @@ class ServerRuntime:
         """
         companions = [each for each in transports if isinstance(each, Companion)]
         if companions and len(companions) == len(transports):
-            raise LocalProtocolError(f"{companions[0]!r} brings no clients: serve a URL or 'stdio:' beside it")
+            raise LocalProtocolError(
+                f"{companions[0]!r} brings no clients: serve a URL or 'stdio:' beside it"
+            )
         if self.features.loop.begin():
             self._forget()
         telemetry = self._config.telemetry
