@@ -155,6 +155,29 @@ def test_the_oldest_call_is_first_and_keys_sort_and_turn_round() -> None:
     assert PANES[top.number].columns[top.choice.sort].title == "REQ/S"
 
 
+def test_why_no_snapshots_come_is_said_until_one_does() -> None:
+    top = state(node())
+    top.trouble = "trying again: nobody is there"
+    press(top, "2")
+    assert text_of(top).endswith(top.trouble)
+    press(top, "x", "n")
+    assert text_of(top).endswith("nothing was done")
+    assert top.snapshot is not None
+    top.take(top.snapshot)
+    press(top, "1")
+    assert "trying again" not in text_of(top)
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 100, 120, 200])
+@pytest.mark.parametrize("pane", range(len(PANES)))
+def test_a_column_is_shown_whole_or_not_at_all(width: int, pane: int) -> None:
+    top = state(node())
+    top.number = pane
+    titles = text_of(top, width).splitlines()[3].replace("▼", " ").split()
+    assert titles == [each.title for each in PANES[pane].columns[: len(titles)]]
+    assert len(titles) == len(PANES[pane].columns) or width < 120
+
+
 def test_a_filter_shows_only_rows_with_the_text() -> None:
     top = state(node(calls=2))
     press(top, "/", *"S#1", "enter")

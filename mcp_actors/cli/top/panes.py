@@ -239,7 +239,7 @@ PANES = (
             Column("REQS", 6, True),
             Column("AGE", 6, True),
             Column("QUEUE", 6, True),
-            Column("PEER", 4),
+            Column("PEER", 21),
         ),
         _sessions,
         4,

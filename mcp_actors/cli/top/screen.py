@@ -89,7 +89,7 @@ def _tabs(state: TopState, width: int) -> Text:
 def _titles(state: TopState, width: int) -> Text:
     choice, columns = state.choice, state.pane.columns
     line = Text(style="bold underline")
-    for number, (column, size) in enumerate(zip(columns, _widths(columns, width), strict=True)):
+    for number, (column, size) in enumerate(zip(columns, _widths(columns, width), strict=False)):
         mark = ("▼" if choice.reverse else "▲") if number == choice.sort else ""
         line.append(_cell(column.title + mark, size, column.right)).append(" ")
     line.truncate(width)
@@ -99,7 +99,7 @@ def _titles(state: TopState, width: int) -> Text:
 def _line(row: Row, columns: tuple[Column, ...], width: int, *, chosen: bool) -> Text:
     cells = [
         _cell(text, size, column.right)
-        for text, column, size in zip(row.cells, columns, _widths(columns, width), strict=True)
+        for text, column, size in zip(row.cells, columns, _widths(columns, width), strict=False)
     ]
     line = Text(" ".join(cells), f"{row.style} reverse".strip() if chosen else row.style)
     line.truncate(width)
@@ -107,10 +107,12 @@ def _line(row: Row, columns: tuple[Column, ...], width: int, *, chosen: bool) ->
 
 
 def _widths(columns: tuple[Column, ...], width: int) -> list[int]:
-    """Returns the cells of each column: in a narrow terminal the last ones are cut off."""
-    fixed = sum(each.width for each in columns) + len(columns) - 1
-    rest = max(_LEAST, width - fixed)
-    return [each.width or rest for each in columns]
+    """Returns the cells of each column. In a narrow terminal the last ones are left out, and have none."""
+    widths = [each.width or _LEAST for each in columns]
+    while len(widths) > 1 and sum(widths) + len(widths) - 1 > width:
+        widths.pop()
+    rest = max(0, width - sum(widths) - len(widths) + 1)
+    return [size if column.width else size + rest for column, size in zip(columns, widths, strict=False)]
 
 
 def _cell(text: str, size: int, right: bool) -> str:
@@ -131,7 +133,8 @@ def _last(state: TopState, width: int) -> Text:
     if state.wanted is not None:
         does = "cancel this call" if state.wanted.action == "cancel_call" else "end this session"
         return _cut(f"{does}, and tell its client: {_chosen(state)}? y/n", width, "bold red")
-    return _cut(state.message or _KEYS, width, "yellow" if state.message else "dim")
+    said = state.message or state.trouble
+    return _cut(said or _KEYS, width, "yellow" if said else "dim")
 
 
 def _chosen(state: TopState) -> str:
