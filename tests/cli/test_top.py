@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 from click.testing import CliRunner
@@ -176,6 +177,14 @@ def test_a_column_is_shown_whole_or_not_at_all(width: int, pane: int) -> None:
     titles = text_of(top, width).splitlines()[3].replace("▼", " ").split()
     assert titles == [each.title for each in PANES[pane].columns[: len(titles)]]
     assert len(titles) == len(PANES[pane].columns) or width < 120
+
+
+def test_what_is_left_out_of_a_large_server_is_said() -> None:
+    large = node(calls=3, sessions=2)
+    assert large.queues is not None
+    many = msgspec.structs.replace(large.queues, running=240, waiting=10, sessions=100_000)
+    top = state(node("n2"), msgspec.structs.replace(large, queues=many))
+    assert "1 calls 6 of 253   2 sessions 4 of 100.0k   3 tasks 2 " in text_of(top)
 
 
 def test_a_filter_shows_only_rows_with_the_text() -> None:

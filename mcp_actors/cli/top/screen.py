@@ -77,9 +77,8 @@ def _head(state: TopState, name: str, width: int) -> list[Text]:
 def _tabs(state: TopState, width: int) -> Text:
     tabs = Text()
     for number, pane in enumerate(PANES):
-        count = len(pane.all_rows(state.snapshot)) if state.snapshot is not None else 0
-        style = "reverse" if number == state.number else ""
-        tabs.append(f" {number + 1} {pane.name} {count} ", style).append(" ")
+        heading = pane.name if state.snapshot is None else pane.heading(state.snapshot)
+        tabs.append(f" {number + 1} {heading} ", "reverse" if number == state.number else "").append(" ")
     if state.pattern or state.typing:
         tabs.append(f" /{state.pattern}{'_' if state.typing else ''}", "yellow")
     tabs.truncate(width)
