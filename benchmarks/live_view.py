@@ -5,8 +5,8 @@
     python -m benchmarks.live_view --windows 10
 
 Clients in a process of their own make calls over HTTP, many in flight, in windows of some seconds, two and two: in one
-of each pair ``mcp-actors top`` runs on a pseudo-terminal and draws a snapshot a second. It compares the calls a second, and the
-processor time that the server spends on a call, which other programs on the machine disturb less.
+of each pair ``mcp-actors top`` runs on a pseudo-terminal and draws a snapshot a second. It compares the calls a second,
+and the processor time that the server spends on a call, which other programs on the machine disturb less.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ def looking(admin: str) -> Iterator[int]:
     master, slave = _terminal()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
     command = [sys.executable, "-m", "mcp_actors", "top", admin]
-    with subprocess.Popen(command, stdin=slave, stdout=slave, env=environment) as process:
+    with subprocess.Popen(
+        command, stdin=slave, stdout=slave, stderr=subprocess.DEVNULL, env=environment
+    ) as process:
         os.close(slave)
         drawn = threading.Event()
         drain = threading.Thread(target=_drain, args=(master, drawn), daemon=True)
