@@ -4,9 +4,9 @@
 
     python -m benchmarks.live_view --windows 10
 
-Clients in a process of their own make calls over HTTP, many in flight, in windows of some seconds; in every second one
-``mcp-actors top`` runs on a pseudo-terminal and draws a snapshot a second. It compares the calls a second, and the
-processor time that the server spends on a call, which other programs on the machine disturb less.
+Clients in a process of their own make calls over HTTP, many in flight, in windows of some seconds, two and two: in one
+of each pair ``mcp-actors top`` runs on a pseudo-terminal and draws a snapshot a second. It compares the calls a second,
+and the processor time that the server spends on a call, which other programs on the machine disturb less.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 
 import trio
 
-from benchmarks.windows import Others, Window, processor_time, summary
+from benchmarks.windows import QUIET, Others, Window, processor_time, summary
 from mcp_actors import Client
 
 PROGRAM = """
@@ -59,19 +59,21 @@ def served(folder: Path) -> Iterator[tuple[str, str, int]]:
 
 
 @contextmanager
-def looking(admin: str) -> Iterator[None]:
-    """``mcp-actors top`` on a terminal of 100 columns."""
+def looking(admin: str) -> Iterator[int]:
+    """``mcp-actors top`` on a terminal of 100 columns; the id of its process."""
     master, slave = _terminal()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
     command = [sys.executable, "-m", "mcp_actors", "top", admin]
-    with subprocess.Popen(command, stdin=slave, stdout=slave, env=environment) as process:
+    with subprocess.Popen(
+        command, stdin=slave, stdout=slave, stderr=subprocess.DEVNULL, env=environment
+    ) as process:
         os.close(slave)
         drawn = threading.Event()
         drain = threading.Thread(target=_drain, args=(master, drawn), daemon=True)
         drain.start()
         drawn.wait(_LONGEST_START)
         try:
-            yield
+            yield process.pid
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait()
@@ -101,9 +103,14 @@ async def _calls(client: Client, end: float, made: list[int]) -> None:
         made[0] += 1
 
 
-async def window(clients: list[Client], each: int, pid: int, seconds: float) -> tuple[Window, Window]:
-    """Returns calls a second, and microseconds of the server's processor time for a call."""
-    made, others, before, began = [0], Others([pid]), processor_time([pid]), time.perf_counter()
+async def window(
+    clients: list[Client], each: int, pid: int, top: list[int], seconds: float
+) -> tuple[Window, Window]:
+    """Returns calls a second, and microseconds of the server's processor time for a call.
+
+    What ``top`` takes of the machine itself is not counted as that of other programs.
+    """
+    made, others, before, began = [0], Others([pid, *top]), processor_time([pid]), time.perf_counter()
     async with trio.open_nursery() as nursery:
         for client in clients:
             for _ in range(each):
@@ -118,25 +125,35 @@ async def measure(options: argparse.Namespace, url: str, admin: str, pid: int) -
             await opened.enter_async_context(Client(url, era="legacy")) for _ in range(options.clients)
         ]
         each = options.in_flight // options.clients
-        await window(clients, each, pid, options.seconds)
+        await window(clients, each, pid, [], options.seconds)
         rates: dict[bool, list[Window]] = {False: [], True: []}
         costs: dict[bool, list[Window]] = {False: [], True: []}
-        for number in range(2 * options.windows):
-            watched = bool(number % 2)
-            with ExitStack() as stack:
-                if watched:
-                    stack.enter_context(looking(admin))
-                rate, cost = await window(clients, each, pid, options.seconds)
-            rates[watched].append(rate)
-            costs[watched].append(cost)
+        for pair in range(options.windows):
+            # In turns, so that what changes slowly on the machine favours neither.
+            for watched in (False, True) if pair % 2 else (True, False):
+                with ExitStack() as stack:
+                    top = [stack.enter_context(looking(admin))] if watched else []
+                    rate, cost = await window(clients, each, pid, top, options.seconds)
+                rates[watched].append(rate)
+                costs[watched].append(cost)
     for watched, name in ((False, "nobody looks"), (True, "top is attached")):
         print(
             f"{name}: calls a second {summary(rates[watched])}; us of the server a call {summary(costs[watched])}"
         )
-    ratio = [after.value / before.value for before, after in zip(costs[False], costs[True], strict=True)]
-    print(f"processor time of the server for a call, with top / without: {statistics.median(ratio):.3f}")
-    ratio = [before.value / after.value for before, after in zip(rates[False], rates[True], strict=True)]
-    print(f"calls a second, without top / with: {statistics.median(ratio):.3f}")
+    print(f"processor time of the server for a call, with top / without: {_ratio(costs[True], costs[False])}")
+    print(f"calls a second, without top / with: {_ratio(rates[False], rates[True])}")
+
+
+def _ratio(windows: list[Window], others: list[Window]) -> str:
+    """Returns the ratio of neighbouring windows: the median of all pairs, their quartiles, and the quiet pairs."""
+    pairs = list(zip(windows, others, strict=True))
+    ratios = [one.value / other.value for one, other in pairs]
+    text = f"median {statistics.median(ratios):.3f}"
+    if len(ratios) > 1:
+        first, _, third = statistics.quantiles(ratios, n=4, method="inclusive")
+        text += f", half of them {first:.3f} to {third:.3f}, all {min(ratios):.3f} to {max(ratios):.3f}"
+    quiet = [one.value / other.value for one, other in pairs if max(one.others, other.others) <= QUIET]
+    return f"{text}; {statistics.median(quiet):.3f} of {len(quiet)} quiet pairs" if quiet else text
 
 
 def main() -> None:

@@ -26,6 +26,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from mcp_actors.printable import safe
+
 __all__ = ["log", "logger", "write_to_stderr"]
 
 # Levels that are written only by programs that have configured structlog.
@@ -166,6 +168,8 @@ def _unconfigured() -> Any:
             structlog.processors.TimeStamper(fmt="iso"),
             # Not padded, and plain: pretty tracebacks take long and print local variables, secrets among them.
             structlog.dev.ConsoleRenderer(0, colors=False, exception_formatter=structlog.dev.plain_traceback),
+            # It may be shown on a terminal, and has texts of peers in it.
+            lambda _, __, line: safe(line),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
     )

@@ -239,7 +239,7 @@ class Server(Registration, Generic[StateT]):
 
         Raises:
             RuntimeError: An event loop runs in this thread already, Trio's or asyncio's.
-            LocalProtocolError: The server is served in another event loop.
+            LocalProtocolError: The server is served in another event loop, or an admin endpoint is the only target.
             TypeError: A target is neither a URL nor a transport.
             TransportNotFound: There is no binding for a URL.
             ValueError: A URL or its options are malformed.
@@ -278,7 +278,7 @@ class Server(Registration, Generic[StateT]):
             TypeError: A target is neither a URL nor a transport.
             RuntimeError: There is no Trio loop, under asyncio for example.
             LocalProtocolError: A transport object is served already, or the server in another event loop, by
-                `mcp_actors.asyncio` for example.
+                `mcp_actors.asyncio` for example; or an admin endpoint is the only target.
             Exception: Whatever else a transport or the lifespan raises, alone and not in a group.
         """
         require_trio("await server.serve(...)", "serve")

@@ -27,7 +27,7 @@ from mcp_actors._server.sessions import SessionRegistry
 from mcp_actors._server.subscriptions import SessionSubscriber
 from mcp_actors._server.transport_handler import ServerConfig, TransportHandler
 from mcp_actors.abc import Companion, OpenState, ServerTransport, SharedState, Telemetry
-from mcp_actors.errors import MethodNotFound, ResourceNotFound
+from mcp_actors.errors import LocalProtocolError, MethodNotFound, ResourceNotFound
 from mcp_actors.supervision import start_again, start_and_wait
 from mcp_actors.task_kinds import COMPANION, DRAIN, TRANSPORT
 
@@ -152,8 +152,13 @@ class ServerRuntime:
         """Serves until all transports are done, or until it is cancelled or stopped.
 
         Raises:
-            LocalProtocolError: It is served in another event loop.
+            LocalProtocolError: It is served in another event loop, or there are companions alone.
         """
+        companions = [each for each in transports if isinstance(each, Companion)]
+        if companions and len(companions) == len(transports):
+            raise LocalProtocolError(
+                f"{companions[0]!r} brings no clients: serve a URL or 'stdio:' beside it"
+            )
         if self.features.loop.begin():
             self._forget()
         telemetry = self._config.telemetry

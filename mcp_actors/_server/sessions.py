@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from mcp_actors._actors.connectionless import ConnectionlessSession
-from mcp_actors._actors.counters import Counters, SessionStatistics, Totals
+from mcp_actors._actors.counters import SessionStatistics, Totals
 from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._actors.inbound_call import CallOwner
 from mcp_actors._actors.session import Session
@@ -64,6 +64,9 @@ class SessionRegistry:
     def __len__(self) -> int:
         return len(self._registered)
 
+    def __contains__(self, session: AnySession) -> bool:
+        return session.dispatcher in self._registered
+
     def next_number(self) -> int:
         """Returns the number of the next session."""
         self._count += 1
@@ -99,13 +102,6 @@ class SessionRegistry:
         """Returns the session of a call as functions see it; ``None`` if the call belongs to none."""
         registered = self._registered.get(owner)
         return None if registered is None else registered.peer
-
-    def totals(self) -> Counters:
-        """Returns the counts of all conversations together, of those that have ended, too."""
-        totals = attrs.evolve(self.past.counters)
-        for each in self._registered.values():
-            totals.add(each.session.dispatcher.counters)
-        return totals
 
     def statistics(self, session: AnySession) -> SessionStatistics:
         """Returns where a session, its calls and its link stand, and whose it is."""

@@ -55,7 +55,7 @@ class ServerView:
         began = trio.current_time()
         await trio.lowlevel.checkpoint()
         turn = trio.current_time() - began
-        return self._sight.take(turn)
+        return await self._sight.take(turn)
 
     async def snapshot(self) -> list[NodeSnapshot]:
         """See `LiveView.snapshot`."""

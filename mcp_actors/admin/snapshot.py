@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from mcp_actors._printable import printable
+from mcp_actors.printable import printable
 
 __all__ = [
     "LONGEST_TEXT",

@@ -1,4 +1,4 @@
-"""Takes snapshots of the server of this process. It is bounded in size, and nothing of it waits.
+"""Takes snapshots of the server of this process, which are bounded in size.
 
 Of many sessions and calls those are shown that an operator looks for: sessions with the most calls in flight and the
 most requests, and the oldest calls.
@@ -12,14 +12,16 @@ import os
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
 import trio
 
+from mcp_actors._actors.counters import Counters
 from mcp_actors._actors.event_bus import EventBusStatistics
 from mcp_actors._actors.inbound_call import InboundCall
+from mcp_actors._actors.stateless import StatelessCalls
 from mcp_actors._server.runtime import ServerRuntime
 from mcp_actors._server.sessions import AnySession
 from mcp_actors.admin.snapshot import (
@@ -44,9 +46,36 @@ MOST_CALLS = 200
 MOST_CRASHES = 20
 # Tasks that are counted by kind; of a process with more, the counts are those of the first ones.
 MOST_TASKS = 5_000
+# Sessions that are looked at in one turn of the event loop: a few milliseconds.
+SLICE = 1_000
 
 _STARTED = time.monotonic()
 _KINDS = {each.name: each for each in TASKS}
+
+
+@attrs.define
+class _Seen:
+    """What an operator looks for, of the sessions and exchanges that were looked at so far."""
+
+    totals: Counters
+    sessions: list[AnySession] = attrs.field(factory=list)
+    """Those with the most calls and requests."""
+    calls: list[InboundCall] = attrs.field(factory=list)
+    """The oldest ones."""
+    took: float = 0.0
+    """Seconds of processor time."""
+
+    def look_at(self, part: Sequence[AnySession | StatelessCalls]) -> None:
+        """Looks at some more, of which there are at most `SLICE`."""
+        began = time.thread_time()
+        calls: list[InboundCall] = []
+        for each in part:
+            self.totals.add(each.dispatcher.counters)
+            calls += each.dispatcher.calls.values()
+        sessions = [each for each in part if not isinstance(each, StatelessCalls)]
+        self.sessions = heapq.nlargest(MOST_SESSIONS, [*self.sessions, *sessions], key=_activity)
+        self.calls = heapq.nsmallest(MOST_CALLS, [*self.calls, *calls], key=_age_order)
+        self.took += time.thread_time() - began
 
 
 class ServerSight:
@@ -76,11 +105,23 @@ class ServerSight:
     def __repr__(self) -> str:
         return f"<ServerSight {self.running!r}>"
 
-    def take(self, lag: float) -> NodeSnapshot:
-        """Returns where the server stands now. ``lag`` are the seconds that a turn of its event loop takes."""
-        began = time.thread_time()
+    async def take(self, lag: float) -> NodeSnapshot:
+        """Returns where the server stands now. ``lag`` are the seconds that a turn of its event loop takes.
+
+        Other tasks run between two parts of many sessions, so that no call waits for all of them.
+        """
         running = self.running
-        sessions, bus, info = self._sessions(), running.bus.statistics(), self._info()
+        seen = _Seen(totals=attrs.evolve(running.sessions.past.counters))
+        everything = [*running.sessions, *running.exchanges()]
+        for start in range(0, len(everything), SLICE):
+            if start:
+                await trio.lowlevel.checkpoint()
+            seen.look_at(everything[start : start + SLICE])
+        if len(everything) > SLICE:
+            await trio.lowlevel.checkpoint()
+        began = time.thread_time()
+        sessions = [self._session_row(each) for each in seen.sessions if each in running.sessions]
+        bus, info = running.bus.statistics(), self._info()
         return NodeSnapshot(
             node=self.node,
             server=info.name,
@@ -92,14 +133,14 @@ class ServerSight:
             uptime=trio.current_time() - self._began,
             at=time.time(),
             queues=self._queues(sessions, bus),
-            totals=self._totals(bus),
+            totals=Counts(**attrs.asdict(seen.totals), events=bus.published),
             sessions=sessions,
-            calls=[self._call_row(each) for each in self._oldest_calls()],
+            calls=[self._call_row(each) for each in seen.calls if each.state != "answered"],
             kinds=_kinds(),
             crashes=_crashes(),
             transports=[_plain(each) for each in running.transport_statistics()],
             lag=lag,
-            took=time.thread_time() - began,
+            took=seen.took + time.thread_time() - began,
         )
 
     # -- actions -----------------------------------------------------------------------------------------------------
@@ -121,9 +162,6 @@ class ServerSight:
         for each in self.running.exchanges():
             yield from each.dispatcher.calls.values()
 
-    def _oldest_calls(self) -> list[InboundCall]:
-        return heapq.nsmallest(MOST_CALLS, self._calls(), key=_age_order)
-
     def _call_row(self, call: InboundCall) -> CallRow:
         now = call.statistics()
         in_session = call.owner.rules.session
@@ -137,10 +175,6 @@ class ServerSight:
             age=now.age,
             state=now.state,
         )
-
-    def _sessions(self) -> list[SessionRow]:
-        chosen = heapq.nlargest(MOST_SESSIONS, self.running.sessions, key=_activity)
-        return [self._session_row(each) for each in chosen]
 
     def _session_row(self, session: AnySession) -> SessionRow:
         now = self.running.sessions.statistics(session)
@@ -180,13 +214,6 @@ class ServerSight:
             kept_bytes=memory.kept.held,
             kept_limit=memory.kept.limit,
         )
-
-    def _totals(self, bus: EventBusStatistics) -> Counts:
-        running = self.running
-        totals = running.sessions.totals()
-        for each in running.exchanges():
-            totals.add(each.dispatcher.counters)
-        return Counts(**attrs.asdict(totals), events=bus.published)
 
 
 def this_process(node: str, name: str, note: str) -> NodeSnapshot:

@@ -13,10 +13,10 @@ from typing import Any
 import attrs
 import msgspec
 
-from mcp_actors._printable import printable
 from mcp_actors.auth.effects import Fetched
 from mcp_actors.auth.urls import covers, require_usable
 from mcp_actors.errors import AuthorizationUnavailable, DiscoveryFailed, MetadataMismatch
+from mcp_actors.printable import printable
 
 __all__ = [
     "AuthorizationServer",

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from mcp_actors.platform.command_lines import join_words
+from mcp_actors.printable import spelled_out
 
 __all__ = ["LoginStatus", "expiry_in_words", "login_lines", "subject_of"]
 
@@ -42,8 +43,7 @@ def login_lines(status: LoginStatus, url: str) -> list[str]:
 
 def _on_one_line(text: str) -> str:
     """Spells out all that is not printable: a line feed in a name would make up another fact."""
-    shown = text[:LONGEST_FACT]
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in shown)
+    return spelled_out(text[:LONGEST_FACT])
 
 
 def _facts(status: LoginStatus, url: str) -> Iterator[tuple[str, str]]:

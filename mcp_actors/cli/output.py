@@ -1,7 +1,7 @@
 """Prints what a server sent, as text for people or as the JSON of the wire.
 
-Everything a server sends is untrusted: on a terminal control characters are spelled out, so no escape sequence of a
-server reaches it. Into pipes and files the text goes as it is.
+Everything a server sends is untrusted: on a terminal control characters, marks of direction and characters without a
+width are spelled out. Into pipes and files the text goes as it is.
 """
 
 from __future__ import annotations
@@ -16,16 +16,11 @@ import attrs
 import click
 
 from mcp_actors import types
+from mcp_actors.printable import safe, safe_json
 
 __all__ = ["block_text", "blocks_text", "echo_json", "echo_text", "plain", "safe"]
 
-_CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
 _FIXED_NAMES = {"meta": "_meta", "from_": "from"}
-
-
-def safe(text: str) -> str:
-    """``text`` without a character that a terminal would obey."""
-    return text.translate(_CONTROL)
 
 
 def echo_text(text: str, *, err: bool = False) -> None:
@@ -38,8 +33,8 @@ def echo_text(text: str, *, err: bool = False) -> None:
 
 
 def echo_json(value: Any) -> None:
-    """The JSON of ``value`` on stdout, two spaces deep; not ASCII only, so a terminal gets it cleaned."""
-    echo_text(json.dumps(plain(value), indent=2, ensure_ascii=False))
+    """The JSON of ``value`` on stdout, two spaces deep; not ASCII only, but for what a terminal would obey."""
+    click.echo(safe_json(json.dumps(plain(value), indent=2, ensure_ascii=False)))
 
 
 def plain(value: Any) -> Any:

@@ -7,9 +7,9 @@ from typing import Any
 
 import attrs
 
-from mcp_actors._printable import printable
 from mcp_actors._wire.codec import decode_text
 from mcp_actors.errors import MalformedMessage
+from mcp_actors.printable import printable
 
 __all__ = ["Malformed", "ServerAnswer", "is_id", "read_messages", "shown"]
 

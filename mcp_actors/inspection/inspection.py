@@ -7,7 +7,6 @@ from typing import Any
 
 import trio
 
-from mcp_actors._printable import printable
 from mcp_actors.abc import ClientTransport
 from mcp_actors.auth.challenges import parse_challenges
 from mcp_actors.discovery import client_transport
@@ -30,6 +29,7 @@ from mcp_actors.inspection.rules import RULES
 from mcp_actors.inspection.stream_conversation import StreamConversation
 from mcp_actors.inspection.survey import list_everything, survey
 from mcp_actors.logging import log
+from mcp_actors.printable import printable
 
 __all__ = ["inspect_server"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Literal
 
 import pytest
@@ -164,6 +164,42 @@ async def test_of_many_calls_the_oldest_are_shown_and_all_are_counted(autojump_c
     assert ages[0] > 2.4
     assert node.queues is not None
     assert node.queues.running == 250
+
+
+async def test_other_tasks_run_while_many_sessions_are_looked_at(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of the sessions ends meanwhile: it is counted, and not shown."""
+    monkeypatch.setattr("mcp_actors.admin.taking.SLICE", 1)
+    async with looked_at(make_server(), "parts") as looking, AsyncExitStack() as opened:
+        clients = [Client("memory:parts", era="legacy") for _ in range(30)]
+        for each in clients[1:]:
+            await opened.enter_async_context(each)
+        async with clients[0]:
+            async with trio.open_nursery() as nursery:
+                for number, each in enumerate(clients):
+                    nursery.start_soon(ended, each, "hold", [])
+                    await trio.sleep(number / 100)
+                before = await looking.node()
+                turns: list[int] = []
+
+                async def turn() -> None:
+                    while True:
+                        turns.append(1)
+                        if len(turns) == 1:
+                            assert (await looking.act("end_session", before.sessions[0].name)).done
+                        await trio.lowlevel.checkpoint()
+
+                async with trio.open_nursery() as meanwhile:
+                    meanwhile.start_soon(turn)
+                    after = await looking.node()
+                    meanwhile.cancel_scope.cancel()
+                nursery.cancel_scope.cancel()
+    assert len(turns) >= 30
+    assert len(before.sessions) == len(before.calls) == 30
+    assert before.sessions[0].name not in {each.name for each in after.sessions}
+    assert len(after.sessions) == 29
+    assert after.totals.requests == before.totals.requests
 
 
 async def test_totals_keep_what_ended_sessions_did(autojump_clock: Clock) -> None:

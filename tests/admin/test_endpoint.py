@@ -185,6 +185,12 @@ async def test_it_never_keeps_a_server_from_ending(tmp_path: Path) -> None:
     assert server.tree().transports == ()
 
 
+async def test_alone_it_has_nothing_to_show_and_says_so(tmp_path: Path) -> None:
+    with pytest.raises(LocalProtocolError, match=r"brings no clients: serve a URL or 'stdio:' beside it"):
+        await make_server().serve(AdminTransport(f"unix:{tmp_path}/admin.sock"))
+    assert not (tmp_path / "admin.sock").exists()
+
+
 async def test_a_crash_of_it_costs_no_call_of_the_server() -> None:
     class Crashing(AdminTransport):
         async def serve_view(self, watch: object, *, task_status: trio.TaskStatus[str]) -> None:  # type: ignore[override]

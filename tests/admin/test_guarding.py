@@ -18,6 +18,7 @@ from mcp_actors import Client
 from mcp_actors.admin import Action, ActionOutcome, Feed, NodeSnapshot
 from mcp_actors.errors import ConnectFailed, ConnectionLost, RemoteProtocolError
 from mcp_transports.admin import AdminClient, AdminRefused, AdminTransport
+from mcp_transports.admin.access import Caller
 from mcp_transports.admin.event_stream import EventStream
 from mcp_transports.admin.owner import Owner
 from mcp_transports.admin.transport import LIMITS
@@ -108,7 +109,7 @@ async def test_another_user_is_refused_at_the_socket(tmp_path: Path, monkeypatch
             _,
             where,
         ):
-            with pytest.raises(AdminRefused, match="another user") as refused:
+            with pytest.raises(AdminRefused, match="not for this user") as refused:
                 await AdminClient(where).snapshot()
     assert refused.value.status == 403
     assert "unix uid 4711 pid 12" in [each.get("owner") for each in logs]
@@ -244,7 +245,7 @@ async def test_a_watcher_that_does_not_read_is_dropped_and_others_go_on(
     nursery.start_soon(feed.run)
     slow, busy, quick = SlowReader(), SlowReader(), SlowReader()
     for each in (slow, busy, quick):
-        EventStream(each, feed, "a peer").begin()  # type: ignore[arg-type]
+        EventStream(each, feed, Caller("a peer")).begin()  # type: ignore[arg-type]
     slow.full = busy.full = True
     await trio.sleep(3.5)
     assert slow.written == []
@@ -255,7 +256,7 @@ async def test_a_watcher_that_does_not_read_is_dropped_and_others_go_on(
     assert len(busy.written) == 3
     assert len(quick.written) == 7
     assert len(feed.watchers) == 2
-    assert [each["peer"] for each in logs] == ["a peer"]
+    assert [each["who"] for each in logs] == ["a peer"]
 
 
 async def test_nothing_is_taken_while_nobody_watches(
@@ -272,7 +273,7 @@ async def test_nothing_is_taken_while_nobody_watches(
     nursery.start_soon(feed.run)
     await trio.sleep(100)
     assert taken == []
-    watcher = EventStream(SlowReader(), feed, "a peer")  # type: ignore[arg-type]
+    watcher = EventStream(SlowReader(), feed, Caller("a peer"))  # type: ignore[arg-type]
     watcher.begin()
     await trio.sleep(2.5)
     feed.remove(watcher)
@@ -305,7 +306,7 @@ async def test_a_snapshot_that_takes_long_is_taken_less_often(
 
     feed, watcher = Feed(Large(), 1.0), SlowReader()
     nursery.start_soon(feed.run)
-    EventStream(watcher, feed, "a peer").begin()  # type: ignore[arg-type]
+    EventStream(watcher, feed, Caller("a peer")).begin()  # type: ignore[arg-type]
     await trio.sleep(14)
     assert len(watcher.written) == 3
 

@@ -8,7 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+import trio
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -24,6 +27,7 @@ from mcp_actors.admin import (
     SessionRow,
     Snapshot,
 )
+from mcp_actors.cli.top import command
 from mcp_actors.cli.top.keys import split
 from mcp_actors.cli.top.panes import PANES, seconds
 from mcp_actors.cli.top.screen import everything, picture
@@ -129,6 +133,19 @@ def test_no_control_character_of_a_server_reaches_the_terminal(pane: int) -> Non
     assert all(line.plain.isprintable() for line in lines)
 
 
+def test_json_for_scripts_does_not_steer_a_terminal_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hostile:
+        async def snapshot(self) -> Snapshot:
+            await trio.lowlevel.checkpoint()
+            return Snapshot(at=1e9, interval=1.0, watchers=1, nodes=[node(HOSTILE, text=HOSTILE)])
+
+    monkeypatch.setattr("mcp_actors.cli.top.live.client_of", lambda where, token: Hostile())
+    shown = CliRunner().invoke(command, ["--json", "unix:/x"])
+    assert shown.exit_code == 0, shown.output
+    assert json.loads(shown.stdout)["nodes"][0]["server"] == HOSTILE
+    assert all(each.isprintable() or each == "\n" for each in shown.stdout)
+
+
 def test_the_oldest_call_is_first_and_keys_sort_and_turn_round() -> None:
     top = state(node())
     assert [row.key[1] for row in top.rows()] == ["key2", "key1", "key0"]
@@ -137,6 +154,37 @@ def test_the_oldest_call_is_first_and_keys_sort_and_turn_round() -> None:
     press(top, "tab", "s")
     assert PANES[top.number].name == "sessions"
     assert PANES[top.number].columns[top.choice.sort].title == "REQ/S"
+
+
+def test_why_no_snapshots_come_is_said_until_one_does() -> None:
+    top = state(node())
+    top.trouble = "trying again: nobody is there"
+    press(top, "2")
+    assert text_of(top).endswith(top.trouble)
+    press(top, "x", "n")
+    assert text_of(top).endswith("nothing was done")
+    assert top.snapshot is not None
+    top.take(top.snapshot)
+    press(top, "1")
+    assert "trying again" not in text_of(top)
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 100, 120, 200])
+@pytest.mark.parametrize("pane", range(len(PANES)))
+def test_a_column_is_shown_whole_or_not_at_all(width: int, pane: int) -> None:
+    top = state(node())
+    top.number = pane
+    titles = text_of(top, width).splitlines()[3].replace("▼", " ").split()
+    assert titles == [each.title for each in PANES[pane].columns[: len(titles)]]
+    assert len(titles) == len(PANES[pane].columns) or width < 120
+
+
+def test_what_is_left_out_of_a_large_server_is_said() -> None:
+    large = node(calls=3, sessions=2)
+    assert large.queues is not None
+    many = msgspec.structs.replace(large.queues, running=240, waiting=10, sessions=100_000)
+    top = state(node("n2"), msgspec.structs.replace(large, queues=many))
+    assert "1 calls 6 of 253   2 sessions 4 of 100.0k   3 tasks 2 " in text_of(top)
 
 
 def test_a_filter_shows_only_rows_with_the_text() -> None:

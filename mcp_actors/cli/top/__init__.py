@@ -16,10 +16,13 @@ import msgspec
 
 from mcp_actors.cli.failures import WrongUsage, reported, traceback_option
 from mcp_actors.cli.interruptible import run_interruptible
+from mcp_actors.printable import safe_json
 
 __all__ = ["command"]
 
 _TOKEN = "MCP_ACTORS_ADMIN_TOKEN"
+# Terminals on which nothing can be drawn over.
+_SIMPLE = ("dumb", "unknown")
 
 
 @click.command("top", short_help="Show what runs in a server, live.")
@@ -41,7 +44,7 @@ def command(where: str, once: bool, as_json: bool, show_traceback: bool) -> None
     up, down     choose a row             space   keep this snapshot, go on
     x            cancel the chosen call, or end the chosen session; asks before
 
-    Without a terminal it prints one snapshot. Exit code 1 if there is no live view at WHERE.
+    Without a terminal, or on a dumb one, it prints one snapshot. Exit code 1 if there is no live view at WHERE.
     """
     with reported(show_traceback):
         live = importlib.import_module("mcp_actors.cli.top.live")
@@ -51,8 +54,8 @@ def command(where: str, once: bool, as_json: bool, show_traceback: bool) -> None
             raise WrongUsage(str(error)) from error
         if as_json:
             snapshot: Any = run_interruptible(client.snapshot, "stopped")
-            click.echo(msgspec.json.format(msgspec.json.encode(snapshot)).decode())
-        elif once or not sys.stdout.isatty():
+            click.echo(safe_json(msgspec.json.format(msgspec.json.encode(snapshot)).decode()))
+        elif once or not sys.stdout.isatty() or os.environ.get("TERM", "").lower() in _SIMPLE:
             click.echo(run_interruptible(lambda: live.one_picture(client), "stopped"))
         else:
             run_interruptible(lambda: live.watch(client), "stopped")

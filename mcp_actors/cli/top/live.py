@@ -155,8 +155,8 @@ class _Screen:
                     async for snapshot in snapshots:
                         self._state.take(snapshot)
                         self.draw()
-                self._state.message = "trying again: the server has ended"
+                self._state.trouble = "trying again: the server has ended"
             except _FAILURES as error:
-                self._state.message = f"trying again: {error}"
+                self._state.trouble = f"trying again: {error}"
             self.draw()
             await trio.sleep(_TRY_AGAIN)

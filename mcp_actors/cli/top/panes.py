@@ -49,6 +49,14 @@ class Pane:
     rows: Callable[[NodeSnapshot], Iterable[Row]]
     sort: int
     """The column that it is sorted by at first, the largest above."""
+    counts: Callable[[NodeSnapshot], tuple[int, int]]
+    """How many rows a node has told of, and how many it has at least."""
+
+    def heading(self, snapshot: Snapshot) -> str:
+        """Returns its name with the number of its rows; of a large server not all are told."""
+        counts = [self.counts(each) for each in snapshot.nodes]
+        told, there = sum(each[0] for each in counts), sum(max(each) for each in counts)
+        return f"{self.name} {told}" if told == there else f"{self.name} {told} of {amount(there)}"
 
     def all_rows(self, snapshot: Snapshot) -> list[Row]:
         """Returns the rows of all nodes."""
@@ -189,6 +197,15 @@ def _loop(node: NodeSnapshot) -> str:
     return "-" if node.lag is None else f"{node.lag * 1000:.1f}ms"
 
 
+def _call_counts(node: NodeSnapshot) -> tuple[int, int]:
+    queues = node.queues
+    return len(node.calls), 0 if queues is None else queues.running + queues.waiting
+
+
+def _session_counts(node: NodeSnapshot) -> tuple[int, int]:
+    return len(node.sessions), 0 if node.queues is None else node.queues.sessions
+
+
 def node_line(node: NodeSnapshot) -> str:
     """Returns a line on one node."""
     head = f"{_text(node.server)} {_text(node.version)} {_text(node.state)} {seconds(node.uptime)}"
@@ -226,6 +243,7 @@ PANES = (
         ),
         _calls,
         0,
+        _call_counts,
     ),
     Pane(
         "sessions",
@@ -239,10 +257,11 @@ PANES = (
             Column("REQS", 6, True),
             Column("AGE", 6, True),
             Column("QUEUE", 6, True),
-            Column("PEER", 4),
+            Column("PEER", 21),
         ),
         _sessions,
         4,
+        _session_counts,
     ),
     Pane(
         "tasks",
@@ -257,12 +276,14 @@ PANES = (
         ),
         _kinds,
         2,
+        lambda node: (len(node.kinds), 0),
     ),
     Pane(
         "crashes",
         (Column("AT", 8), Column("KIND", 16), Column("THEN", 9), Column("WHY", 0), Column("TASK", 14)),
         _crashes,
         0,
+        lambda node: (len(node.crashes), 0),
     ),
     Pane(
         "nodes",
@@ -279,5 +300,6 @@ PANES = (
         ),
         _nodes,
         4,
+        lambda node: (1, 0),
     ),
 )

@@ -77,9 +77,8 @@ def _head(state: TopState, name: str, width: int) -> list[Text]:
 def _tabs(state: TopState, width: int) -> Text:
     tabs = Text()
     for number, pane in enumerate(PANES):
-        count = len(pane.all_rows(state.snapshot)) if state.snapshot is not None else 0
-        style = "reverse" if number == state.number else ""
-        tabs.append(f" {number + 1} {pane.name} {count} ", style).append(" ")
+        heading = pane.name if state.snapshot is None else pane.heading(state.snapshot)
+        tabs.append(f" {number + 1} {heading} ", "reverse" if number == state.number else "").append(" ")
     if state.pattern or state.typing:
         tabs.append(f" /{state.pattern}{'_' if state.typing else ''}", "yellow")
     tabs.truncate(width)
@@ -89,7 +88,7 @@ def _tabs(state: TopState, width: int) -> Text:
 def _titles(state: TopState, width: int) -> Text:
     choice, columns = state.choice, state.pane.columns
     line = Text(style="bold underline")
-    for number, (column, size) in enumerate(zip(columns, _widths(columns, width), strict=True)):
+    for number, (column, size) in enumerate(zip(columns, _widths(columns, width), strict=False)):
         mark = ("▼" if choice.reverse else "▲") if number == choice.sort else ""
         line.append(_cell(column.title + mark, size, column.right)).append(" ")
     line.truncate(width)
@@ -99,7 +98,7 @@ def _titles(state: TopState, width: int) -> Text:
 def _line(row: Row, columns: tuple[Column, ...], width: int, *, chosen: bool) -> Text:
     cells = [
         _cell(text, size, column.right)
-        for text, column, size in zip(row.cells, columns, _widths(columns, width), strict=True)
+        for text, column, size in zip(row.cells, columns, _widths(columns, width), strict=False)
     ]
     line = Text(" ".join(cells), f"{row.style} reverse".strip() if chosen else row.style)
     line.truncate(width)
@@ -107,10 +106,12 @@ def _line(row: Row, columns: tuple[Column, ...], width: int, *, chosen: bool) ->
 
 
 def _widths(columns: tuple[Column, ...], width: int) -> list[int]:
-    """Returns the cells of each column: in a narrow terminal the last ones are cut off."""
-    fixed = sum(each.width for each in columns) + len(columns) - 1
-    rest = max(_LEAST, width - fixed)
-    return [each.width or rest for each in columns]
+    """Returns the cells of each column. In a narrow terminal the last ones are left out, and have none."""
+    widths = [each.width or _LEAST for each in columns]
+    while len(widths) > 1 and sum(widths) + len(widths) - 1 > width:
+        widths.pop()
+    rest = max(0, width - sum(widths) - len(widths) + 1)
+    return [size if column.width else size + rest for column, size in zip(columns, widths, strict=False)]
 
 
 def _cell(text: str, size: int, right: bool) -> str:
@@ -131,7 +132,8 @@ def _last(state: TopState, width: int) -> Text:
     if state.wanted is not None:
         does = "cancel this call" if state.wanted.action == "cancel_call" else "end this session"
         return _cut(f"{does}, and tell its client: {_chosen(state)}? y/n", width, "bold red")
-    return _cut(state.message or _KEYS, width, "yellow" if state.message else "dim")
+    said = state.message or state.trouble
+    return _cut(said or _KEYS, width, "yellow" if said else "dim")
 
 
 def _chosen(state: TopState) -> str:

@@ -40,7 +40,9 @@ class TopState:
     wanted: Action | None = None
     """An action that waits for a yes."""
     message: str = ""
-    """What is said in the last line."""
+    """What is said in the last line, until the next key."""
+    trouble: str = ""
+    """Why no snapshots come, until one does; said in the last line, too."""
     done: bool = False
     choices: list[Choice] = attrs.field(factory=lambda: [Choice(each.sort) for each in PANES])
 
@@ -72,6 +74,7 @@ class TopState:
 
     def take(self, snapshot: Snapshot) -> None:
         """Takes a new snapshot, unless the person wants to look at an old one."""
+        self.trouble = ""
         if not self.paused:
             self.snapshot = snapshot
 

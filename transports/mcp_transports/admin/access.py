@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import secrets
+import time
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mcp_actors.logging import log
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.server.authentication import Authentication
 from mcp_transports.http.server.error_responses import Refusal
 
-__all__ = ["SHORTEST_TOKEN", "AdminAccess", "AuthenticatedAccess", "OwnerAccess", "TokenAccess"]
+__all__ = ["SHORTEST_TOKEN", "AdminAccess", "AuthenticatedAccess", "Caller", "OwnerAccess", "TokenAccess"]
 
 SHORTEST_TOKEN = 16
 """Characters of a token that somebody has chosen."""
@@ -24,18 +26,27 @@ _NO_TOKEN = Refusal(
 _NOBODY = Refusal(403, "the live view is for authenticated callers")
 
 
+class Caller(NamedTuple):
+    """Somebody who may look."""
+
+    name: str
+    """In words for the log."""
+    seconds_left: float = math.inf
+    """Seconds for which a stream of theirs may stay open."""
+
+
 class AdminAccess(Protocol):
     """Knows who may look."""
 
-    async def caller(self, request: Request) -> str | Refusal:
-        """Returns who asks, in words for the log, or the answer to somebody who may not."""
+    async def caller(self, request: Request) -> Caller | Refusal:
+        """Returns who asks, or the answer to somebody who may not look."""
 
 
 class OwnerAccess:
     """Everybody who gets as far as this: `OwnedListener` lets in the right users alone."""
 
-    async def caller(self, request: Request) -> str:
-        return request.peer
+    async def caller(self, request: Request) -> Caller:
+        return Caller(request.peer)
 
 
 class TokenAccess:
@@ -56,12 +67,12 @@ class TokenAccess:
     def __repr__(self) -> str:
         return "<TokenAccess>"
 
-    async def caller(self, request: Request) -> str | Refusal:
+    async def caller(self, request: Request) -> Caller | Refusal:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         # Compared in constant time, and in the same way whatever was sent.
         equal = secrets.compare_digest(given.strip().encode(), self._token)
         if scheme.lower() == "bearer" and equal:
-            return f"token from {request.peer}"
+            return Caller(f"token from {request.peer}")
         log.info("a caller without the token was refused at the admin endpoint", peer=request.peer)
         return _NO_TOKEN
 
@@ -76,9 +87,11 @@ class AuthenticatedAccess:
     def __init__(self, authentication: Authentication) -> None:
         self._authentication = authentication
 
-    async def caller(self, request: Request) -> str | Refusal:
+    async def caller(self, request: Request) -> Caller | Refusal:
         found = self._authentication.identify(request)
         identity = await found() if isinstance(found, partial) else found
         if identity is None:
             return _NOBODY
-        return identity if isinstance(identity, Refusal) else f"{identity.subject} from {request.peer}"
+        if isinstance(identity, Refusal):
+            return identity
+        return Caller(f"{identity.subject} from {request.peer}", identity.seconds_left(time.time()))

@@ -17,6 +17,7 @@ import trio
 
 from mcp_actors.admin import Action, ActionOutcome, Snapshot, cleaned
 from mcp_actors.errors import ConnectFailed, ConnectionLost, RemoteProtocolError
+from mcp_transports.admin.owner import is_trusted
 from mcp_transports.http.client.connection import AnySocket, ClientConnection, encode_header_lines
 
 __all__ = ["AdminClient", "AdminRefused"]
@@ -174,14 +175,20 @@ class AdminClient:
             with trio.fail_after(CONNECT_TIME):
                 if self._path is not None:
                     stream = await trio.open_unix_socket(self._path)
+                    if not is_trusted(stream.socket):
+                        # Somebody else may have put a socket there, who is told no secret.
+                        self._token = None
                 else:
                     stream = await trio.open_tcp_stream(self._host, self._port)
                 if self._secure:
                     return _Bytes(await self._secured(stream), stream.socket)
         except (OSError, trio.BrokenResourceError, trio.TooSlowError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error) or "no answer in time"
+            # Trio says of a handshake that failed only that it did.
+            cause = error.__cause__ if isinstance(error, trio.BrokenResourceError) else error
+            reason = getattr(cause, "strerror", None) or str(cause or "") or "no answer in time"
             raise ConnectFailed(
-                f"no live view at {self.name}: {reason}; a server has one where `mcp-actors serve --admin` says"
+                f"no live view at {self.name}: {cleaned(reason)}; "
+                "a server has one where `mcp-actors serve --admin` says"
             ) from error
         return _Bytes(stream, stream.socket)
 
@@ -252,7 +259,7 @@ def _refusal(status: int, name: str) -> str:
             "has shown it, or set MCP_ACTORS_ADMIN_TOKEN"
         )
     if status == 403:
-        return f"{name} is for another user, or was called by another name than its own"
+        return f"{name} is not for this user or this token, or was called by another name than its own"
     if status == 503:
         return f"{name} has as many watchers or connections as it takes"
     return f"{name} answered with status {status}: it is no live view of a server"

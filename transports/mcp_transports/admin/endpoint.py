@@ -18,7 +18,7 @@ import msgspec
 from mcp_actors.admin import Action, ActionOutcome, Feed
 from mcp_actors.supervision import Containment
 from mcp_actors.task_kinds import ADMIN_ACTION
-from mcp_transports.admin.access import AdminAccess
+from mcp_transports.admin.access import AdminAccess, Caller
 from mcp_transports.admin.event_stream import EventStream
 from mcp_transports.admin.page import Page
 from mcp_transports.http.h1.request import Request
@@ -45,7 +45,7 @@ _TOO_MANY = Refusal(503, "too many watchers", headers=RETRY_LATER)
 _NOT_AN_ACTION = "not an action: send action, node and target"
 _JSON = "application/json"
 
-Route = Callable[[Request, Response, str], Awaitable[None]]
+Route = Callable[[Request, Response, Caller], Awaitable[None]]
 
 
 class AdminEndpoint:
@@ -95,17 +95,17 @@ class AdminEndpoint:
             else:
                 await route(request, response, who)
 
-    async def _snapshot(self, request: Request, response: Response, who: str) -> None:
+    async def _snapshot(self, request: Request, response: Response, who: Caller) -> None:
         response.answer(200, await self._feed.latest(), content_type=_JSON, headers=HEADERS)
 
-    async def _events(self, request: Request, response: Response, who: str) -> None:
+    async def _events(self, request: Request, response: Response, who: Caller) -> None:
         if len(self._feed.watchers) >= self._most_watchers:
             _refuse(response, _TOO_MANY)
             return
         response.start(content_type="text/event-stream", headers=HEADERS)
-        EventStream(response, self._feed, request.peer).begin()
+        EventStream(response, self._feed, who).begin()
 
-    async def _act(self, request: Request, response: Response, who: str) -> None:
+    async def _act(self, request: Request, response: Response, who: Caller) -> None:
         # A form of another site cannot send this type.
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
             _refuse(response, UNSUPPORTED_MEDIA_TYPE)
@@ -115,7 +115,7 @@ class AdminEndpoint:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             outcome, status = ActionOutcome(False, _NOT_AN_ACTION), 400
         else:
-            outcome = await self._feed.watch.act(action, who)
+            outcome = await self._feed.watch.act(action, who.name)
             status = 200 if outcome.done else 409
         response.answer(status, msgspec.json.encode(outcome), content_type=_JSON, headers=HEADERS)
 

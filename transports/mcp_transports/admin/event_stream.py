@@ -6,6 +6,7 @@ import trio
 
 from mcp_actors.admin import Feed
 from mcp_actors.logging import log
+from mcp_transports.admin.access import Caller
 from mcp_transports.http.h1.response import Response
 
 __all__ = ["EventStream"]
@@ -20,17 +21,18 @@ class EventStream:
     Args:
         response: Has begun.
         feed: Where the snapshots come from.
-        peer: The client, for the log.
+        caller: Whose it is. It ends when their access does.
     """
 
-    def __init__(self, response: Response, feed: Feed, peer: str) -> None:
+    def __init__(self, response: Response, feed: Feed, caller: Caller) -> None:
         self._response = response
         self._feed = feed
-        self._peer = peer
+        self._name = caller.name
+        self._ends = trio.current_time() + caller.seconds_left
         self._behind = 0
 
     def __repr__(self) -> str:
-        return f"<EventStream to {self._peer}, {self._behind} behind>"
+        return f"<EventStream to {self._name}, {self._behind} behind>"
 
     def begin(self) -> None:
         """Shows snapshots from now on, until the client leaves or is dropped."""
@@ -42,10 +44,13 @@ class EventStream:
         response = self._response
         if response.gone:
             self._feed.remove(self)
+        elif trio.current_time() > self._ends:
+            self._feed.remove(self)
+            response.abort()
         elif response.full:
             self._behind += 1
             if self._behind > MOST_BEHIND:
-                log.warning("a watcher that does not read was dropped", peer=self._peer)
+                log.warning("a watcher that does not read was dropped", who=self._name)
                 self._feed.remove(self)
                 response.abort()
         else:

@@ -8,10 +8,12 @@ import struct
 import sys
 from typing import NamedTuple
 
+import trio
+
 from mcp_actors.logging import log
 from mcp_transports.http.h1.listeners import HttpListener
 
-__all__ = ["OwnedListener", "Owner", "owner_of"]
+__all__ = ["OwnedListener", "Owner", "is_trusted", "owner_of"]
 
 # struct ucred of Linux: process, user, group. struct xucred of macOS begins with its version and the user.
 _UCRED = struct.Struct("3i")
@@ -35,7 +37,7 @@ class Owner(NamedTuple):
         return f"unix uid {self.uid}" + (f" pid {self.pid}" if self.pid is not None else "")
 
 
-def owner_of(connected: socket.socket) -> Owner | None:
+def owner_of(connected: socket.socket | trio.socket.SocketType) -> Owner | None:
     """Returns who is at the other end of a Unix socket, ``None`` on a system that does not say it.
 
     Raises:
@@ -48,6 +50,16 @@ def owner_of(connected: socket.socket) -> Owner | None:
         told = connected.getsockopt(0, _LOCAL_PEERCRED, _XUCRED_BYTES)
         return Owner(_XUCRED.unpack_from(told)[1], None)
     return None
+
+
+def is_trusted(connected: socket.socket | trio.socket.SocketType) -> bool:
+    """Whether the program at the other end of a Unix socket is one of this user or of root, or the system says nothing.
+
+    Raises:
+        OSError: The connection is gone.
+    """
+    owner = owner_of(connected)
+    return owner is None or _may_look(owner)
 
 
 def _may_look(owner: Owner) -> bool:

@@ -1,0 +1,52 @@
+"""Texts of peers as people may see them: a terminal obeys some characters, and others hide, or turn the writing round.
+
+A character is shown if `str.isprintable` says so, which control characters, marks of direction and characters without
+a width are not.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["printable", "safe", "safe_json", "spelled_out"]
+
+# Looked at one by one: so long as a text is ASCII, it costs nothing.
+_SUSPECT = re.compile(r"[^\n\t\x20-\x7e]")
+# They are not printable for Python, and do no harm.
+_BLANKS = frozenset(
+    "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+)
+
+
+def printable(text: str, longest: int) -> str:
+    """Returns the first ``longest`` characters of a text, with ``?`` for each that is not printable, as a line feed."""
+    cut = text[:longest]
+    return cut if cut.isprintable() else "".join(each if each.isprintable() else "?" for each in cut)
+
+
+def spelled_out(text: str) -> str:
+    """Returns a text on one line, with an escape such as ``\\x1b`` for each character that is not printable."""
+    return "".join(each if each.isprintable() else _escape(each) for each in text)
+
+
+def safe(text: str) -> str:
+    """Returns a text as `spelled_out` does, but for line feeds, tabulators and blanks, which stay."""
+    return _SUSPECT.sub(lambda found: found[0] if _is_harmless(found[0]) else _escape(found[0]), text)
+
+
+def safe_json(text: str) -> str:
+    """Returns a JSON text of the same value, in which such characters are escaped as JSON has it."""
+    return _SUSPECT.sub(lambda found: found[0] if _is_harmless(found[0]) else _json_escape(found[0]), text)
+
+
+def _is_harmless(character: str) -> bool:
+    return character.isprintable() or character in _BLANKS
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def _json_escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
