@@ -26,6 +26,7 @@ from mcp_actors._gc import rare_full_passes
 from mcp_actors._server.dispatch import lifecycle_handlers, stamp_of
 from mcp_actors._server.features import FeatureName, Features, OfferedExtension
 from mcp_actors._server.frames import LineNamed
+from mcp_actors._server.loaded_program import stop_if_loaded
 from mcp_actors._server.middleware import CallNext, Middleware, NotificationMiddleware
 from mcp_actors._server.registration import Registration
 from mcp_actors._server.runtime import ServerRuntime, ServerStatistics
@@ -245,6 +246,7 @@ class Server(Registration, Generic[StateT]):
             ValueError: A URL or its options are malformed.
             OSError: A transport cannot listen: the port is taken, or the path may not be used.
         """
+        stop_if_loaded(self)
         if trio.lowlevel.in_trio_run():
             raise RuntimeError(
                 "server.run() starts a Trio loop, and one runs here: use 'await server.serve(...)'"
