@@ -26,7 +26,6 @@ from mcp_actors._gc import rare_full_passes
 from mcp_actors._server.dispatch import lifecycle_handlers, stamp_of
 from mcp_actors._server.features import FeatureName, Features, OfferedExtension
 from mcp_actors._server.frames import LineNamed
-from mcp_actors._server.loaded_program import stop_if_loaded
 from mcp_actors._server.middleware import CallNext, Middleware, NotificationMiddleware
 from mcp_actors._server.registration import Registration
 from mcp_actors._server.runtime import ServerRuntime, ServerStatistics
@@ -42,6 +41,7 @@ from mcp_actors.bridges.bridged_call import calling_bridge
 from mcp_actors.bridges.running_loop import refuse_asyncio
 from mcp_actors.context import Context
 from mcp_actors.discovery import server_transport
+from mcp_actors.loading import stop_if_loaded
 from mcp_actors.shared import MemoryShared
 from mcp_actors.types import CacheScope, Icon, Implementation, LoggingLevel
 
