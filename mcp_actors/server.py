@@ -41,6 +41,7 @@ from mcp_actors.bridges.bridged_call import calling_bridge
 from mcp_actors.bridges.running_loop import refuse_asyncio
 from mcp_actors.context import Context
 from mcp_actors.discovery import server_transport
+from mcp_actors.loading import stop_if_loaded
 from mcp_actors.shared import MemoryShared
 from mcp_actors.types import CacheScope, Icon, Implementation, LoggingLevel
 
@@ -245,6 +246,7 @@ class Server(Registration, Generic[StateT]):
             ValueError: A URL or its options are malformed.
             OSError: A transport cannot listen: the port is taken, or the path may not be used.
         """
+        stop_if_loaded(self)
         if trio.lowlevel.in_trio_run():
             raise RuntimeError(
                 "server.run() starts a Trio loop, and one runs here: use 'await server.serve(...)'"

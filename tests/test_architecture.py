@@ -41,6 +41,7 @@ FLOORS = {
     "mcp_actors.bridges": 5,
     "mcp_actors.framing": 4,
     "mcp_actors._gc": 4,
+    "mcp_actors.loading": 4,
     "mcp_actors._argument_checks": 4,
     "mcp_actors._schema": 4,
     "mcp_actors._actors": 5,
