@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["log", "logger", "write_to_stderr"]
+__all__ = ["log", "logger", "write_to_stderr", "write_wanted"]
 
 # Levels that are written only by programs that have configured structlog.
 _QUIET = frozenset({"debug", "info"})
@@ -153,13 +153,19 @@ if sys.platform != "win32":  # which has no fork
     os.register_at_fork(after_in_child=_stderr._begin)
 
 
+def _with_call(_: Any, level: str, line: dict[str, Any]) -> dict[str, Any]:
+    """Adds what telemetry says of a call to a line that a function writes through `Context.logger`."""
+    return {**members_of_call(), **line}
+
+
 @functools.cache
-def _unconfigured() -> Any:
+def _unconfigured(wanted: bool = False) -> Any:
     structlog = importlib.import_module("structlog")
     return structlog.wrap_logger(
         _stderr,
         processors=[
-            RepeatLimit(),
+            *([] if wanted else [RepeatLimit()]),
+            _with_call,
             # Such as the number of the worker, in a process that is one of several.
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
@@ -167,7 +173,7 @@ def _unconfigured() -> Any:
             # Not padded, and plain: pretty tracebacks take long and print local variables, secrets among them.
             structlog.dev.ConsoleRenderer(0, colors=False, exception_formatter=structlog.dev.plain_traceback),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO if wanted else logging.WARNING),
     )
 
 
@@ -182,6 +188,19 @@ def logger() -> Any:
     if structlog is not None and structlog.is_configured():
         return structlog.get_logger("mcp_actors")
     return _unconfigured()
+
+
+def write_wanted(event: str, **details: Any) -> None:
+    """Writes a line of the level info that the program has asked for, such as one of an audit.
+
+    Where structlog is configured it goes there as every line does. Where it is not, it is written to standard error,
+    although it is no warning, and however many there are alike: only a full queue drops it.
+    """
+    structlog = importlib.import_module("structlog")
+    if structlog.is_configured():
+        log.info(event, **details)
+    else:
+        _unconfigured(wanted=True).info(event, **details)
 
 
 def _say_nothing(event: str, **details: Any) -> None:

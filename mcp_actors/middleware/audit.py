@@ -11,7 +11,7 @@ import trio
 
 from mcp_actors.context import Context
 from mcp_actors.errors import RpcError
-from mcp_actors.logging import log
+from mcp_actors.logging import log, write_wanted
 from mcp_actors.middleware.callers import as_json, target_of
 from mcp_actors.server import CallNext
 from mcp_actors.supervision import is_cancelled
@@ -67,7 +67,8 @@ class AuditLog:
 
     Args:
         write: Is called with each `AuditEntry`, in the event loop: it must not block. By default the entry is a line of
-            the package's log. What it raises is logged, and the call is answered all the same.
+            the level info in the package's log, or on standard error if the program has not configured structlog.
+            What it raises is logged, and the call is answered all the same.
         arguments: Makes of the arguments of a tool or prompt, and of the params of other methods, what is written. By
             default their values are masked, because nobody knows which of them are secrets.
 
@@ -149,4 +150,4 @@ def _size(ctx: Context, result: Any) -> int | None:
 
 def _as_log_line(entry: AuditEntry) -> None:
     members = {name: value for name, value in attrs.asdict(entry).items() if value is not None}
-    log.info("audit", **members)
+    write_wanted("audit", **members)

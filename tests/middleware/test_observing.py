@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mcp_actors import Client, Context, Server
 from mcp_actors.errors import RpcError, ToolError
+from mcp_actors.logging import BURST
 from mcp_actors.middleware import AuditEntry, AuditLog, Durations, RateLimit, Timing, timing
 from mcp_actors.types import ElicitResult
 
@@ -164,6 +165,17 @@ async def test_by_default_it_is_a_line_of_the_log_without_values() -> None:
     (line,) = [line for line in logs if line.get("event") == "audit" and line["method"] == "tools/call"]
     assert line["arguments"] == {"seconds": "***"}
     assert "principal" not in line
+
+
+async def test_without_a_log_of_the_program_each_entry_is_on_standard_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with Client(make_server(AuditLog())) as client:
+        for _ in range(2 * BURST):
+            await client.call_tool("wait", {"seconds": 0})
+    written = capsys.readouterr().err
+    assert written.count("ending=answered method=tools/call") == 2 * BURST
+    assert "[info     ] audit" in written
 
 
 async def test_it_sees_what_later_middleware_refuses_and_arguments_may_be_shown(autojump_clock: Any) -> None:

@@ -355,3 +355,19 @@ async def test_a_client_that_cannot_connect_has_no_session() -> None:
         async with Client("tcp://127.0.0.1:9", telemetry=here):
             pass
     assert here.sessions == []
+
+
+async def test_lines_of_a_function_have_the_trace_without_a_configured_log(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    recorder = Recorder()
+    server = Server("observed", telemetry=recorder)
+
+    @server.tool
+    async def speaks(ctx: Context) -> None:
+        ctx.logger.warning("a line")
+
+    async with Client(server) as client:
+        await client.call_tool("speaks")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "session=observed#1 trace_id=a-trace" in line
