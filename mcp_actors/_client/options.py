@@ -126,8 +126,11 @@ _CHECKS = {
         "a list of ClientExtension objects, or a mapping of ids to settings that are only declared",
     ),
     "middleware": (
-        lambda middleware: isinstance(middleware, list | tuple) and all(map(callable, middleware)),
-        "a list of functions async def f(call, call_next), or of objects of mcp_actors.middleware",
+        lambda middleware: (
+            isinstance(middleware, list | tuple)
+            and all(callable(each) and not isinstance(each, type) for each in middleware)
+        ),
+        "a list of functions async def f(call, call_next), or of objects (no classes) of mcp_actors.middleware",
     ),
     "log_level": (
         lambda level: level is None or level in LOGGING_LEVELS,

@@ -42,10 +42,16 @@ async def through(middleware: Sequence[Middleware], ctx: Context, handler: Handl
         ctx: The context of the call.
         handler: Answers the call.
         passed: How many of ``middleware`` the call is inside of.
+
+    Raises:
+        TypeError: Middleware has returned nothing for a request.
     """
     if passed == len(middleware):
         result = handler(ctx)
-        return await result() if result.__class__ is Continuation else result
+        if result.__class__ is Continuation:
+            result = await result()
+        # A handler may return nothing, and middleware may not: so its mistake can be told.
+        return {} if result is None else result
     of_call: Context | None = ctx
 
     def call_next(other: Context | None = None, /) -> Awaitable[Any]:
@@ -56,7 +62,14 @@ async def through(middleware: Sequence[Middleware], ctx: Context, handler: Handl
         return through(middleware, next_context, handler, passed + 1)
 
     try:
-        return await middleware[passed](ctx, call_next)
+        result = await middleware[passed](ctx, call_next)
     finally:
         # What goes on behind the call has `call_next`, and must not keep the call, and its session, by it.
         of_call = None
+    if result is None and ctx.call.id is not None:
+        each = middleware[passed]
+        name = getattr(each, "__qualname__", type(each).__qualname__)
+        raise TypeError(
+            f"the middleware {name} returned None: write return await call_next(), or return a result"
+        )
+    return result
