@@ -155,6 +155,11 @@ if sys.platform != "win32":  # which has no fork
     os.register_at_fork(after_in_child=_stderr._begin)
 
 
+def _with_call(_: Any, level: str, line: dict[str, Any]) -> dict[str, Any]:
+    """Adds what telemetry says of a call to a line that a function writes through `Context.logger`."""
+    return {**members_of_call(), **line}
+
+
 @functools.cache
 def _unconfigured() -> Any:
     structlog = importlib.import_module("structlog")
@@ -162,6 +167,7 @@ def _unconfigured() -> Any:
         _stderr,
         processors=[
             RepeatLimit(),
+            _with_call,
             # Such as the number of the worker, in a process that is one of several.
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,

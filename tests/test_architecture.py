@@ -26,6 +26,7 @@ FLOORS = {
     "mcp_actors.logging": 0,
     "mcp_actors.budget": 0,
     "mcp_actors.crash_log": 0,
+    "mcp_actors.http_refusals": 0,
     "mcp_actors.printable": 0,
     "mcp_actors.supervision": 1,
     "mcp_actors.task_kinds": 1,

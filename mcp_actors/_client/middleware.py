@@ -109,6 +109,9 @@ async def sent_through(
         call: The request.
         ending: Makes the request.
         passed: How many of ``middleware`` the request is inside of.
+
+    Raises:
+        TypeError: Middleware has returned nothing.
     """
     if passed == len(middleware):
         return await ending(call)
@@ -116,7 +119,12 @@ async def sent_through(
     def call_next(other: ClientCall | None = None, /) -> Awaitable[Any]:
         return sent_through(middleware, other or call, ending, passed + 1)
 
-    return await middleware[passed](call, call_next)
+    result = await middleware[passed](call, call_next)
+    if result is None:
+        raise TypeError(
+            "middleware of the client returned None: write return await call_next(), or return a result"
+        )
+    return result
 
 
 async def notified_through(

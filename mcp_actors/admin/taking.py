@@ -55,7 +55,7 @@ _KINDS = {each.name: each for each in TASKS}
 
 @attrs.define
 class _Seen:
-    """What an operator looks for, of the sessions and exchanges that were looked at so far."""
+    """The part of a snapshot that is known so far: of the sessions and exchanges that were looked at."""
 
     totals: Counters
     sessions: list[AnySession] = attrs.field(factory=list)

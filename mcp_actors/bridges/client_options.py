@@ -108,7 +108,8 @@ def adapted_middleware(middleware: Any, adapt: Adapt, back: Adapt) -> Any:
 
 
 def _adapted_middleware(each: Any, adapt: Adapt, back: Adapt) -> Any:
-    if not callable(each) or hasattr(each, "for_side"):
+    # A class is refused by the client, as it is.
+    if not callable(each) or isinstance(each, type) or hasattr(each, "for_side"):
         return each
 
     def with_way_back(function: Function) -> Function:

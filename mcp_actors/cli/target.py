@@ -111,10 +111,21 @@ def _import(place: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if not is_file and error.name and (place == error.name or place.startswith(error.name + ".")):
             hint = f"; for a file write ./{place}.py" if os.path.isfile(f"{place}.py") else ""
-            raise WrongUsage(f"there is no module {place}{hint}") from error
+            raise WrongUsage(
+                f"there is no module {place}, neither installed in this Python nor in {os.getcwd()}{hint}"
+            ) from error
         _cannot("import", place, error)
     except (Exception, SystemExit) as error:
-        _cannot("import", place, error)
+        _cannot("import", place, error, _in_a_package(Path(place)) if is_file else "")
+
+
+def _in_a_package(path: Path) -> str:
+    """Returns what to write in place of a file of a package, which cannot import its neighbours as a file alone."""
+    folder, names = path.resolve().parent, [path.stem]
+    while (folder / "__init__.py").is_file():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    return f"; as a module of its package, in {folder}, it is {'.'.join(names)}" if len(names) > 1 else ""
 
 
 def _import_module(name: str) -> ModuleType:
@@ -203,14 +214,14 @@ def _make(factory: Callable[..., Any], name: str, place: str, args: Sequence[str
     return made
 
 
-def _cannot(verb: str, what: str, error: BaseException) -> NoReturn:
+def _cannot(verb: str, what: str, error: BaseException, hint: str = "") -> NoReturn:
     if isinstance(error, SyntaxError):  # says itself where it is
         where = ""
     else:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_ours(frame.filename)]
         where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     text = " ".join(str(error).split())
-    raise CommandFailure(f"cannot {verb} {what}: {type(error).__name__}: {text}{where}") from error
+    raise CommandFailure(f"cannot {verb} {what}: {type(error).__name__}: {text}{where}{hint}") from error
 
 
 def is_ours(filename: str) -> bool:

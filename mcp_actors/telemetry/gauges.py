@@ -12,6 +12,7 @@ import attrs
 
 from mcp_actors.crash_log import crash_log
 from mcp_actors.errors import LocalProtocolError
+from mcp_actors.http_refusals import http_refusals
 from mcp_actors.logging import log
 from mcp_actors.server import ServerStatistics
 
@@ -73,6 +74,11 @@ def _crashes(server: ServerStatistics) -> Iterator[Value]:
     # The kinds are the rows of a table, so there are not many. Others count while they are read.
     for kind, number in sorted(crash_log.counts.copy().items()):
         yield number, {"kind": kind}
+
+
+def _http_refused(server: ServerStatistics) -> Iterator[Value]:
+    for status, number in sorted(http_refusals.copy().items()):
+        yield number, {"status": str(status)}
 
 
 def _bytes(server: ServerStatistics) -> Iterator[Value]:
@@ -145,6 +151,12 @@ GAUGES: Sequence[Gauge] = (
         "Requests refused because of these limits.",
         _memory_refused,
     ),
+    Gauge(
+        "mcp_actors_http_refused_total",
+        "counter",
+        "HTTP requests refused before there was a call, by status.",
+        _http_refused,
+    ),
     Gauge("mcp_actors_crashes_total", "counter", "Contained crashes of tasks, by kind.", _crashes),
     Gauge("mcp_actors_requests_total", "counter", "Requests that arrived.", _counts("requests")),
     Gauge(
@@ -176,7 +188,7 @@ GAUGES: Sequence[Gauge] = (
 """All of them. `docs/telemetry.md` has this table."""
 
 # The crashes are those of the process, and not of one server.
-_OF_THE_PROCESS = frozenset({"mcp_actors_crashes_total"})
+_OF_THE_PROCESS = frozenset({"mcp_actors_crashes_total", "mcp_actors_http_refused_total"})
 
 
 def looked_at(sources: Sequence[Callable[[], ServerStatistics]]) -> list[ServerStatistics]:

@@ -8,6 +8,8 @@ import attrs
 import pytest
 import trio
 
+import mcp_actors.asyncio
+import mcp_actors.sync
 from mcp_actors import Client, Context, Server
 from mcp_actors.client import ClientCall, ClientNotification, HandleNext, SendNext
 from mcp_actors.errors import ConnectionLost, LocalProtocolError, RpcError
@@ -31,6 +33,22 @@ class Watching:
     async def notification(self, note: ClientNotification, call_next: HandleNext) -> None:
         self.passed.append((note.callback, note.method, dict(note.params)))
         await call_next()
+
+
+async def forgets(call: ClientCall, call_next: SendNext) -> Any:
+    await call_next()
+
+
+async def test_what_returns_nothing_is_told_so() -> None:
+    async with Client(make_server(), middleware=[forgets]) as client:
+        with pytest.raises(TypeError, match="middleware of the client returned None"):
+            await client.call_tool("echo", {"text": "x"})
+
+
+def test_a_class_is_refused_on_every_face() -> None:
+    for kind in (Client, mcp_actors.sync.Client, mcp_actors.asyncio.Client):
+        with pytest.raises(TypeError, match="Watching is a class: give an object of it"):
+            kind(make_server(), middleware=[Watching])  # type: ignore[list-item]
 
 
 def make_server() -> Server:

@@ -89,7 +89,13 @@ def test_annotations_of_a_file_resolve() -> None:
     ("text", "target", "args", "code", "says"),
     [
         (None, "nowhere.py", [], 2, "there is no file nowhere.py"),
-        (None, "no.such.module", [], 2, "there is no module no.such.module"),
+        (
+            None,
+            "no.such.module",
+            [],
+            2,
+            "there is no module no.such.module, neither installed in this Python nor in /",
+        ),
         (None, "mcp_actors.nothing_here", [], 2, "there is no module mcp_actors.nothing_here"),
         (None, "what-is-this", [], 2, "neither a path"),
         (ONE, "target_file", [], 0, ""),
@@ -177,6 +183,18 @@ def test_a_server_that_the_target_runs_in_a_thread_runs() -> None:
     finally:
         del sys.modules["runs_of_a_load"]
     assert events == [True]
+
+
+def test_a_file_of_a_package_is_told_its_name() -> None:
+    Path("shop").mkdir()
+    write("", "shop/__init__.py")
+    write("STOCK = {}\n", "shop/stock.py")
+    write("from .stock import STOCK\n" + ONE, "shop/server.py")
+    with pytest.raises(
+        CommandFailure, match=rf"as a module of its package, in {Path.cwd()}, it is shop.server$"
+    ):
+        load_server("shop/server.py", [])
+    assert load_server("shop.server", []).name == "one"
 
 
 def test_what_a_target_prints_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:

@@ -383,3 +383,19 @@ async def test_an_observer_is_entered_where_the_function_runs(
         with suppress(RpcError):
             await client.call_tool(tool, {"a": 1, "b": 2})
     assert telemetry.entered == ["in", "out"] * times
+
+
+async def test_lines_of_a_function_have_the_trace_without_a_configured_log(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    recorder = Recorder()
+    server = Server("observed", telemetry=recorder)
+
+    @server.tool
+    async def speaks(ctx: Context) -> None:
+        ctx.logger.warning("a line")
+
+    async with Client(server) as client:
+        await client.call_tool("speaks")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "session=observed#1 trace_id=a-trace" in line

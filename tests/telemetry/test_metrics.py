@@ -15,9 +15,10 @@ from mcp_actors import Client, Server
 from mcp_actors.abc.telemetry import CallEnding, ObservedRequest
 from mcp_actors.crash_log import crash_log
 from mcp_actors.errors import RpcError
+from mcp_actors.http_refusals import http_refusals
 from mcp_actors.telemetry import MOST_SERIES, Metrics, Together
 from mcp_actors.telemetry.gauges import GAUGES
-from mcp_transports.http.server import HttpServerTransport, metrics_page
+from mcp_transports.http.server import HttpServerTransport, Refusal, metrics_page
 
 from .recorder import Recorder
 
@@ -185,6 +186,24 @@ async def test_the_page_at_a_route() -> None:
             assert (await http.get(page, headers={"host": "evil.example"})).status_code == 403
             assert (await http.post(page)).status_code == 405
         nursery.cancel_scope.cancel()
+
+
+async def test_what_http_refuses_before_there_is_a_call_is_counted_by_status() -> None:
+    metrics = Metrics()
+    transport = HttpServerTransport(
+        "http://127.0.0.1:0/mcp", authenticate=lambda request: Refusal(401, "a token is needed")
+    )
+    async with trio.open_nursery() as nursery:
+        (url,) = await nursery.start(adding(metrics).serve, transport)
+        before = http_refusals.copy()
+        async with httpx2.AsyncClient() as http:
+            for _ in range(3):
+                assert (await http.post(url)).status_code == 401
+            assert (await http.post(url, headers={"host": "evil.example"})).status_code == 403
+        page = metrics.text()
+        nursery.cancel_scope.cancel()
+    assert http_refusals - before == {401: 3, 403: 1}
+    assert value(page, "mcp_actors_http_refused_total", status="401") == http_refusals[401]
 
 
 async def test_two_together_are_given_the_same() -> None:

@@ -231,7 +231,12 @@ async def bind_tcp(host: str | None, port: int, *, backlog: int = BACKLOG) -> li
         except OSError as error:
             if error.errno == errno.EADDRINUSE and port == 0 and attempt < _TRIES_FOR_A_PORT - 1:
                 continue  # the port that one family got is taken in the other one
-            raise ListenError(f"cannot listen on {host or 'loopback'}:{port}: {error.strerror}") from error
+            advice = (
+                "; end what listens there, or take another port" if error.errno == errno.EADDRINUSE else ""
+            )
+            raise ListenError(
+                f"cannot listen on {host or 'loopback'}:{port}: {error.strerror}{advice}"
+            ) from error
     raise AssertionError("the last attempt returns or raises")
 
 

@@ -76,7 +76,8 @@ async def _name(words: Sequence[str], env: Mapping[str, str], folder: str) -> st
     except McpError as error:
         failed = sentence(error)
         # Some failures have the last lines themselves.
-        said = "" if lines and failed.endswith(lines[-1]) else "\n".join(["", *lines])
+        # A client that finds out which era a server has may have started it twice.
+        said = "" if lines and failed.endswith(lines[-1]) else "\n".join(["", *dict.fromkeys(lines)])
         raise CommandFailure(
             f"the server does not start as a client starts it, in another folder and with --env alone; nothing was"
             f" changed: {failed}{said}"

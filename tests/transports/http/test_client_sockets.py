@@ -276,6 +276,24 @@ async def test_nobody_there() -> None:
     assert f"http://127.0.0.1:{port}/mcp" in str(frame.reason)
 
 
+async def test_https_where_http_is_spoken(nursery: trio.Nursery) -> None:
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+
+    async def answer(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+
+    nursery.start_soon(trio.serve_listeners, answer, [listener])
+    async with HttpClientTransport(
+        f"https://127.0.0.1:{listener.socket.getsockname()[1]}/mcp"
+    ).connect() as channel:
+        await channel.send(request(1))
+        frame = await channel.receive()
+    assert isinstance(frame, NoAnswer)
+    assert "it speaks no TLS: is its URL one with http:" in str(frame.reason)
+    nursery.cancel_scope.cancel()
+
+
 async def test_leaving_closes_every_socket() -> None:
     async def answer(stream: trio.abc.Stream, head: bytes, body: bytes) -> bool:
         await stream.send_all(SSE + chunk(b"data: x\n\n"))

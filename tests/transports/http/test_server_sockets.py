@@ -51,7 +51,7 @@ async def test_ipv6_by_name() -> None:
 async def test_an_address_that_cannot_be_had() -> None:
     [listener] = await open_tcp("127.0.0.1", 0)
     assert listener.port is not None
-    with pytest.raises(ListenError, match="in use"):
+    with pytest.raises(ListenError, match="in use; end what listens there, or take another port"):
         await open_tcp("127.0.0.1", listener.port)
     with pytest.raises(ListenError, match=r"nobody\.invalid"):
         await open_tcp("nobody.invalid", 0)

@@ -267,6 +267,8 @@ class HttpRequester:
         if isinstance(error, _NEVER_SENT):
             if not self._was_reached:
                 advice = "" if "certificate" in text else "; is the server running there?"
+                if "WRONG_VERSION_NUMBER" in text:
+                    advice = "; it speaks no TLS: is its URL one with http: in place of https:?"
                 return ConnectFailed(f"cannot connect to {self.peer}: {text}{advice}")
             return ConnectionLost(f"{self.peer} cannot be reached any more: {text}")
         return ConnectionLost(f"the connection to {self.peer} broke: {text}")

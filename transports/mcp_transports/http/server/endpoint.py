@@ -213,7 +213,7 @@ class Endpoint:
         arrival = self._handler.sort(frame, in_session=session_id is not None)
         refusal, stateless = arrival.refusal, arrival.stateless
         if refusal is not None:
-            exchange.answer(MODERN_STATUSES[refusal.refusal], refusal.data)
+            exchange.refuse(Refusal(MODERN_STATUSES[refusal.refusal], body=refusal.data))
         elif arrival.requests and self._handler.stopping.is_set():
             return self._refuse_when_stopping(exchange, session_id, principal)
         elif stateless or (self._sessions is None and session_id is None):
@@ -324,7 +324,7 @@ class Endpoint:
         frame = Frame(_STAND_IN_MESSAGE, metadata=exchange.request.headers)
         refusal = self._handler.sort(frame, in_session=True).refusal
         if refusal is not None:
-            exchange.answer(400, refusal.data)
+            exchange.refuse(Refusal(400, body=refusal.data))
             return None
         session_id = exchange.request.headers.get(SESSION_HEADER)
         if session_id is None:

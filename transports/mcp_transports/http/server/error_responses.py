@@ -54,7 +54,7 @@ RETRY_LATER: tuple[Header, ...] = (("retry-after", NO_ROOM_AFTER),)
 SESSION_REQUIRED = Refusal(
     400, "a session is required: send initialize first, then its mcp-session-id header"
 )
-PATH_NOT_FOUND = Refusal(404, "nothing is served at this path")
+PATH_NOT_FOUND = Refusal(404, "nothing is served at this path; the URL of a server often ends in /mcp")
 HOLDER_LOST = Refusal(
     502,
     "the node that held the session was lost before it answered: what was asked may have been done; begin a new "

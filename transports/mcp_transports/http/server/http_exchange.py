@@ -10,6 +10,7 @@ import trio
 
 from mcp_actors.abc import Frame
 from mcp_actors.errors import LocalProtocolError
+from mcp_actors.http_refusals import http_refusals
 from mcp_actors.logging import log
 from mcp_actors.supervision import Containment
 from mcp_actors.task_kinds import HTTP_RESPONSE
@@ -54,6 +55,7 @@ class HttpExchange(msgspec.Struct, eq=False):
     def refuse(self, refusal: Refusal) -> None:
         """Sends ``refusal`` as the answer. Raises the errors of `answer`."""
         self.answer(refusal.status, refusal.body, refusal.headers)
+        http_refusals[refusal.status] += 1
 
     def refusal_headers(self, status: int, frame: Frame, *, repeats_granted: bool) -> Sequence[Header]:
         """Returns the headers of an answer that the engine has marked as a refusal (`Frame.refusal`).
