@@ -95,10 +95,10 @@ class ResultSize:
                 blocks.append(block)
                 continue
             # Of its annotations it keeps those that say for whom it is.
-            empty = attrs.evolve(block, text="") if isinstance(block, TextContent) else None
-            of_text = 0 if empty is None else room - len(as_json(ctx, empty)) - _PER_BLOCK
-            if empty is not None and of_text > 0:
-                blocks.append(attrs.evolve(empty, text=_cut_text(ctx, block.text, of_text)))
+            long = block if isinstance(block, TextContent) else None
+            left = 0 if long is None else room - len(as_json(ctx, attrs.evolve(long, text=""))) - _PER_BLOCK
+            if long is not None and left > 0:
+                blocks.append(attrs.evolve(long, text=_cut_text(ctx, long.text, left)))
                 room = 0
             else:
                 left_out += 1
