@@ -94,14 +94,14 @@ class ResultSize:
                 room -= taken
                 blocks.append(block)
                 continue
-            of_text = 0
-            if isinstance(block, TextContent):
-                # Its annotations stay, which say for whom it is.
-                of_text = room - len(as_json(ctx, attrs.evolve(block, text=""))) - _PER_BLOCK
-                if of_text > 0:
-                    blocks.append(attrs.evolve(block, text=_cut_text(ctx, block.text, of_text)))
-                    room = 0
-            left_out += of_text <= 0
+            # Of its annotations it keeps those that say for whom it is.
+            long = block if isinstance(block, TextContent) else None
+            left = 0 if long is None else room - len(as_json(ctx, attrs.evolve(long, text=""))) - _PER_BLOCK
+            if long is not None and left > 0:
+                blocks.append(attrs.evolve(long, text=_cut_text(ctx, long.text, left)))
+                room = 0
+            else:
+                left_out += 1
         more = f", and {left_out} blocks are left out" if left_out else ""
         blocks.append(TextContent(f"[cut: the result has {size} bytes, the limit is {self.limit}{more}]"))
         return CallToolResult(blocks, is_error=result.is_error)
