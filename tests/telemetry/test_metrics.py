@@ -180,6 +180,10 @@ async def test_the_page_at_a_route() -> None:
                 "text/plain; version=0.0.4; charset=utf-8",
             )
             assert value(answer.text, "mcp_actors_calls_total", target="add") == 1
+            # A scraper that keeps its connection would hear of one worker alone.
+            assert answer.headers["connection"] == "close"
+            head = await http.head(page)
+            assert (head.status_code, head.text, head.headers["connection"]) == (200, "", "close")
             assert (await http.get(page, headers={"host": "evil.example"})).status_code == 403
             assert (await http.post(page)).status_code == 405
         nursery.cancel_scope.cancel()
