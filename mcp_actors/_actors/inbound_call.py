@@ -72,8 +72,7 @@ class Responder(Protocol):
     def failure(self, call: InboundCall, error: BaseException) -> Any:
         """Returns what answers a call whose handler raised ``error``, which is no `RpcError`.
 
-        It is a result, an `RpcError`, or any other exception, which is logged and answered with -32603 without its
-        text.
+        It is a result, an `RpcError`, or another exception: it is logged, and answered with -32603 without its text.
         """
 
 
@@ -246,8 +245,7 @@ class InboundCall:
     async def run(self, scope: trio.CancelScope) -> bool:
         """Runs the continuation inside ``scope`` and sends what comes of it.
 
-        Returns whether the call was `cut_short`: then `finish`, and after it `close`, have to be called outside of the
-        scope. If not, the call is closed when this returns or raises.
+        Returns whether it was `cut_short`: then `finish` and `close` are to be called outside of it; else it is closed.
         """
         self.scope = scope
         token = self.invocation.progress_token

@@ -21,7 +21,7 @@ from mcp_actors.abc.telemetry import (
 )
 from mcp_actors.server import ServerStatistics
 from mcp_actors.telemetry.gauges import GAUGES, looked_at, values_of
-from mcp_actors.telemetry.labels import OTHER, TARGETED, Names
+from mcp_actors.telemetry.labels import OTHER, TARGETED, Names, shown
 
 __all__ = ["BUCKETS", "MOST_SERIES", "Key", "Metrics"]
 
@@ -163,8 +163,8 @@ class Metrics(Telemetry):
 
     def _line(self, name: str, number: float, labels: Mapping[str, str]) -> str:
         labels = {**self._labels, **labels}
-        shown = ",".join(f'{label}="{_escaped(value)}"' for label, value in labels.items())
-        return f"{name}{{{shown}}} {number!r}" if shown else f"{name} {number!r}"
+        text = ",".join(f'{label}="{_escaped(value)}"' for label, value in labels.items())
+        return f"{name}{{{text}}} {number!r}" if text else f"{name} {number!r}"
 
 
 class _Series:
@@ -213,8 +213,12 @@ class _OutboundTimed(OutboundObservation):
 
 def _labels_of(key: Key) -> dict[str, str]:
     _, method, target, ending, code = key
-    shown = "" if code is None else str(code)
-    return {"mcp_method_name": method, "target": target or "", "ending": ending, "code": shown}
+    return {
+        "mcp_method_name": method,
+        "target": target or "",
+        "ending": ending,
+        "code": "" if code is None else str(code),
+    }
 
 
 def _place(series: tuple[Key, _Series]) -> tuple[str, ...]:
@@ -228,7 +232,7 @@ def _head(name: str, kind: str, help: str) -> Iterator[str]:
 
 
 def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return shown(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 # Several loops, in threads of their own, may share one object. Without the interpreter's lock some of their calls would

@@ -30,7 +30,7 @@ def read(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
     """The samples of a page by their names; fails for a line that is neither a sample nor a comment, or is twice."""
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
     seen: set[str] = set()
-    for line in text.splitlines():
+    for line in text.removesuffix("\n").split("\n"):
         if line.startswith(("# HELP ", "# TYPE ")):
             continue
         matched = LINE.fullmatch(line)
@@ -183,6 +183,10 @@ async def test_the_page_at_a_route() -> None:
                 "text/plain; version=0.0.4; charset=utf-8",
             )
             assert value(answer.text, "mcp_actors_calls_total", target="add") == 1
+            # A scraper that keeps its connection would hear of one worker alone.
+            assert answer.headers["connection"] == "close"
+            head = await http.head(page)
+            assert (head.status_code, head.text, head.headers["connection"]) == (200, "", "close")
             assert (await http.get(page, headers={"host": "evil.example"})).status_code == 403
             assert (await http.post(page)).status_code == 405
         nursery.cancel_scope.cancel()
@@ -245,3 +249,12 @@ def test_loops_in_threads_of_their_own_lose_no_call() -> None:
     for side in ("server", "client"):
         assert value(page, "mcp_actors_calls_total", side=side) == threads * calls
     assert value(page, "mcp_actors_answer_bytes_total") == threads * calls
+
+
+@pytest.mark.parametrize("name", ["\ud800", 'a\r\n"} 1\nmcp_actors_calls_total{x="', "\x00", "x" * 100_000])
+def test_a_name_of_a_model_does_not_spoil_the_page(name: str) -> None:
+    metrics = Metrics()
+    metrics.outbound(request(name, registered=False)).ended(CallEnding("error", 0.1, -32602))
+    page = metrics.text().encode().decode()
+    assert len(page) < 20_000
+    assert [number for _, number in read(page)["mcp_actors_calls_total"]] == [1]

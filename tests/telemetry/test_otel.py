@@ -337,3 +337,14 @@ def test_the_address_of_the_other_end(peer: str, address: str | None, port: int 
     for kind, side in (("SERVER", "client"), ("CLIENT", "server")):
         attributes = traced.one("ping", kind).attributes or {}
         assert (attributes.get(f"{side}.address"), attributes.get(f"{side}.port")) == (address, port)
+
+
+@pytest.mark.parametrize("name", ["\ud800", "x" * 100_000])
+def test_a_name_that_cannot_be_encoded_does_not_spoil_what_is_exported(name: str) -> None:
+    traced = Traced()
+    request = ObservedRequest("tools/call", name, False, 1, {}, MODERN, "s", "memory:")
+    traced.telemetry.outbound(request).ended(CallEnding("error", 0.1))
+    traced.telemetry.inbound(request).ended(CallEnding("error", 0.1))
+    for span in traced.spans:
+        assert span.name == "tools/call other"
+        assert len(str((span.attributes or {})["gen_ai.tool.name"]).encode()) <= 1024

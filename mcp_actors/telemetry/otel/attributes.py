@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from mcp_actors.abc.telemetry import CallEnding, ObservedRequest
-from mcp_actors.telemetry.labels import TARGETED, Names, network_of
+from mcp_actors.telemetry.labels import TARGETED, Names, network_of, shown
 
 __all__ = ["Described", "Descriptions", "error_type", "span_attributes"]
 
@@ -53,11 +53,11 @@ def span_attributes(request: ObservedRequest, described: Described, label: str |
     """Returns the attributes of the span of one request."""
     attributes = dict(described.fixed)
     if request.id is not None:
-        attributes["jsonrpc.request.id"] = str(request.id)
+        attributes["jsonrpc.request.id"] = shown(str(request.id)[:_LONGEST])
     target = request.target
     if target is not None and target != label:
         name = TARGETED.get(request.method, "mcp.resource.uri")
-        attributes[name] = target[:_LONGEST]
+        attributes[name] = shown(target[:_LONGEST])
     return attributes
 
 

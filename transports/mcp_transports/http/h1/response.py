@@ -154,6 +154,10 @@ class Response:
         """Whether more than ``HttpLimits.write_buffer`` is unsent: await `drained` before writing on."""
         return self._connection.full
 
+    def close_after(self) -> None:
+        """Makes the connection end behind this answer, which was not begun yet."""
+        self._closes = True
+
     def answer(
         self, status: int, body: bytes = b"", *, content_type: str | None = None, headers: Headers = ()
     ) -> None:

@@ -29,12 +29,14 @@ class Reply:
             ``application/json`` for the rest.
         headers: Further headers, as (name, value). The server writes ``Content-Length``, ``Date``, ``Connection`` and
             ``Transfer-Encoding`` itself.
+        closes: Whether the connection ends behind the answer, so that the next request may reach another process.
     """
 
     body: str | bytes | dict[str, Any] | list[Any] = b""
     status: int = 200
     content_type: str | None = None
     headers: Sequence[Header] = ()
+    closes: bool = False
 
 
 Answer = Reply | str | bytes | dict[str, Any] | list[Any] | None
@@ -72,5 +74,7 @@ def send_reply(response: Response, reply: Reply, headers: Sequence[Header]) -> N
         data, usual = body, _BYTES
     else:
         data = msgspec.json.encode(body)
+    if reply.closes:
+        response.close_after()
     content_type = reply.content_type or (usual if data else None)
     response.answer(reply.status, data, content_type=content_type, headers=(*headers, *reply.headers))

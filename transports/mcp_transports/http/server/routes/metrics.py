@@ -26,13 +26,14 @@ def metrics_page(metrics: MetricsText) -> Callable[[Request], Reply]:
 
     It answers GET and HEAD as other routes do: with the names by which the listener is served, and without a token. It
     shows the names of tools and how often they are called, so a listener that is open to others gets none: serve it at
-    one of its own. It runs in a worker thread, so a long page holds up no call.
+    one of its own. It runs in a worker thread, so a long page holds up no call. The connection ends behind it: of
+    several processes that share the address, the next scrape may then reach another one.
 
     Args:
         metrics: What the server was given: ``Server(telemetry=metrics)``.
     """
 
     def page(request: Request) -> Reply:
-        return Reply(metrics.text(), content_type=_CONTENT_TYPE, headers=_HEADERS)
+        return Reply(metrics.text(), content_type=_CONTENT_TYPE, headers=_HEADERS, closes=True)
 
     return page
