@@ -27,7 +27,7 @@ def read(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
     """The samples of a page by their names; fails for a line that is neither a sample nor a comment, or is twice."""
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
     seen: set[str] = set()
-    for line in text.splitlines():
+    for line in text.removesuffix("\n").split("\n"):
         if line.startswith(("# HELP ", "# TYPE ")):
             continue
         matched = LINE.fullmatch(line)
@@ -201,3 +201,12 @@ async def test_two_together_are_given_the_same() -> None:
 def test_what_is_no_telemetry_does_not_go_together() -> None:
     with pytest.raises(TypeError, match=r"objects of mcp_actors\.telemetry, not 'otel'"):
         Together("otel")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["\ud800", 'a\r\n"} 1\nmcp_actors_calls_total{x="', "\x00", "x" * 100_000])
+def test_a_name_of_a_model_does_not_spoil_the_page(name: str) -> None:
+    metrics = Metrics()
+    metrics.outbound(request(name, registered=False)).ended(CallEnding("error", 0.1, -32602))
+    page = metrics.text().encode().decode()
+    assert len(page) < 20_000
+    assert [number for _, number in read(page)["mcp_actors_calls_total"]] == [1]
