@@ -390,11 +390,6 @@ class InboundCall:
         target = self.invocation.params.get(method.target) if method.target and method.shown else None
         age = trio.current_time() - self.started
         principal = self.invocation.principal
-        return CallStatistics(
-            self.id,
-            method.name,
-            target if isinstance(target, str) else None,
-            age,
-            self.state,
-            None if principal is None else principal.subject,
-        )
+        name = target if isinstance(target, str) else None
+        user = None if principal is None else principal.subject
+        return CallStatistics(self.id, method.name, name, age, self.state, user)

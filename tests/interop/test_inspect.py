@@ -12,10 +12,12 @@ import pytest
 import trio
 
 from mcp_actors.discovery import client_transport
-from mcp_actors.inspection import ServerReport, inspect_server
+from mcp_actors.inspection import Bounds, ServerReport, inspect_server
 
 BOTH, LEGACY = ["modern", "legacy"], ["legacy"]
 SECONDS = 120
+# What these servers say nothing to, they say nothing to in a second either.
+BOUNDS = Bounds(raw_time=1.0)
 # The rules of each server that are violated (MUST): its eras, and the rules with the era.
 EXPECTED: dict[tuple[str, str], tuple[list[str], set[tuple[str, str]]]] = {
     ("ours", "sse"): (LEGACY, set()),
@@ -30,7 +32,9 @@ EXPECTED: dict[tuple[str, str], tuple[list[str], set[tuple[str, str]]]] = {
 async def inspected(target: str, in_flight: int) -> ServerReport:
     options = {"stderr": None} if target.startswith("stdio:") else {}
     with trio.fail_after(SECONDS):
-        return await inspect_server(client_transport(target, **options), url=target, in_flight=in_flight)
+        return await inspect_server(
+            client_transport(target, **options), url=target, in_flight=in_flight, bounds=BOUNDS
+        )
 
 
 @pytest.mark.parametrize("target", EXPECTED, ids="-".join, indirect=True)

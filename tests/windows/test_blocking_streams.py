@@ -6,6 +6,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import trio
@@ -179,3 +180,24 @@ async def test_a_descriptor_that_cannot_be_read_is_broken() -> None:
     stream.close()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(stream.fileno())
+
+
+@pytest.mark.parametrize("kind", [BlockingReceiveStream, BlockingSendStream])
+async def test_a_system_without_threads_breaks_the_stream_which_is_closed_all_the_same(
+    kind: type[BlockingReceiveStream] | type[BlockingSendStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    reading, writing = os.pipe()
+    ours, theirs = (reading, writing) if kind is BlockingReceiveStream else (writing, reading)
+    stream = kind(ours)
+    monkeypatch.setattr(trio.lowlevel, "start_thread_soon", refuse)
+    use = stream.receive_some if isinstance(stream, BlockingReceiveStream) else partial(stream.send_all, b"x")
+    for _ in range(2):
+        with trio.fail_after(5), pytest.raises(trio.BrokenResourceError):
+            await use()
+    stream.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(ours)
+    os.close(theirs)

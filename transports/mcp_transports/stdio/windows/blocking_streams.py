@@ -55,7 +55,11 @@ class _BlockingDescriptor:
         return self._fd
 
     def _start(self, call: Callable[[int], bytes]) -> None:
-        """Begins a call; ``_done`` is set and ``_result`` there when it has ended."""
+        """Begins a call; ``_done`` is set and ``_result`` there when it has ended.
+
+        Raises:
+            trio.BrokenResourceError: The system starts no thread.
+        """
         token = trio.lowlevel.current_trio_token()
         self._done, self._result = trio.Event(), None
         self._thread = 0
@@ -77,7 +81,12 @@ class _BlockingDescriptor:
             except trio.RunFinishedError:
                 return  # the loop has ended before the call, and nobody waits for it
 
-        trio.lowlevel.start_thread_soon(work, ended, name="mcp-actors stdio")
+        try:
+            trio.lowlevel.start_thread_soon(work, ended, name="mcp-actors stdio")
+        except RuntimeError as error:
+            # The process has no thread left, so that none will close the descriptor either.
+            self._thread = None
+            raise trio.BrokenResourceError(f"no thread can be started: {error}") from error
 
     def _take(self, result: outcome.Outcome[bytes]) -> None:
         self._result = result
@@ -142,8 +151,8 @@ class BlockingReceiveStream(_BlockingDescriptor, trio.abc.ReceiveStream):
 
     async def _read(self) -> bytes:
         if not self._is_reading:
-            self._is_reading = True
             self._start(lambda fd: os.read(fd, _RECEIVE_BYTES))
+            self._is_reading = True
         await self._done.wait()
         self._require_open()
         self._is_reading = False
