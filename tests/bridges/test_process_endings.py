@@ -45,7 +45,8 @@ async def call_back(function, *args):
 def program(text: str) -> tuple[int, list[str], str]:
     """Runs a program; returns its exit code, the lines of its output, and the end of its stderr."""
     result = subprocess.run(
-        [sys.executable, "-c", HEAD + text],
+        # From CPython 3.12 on a fork beside threads is warned of, which is what some of the programs are about.
+        [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", HEAD + text],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -289,8 +290,13 @@ async def main():
     while not begun.is_set():
         await asyncio.sleep(0.001)
     await bridge.call(answer)
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
     pid = os.fork()
     if not pid:
+        # From CPython 3.14 on asyncio forgets in the child that the loop and the task run, and runs no other task.
+        asyncio._set_running_loop(loop)
+        if asyncio.current_task() is None:
+            asyncio.tasks._enter_task(loop, task)
         is_cancelled.cancel()
         ends = await asyncio.gather(waits, is_cancelled, return_exceptions=True)
         say([type(each).__name__ for each in ends], ends[0].is_forked)
