@@ -55,7 +55,7 @@ _KINDS = {each.name: each for each in TASKS}
 
 @attrs.define
 class _Seen:
-    """What an operator looks for, of the sessions and exchanges that were looked at so far."""
+    """The sessions and calls that an operator looks for, of those that were looked at so far."""
 
     totals: Counters
     sessions: list[AnySession] = attrs.field(factory=list)
