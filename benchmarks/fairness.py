@@ -4,10 +4,14 @@
 
     python -m benchmarks.fairness
     python -m benchmarks.fairness --rude          # the greedy one sends again at once what was refused
+    python -m benchmarks.fairness --apart         # the greedy one has a processor of its own, as another machine has
 
 A server in a process of its own has a tool that takes 100 ms of one of 32 places. Each of the 49 calls it, waits a
-second, and calls again. The greedy one keeps 200 calls in flight, from a third process. Windows with and without it
-take turns, and what is compared is the 99th percentile of the others' calls.
+second, and calls again. The greedy one keeps 200 calls in flight, from a third process. Three kinds of windows take
+turns, and what is compared is the 99th percentile of the 49's calls: alone; beside a 50th caller that keeps 16 calls in
+flight, which is its share, so that the server has as much to answer as beside the greedy one; and beside that. The
+first says what the greedy one costs the others, and the second how much of it is its greed. The server's processor time
+is counted, since the machine is that of all three: what the greedy process takes of it is none of the server's doing.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from typing import Any
 
 import trio
 
-from benchmarks.windows import Others, Window, summary
+from benchmarks.windows import Others, Window, processor_time, summary
 from mcp_actors import Server
 from mcp_actors.middleware import ConcurrencyLimit
 from mcp_transports.http.server import HttpServerTransport
@@ -109,8 +113,10 @@ class Caller:
         return bytes(data)
 
 
-def attack(port: int, calls: int, rude: bool, orders: Connection) -> None:
+def attack(port: int, calls: int, rude: bool, apart: bool, orders: Connection) -> None:
     """Keeps calls in flight while it is told to, and says how many were answered and refused in each window."""
+    if apart:
+        os.sched_setaffinity(0, {(os.cpu_count() or 1) - 1})
     counts = {"answered": 0, "refused": 0}
     # It stands for another machine, and is not to take the processor from the callers that are measured.
     os.nice(10)
@@ -128,10 +134,11 @@ def attack(port: int, calls: int, rude: bool, orders: Connection) -> None:
     async def main() -> None:
         callers = [await Caller("greedy").open(port) for _ in range(calls)]
         orders.send("ready")
-        while (seconds := await trio.to_thread.run_sync(orders.recv)) is not None:
+        while (order := await trio.to_thread.run_sync(orders.recv)) is not None:
+            seconds, in_flight = order
             ends = trio.current_time() + seconds
             async with trio.open_nursery() as nursery:
-                for caller in callers:
+                for caller in callers[:in_flight]:
                     nursery.start_soon(one, caller, ends)
             orders.send(dict(counts))
             counts.update(answered=0, refused=0)
@@ -165,33 +172,36 @@ def percentile(took: list[float], share: float) -> float:
 async def compare(port: int, orders: Connection, pids: list[int], options: argparse.Namespace) -> None:
     callers = [await Caller(f"caller {number}").open(port) for number in range(OTHERS)]
     await window(callers, 1.0)
-    every: dict[bool, list[float]] = {False: [], True: []}
-    ratios: list[Window] = []
+    kinds = {"alone": 0, "beside its share": PLACES // 2, "beside the greedy one": options.calls}
+    every: dict[str, list[float]] = {kind: [] for kind in kinds}
+    ratios: dict[str, list[Window]] = {kind: [] for kind in kinds}
+    first = 0.0
     for _ in range(options.windows):
-        took: dict[bool, list[float]] = {}
-        others = Others(pids)
-        for beside in (False, True):
-            if beside:
-                orders.send(options.seconds + 1.0)
+        for kind, in_flight in kinds.items():
+            others = Others(pids)
+            if in_flight:
+                orders.send((options.seconds + 1.0, in_flight))
                 await trio.sleep(0.5)
-            took[beside] = await window(callers, options.seconds)
-            every[beside].extend(took[beside])
-        counts = await trio.to_thread.run_sync(orders.recv)
-        ratios.append(Window(percentile(took[True], 0.99) / percentile(took[False], 0.99), others.share()))
-        texts = [
-            f"p50 {percentile(took[each], 0.5):.1f} p99 {percentile(took[each], 0.99):.1f} ms"
-            for each in took
-        ]
+            used = processor_time(pids[:1])
+            took = await window(callers, options.seconds)
+            used = (processor_time(pids[:1]) - used) / options.seconds
+            counts = await trio.to_thread.run_sync(orders.recv) if in_flight else {}
+            every[kind].extend(took)
+            p99 = percentile(took, 0.99)
+            if kind == "alone":
+                first = p99
+            ratios[kind].append(Window(p99 / first, others.share()))
+            print(
+                f"  {kind:22} p50 {percentile(took, 0.5):6.1f} p99 {p99:6.1f} ms, {p99 / first:.2f}x; the server used "
+                f"{used:.0%} of a processor; {counts}; other programs {ratios[kind][-1].others:.0%}",
+                flush=True,
+            )
+    alone = percentile(sorted(every["alone"]), 0.99)
+    for kind, took in every.items():
+        p99 = percentile(sorted(took), 0.99)
         print(
-            f"  alone {texts[0]}; beside it {texts[1]}; {ratios[-1].value:.2f}x; it had {counts}; "
-            f"other programs {ratios[-1].others:.0%}",
-            flush=True,
+            f"  all calls {kind}: p99 {p99:.1f} ms, {p99 / alone:.2f}x; {summary(ratios[kind])}", flush=True
         )
-    whole = [percentile(sorted(each), 0.99) for each in every.values()]
-    print(
-        f"  all calls: p99 {whole[0]:.1f} ms alone, {whole[1]:.1f} ms beside it, {whole[1] / whole[0]:.2f}x"
-    )
-    print(f"  {summary(ratios)}", flush=True)
 
 
 def measure(limited: bool, options: argparse.Namespace) -> None:
@@ -200,10 +210,14 @@ def measure(limited: bool, options: argparse.Namespace) -> None:
     here, there = context.Pipe()
     server = context.Process(target=serve, args=(limited, there), daemon=True)
     server.start()
+    if options.apart:
+        for pid in (0, server.pid or 0):
+            os.sched_setaffinity(pid, {0})
     try:
         port = here.recv()
         orders, taken = context.Pipe()
-        greedy = context.Process(target=attack, args=(port, options.calls, options.rude, taken), daemon=True)
+        given = (port, options.calls, options.rude, options.apart, taken)
+        greedy = context.Process(target=attack, args=given, daemon=True)
         greedy.start()
         try:
             orders.recv()
@@ -225,10 +239,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="of a window")
     parser.add_argument("--calls", type=int, default=200, help="that the greedy one keeps in flight")
     parser.add_argument("--rude", action="store_true", help="it does not wait when it is refused")
+    parser.add_argument(
+        "--apart", action="store_true", help="it has the last processor, the others the first"
+    )
+    parser.add_argument("--limited", action="store_true", help="only the server that limits")
     parser.add_argument("--unlimited", action="store_true", help="only the server that limits nothing")
     options = parser.parse_args()
     for limited in (True, False):
-        if not (limited and options.unlimited):
+        if not (options.unlimited if limited else options.limited):
             measure(limited, options)
 
 

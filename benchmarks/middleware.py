@@ -6,8 +6,9 @@
     python -m benchmarks.middleware --windows 301
 
 All variants take turns in short windows in one process, which is client and server, in memory, with 64 calls in flight.
-The time is that of the processor, so that other programs disturb it less. What a middleware adds is the median of the
-differences between its windows and those without any, one just before and one just after it.
+A refused call is a whole one, and stands beside one that is answered. The time is that of the processor, so that other
+programs disturb it less. What a middleware adds is the median of the differences between its windows and those without
+any, one just before and one just after it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from mcp_actors.server import CallNext, Middleware
 from mcp_actors.testing import ScriptedPeer, raw_client
 
 AT_ONCE = 64
-PARTS = ("server", "cache", "client")
+PARTS = ("server", "refused", "cache", "client")
 TEXT = "a" * 1000
 
 Burst = Callable[[int], Awaitable[None]]
@@ -69,6 +70,11 @@ ON_SERVER: dict[str, Sequence[Middleware]] = {
     "ResultSize, 1,000 characters of text": (ResultSize(100_000),),
     "ResultSize, as near to the limit as to be counted": (ResultSize(5_000),),
 }
+REFUSING: dict[str, Sequence[Middleware]] = {
+    "none, a call that is answered": (),
+    "RateLimit, a call that is refused": (RateLimit(1e-6),),
+    "ConcurrencyLimit, a call that is refused": (ConcurrencyLimit(1, waiting=0),),
+}
 READING: dict[str, Sequence[Middleware]] = {
     "none, a read of 1,000 characters": (),
     "ResultCache, a hit": (ResultCache(),),
@@ -92,6 +98,11 @@ def make_server(middleware: Sequence[Middleware]) -> Server:
         await trio.lowlevel.checkpoint()
         return TEXT
 
+    @server.tool
+    async def hold() -> str:
+        await trio.sleep_forever()
+        return TEXT
+
     @server.resource("x://1", name="one")
     async def one() -> str:
         return TEXT
@@ -99,8 +110,8 @@ def make_server(middleware: Sequence[Middleware]) -> Server:
     return server
 
 
-def burst_of(peer: ScriptedPeer, method: str, params: dict[str, Any]) -> Burst:
-    """Returns a function that makes so many calls, 64 at a time."""
+def burst_of(peer: ScriptedPeer, method: str, params: dict[str, Any], refused: bool = False) -> Burst:
+    """Returns a function that makes so many calls, 64 at a time, all of which are answered or refused."""
     numbers = iter(range(1, 10**9))
 
     async def send() -> None:
@@ -112,8 +123,8 @@ def burst_of(peer: ScriptedPeer, method: str, params: dict[str, Any]) -> Burst:
             await send()
         for number in range(calls):
             answer = await peer.receive()
-            if "result" not in answer:
-                raise SystemExit(f"refused: {answer}")
+            if refused != ("error" in answer):
+                raise SystemExit(f"not as it should be: {answer}")
             if number < calls - AT_ONCE:
                 await send()
 
@@ -159,7 +170,11 @@ async def compare(bursts: dict[str, Burst], windows: int, calls: int) -> None:
 
 async def run(options: argparse.Namespace) -> None:
     call, read = ("tools/call", {"name": "text"}), ("resources/read", {"uri": "x://1"})
-    for part, variants, (method, params) in (("server", ON_SERVER, call), ("cache", READING, read)):
+    for part, variants, (method, params) in (
+        ("server", ON_SERVER, call),
+        ("refused", REFUSING, call),
+        ("cache", READING, read),
+    ):
         if part not in options.parts:
             continue
         async with AsyncExitStack() as stack:
@@ -167,7 +182,17 @@ async def run(options: argparse.Namespace) -> None:
             for name, middleware in variants.items():
                 peer = await stack.enter_async_context(raw_client(make_server(middleware)))
                 await peer.initialize("2025-11-25", {})
-                bursts[name] = burst_of(peer, method, params)
+                refused = part == "refused" and bool(middleware)
+                if refused:
+                    # It takes the one token, or the one place.
+                    holding = {
+                        "jsonrpc": "2.0",
+                        "id": "held",
+                        "method": "tools/call",
+                        "params": {"name": "hold"},
+                    }
+                    await peer.send(json.dumps(holding).encode())
+                bursts[name] = burst_of(peer, method, params, refused)
             await compare(bursts, options.windows, options.calls)
     if "client" not in options.parts:
         return

@@ -7,8 +7,9 @@
 All servers are there all the time and take turns in windows of a second, with 64 calls in flight over HTTP (modern) or
 over one TCP connection (legacy). The processor time is that of the whole process, the exporting thread included.
 ``otel`` records each span and exports it by OTLP to a receiver, which is another process; ``otel-tenth`` samples a
-tenth of the traces, and ``otel-share`` those of ``--share``, with ``OpenTelemetry(share=…, durations=False)``.
-``otel-spans`` has no instruments for durations.
+tenth of the traces by the SDK. ``otel-serve`` is what ``mcp-actors serve --telemetry otel`` is: at most 20 traces a
+second, and durations that are counted by `Metrics` and exported with the rest; ``otel-share`` has the traces of
+``--share`` instead. ``otel-spans`` has no instruments for durations.
 """
 
 from __future__ import annotations
@@ -47,13 +48,20 @@ if kind.startswith("otel"):
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
     from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
+    from mcp_actors.telemetry import Metrics
     from mcp_actors.telemetry.otel import OpenTelemetry
+    from mcp_actors.telemetry.otel.exporting import MetricsExporter
     tracers = TracerProvider(sampler=ParentBasedTraceIdRatio(0.1 if kind == "otel-tenth" else 1.0))
     tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     meters = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter(), 5000)])
     if kind == "otel-spans":
         meters = NoOpMeterProvider()
-    settings = {"share": float(share), "durations": False} if kind == "otel-share" else {}
+    settings = {}
+    if kind in ("otel-serve", "otel-share"):
+        settings["metrics"] = metrics = Metrics()
+        exporter = MetricsExporter(OTLPMetricExporter(), metrics)
+        meters = MeterProvider([PeriodicExportingMetricReader(exporter, 5000)])
+        settings |= {"most_traces": 20} if kind == "otel-serve" else {"share": float(share)}
     telemetry = OpenTelemetry(tracer_provider=tracers, meter_provider=meters, **settings)
 elif kind == "metrics":
     from mcp_actors.telemetry import Metrics
@@ -74,7 +82,7 @@ class Status:
 server.run(url, task_status=Status())
 os._exit(0)
 """
-KINDS = ("none", "metrics", "otel-share", "otel-tenth", "otel-spans", "otel")
+KINDS = ("none", "metrics", "otel-serve", "otel-share", "otel-tenth", "otel-spans", "otel")
 IN_FLIGHT = 64
 CALL = {"name": "add", "arguments": {"a": 1, "b": 2}}
 

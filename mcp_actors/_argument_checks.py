@@ -14,6 +14,7 @@ __all__ = [
     "instance_of",
     "positive_number",
     "require",
+    "require_number",
     "require_trio",
 ]
 
@@ -48,6 +49,27 @@ def callable_or_none(wanted: str) -> Check:
 
 def positive_number(wanted: str) -> Check:
     return lambda value: isinstance(value, int | float) and not isinstance(value, bool) and value > 0, wanted
+
+
+def require_number(what: str, value: object, least: float, most: float, *, whole: bool = False) -> None:
+    """Checks a number that a program has given.
+
+    Args:
+        what: The name of it, such as ``RateLimit(rate=)``.
+        value: The number; ``nan`` is none.
+        least: The smallest one that is allowed.
+        most: The largest one that is allowed.
+        whole: Whether it has to be an `int`.
+
+    Raises:
+        TypeError: It is no number, or a truth value.
+        ValueError: It is out of range.
+    """
+    kind = "a whole number" if whole else "a number"
+    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+        raise TypeError(f"{what} is {kind}, not {_shown(value)}")
+    if not least <= value <= most:
+        raise ValueError(f"{what} is {kind}, at least {least:g} and at most {most:g}, not {_shown(value)}")
 
 
 def require_trio(what: str, name: str) -> None:

@@ -6,8 +6,11 @@ that metrics and a live view can say how often a kind of task has failed, and wh
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 
 import attrs
 
@@ -39,15 +42,25 @@ class CrashLog:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self.recent: deque[Crash] = deque(maxlen=KEPT)
+        self.recent: tuple[Crash, ...] = ()
+        """The last ones, the oldest first."""
+        self.unlock()
+
+    def unlock(self) -> None:
+        """Makes the lock; called again in a forked child, because a thread of the parent may have held it."""
+        # A handler of signals may take note of a crash while its thread does.
+        self._lock = threading.RLock()
 
     def __repr__(self) -> str:
         return f"<CrashLog {self.counts.total()}>"
 
     def note(self, kind: str, task: str, error: BaseException, restarted: bool) -> None:
         """Takes note of a crash."""
-        self.counts[kind] += 1
-        self.recent.append(Crash(kind, task[:CHARACTERS], _text(error), time.time(), restarted))
+        crash = Crash(kind, task[:CHARACTERS], _text(error), time.time(), restarted)
+        # Without the interpreter's lock two threads would count one for two.
+        with self._lock:
+            self.counts[kind] += 1
+            self.recent = (*self.recent, crash)[-KEPT:]
 
 
 def _text(error: BaseException) -> str:
@@ -60,3 +73,6 @@ def _text(error: BaseException) -> str:
 
 crash_log = CrashLog()
 """The crashes of this process."""
+
+if sys.platform != "win32":  # which has no fork
+    os.register_at_fork(after_in_child=crash_log.unlock)

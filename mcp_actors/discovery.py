@@ -43,7 +43,8 @@ def client_transport(url: str, **options: Any) -> ClientTransport:
     """Returns a transport that connects to ``url``; nothing is opened yet.
 
     Args:
-        options: the options of the binding, such as those of `~mcp_transports.http.HttpClientTransport`.
+        options: the options of the binding, such as those of
+            `~mcp_transports.http.client.transport.HttpClientTransport`.
 
     Raises:
         TransportNotFound: if no binding is installed for the scheme, if the binding cannot be imported, and if the

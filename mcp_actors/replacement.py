@@ -39,6 +39,7 @@ MOST_FORMER = 8
 CLEANUP_BOUND = 5.0
 # The text that a client is sent for such a call.
 _REPLACED = "the server was replaced too often while the call ran: call again"
+_NOT_SERVING = "a server is replaced while it serves: call replace() from beside it"
 
 
 class _HeldBlock:
@@ -126,6 +127,8 @@ class ReplaceableServer(Server[Any]):
         self._turn: _Turn | None = None
         self._former: list[_Turn] = []
         self._replacing = trio.Lock()
+        # The replacement that goes on, or the last one.
+        self._entering = trio.CancelScope()
         super().__init__(
             first.name,
             lifespan=self._hold_lifespans,
@@ -150,28 +153,37 @@ class ReplaceableServer(Server[Any]):
             new: The server, complete and never served.
 
         Raises:
-            LocalProtocolError: This server does not serve, or ``new`` does, or has been given here before.
+            LocalProtocolError: This server does not serve, or ends meanwhile; or ``new`` serves, or has been given here
+                before.
             Exception: What entering the lifespan or an extension raises.
         """
         async with self._replacing:
-            inside, lifespans = self._inside, self._lifespans
-            if inside is None or lifespans is None:
-                raise LocalProtocolError(
-                    "a server is replaced while it serves: call replace() from beside it"
-                )
-            stamp = new._runtime._config.stamp
-            own_bus = new.bus
-            self._join(new)
-            lifespan = _HeldBlock()
-            scope = await start_and_wait(lifespans, TURN, lifespan.hold, new._scope, about=new.name)
-            turn = _Turn(new, scope, lifespan)
-            try:
-                going_on = await self._enter_extensions(turn, inside, stamp)
-            except BaseException:
-                _leave(turn)
-                raise
-            self._swap(turn, going_on, inside, stamp)
-            self.bus.report_to(own_bus)
+            with trio.CancelScope() as self._entering:
+                await self._replace(new)
+                return
+        await trio.lowlevel.checkpoint_if_cancelled()
+        raise LocalProtocolError(_NOT_SERVING)
+
+    async def _replace(self, new: Server[Any]) -> None:
+        inside, lifespans = self._inside, self._lifespans
+        if inside is None or lifespans is None:
+            raise LocalProtocolError(_NOT_SERVING)
+        stamp = new._runtime._config.stamp
+        own_bus = new.bus
+        self._join(new)
+        lifespan = _HeldBlock()
+        scope = await start_and_wait(lifespans, TURN, lifespan.hold, new._scope, about=new.name)
+        turn = _Turn(new, scope, lifespan)
+        try:
+            going_on = await self._enter_extensions(turn, inside, stamp)
+            if self._inside is None:
+                # The last wait was over before the end of the server could cancel it.
+                raise LocalProtocolError(_NOT_SERVING)
+        except BaseException:
+            _leave(turn)
+            raise
+        self._swap(turn, going_on, inside, stamp)
+        self.bus.report_to(own_bus)
 
     def _swap(self, turn: _Turn, going_on: list[str], inside: _Inside, stamp: Any) -> None:
         """Gives a server the connections. Nothing waits in here, so that every call has one server or the other."""
@@ -280,13 +292,17 @@ class ReplaceableServer(Server[Any]):
             try:
                 async with trio.open_nursery() as beside:
                     self._inside = _Inside(extensions, beside, responder, owner, shared)
-                    await self.replace(self._first)
-                    if self._beside is not None:
-                        start_again(beside, REPLACEMENT, self._beside)
-                    yield
-                    beside.cancel_scope.cancel(reason="every transport is done")
+                    try:
+                        await self.replace(self._first)
+                        if self._beside is not None:
+                            start_again(beside, REPLACEMENT, self._beside)
+                        yield
+                        beside.cancel_scope.cancel(reason="every transport is done")
+                    finally:
+                        # Whatever task replaces a server at this moment: nobody would leave what it enters.
+                        self._inside = None
+                        self._entering.cancel(reason="the server ends")
             finally:
-                self._inside = None
                 for turn in self._turns():
                     for block in turn.extensions.values():
                         block.left.set()

@@ -41,6 +41,7 @@ from mcp_actors.bridges.bridged_call import calling_bridge
 from mcp_actors.bridges.running_loop import refuse_asyncio
 from mcp_actors.context import Context
 from mcp_actors.discovery import server_transport
+from mcp_actors.loading import stop_if_loaded
 from mcp_actors.shared import MemoryShared
 from mcp_actors.types import CacheScope, Icon, Implementation, LoggingLevel
 
@@ -111,7 +112,7 @@ class Server(Registration, Generic[StateT]):
         shared: The place of what outlives a session: tasks, events for clients that come back, and what makes several
             processes one server. By default it is a `~mcp_actors.shared.MemoryShared`, and ends with the process.
         telemetry: Is told of each call in both directions, of sessions and of what the server holds: a
-            `~mcp_actors.telemetry.OpenTelemetry`, `~mcp_actors.telemetry.Metrics` or ``Together(…)`` of both. By
+            `~mcp_actors.telemetry.otel.OpenTelemetry`, `~mcp_actors.telemetry.Metrics` or ``Together(…)`` of both. By
             default there is none, which costs nothing.
 
     Raises:
@@ -245,6 +246,7 @@ class Server(Registration, Generic[StateT]):
             ValueError: A URL or its options are malformed.
             OSError: A transport cannot listen: the port is taken, or the path may not be used.
         """
+        stop_if_loaded(self)
         if trio.lowlevel.in_trio_run():
             raise RuntimeError(
                 "server.run() starts a Trio loop, and one runs here: use 'await server.serve(...)'"

@@ -41,6 +41,7 @@ FLOORS = {
     "mcp_actors.bridges": 5,
     "mcp_actors.framing": 4,
     "mcp_actors._gc": 4,
+    "mcp_actors.loading": 4,
     "mcp_actors._argument_checks": 4,
     "mcp_actors._schema": 4,
     "mcp_actors._actors": 5,
@@ -225,7 +226,9 @@ def sans_io_floors_know_no_trio(modules: list[Module]) -> list[str]:
         f"{module.name} imports {target}"
         for module in modules
         if module.floor <= SANS_IO_FLOORS
-        and not module.within("mcp_actors.logging", "mcp_actors.supervision", "mcp_actors.task_kinds")
+        and not module.within(
+            "mcp_actors.crash_log", "mcp_actors.logging", "mcp_actors.supervision", "mcp_actors.task_kinds"
+        )
         for target, _ in module.imports()
         if target.partition(".")[0] in banned
     ]

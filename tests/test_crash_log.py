@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import trio
 
 from mcp_actors.crash_log import CHARACTERS, KEPT, CrashLog, crash_log
@@ -39,3 +42,20 @@ def test_it_is_bounded() -> None:
     assert len(log.recent) == KEPT
     assert {(len(each.task), len(each.error)) for each in log.recent} == {(CHARACTERS, CHARACTERS)}
     assert log.recent[-1].error.startswith(f"ValueError('{3 * KEPT - 1} ")
+
+
+def test_threads_lose_no_crash() -> None:
+    log, threads, crashes = CrashLog(), 8, 500
+    together = threading.Barrier(threads)
+
+    def work() -> None:
+        together.wait()
+        for number in range(crashes):
+            log.note("kind", "task", ValueError(number), restarted=True)
+            assert len(list(log.recent)) <= KEPT
+
+    with ThreadPoolExecutor(threads) as pool:
+        for each in [pool.submit(work) for _ in range(threads)]:
+            each.result()
+    assert log.counts["kind"] == threads * crashes
+    assert len(log.recent) == KEPT

@@ -63,6 +63,9 @@ class Responder(Protocol):
     def is_registered(self, method: str, target: str) -> bool:
         """Whether ``target`` is the name of something that this side has, and not only a text of the peer."""
 
+    def runs_in_place(self, method: str, target: str | None) -> bool:
+        """Whether `respond` may run a function of the user's; if not, none runs before the call has a task."""
+
     def respond(self, call: InboundCall) -> Any:
         """Returns the result, or a `Continuation` when the call needs a task. Never waits."""
 

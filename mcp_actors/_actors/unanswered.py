@@ -86,7 +86,6 @@ def start_unanswered(call: InboundCall, dispatcher: Dispatcher, function: Any, *
             method=call.invocation.method.name,
             error=str(error),
         )
-        call.refuse(error)
         return
     call.continuation = Continuation(function, *args)
     call.key = object()

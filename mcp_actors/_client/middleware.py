@@ -19,6 +19,7 @@ __all__ = [
     "HandleNext",
     "SendNext",
     "notified_through",
+    "require_for_clients",
     "sent_through",
 ]
 
@@ -41,6 +42,8 @@ class ClientCall:
     """The state of an `InputRequired`."""
     raw: Collection[str] = ()
     """Kinds of results that the caller takes as they are sent."""
+    retried: bool = False
+    """Whether middleware outside of this one makes the call again where it fails for the connection."""
     client: object = attrs.field(default=None, repr=False, eq=False)
     """Tells the calls of one client from those of another, where middleware is shared; it is for nothing else."""
 
@@ -80,6 +83,20 @@ class ClientNotificationMiddleware(Protocol):
 
     def notification(self, note: ClientNotification, call_next: HandleNext, /) -> Awaitable[Any]:
         """Runs round the program's function; what it returns is dropped."""
+
+
+def require_for_clients(middleware: Sequence[ClientMiddleware]) -> None:
+    """Checks the middleware of a client.
+
+    Raises:
+        TypeError: One of them is a class, or is for servers.
+    """
+    for each in middleware:
+        name = each.__name__ if isinstance(each, type) else type(each).__name__
+        if getattr(each, "for_side", None) == "server":
+            raise TypeError(f"{name} is for servers: write server.middleware({name}(…))")
+        if isinstance(each, type):
+            raise TypeError(f"{name} is a class: give an object of it, {name}(…)")
 
 
 async def sent_through(

@@ -15,7 +15,7 @@ import trio
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._argument_checks import callable_or_none, instance_of, positive_number, require
-from mcp_actors._client.middleware import ClientMiddleware
+from mcp_actors._client.middleware import ClientMiddleware, require_for_clients
 from mcp_actors.abc import ClientTransport, ServerTransport, Telemetry
 from mcp_actors.errors import ConnectionLost, SessionExpired
 from mcp_actors.types import (
@@ -192,6 +192,7 @@ class ClientOptions:
     def __attrs_post_init__(self) -> None:
         given = {name: getattr(self, name) for name in _CHECKS if hasattr(self, name)}
         require(_CHECKS, {**given, "timeout": self.call.idle, "cap": self.call.cap})
+        require_for_clients(self.middleware)
         for each in self.in_use:
             if not isinstance(each, DeclaredExtension):
                 raise TypeError(

@@ -93,6 +93,10 @@ class RequestHandlers:
         """Nothing that a server asks for has a name."""
         return False
 
+    def runs_in_place(self, method: str, target: str | None) -> bool:
+        """Every function runs in a task."""
+        return False
+
     def respond(self, call: InboundCall) -> Any:
         """Answers a ping at once, and everything else in a task of its own.
 

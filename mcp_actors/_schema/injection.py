@@ -15,15 +15,32 @@ __all__ = ["check_receiver", "function_hints", "injected_parameter"]
 
 # Without an annotation this name is meant for the context all the same.
 CONTEXT_NAME = "ctx"
+# Functions of Python and of Cython have annotations by such an attribute of their class.
+_COMPUTED = types.GetSetDescriptorType
 
 
 def function_hints(call: Callable[..., Any]) -> dict[str, Any]:
     """Returns the annotations of a function, partial or callable object, resolved; ``return`` is among them."""
-    while isinstance(call, functools.partial):
-        call = call.func
-    if not isinstance(call, type) and not hasattr(call, "__annotations__") and hasattr(call, "__call__"):  # noqa: B004
-        call = type(call).__call__
-    return read_hints(call) if hasattr(call, "__annotations__") else {}
+    return read_hints(_annotated(call))
+
+
+def _annotated(call: Any) -> Any:
+    """Returns what has the annotations of a callable.
+
+    Annotations of an object are those of its fields, which are found through its class up to CPython 3.13. A decorator
+    such as `functools.cache`, which makes an object of a function, copies the annotations up to 3.13 only.
+    """
+    while True:
+        if isinstance(call, functools.partial):
+            call = call.func
+        elif inspect.ismethod(call):
+            call = call.__func__
+        elif isinstance(call, type) or isinstance(vars(type(call)).get("__annotations__"), _COMPUTED):
+            return call
+        elif "__wrapped__" in getattr(call, "__dict__", ()):
+            call = call.__wrapped__
+        else:
+            return type(call).__call__
 
 
 def injected_parameter(call: Callable[..., Any], injected: type) -> str | None:

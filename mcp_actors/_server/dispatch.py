@@ -46,11 +46,16 @@ class Around(Protocol):
     def when(self) -> Callable[[Mapping[str, Any]], bool]: ...
 
 
+class _Tools(Container[str], Protocol):
+    def is_inline(self, name: str) -> bool:
+        """Whether the function of a tool runs where the call arrives, and in no task."""
+
+
 class FeatureTable(Protocol):
     """The features of a server, as far as dispatching needs them."""
 
     @property
-    def tools(self) -> Container[str]: ...
+    def tools(self) -> _Tools: ...
     @property
     def prompts(self) -> Container[str]: ...
 
@@ -133,6 +138,10 @@ class MethodDispatch:
         features = self.features
         names = features.tools if method == "tools/call" else features.prompts
         return method in _NAMED and target in names
+
+    def runs_in_place(self, method: str, target: str | None) -> bool:
+        """Whether `respond` may run a function of the user's: a tool that is not inline runs in a task."""
+        return method != "tools/call" or target is None or self.features.tools.is_inline(target)
 
     async def run_again(self, ctx: Context) -> Any:
         """Runs a request that was run before: through the middleware, and without the functions of extensions."""

@@ -11,7 +11,7 @@ from mcp_actors._server.context import Context
 from mcp_actors._wire.messages import RequestId
 from mcp_actors.types import InputRequest, InputResponse
 
-__all__ = ["ask_client", "check_answer", "holder_of", "progress_token_of", "read_answer"]
+__all__ = ["ask_client", "check_answer", "has_asked", "holder_of", "progress_token_of", "read_answer"]
 
 
 def holder_of(ctx: Context) -> str | None:
@@ -24,6 +24,16 @@ def holder_of(ctx: Context) -> str | None:
     """
     memory = ctx.call.owner.limiters.memory
     return None if memory is None else memory.holder(ctx.call.invocation)
+
+
+def has_asked(ctx: Context) -> bool:
+    """Whether the functions of a call have asked the client, so that the result is good for this call alone.
+
+    Args:
+        ctx: The call.
+    """
+    invocation = ctx.call.invocation
+    return bool(ctx._kept) or invocation.answers is not None or invocation.state is not None
 
 
 def progress_token_of(ctx: Context) -> RequestId | None:

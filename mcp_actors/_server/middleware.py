@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._server.context import Context
 from mcp_actors._server.handler import Continuation, Handler
 from mcp_actors.errors import LocalProtocolError
+from mcp_actors.types import EmptyResult, SubscriptionsListenResult
 
 __all__ = ["CallNext", "Middleware", "NotificationMiddleware", "through"]
 
@@ -19,6 +21,8 @@ class CallNext(Protocol):
         """Calls it with ``ctx``: by default with the context that this middleware was given."""
 
 
+# The results of which nothing has to be there, so that a function may return none.
+_WITHOUT_MEMBERS = (dict, EmptyResult, SubscriptionsListenResult)
 Middleware = Callable[[Context, CallNext], Awaitable[Any]]
 """``async def f(ctx, call_next)``, which runs round a request; see `Server.middleware`."""
 
@@ -42,6 +46,9 @@ async def through(middleware: Sequence[Middleware], ctx: Context, handler: Handl
         ctx: The context of the call.
         handler: Answers the call.
         passed: How many of ``middleware`` the call is inside of.
+
+    Raises:
+        InvalidResult: A middleware returned nothing, where a result has to be.
     """
     if passed == len(middleware):
         result = handler(ctx)
@@ -56,7 +63,12 @@ async def through(middleware: Sequence[Middleware], ctx: Context, handler: Handl
         return through(middleware, next_context, handler, passed + 1)
 
     try:
-        return await middleware[passed](ctx, call_next)
+        result = await middleware[passed](ctx, call_next)
     finally:
         # What goes on behind the call has `call_next`, and must not keep the call, and its session, by it.
         of_call = None
+    if result is None and ctx.call.invocation.method.result not in _WITHOUT_MEMBERS:
+        function = middleware[passed]
+        name = getattr(function, "__name__", type(function).__name__)
+        raise InvalidResult(f"the middleware {name} returned None: write 'return await call_next()'")
+    return result

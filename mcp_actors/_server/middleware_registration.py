@@ -41,11 +41,14 @@ class MiddlewareRegistration:
             loop: ``"asyncio"`` for a function that needs it, as `add_tool` has it.
 
         Raises:
-            TypeError: The function is not of this form.
+            TypeError: The function is not of this form, or is for clients.
         """
 
         def add(function: M) -> M:
             with LineNamed():
+                if getattr(function, "for_side", None) == "client":
+                    name = getattr(function, "__name__", type(function).__name__)
+                    raise TypeError(f"{name} is for clients: write Client(…, middleware=[{name}(…)])")
                 check_async(function, "ctx, call_next")
                 self._features.add_middleware(middleware_in_loop(function, loop))
             return function

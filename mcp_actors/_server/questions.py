@@ -225,6 +225,8 @@ class Questions:
         if (voice := self.call.voice) is not None:
             return dict(await voice.ask(questions))
         if not era.asks_by_retry:
+            # Also for a question that fails: what the function returns then follows from that.
+            self._kept.update(dict.fromkeys(questions))
             return await ask_by_requests(self.call, self._scope, questions, ttl)
         if not invocation.method.may_ask:
             raise LocalProtocolError(

@@ -149,6 +149,11 @@ class Tools(Registry[_ToolEntry]):
         entry = self.by_key.get(name) if isinstance(name, str) else None
         return () if entry is None else entry.mirrored
 
+    def is_inline(self, name: str) -> bool:
+        """Whether the function of a tool runs where the call arrives, and in no task."""
+        entry = self.by_key.get(name)
+        return entry is not None and entry.function.inline
+
     def handlers(self) -> Mapping[str, Handler]:
         return {"tools/list": self._list, "tools/call": self._call}
 

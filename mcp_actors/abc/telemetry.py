@@ -193,4 +193,8 @@ def log_members() -> dict[str, Any]:
     members: dict[str, Any] = {"session": request.session}
     if request.principal is not None:
         members["principal"] = request.principal.subject
-    return {**members, **observation.log_members()}
+    try:
+        return {**members, **observation.log_members()}
+    except Exception:
+        # The line is worth more than its members; another line that says so would ask the same observer.
+        return members

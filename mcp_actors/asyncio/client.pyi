@@ -121,8 +121,9 @@ class Client:
             its own. A failure raises an `AuthorizationError`, and the connection is not tried again.
         tasks: Whether stateless servers may answer a call with a task (SEP-2663), which `call_tool` then waits for,
             and servers of sessions may have ``sampling`` and ``elicitation`` answered later (MCP 2025-11-25, Tasks).
-        telemetry: Is told of each call in both directions and of sessions: a `~mcp_actors.telemetry.OpenTelemetry`,
-            `~mcp_actors.telemetry.Metrics` or ``Together(…)`` of both. By default there is none, which costs nothing.
+        telemetry: Is told of each call in both directions and of sessions: an
+            `~mcp_actors.telemetry.otel.OpenTelemetry`, `~mcp_actors.telemetry.Metrics` or ``Together(…)`` of both. By
+            default there is none, which costs nothing.
         extensions: A list of `~mcp_actors.extensions.ClientExtension`, or a mapping of ids to settings that are only
             declared. None by default.
         middleware: Functions ``async def f(call, call_next)`` that run round every request of the program but the

@@ -108,7 +108,7 @@ def adapted_middleware(middleware: Any, adapt: Adapt, back: Adapt) -> Any:
 
 
 def _adapted_middleware(each: Any, adapt: Adapt, back: Adapt) -> Any:
-    if not callable(each) or getattr(each, "runs_in_engine", False):
+    if not callable(each) or hasattr(each, "for_side"):
         return each
 
     def with_way_back(function: Function) -> Function:

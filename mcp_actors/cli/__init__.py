@@ -8,8 +8,9 @@ They use `sections` (headings in the help), `target` (TARGET -> Server), `client
 `connection_options` and `headers`, `arguments` (``key=text``), `output` (results -> text or JSON), `task_results`
 (those that come later), `elicitation` (questions on a terminal), `progress` (the bar), `failures` (exceptions -> one
 line and an exit code), `stored_login`, `login_session` and `login_text` (what a login leaves, how it is made, and in
-words), `interruptible` (Ctrl-C without a client), and ``demo_*`` (the load of the demo and its table). `admin_option`,
-`observing`, `otel_sdk`, `reload` and `workers` are what options of ``serve`` do.
+words), `interruptible` (Ctrl-C without a client), and ``demo_*`` (the load of the demo and its table). `serve_options`
+has the rules for what options of ``serve`` go together; `admin_option`, `observing`, `otel_sdk`, `reload` and `workers`
+are what they do.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import click
 
-from mcp_actors.cli.failures import EXIT_INTERRUPTED
+from mcp_actors.cli.failures import EXIT_CODES, EXIT_INTERRUPTED
 from mcp_actors.platform.output import write_utf8
 
 __all__ = ["main"]
@@ -31,14 +32,8 @@ _EPILOG = """\b
 URL     stdio:COMMAND ARG...   one shell word, for example 'stdio:python server.py'
         or any scheme that an installed binding serves
 Exit codes
-  0     done
-  1     it failed while running: no connection, an error answer, a tool that reported an error, a timeout
-  2     wrong usage: bad option, unknown target, malformed argument
-  3     the server asks for authorization, and a person has to log in: mcp-actors login URL
-  4     mcp-actors inspect: the server violates a rule of the protocol
-  130   ended by Ctrl-C; a call in flight was cancelled at the server too
-Colours appear on terminals only; NO_COLOR=1 turns them off.
-"""
+{}Colours appear on terminals only; NO_COLOR=1 turns them off.
+""".format("".join(f"  {code:<5} {text}\n" for code, text in EXIT_CODES.items()))
 
 # name -> (module, short help). The help stands here so that `--help` imports nothing.
 # First those for authors and operators of servers, then those of clients, then logins.

@@ -6,8 +6,6 @@ import importlib
 import os
 from typing import Any
 
-import click
-
 from mcp_actors.cli.failures import WrongUsage
 
 __all__ = ["TOKEN_VARIABLE", "admin_transport"]
@@ -28,10 +26,6 @@ def admin_transport(url: str) -> Any:
     token = os.environ.pop(TOKEN_VARIABLE, None)
     binding = importlib.import_module("mcp_transports.admin")
     try:
-        return binding.AdminTransport(
-            url,
-            token=token if not url.startswith("unix:") else None,
-            say=lambda line: click.echo(line, err=True),
-        )
+        return binding.AdminTransport(url, token=token if not url.startswith("unix:") else None)
     except ValueError as error:
         raise WrongUsage(str(error)) from error

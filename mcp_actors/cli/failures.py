@@ -21,13 +21,17 @@ from mcp_actors.errors import (
     McpError,
     RpcError,
     SharedStateUnavailable,
+    TransportNotFound,
 )
 
 __all__ = [
+    "EXIT_CODES",
     "EXIT_FAILED",
     "EXIT_INTERRUPTED",
     "EXIT_LOGIN",
+    "EXIT_UNCHECKED",
     "EXIT_USAGE",
+    "EXIT_VIOLATES",
     "CommandFailure",
     "LoginNeeded",
     "WrongUsage",
@@ -40,7 +44,19 @@ __all__ = [
 EXIT_FAILED = 1
 EXIT_USAGE = 2  # click's own for bad options
 EXIT_LOGIN = 3
+EXIT_VIOLATES = 4
+EXIT_UNCHECKED = 5
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
+EXIT_CODES = {
+    0: "done",
+    EXIT_FAILED: "it failed while running: no connection, an error answer, a tool that reported an error, a timeout",
+    EXIT_USAGE: "wrong usage: bad option, unknown target, malformed argument",
+    EXIT_LOGIN: "the server asks for authorization, and a person has to log in: mcp-actors login URL",
+    EXIT_VIOLATES: "mcp-actors inspect: the server violates a rule of the protocol",
+    EXIT_UNCHECKED: "mcp-actors inspect: no violation was found, but some rules could not be checked",
+    EXIT_INTERRUPTED: "ended by Ctrl-C; a call in flight was cancelled at the server too",
+}
+"""All exit codes of all commands, as ``mcp-actors --help`` lists them."""
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -109,8 +125,13 @@ def reported(show_traceback: bool) -> Iterator[None]:
     except Exception as error:
         if show_traceback:
             traceback.print_exc()
-        kind = LoginNeeded if isinstance(error, LoginRequired) else CommandFailure
-        raise kind(sentence(error)) from error
+        raise _kind(error)(sentence(error)) from error
+
+
+def _kind(error: Exception) -> type[CommandFailure]:
+    if isinstance(error, LoginRequired):
+        return LoginNeeded
+    return WrongUsage if isinstance(error, TransportNotFound) else CommandFailure
 
 
 def sentence(error: Exception) -> str:

@@ -10,6 +10,8 @@ import click
 from mcp_actors.abc import ClientTransport
 from mcp_actors.cli.connection_options import ConnectionOptions, inspection_options
 from mcp_actors.cli.failures import (
+    EXIT_UNCHECKED,
+    EXIT_VIOLATES,
     CommandFailure,
     LoginNeeded,
     WrongUsage,
@@ -26,10 +28,15 @@ from mcp_actors.discovery import client_transport
 from mcp_actors.errors import McpError
 from mcp_actors.inspection import Bounds, ServerReport, inspect_server
 
-__all__ = ["EXIT_VIOLATES", "command"]
+__all__ = ["command"]
 
-EXIT_VIOLATES = 4
 MAX_IN_FLIGHT = 256
+
+
+class _Unchecked(CommandFailure):
+    """Nothing was found, and not everything was looked at."""
+
+    exit_code = EXIT_UNCHECKED
 
 
 @click.command("inspect", short_help="Say what a server is, what it violates, and how fast it answers.")
@@ -52,7 +59,8 @@ def command(
     Each rule has its place in the specification: an error is a MUST, a warning a SHOULD. Nothing is changed at the
     server, and tools are called only with --call. What was not reached within --cap is reported as not checked.
 
-    The exit code is 4 if the server violates a MUST.
+    The exit code is 4 if the server violates a MUST, and 5 if it was found to violate none, but some rules could not be
+    checked.
     """
     with reported(show_traceback):
         report = run_interruptible(
@@ -70,6 +78,12 @@ def command(
             raise LoginNeeded(f"the server asks for authorization; run: mcp-actors login {connection.url}")
         raise CommandFailure(
             f"there is no MCP server, or it speaks nothing that is known here; {report.stopped}"
+        )
+    if report.unchecked:
+        hint = "; --cap sets the seconds" if report.seconds >= connection.cap else ""
+        raise _Unchecked(
+            f"{len(report.unchecked)} of {len(report.outcomes)} rules could not be checked, and the server may violate "
+            f"them: {report.stopped or report.unchecked[0].reason}{hint}"
         )
 
 

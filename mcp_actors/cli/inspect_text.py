@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterator
 
@@ -32,6 +33,7 @@ def report_lines(report: ServerReport) -> Iterator[str]:
         yield from _era_lines(era)
     yield ""
     yield from _finding_lines(report)
+    yield from _unchecked_lines(report)
     yield ""
     yield from _closing_lines(report)
 
@@ -68,7 +70,7 @@ def _latency_line(each: Latency) -> str:
 
 
 def _finding_lines(report: ServerReport) -> Iterator[str]:
-    if not report.findings and report.eras:
+    if not report.findings and not report.unchecked and report.eras:
         yield click.style("nothing was found that violates a rule", fg="green")
     shown: set[tuple[str, str]] = set()
     for severity in ("error", "warning"):
@@ -85,6 +87,16 @@ def _rule_lines(finding: Finding) -> Iterator[str]:
     yield f"{head}{finding.rule} ({finding.era} era)"
     yield f"    {finding.demand}"
     yield click.style(f"    {finding.source}", dim=True)
+
+
+def _unchecked_lines(report: ServerReport) -> Iterator[str]:
+    rules: dict[tuple[str, str], list[str]] = {}
+    for each in report.unchecked:
+        rules.setdefault((each.era, each.reason), []).append(each.rule)
+    for (era, reason), names in rules.items():
+        head = click.style("not checked", fg="yellow", bold=True)
+        yield f"{head} ({era} era): {safe(reason)}"
+        yield textwrap.fill(", ".join(names), 100, initial_indent=" " * 4, subsequent_indent=" " * 4)
 
 
 def _closing_lines(report: ServerReport) -> Iterator[str]:

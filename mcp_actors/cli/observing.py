@@ -34,24 +34,31 @@ def observe(
         WrongUsage: A library is missing; the message says how to install it.
     """
     found: list[Telemetry] = [] if server.telemetry is None else [server.telemetry]
-    routes: dict[str, object] = {}
-    if telemetry is not None:
-        found.append(_open_telemetry(server.name))
-    if metrics is not None:
-        counted = Metrics(None if worker is None else {"worker": str(worker)})
+    counted = Metrics(None if worker is None else {"worker": str(worker)})
+    made, counts = (None, False) if telemetry is None else _open_telemetry(server.name, counted)
+    if made is not None:
+        found.append(made)
+    if metrics is not None and not counts:
         found.append(counted)
-        routes[metrics] = importlib.import_module("mcp_transports.http.server").metrics_page(counted)
     server.telemetry = found[0] if len(found) == 1 else Together(*found)
-    return routes
+    if metrics is None:
+        return {}
+    return {metrics: importlib.import_module("mcp_transports.http.server").metrics_page(counted)}
 
 
-def _open_telemetry(name: str) -> Telemetry:
-    """Returns telemetry for the SDK that the process has configured; if none is, one is, by its environment."""
+def _open_telemetry(name: str, counted: Metrics) -> tuple[Telemetry, bool]:
+    """Returns telemetry for the SDK that the process has configured; if none is, one is, by its environment.
+
+    The second value says whether the telemetry counts into ``counted``. An SDK that somebody else has configured
+    decides what is sampled, and is given the durations: nothing can be added to what it exports.
+    """
     try:
         api: Any = importlib.import_module("opentelemetry.trace")
         if isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
-            importlib.import_module("mcp_actors.cli.otel_sdk").configure(name, _LAST_FLUSH)
-        made: Telemetry = importlib.import_module("mcp_actors.telemetry.otel").OpenTelemetry()
+            configure = importlib.import_module("mcp_actors.cli.otel_sdk").configure
+            made: Telemetry = configure(name, _LAST_FLUSH, counted)
+            return made, True
+        made = importlib.import_module("mcp_actors.telemetry.otel").OpenTelemetry()
     except ImportError as error:
         raise WrongUsage(_INSTALL) from error
-    return made
+    return made, False

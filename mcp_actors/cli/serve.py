@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 
@@ -17,16 +16,14 @@ from mcp_actors.abc import ServerTransport, SharedState
 from mcp_actors.cli.admin_option import admin_transport
 from mcp_actors.cli.failures import WrongUsage, reported, traceback_option
 from mcp_actors.cli.sections import SERVE, CommandWithSections
+from mcp_actors.cli.serve_options import HTTP, STDIO, WITH_HOST, ServeOptions, require_fitting
 from mcp_actors.cli.target import load_server
 from mcp_actors.discovery import server_transport
+from mcp_actors.errors import McpError
 from mcp_actors.platform.command_lines import join_words
 
 __all__ = ["command"]
 
-_STDIO = "stdio:"
-# Bindings in which a request says whom it means to have called, and from where.
-_WITH_HOST = ("http:", "https:", "http+unix:", "ws:", "wss:")
-_HTTP = ("http:", "https:", "http+unix:")
 # The variable that makes this process a worker: see `mcp_actors.cli.workers.messages`, which only workers import.
 _ASSIGNMENT = "MCP_ACTORS_WORKER"
 
@@ -101,25 +98,7 @@ _ASSIGNMENT = "MCP_ACTORS_WORKER"
 )
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @traceback_option
-def command(
-    target: str,
-    listen: tuple[str, ...],
-    allow_host: tuple[str, ...],
-    allow_origin: tuple[str, ...],
-    issuer: tuple[str, ...],
-    resource: str | None,
-    scope: tuple[str, ...],
-    health: str | None,
-    admin: str | None,
-    metrics: str | None,
-    telemetry: str | None,
-    workers: int | None,
-    shared: str | None,
-    reload: bool,
-    reload_dir: tuple[str, ...],
-    args: tuple[str, ...],
-    show_traceback: bool,
-) -> None:
+def command(target: str, args: tuple[str, ...], show_traceback: bool, **given: Any) -> None:
     """Serve a Server from a file or a module.
 
     \b
@@ -141,35 +120,51 @@ def command(
     Ends on SIGINT and SIGTERM, and when every address has ended by itself (stdio: at end of input). Exit code 0 for
     these, 1 if the target cannot be imported or an address cannot be served, 2 if there is no such target.
     """
-    _require_protectable(listen, issuer, resource, scope)
-    _require_http(listen, {"--health": health, "--metrics": metrics})
-    _require_reloadable(reload, reload_dir, workers)
+    options = ServeOptions(**given)
+    require_fitting(options)
+    if options.reload:
+        # Compiled files know the second of a change only: of two changes within one they would keep the first.
+        sys.dont_write_bytecode = True
     worker = _employment()
     with _told(worker), reported(show_traceback):
-        if workers is not None and worker is None:
-            _require_several(listen)
-            words = _words(click.get_current_context())
-            serving = importlib.import_module("mcp_actors.cli.workers.serving")
-            view = None if admin is None else admin_transport(admin)
-            serving.serve_with_workers(words, listen, workers, lambda ready: _announce(listen, ready), view)
+        if options.workers is not None and worker is None:
+            _serve_with_workers(options, options.workers)
             return
-        server = _loaded(target, args, shared, reload_dir if reload else None)
-        companions = [] if admin is None else [admin_transport(admin) if worker is None else worker.view()]
-        routes = _routes(server, health, metrics, telemetry, worker)
-        if not listen or listen == (_STDIO,):
+        server = _loaded(target, args, options)
+        companions = _companions(options, worker)
+        routes = _routes(server, options, worker)
+        if not options.listen or options.listen == (STDIO,):
             terminal = sys.stdin.isatty() and sys.stderr.isatty()
             hint = _stdio_hint(server, target, args) if terminal else ""
-            server.run(_STDIO, *companions, task_status=_Announcement((), hint))
+            server.run(STDIO, *companions, task_status=_Announcement((), hint))
             return
-        hint = f"{_offer(server)}; Ctrl-C stops" if sys.stderr.isatty() else ""
-        options = _settings(allow_host, allow_origin, resource, issuer, scope)
+        settings = _settings(options)
         several = worker is not None and worker.of > 1
         if several:
             state = importlib.import_module("mcp_actors.cli.workers.state_of_several")
             server.shared = state.StateOfSeveral(server)
-        transports = [_transport(url, options, several, routes) for url in listen]
-        status = _Announcement(listen, hint) if worker is None else worker.status(server, _offer(server))
+        transports = [_transport(url, settings, several, routes) for url in options.listen]
+        hint = f"{_offer(server)}; Ctrl-C stops" if sys.stderr.isatty() else ""
+        status = (
+            _Announcement(options.listen, hint) if worker is None else worker.status(server, _offer(server))
+        )
         server.run(*transports, *companions, task_status=status)
+
+
+def _serve_with_workers(options: ServeOptions, count: int) -> None:
+    words = _words(click.get_current_context())
+    serving = importlib.import_module("mcp_actors.cli.workers.serving")
+    view = None if options.admin is None else admin_transport(options.admin)
+    serving.serve_with_workers(
+        words, options.listen, count, lambda ready: _announce(options.listen, ready), view
+    )
+
+
+def _companions(options: ServeOptions, worker: Any) -> list[Any]:
+    """Returns what shows the server to operators, or to the supervisor of this worker."""
+    if options.admin is None:
+        return []
+    return [admin_transport(options.admin) if worker is None else worker.view()]
 
 
 def _offer(server: Server) -> str:
@@ -209,75 +204,27 @@ def _told(worker: Any) -> Iterator[None]:
         raise click.exceptions.Exit(error.exit_code) from None
 
 
-def _require_http(listen: Sequence[str], paths: Mapping[str, str | None]) -> None:
-    """Raises `click.UsageError` for the first option with a path that cannot be served beside MCP."""
-    for option, path in paths.items():
-        if path is not None and not any(url.lower().startswith(_HTTP) for url in listen):
-            raise click.UsageError(
-                f"{option} needs --listen with a URL of HTTP: http://127.0.0.1:8000/mcp for example"
-            )
-        if path is not None and (not path.startswith("/") or list(paths.values()).count(path) > 1):
-            raise click.UsageError(
-                f"{option} takes a path that nothing else has, such as /{option[2:]}, not {path!r}"
-            )
-        if path is not None and any(urlsplit(url).path == path for url in listen):
-            raise WrongUsage(
-                f"{option}: {path} is the path of MCP itself; take another, such as /{option[2:]}"
-            )
-
-
-def _routes(
-    server: Server, health: str | None, metrics: str | None, telemetry: str | None, worker: Any
-) -> Mapping[str, object]:
+def _routes(server: Server, options: ServeOptions, worker: Any) -> Mapping[str, object]:
     """Returns what is served beside MCP, and gives the server the telemetry that was asked for."""
     routes: dict[str, object] = {}
-    if health is not None:
-        routes[health] = importlib.import_module("mcp_transports.http.server").health
-    if metrics is not None or telemetry is not None:
+    if options.health is not None:
+        routes[options.health] = importlib.import_module("mcp_transports.http.server").health
+    if options.metrics is not None or options.telemetry is not None:
         observe = importlib.import_module("mcp_actors.cli.observing").observe
-        routes |= observe(server, metrics, telemetry, None if worker is None else worker.number)
+        number = None if worker is None else worker.number
+        routes |= observe(server, options.metrics, options.telemetry, number)
     return routes
 
 
-def _require_several(listen: Sequence[str]) -> None:
-    """Raises `click.UsageError` if several processes cannot serve the URLs together."""
-    if sys.platform == "win32":
-        raise click.UsageError(
-            "--workers is for other systems: on Windows no process inherits listening sockets"
-        )
-    if not listen or any(url.lower().startswith(_STDIO) for url in listen):
-        raise click.UsageError(
-            "--workers needs --listen URL, and not stdio:, which has one client: http://127.0.0.1:8000/mcp for example"
-        )
-
-
-def _require_reloadable(reload: bool, folders: Sequence[str], workers: int | None) -> None:
-    """Raises `click.UsageError` if nothing can be reloaded; else has modules imported from their text alone."""
-    if not reload:
-        if folders:
-            raise click.UsageError("--reload-dir needs --reload")
-        return
-    if workers is not None:
-        raise click.UsageError("--reload is for one process: leave --workers out")
-    missing = [each for each in folders if not os.path.isdir(each)]
-    if missing:
-        raise click.UsageError(f"--reload-dir: there is no folder {missing[0]}")
-    # Compiled files know the second of a change only: of two changes within one they would keep the first.
-    sys.dont_write_bytecode = True
-
-
-def _loaded(target: str, args: Sequence[str], shared: str | None, folders: Sequence[str] | None) -> Server:
-    """Returns the server of TARGET; given folders, one that becomes what its files become when they change."""
+def _loaded(target: str, args: Sequence[str], options: ServeOptions) -> Server:
+    """Returns the server of TARGET; with ``--reload`` one that becomes what its files become when they change."""
     server = load_server(target, args)
-    if shared is not None:
-        server.shared = _shared_state(shared)
-    if folders is not None:
+    if options.shared is not None:
+        server.shared = _shared_state(options.shared)
+    if options.reload:
         # Imported where it is used: most servers are not reloaded.
-        server = (
-            importlib.import_module("mcp_actors.cli.reload")
-            .Reloading(target, args, server, folders, _offer)
-            .server
-        )
+        reload = importlib.import_module("mcp_actors.cli.reload")
+        server = reload.Reloading(target, args, server, options.reload_dir, _offer).server
     return server
 
 
@@ -311,32 +258,12 @@ def _shared_state(url: str) -> SharedState:
     return state
 
 
-def _require_protectable(
-    listen: Sequence[str], issuer: Sequence[str], resource: str | None, scope: Sequence[str]
-) -> None:
-    """Raises `click.UsageError` if the words that demand access tokens do not fit together, or not the addresses."""
-    if not issuer and (resource is not None or scope):
-        raise click.UsageError("--resource and --scope need --issuer: the authorization server of the tokens")
-    if issuer and resource is None:
-        raise click.UsageError("--issuer needs --resource: the URL that clients know the server by")
-    # An address that asks for no tokens would be a way round those that do.
-    open_to_all = [url for url in listen or (_STDIO,) if not url.lower().startswith(_WITH_HOST)]
-    if issuer and open_to_all:
-        raise click.UsageError(f"--issuer is for HTTP and WebSocket: {open_to_all[0]} takes no access tokens")
-
-
-def _settings(
-    hosts: Sequence[str],
-    origins: Sequence[str],
-    resource: str | None,
-    issuer: Sequence[str],
-    scope: Sequence[str],
-) -> dict[str, object]:
+def _settings(options: ServeOptions) -> dict[str, object]:
     """Returns the settings of addresses of HTTP and WebSocket: who may call there."""
-    named = {"allowed_hosts": hosts, "allowed_origins": origins}
+    named = {"allowed_hosts": options.allow_host, "allowed_origins": options.allow_origin}
     settings: dict[str, object] = {name: each for name, each in named.items() if each}
-    if resource is not None:
-        settings["auth"] = _protection(resource, issuer, scope)
+    if options.resource is not None:
+        settings["auth"] = _protection(options.resource, options.issuer, options.scope)
     return settings
 
 
@@ -351,16 +278,19 @@ def _protection(resource: str, issuer: Sequence[str], scope: Sequence[str]) -> o
 
 
 def _transport(
-    url: str, options: Mapping[str, object], several: bool, routes: Mapping[str, object]
+    url: str, settings: Mapping[str, object], several: bool, routes: Mapping[str, object]
 ) -> ServerTransport:
-    given = dict(options) if url.lower().startswith(_WITH_HOST) else {}
-    if several and url.lower().startswith(_HTTP):
+    given = dict(settings) if url.lower().startswith(WITH_HOST) else {}
+    if several and url.lower().startswith(HTTP):
         given["sessions"] = "shared"
-    if routes and url.lower().startswith(_HTTP):
+    if routes and url.lower().startswith(HTTP):
         given["routes"] = routes
     try:
-        return server_transport(url, **given)
-    except ValueError as error:
+        transport = server_transport(url, **given)
+        # A transport for either side makes that for servers now, so that it refuses its options before it serves.
+        make = getattr(transport, "for_servers", None)
+        return transport if make is None else make()
+    except (ValueError, McpError) as error:
         raise WrongUsage(str(error)) from error
 
 

@@ -17,7 +17,6 @@ import importlib.util
 import inspect
 import os
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from typing import Any, NoReturn
 
 from mcp_actors import Server
 from mcp_actors.cli.failures import CommandFailure, WrongUsage
+from mcp_actors.loading import stopped_at_run
 
 __all__ = ["is_ours", "load_again", "load_server", "split_target"]
 
@@ -39,6 +39,10 @@ class _WouldRun(BaseException):
     def __init__(self, server: Server) -> None:
         super().__init__(server)
         self.server = server
+
+
+def _leave(server: Server) -> NoReturn:
+    raise _WouldRun(server)
 
 
 def load_server(target: str, args: Sequence[str]) -> Server:
@@ -70,7 +74,7 @@ def load_again(target: str, args: Sequence[str]) -> Server:
         CommandFailure: the target failed; the text is one line with its own file and line number.
     """
     place, attribute = split_target(target)
-    with _run_means_serve():
+    with stopped_at_run(_leave):
         try:
             module = _import(place)
         except _WouldRun as stopped:
@@ -212,48 +216,6 @@ def _cannot(verb: str, what: str, error: BaseException) -> NoReturn:
 def is_ours(filename: str) -> bool:
     """Whether a frame of a traceback is this file's or the import system's, and says nothing to a user."""
     return filename == __file__ or filename.startswith("<frozen importlib")
-
-
-class _Loading:
-    """The threads that load a target, in which `Server.run` leaves the script; in all others it is what it was."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._threads: list[int] = []
-        self._run = Server.run
-
-    def begin(self) -> None:
-        with self._lock:
-            if not self._threads:
-                self._run = Server.run
-                Server.run = self._stop_here()  # type: ignore[method-assign]
-            self._threads.append(threading.get_ident())
-
-    def end(self) -> None:
-        with self._lock:
-            self._threads.remove(threading.get_ident())
-            if not self._threads:
-                Server.run = self._run  # type: ignore[method-assign]
-
-    def _stop_here(self) -> Callable[..., None]:
-        def stop_here(server: Server, *targets: Any, **options: Any) -> None:
-            if threading.get_ident() in self._threads:
-                raise _WouldRun(server)
-            self._run(server, *targets, **options)
-
-        return stop_here
-
-
-_loading = _Loading()
-
-
-@contextmanager
-def _run_means_serve() -> Iterator[None]:
-    _loading.begin()
-    try:
-        yield
-    finally:
-        _loading.end()
 
 
 @contextmanager

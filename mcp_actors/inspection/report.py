@@ -108,8 +108,13 @@ class ServerReport:
         """Whether something was found that the specification forbids."""
         return any(each.severity == "error" for each in self.findings)
 
+    @property
+    def unchecked(self) -> tuple[RuleOutcome, ...]:
+        """The rules that could not be checked, each with the reason: a bound was reached, or nothing was answered."""
+        return tuple(each for each in self.outcomes if each.result == "not checked")
+
     def to_json(self) -> dict[str, Any]:
         """Returns the report as plain JSON values."""
         found: dict[str, Any] = attrs.asdict(self)
-        found["violates"] = self.violates
+        found |= {"violates": self.violates, "complete": not self.unchecked}
         return found

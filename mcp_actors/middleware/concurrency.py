@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import trio
 
+from mcp_actors._argument_checks import require_number
 from mcp_actors.context import Context
 from mcp_actors.errors import Overloaded
 from mcp_actors.logging import log
@@ -20,6 +21,9 @@ __all__ = ["ConcurrencyLimit", "ConcurrencyStatistics"]
 # for tasks, which have places of their own: none of them has a place.
 _WITHOUT_PLACE = frozenset({"subscriptions/listen", "server/discover"})
 _OF_TASKS = "tasks/"
+# Calls that a program may allow at once or let wait, and seconds that one may wait: a day.
+MOST = 1_000_000
+LONGEST_WAIT = 86_400.0
 # Seconds that a refused caller is told to wait, whatever the measured calls took.
 SHORTEST_HINT = 0.1
 LONGEST_HINT = 60.0
@@ -72,17 +76,19 @@ class ConcurrencyLimit:
 
     Raises:
         ValueError: A number is out of range.
+        TypeError: One of them is no number.
     """
+
+    for_side: ClassVar = "server"
 
     def __init__(
         self, places: int, *, per_caller: int | None = None, waiting: int = 100, max_wait: float = 30.0
     ) -> None:
+        require_number("ConcurrencyLimit(places=)", places, 1, MOST, whole=True)
         share = max(1, places // 2) if per_caller is None else per_caller
-        if not 1 <= share <= places or waiting < 0 or not max_wait > 0:
-            raise ValueError(
-                f"ConcurrencyLimit({places}, per_caller={per_caller}, waiting={waiting}, max_wait={max_wait}): "
-                "at least 1 place, no more for one caller than for all, and a time above 0"
-            )
+        require_number("ConcurrencyLimit(per_caller=)", share, 1, places, whole=True)
+        require_number("ConcurrencyLimit(waiting=)", waiting, 0, MOST, whole=True)
+        require_number("ConcurrencyLimit(max_wait=)", max_wait, 0.001, LONGEST_WAIT)
         self.places = places
         self.per_caller = share
         self.waiting = waiting

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import trio
 
+from mcp_actors._argument_checks import require_number
 from mcp_actors.context import Context
 from mcp_actors.errors import Overloaded
 from mcp_actors.logging import log
@@ -15,6 +16,9 @@ from mcp_actors.server import CallNext
 
 __all__ = ["RateLimit"]
 
+# Tokens in a second: one in eleven days, and more than any processor spends.
+LOWEST_RATE = 1e-6
+HIGHEST_RATE = 1e9
 # Callers of whom something is kept; beyond it the one is forgotten that has called least recently.
 MAX_CALLERS = 100_000
 # Callers that are looked at with each request, whether anything has to be kept of them still: with more than one,
@@ -35,14 +39,19 @@ class RateLimit:
 
     Raises:
         ValueError: A number is out of range.
+        TypeError: One of them is no number.
     """
 
+    for_side: ClassVar = "server"
+
     def __init__(self, rate: float, *, burst: int | None = None) -> None:
-        holds = max(1, math.ceil(rate)) if burst is None and 0 < rate < math.inf else burst
-        if not 0 < rate < math.inf or holds is None or holds < 1:
-            raise ValueError(f"RateLimit({rate}, burst={burst}): a rate above 0, and a burst of at least 1")
+        require_number("RateLimit(rate=)", rate, LOWEST_RATE, HIGHEST_RATE)
+        holds = max(1, math.ceil(rate)) if burst is None else burst
+        require_number("RateLimit(burst=)", holds, 1, HIGHEST_RATE, whole=True)
         self.rate = rate
         self.burst = holds
+        # Seconds after which a bucket is full at the latest, with some more for rounding errors.
+        self._longest = holds / rate * 1.01 + 1.0
         self.refused = 0
         """Requests and notifications that were refused since the start."""
         # The times at which the buckets are full, by caller; the one that has called least recently is the first.
@@ -77,7 +86,10 @@ class RateLimit:
         """Takes a token; returns 0, or the seconds until there is one."""
         now = trio.current_time()
         self._forget(now)
-        full_at = max(self._full_at.pop(caller, now), now)
+        full_at = self._full_at.pop(caller, now)
+        if not now <= full_at <= now + self._longest:
+            # It was full some time ago, or is of another event loop, whose clock began elsewhere.
+            full_at = now
         # An empty bucket is full after burst / rate seconds; one with a token is nearer to it.
         wait = full_at - now - (self.burst - 1) / self.rate
         # What is left of a rounding error is no time to wait.
@@ -89,10 +101,11 @@ class RateLimit:
         return 0.0
 
     def _forget(self, now: float) -> None:
+        latest = now + self._longest
         for _ in range(_LOOKED_AT):
             if not self._full_at:
                 return
             first = next(iter(self._full_at))
-            if self._full_at[first] > now and len(self._full_at) < MAX_CALLERS:
+            if now < self._full_at[first] <= latest and len(self._full_at) < MAX_CALLERS:
                 return
             del self._full_at[first]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import hashlib
+from typing import Any, ClassVar
 
 import attrs
 import trio
 
+from mcp_actors._argument_checks import require_number
 from mcp_actors._eras.changes import EventKind
+from mcp_actors._server.extended_calls import has_asked
 from mcp_actors._wire.codec import decode_value, encode_value
 from mcp_actors.context import Context
 from mcp_actors.middleware.callers import as_json
@@ -15,49 +18,62 @@ from mcp_actors.server import CallNext
 
 __all__ = ["ResultCache"]
 
-# The requests whose results may be kept, with the kind of change after which they are old (MCP 2026-07-28, Caching).
-_KEPT: dict[str, EventKind] = {
-    "tools/list": "tools",
-    "prompts/list": "prompts",
-    "resources/list": "resources",
-    "resources/templates/list": "resources",
-    "resources/read": "resource_updated",
+# The requests whose results may be kept, with the kinds of changes after which they are old (MCP 2026-07-28, Caching).
+# A resource that was removed, or replaced, is told of as a change of the list.
+_KEPT: dict[str, tuple[EventKind, ...]] = {
+    "tools/list": ("tools",),
+    "prompts/list": ("prompts",),
+    "resources/list": ("resources",),
+    "resources/templates/list": ("resources",),
+    "resources/read": ("resources", "resource_updated"),
 }
+# Claims that differ between two tokens of the same authorization (RFC 7519, section 4.1).
+_OF_ONE_TOKEN = frozenset({"exp", "iat", "nbf", "jti", "auth_time"})
 # Seconds. What is called good for longer is made again after a day, as clients do it.
 MAX_AGE = 24 * 3600.0
+# What a program may ask for: 1 TiB, and ten million results.
+MOST_BYTES = 1 << 40
+MOST_ENTRIES = 10_000_000
 # Results that are looked at when another one is kept, whether they are good still.
 _LOOKED_AT = 2
 
-Key = tuple[str, ...]
+Key = tuple[str | bytes, ...]
+Changes = tuple[int, ...]
 
 
 @attrs.frozen
 class _CachedResult:
     until: float
-    changes: int
+    changes: Changes
     result: bytes
+    server: object
+    """Is held so that its identity, which is part of the key, is not that of another server later."""
 
 
 class ResultCache:
     """Middleware of a server: answers lists and reads again from memory, for as long as their hints say.
 
     MCP 2026-07-28, Caching: ``ttl_ms`` and ``cache_scope`` of the result, or else those of the `Server`. A ``private``
-    result, which is the default, is given again to the same principal with the same scopes only, and without a
-    principal in the same session only. A result is old earlier when the server says that its list or any resource has
-    changed. Clients of stateless revisions are told the time that is left. Answers to questions are part of a call that
-    is never kept. What the middleware inside of it does is kept, too; a check of rights is added before it.
+    result, which is the default, is given again to the same principal with the same scopes and claims only, and without
+    a principal in the same session only. A result is old earlier when the server says that its list or any resource has
+    changed. Clients of stateless revisions are told the time that is left. Errors are not kept, and neither is the
+    result of a call that has asked the client. Of calls that ask for the same at once, and find nothing, each one runs.
+    What the middleware inside of it does is kept, too; a check of rights is added before it.
 
     Args:
         max_bytes: Bytes of all results together, 16 MiB by default; beyond it the oldest go.
         max_entries: Results that are kept.
 
     Raises:
-        ValueError: A number is less than 1.
+        ValueError: A number is out of range.
+        TypeError: One of them is no number.
     """
 
+    for_side: ClassVar = "server"
+
     def __init__(self, *, max_bytes: int = 16 * 1024 * 1024, max_entries: int = 4096) -> None:
-        if max_bytes < 1 or max_entries < 1:
-            raise ValueError(f"ResultCache(max_bytes={max_bytes}, max_entries={max_entries}): at least 1")
+        require_number("ResultCache(max_bytes=)", max_bytes, 1, MOST_BYTES, whole=True)
+        require_number("ResultCache(max_entries=)", max_entries, 1, MOST_ENTRIES, whole=True)
         self.max_bytes = max_bytes
         self.max_entries = max_entries
         self.hits = 0
@@ -65,6 +81,7 @@ class ResultCache:
         self.held = 0
         """Bytes that are kept."""
         self._entries: dict[Key, _CachedResult] = {}
+        self._loop: trio.lowlevel.TrioToken | None = None
 
     def __repr__(self) -> str:
         return f"<ResultCache {len(self._entries)} {self.held}/{self.max_bytes} bytes hits={self.hits}>"
@@ -75,21 +92,26 @@ class ResultCache:
 
     async def __call__(self, ctx: Context, call_next: CallNext, /) -> Any:
         """Answers from memory, or lets the call pass and keeps its result."""
-        kind = _KEPT.get(ctx.method)
-        invocation = ctx.call.invocation
-        if kind is None or invocation.answers is not None or invocation.state is not None:
+        kinds = _KEPT.get(ctx.method)
+        if kinds is None or has_asked(ctx):
             return await call_next()
-        asked = encode_value(ctx.params).decode()
-        public: Key = (ctx.era.version, ctx.method, asked)
+        loop = trio.lowlevel.current_trio_token()
+        if self._loop is not loop:
+            # Another event loop has another clock, and its sessions have the same names.
+            self.clear()
+            self._loop = loop
+        bus = ctx.server.bus
+        public: Key = (ctx.era.version, ctx.method, str(id(bus)), encode_value(ctx.params))
         private = _owner(ctx)
-        changes = ctx.server.bus.changes[kind]
+        changes = tuple(bus.changes[kind] for kind in kinds)
         for key in (public, None if private is None else (*public, *private)):
             body = None if key is None else self._fresh(key, changes)
             if body is not None:
                 self.hits += 1
-                return body
+                # The middleware round this one has to see what it would see without it.
+                return ctx.era.structure(body, ctx.call.invocation.method.result)
         result = await call_next()
-        if ctx.server.bus.changes[kind] == changes:
+        if tuple(bus.changes[kind] for kind in kinds) == changes and not has_asked(ctx):
             self._keep(ctx, result, public, private, changes)
         return result
 
@@ -98,7 +120,7 @@ class ResultCache:
         self._entries.clear()
         self.held = 0
 
-    def _fresh(self, key: Key, changes: int) -> dict[str, Any] | None:
+    def _fresh(self, key: Key, changes: Changes) -> dict[str, Any] | None:
         kept = self._entries.get(key)
         if kept is None:
             return None
@@ -111,14 +133,16 @@ class ResultCache:
             body["ttlMs"] = int(left * 1000)
         return body
 
-    def _keep(self, ctx: Context, result: Any, public: Key, private: Key | None, changes: int) -> None:
+    def _keep(self, ctx: Context, result: Any, public: Key, private: Key | None, changes: Changes) -> None:
         stamp = ctx.call.owner.responder.stamp
         ttl, scope = getattr(result, "ttl_ms", None), getattr(result, "cache_scope", None)
         ttl = stamp.get("ttl_ms", 0) if ttl is None else ttl
         scope = stamp.get("cache_scope", "private") if scope is None else scope
         key = public if scope == "public" else None if private is None else (*public, *private)
-        if key is None or not ttl > 0 or not attrs.has(type(result)):
+        if key is None or not ttl > 0 or not issubclass(type(result), ctx.call.invocation.method.result):
             return
+        # Compared before it is divided: an integer may be too large for a float.
+        ttl = min(ttl, int(MAX_AGE * 1000))
         self._drop(key)
         self._forget()
         written = as_json(ctx, attrs.evolve(result, ttl_ms=ttl, cache_scope=scope))
@@ -127,7 +151,7 @@ class ResultCache:
             return
         while len(self._entries) >= self.max_entries or self.held + size > self.max_bytes:
             self._drop(next(iter(self._entries)))
-        self._entries[key] = _CachedResult(trio.current_time() + min(ttl / 1000, MAX_AGE), changes, written)
+        self._entries[key] = _CachedResult(trio.current_time() + ttl / 1000, changes, written, ctx.server.bus)
         self.held += size
 
     def _forget(self) -> None:
@@ -148,6 +172,14 @@ class ResultCache:
 def _owner(ctx: Context) -> Key | None:
     """Returns the texts by which private results are told apart, ``None`` where nobody knows whose they are."""
     principal = ctx.principal
-    if principal is not None:
-        return (f"principal {principal.key}", *sorted(principal.scopes))
-    return None if ctx.session is None else (f"session {ctx.session.name}",)
+    if principal is None:
+        return None if ctx.session is None else (f"session {ctx.session.name}",)
+    try:
+        claims = sorted(
+            (name, value) for name, value in principal.claims.items() if name not in _OF_ONE_TOKEN
+        )
+        known = hashlib.sha256(encode_value(claims)).digest()
+    except (TypeError, ValueError):
+        # JSON cannot hold what a program's own check has put there.
+        return None
+    return (f"principal {principal.key}", known, *sorted(principal.scopes))

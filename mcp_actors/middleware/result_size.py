@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
+import attrs
+
+from mcp_actors._argument_checks import require_number
 from mcp_actors.context import Context
 from mcp_actors.errors import INTERNAL_ERROR, RpcError
 from mcp_actors.middleware.callers import as_json
@@ -14,6 +17,8 @@ __all__ = ["ResultSize"]
 
 # Bytes that a character of a text takes at most as JSON, and those of the members round a text.
 _PER_CHARACTER, _PER_BLOCK = 6, 100
+# Bytes that a program may allow: 1 TiB.
+MOST_BYTES = 1 << 40
 # Bytes that are left for the remark that a text was cut.
 _REMARK = 200
 
@@ -32,13 +37,15 @@ class ResultSize:
 
     Raises:
         ValueError: An argument is none of these.
+        TypeError: The limit is no whole number.
     """
 
+    for_side: ClassVar = "server"
+
     def __init__(self, limit: int, *, over: Literal["error", "truncate"] = "error") -> None:
-        if limit < 1024 or over not in ("error", "truncate"):
-            raise ValueError(
-                f'ResultSize({limit}, over={over!r}): at least 1024 bytes, and "error" or "truncate"'
-            )
+        require_number("ResultSize(limit=)", limit, 1024, MOST_BYTES, whole=True)
+        if over not in ("error", "truncate"):
+            raise ValueError(f'ResultSize(over=) is "error" or "truncate", not {over!r:.80}')
         self.limit = limit
         self.over = over
 
@@ -86,8 +93,12 @@ class ResultSize:
             if taken <= room:
                 room -= taken
                 blocks.append(block)
-            elif isinstance(block, TextContent) and room > _PER_BLOCK:
-                blocks.append(TextContent(_cut_text(ctx, block.text, room - _PER_BLOCK)))
+                continue
+            # Of its annotations it keeps those that say for whom it is.
+            empty = attrs.evolve(block, text="") if isinstance(block, TextContent) else None
+            of_text = 0 if empty is None else room - len(as_json(ctx, empty)) - _PER_BLOCK
+            if empty is not None and of_text > 0:
+                blocks.append(attrs.evolve(empty, text=_cut_text(ctx, block.text, of_text)))
                 room = 0
             else:
                 left_out += 1

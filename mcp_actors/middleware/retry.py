@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import attrs
 import trio
 
+from mcp_actors._argument_checks import require_number
 from mcp_actors._client.middleware import ClientCall, SendNext
 from mcp_actors.errors import (
     ConnectFailed,
@@ -41,6 +42,9 @@ IDEMPOTENT = frozenset(
 )
 # The failures after which the same request may well be answered.
 _PASSING = (ConnectionLost, ConnectFailed, SessionExpired, Unavailable, Overloaded, SharedStateUnavailable)
+# Attempts, and seconds of pauses, that a program may ask for: an hour.
+MOST_ATTEMPTS = 1000
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 3600.0
 # Tools of a server whose annotations are remembered; the rest counts as not idempotent.
 MAX_TOOLS = 10_000
 
@@ -51,7 +55,8 @@ class Retry:
     Made again are lists, reads, prompts and completions, and calls of tools that are known to be idempotent: by
     ``tools``, or by the server's own hint, ``idempotentHint`` or ``readOnlyHint``, once the client has listed them.
     Nothing else is ever made twice, whatever it failed with. A call that ran out of its time is not made again, and
-    neither is one that the server answered. It is for a client with ``restart=True``, or over HTTP.
+    neither is one that the server answered. Inside of another `Retry` it lets calls pass, so that attempts do not
+    multiply. It is for a client with ``restart=True``, or over HTTP.
 
     Args:
         attempts: How often a call is made at most.
@@ -62,20 +67,19 @@ class Retry:
 
     Raises:
         ValueError: A number is out of range.
-        TypeError: ``tools`` is one text.
+        TypeError: One of them is no number, or ``tools`` is one text.
     """
 
-    runs_in_engine = True
+    for_side: ClassVar = "client"
 
     def __init__(
         self, attempts: int = 3, *, pause: float = 0.1, most: float = 5.0, tools: Collection[str] = ()
     ) -> None:
         if isinstance(tools, str):
             raise TypeError(f"tools is a list of names, [{tools!r}] for example, not a text")
-        if attempts < 1 or not 0 < pause <= most:
-            raise ValueError(
-                f"Retry({attempts}, pause={pause}, most={most}): at least 1 attempt, and pauses above 0"
-            )
+        require_number("Retry(attempts=)", attempts, 1, MOST_ATTEMPTS, whole=True)
+        require_number("Retry(most=)", most, SHORTEST_PAUSE, LONGEST_PAUSE)
+        require_number("Retry(pause=)", pause, SHORTEST_PAUSE, most)
         self.attempts = attempts
         self.pause = pause
         self.most = most
@@ -94,7 +98,7 @@ class Retry:
             return self._learn(call, await call_next())
         ends = trio.current_time() + call.options.cap
         pause = self.pause
-        attempt, number = call, 1
+        attempt, number = attrs.evolve(call, retried=True), 1
         while True:
             try:
                 return self._learn(call, await call_next(attempt))
@@ -108,14 +112,16 @@ class Retry:
             self.made_again += 1
             number += 1
             # All attempts together have the time of one call.
-            attempt = attrs.evolve(call, options=attrs.evolve(call.options, cap=left))
+            attempt = attrs.evolve(attempt, options=attrs.evolve(call.options, cap=left))
 
     def _wait(self, error: Exception, pause: float) -> float:
-        told = error.retry_after if isinstance(error, Overloaded) else None
+        told = error.retry_after if isinstance(error, Overloaded | Unavailable) else None
         wait = pause * random.uniform(0.5, 1.0)
         return wait if told is None else max(told, wait)
 
     def _may_be_repeated(self, call: ClientCall) -> bool:
+        if call.retried:
+            return False
         if call.method != "tools/call":
             return call.method in IDEMPOTENT
         # A task that was begun would be begun twice.

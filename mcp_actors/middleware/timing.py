@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import trio
 
@@ -36,7 +36,7 @@ class Timing:
     none; there are at most 1,000 rows. It measures what is inside of it: added first, all other middleware too.
     """
 
-    runs_in_engine = True
+    for_side: ClassVar = "both"
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str], Durations] = {}

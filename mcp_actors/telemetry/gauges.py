@@ -180,9 +180,10 @@ _OF_THE_PROCESS = frozenset({"mcp_actors_crashes_total"})
 
 
 def looked_at(sources: Sequence[Callable[[], ServerStatistics]]) -> list[ServerStatistics]:
-    """Returns the statistics of servers; one whose event loop has ended, or is blocked, is left out."""
+    """Returns the statistics of servers, each once; one whose event loop has ended, or is blocked, is left out."""
     found: list[ServerStatistics] = []
-    for source in sources:
+    # A server that is served twice at a time is told of twice.
+    for source in dict.fromkeys(sources):
         try:
             found.append(source())
         except LocalProtocolError as error:

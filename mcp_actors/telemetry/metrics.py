@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -9,6 +12,7 @@ from typing import Literal
 
 from mcp_actors.abc.telemetry import (
     CallEnding,
+    EndingKind,
     Observation,
     ObservedRequest,
     ObservedSession,
@@ -17,9 +21,9 @@ from mcp_actors.abc.telemetry import (
 )
 from mcp_actors.server import ServerStatistics
 from mcp_actors.telemetry.gauges import GAUGES, looked_at, values_of
-from mcp_actors.telemetry.labels import OTHER, Names
+from mcp_actors.telemetry.labels import OTHER, TARGETED, Names
 
-__all__ = ["BUCKETS", "MOST_SERIES", "Metrics"]
+__all__ = ["BUCKETS", "MOST_SERIES", "Key", "Metrics"]
 
 BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 """Upper bounds in seconds, as OpenTelemetry's conventions for MCP have them."""
@@ -28,7 +32,7 @@ MOST_SERIES = 1000
 
 Side = Literal["server", "client"]
 # Side, method, name of the tool or prompt, how the call ended, and the code of its error.
-Key = tuple[Side, str, str, str, str]
+Key = tuple[Side, str, str | None, EndingKind, int | None]
 
 
 class Metrics(Telemetry):
@@ -49,8 +53,10 @@ class Metrics(Telemetry):
         self._names = Names()
         self._series: dict[Key, _Series] = {}
         self._sources: list[Callable[[], ServerStatistics]] = []
-        self._clients = 0
-        self._in_flight = 0
+        self.clients = 0
+        """Connections of clients of this process."""
+        self.in_flight = 0
+        """Requests of this process that wait for their answers."""
         self._sessions: dict[Side, _Series] = {"server": _Series(), "client": _Series()}
 
     def __repr__(self) -> str:
@@ -62,17 +68,20 @@ class Metrics(Telemetry):
 
     def outbound(self, request: ObservedRequest) -> OutboundObservation:
         """Begins to time a request of this side."""
-        self._in_flight += 1
+        with _counting:
+            self.in_flight += 1
         return _OutboundTimed(self, request)
 
     def session_began(self, side: Side) -> None:
         if side == "client":
-            self._clients += 1
+            with _counting:
+                self.clients += 1
 
     def session_ended(self, session: ObservedSession) -> None:
-        if session.side == "client":
-            self._clients -= 1
-        self._sessions[session.side].add(session.seconds)
+        with _counting:
+            if session.side == "client":
+                self.clients -= 1
+            self._sessions[session.side].add(session.seconds)
 
     def served(self, statistics: Callable[[], ServerStatistics]) -> Callable[[], None]:
         self._sources.append(statistics)
@@ -80,26 +89,35 @@ class Metrics(Telemetry):
 
     def count(self, side: Side, request: ObservedRequest, ending: CallEnding) -> None:
         """Counts a call that has ended."""
-        name = self._names.label_of(request, side == "client") or ""
-        code = "" if ending.code is None else str(ending.code)
-        key: Key = side, request.method, name, ending.kind, code
-        series = self._series.get(key)
-        if series is None:
-            if len(self._series) >= MOST_SERIES:
-                key = side, OTHER, OTHER, ending.kind, ""
-            series = self._series.setdefault(key, _Series())
-        series.add(ending.seconds, ending.waited, ending.size)
+        method, kind, code = request.method, ending.kind, ending.code
+        name = self._names.label_of(request, side == "client") if method in TARGETED else None
+        key: Key = side, method, name, kind, code
+        with _counting:
+            series = self._series.get(key)
+            if series is None:
+                if len(self._series) >= MOST_SERIES:
+                    key = side, OTHER, OTHER, kind, None
+                series = self._series.setdefault(key, _Series())
+            series.add(ending.seconds, ending.waited, ending.size)
+
+    def durations(self) -> list[tuple[Key, tuple[int, ...], float]]:
+        """Returns the numbers of the calls in each of the buckets, and their seconds, by their labels.
+
+        Legal in any thread. The last bucket is of what is above all of `BUCKETS`.
+        """
+        return [(key, tuple(each.buckets), each.seconds) for key, each in self._series.copy().items()]
 
     def left(self) -> None:
         """Takes note that a request of this side is no longer waited for."""
-        self._in_flight -= 1
+        with _counting:
+            self.in_flight -= 1
 
     def text(self) -> str:
         """Returns everything in the text format of Prometheus, 0.0.4. Legal in any thread."""
         return "\n".join(self._lines()) + "\n"
 
     def _lines(self) -> Iterator[str]:
-        series = sorted(self._series.items())
+        series = sorted(self._series.copy().items(), key=_place)
         yield from _head("mcp_actors_calls_total", "counter", "Calls that have ended, by how they ended.")
         for key, each in series:
             yield self._line("mcp_actors_calls_total", each.count, {"side": key[0], **_labels_of(key)})
@@ -130,9 +148,9 @@ class Metrics(Telemetry):
         yield from _head(size, "counter", "Bytes of the answers to calls.")
         yield self._line(size, sum(each.size for each in inbound), {})
         yield from _head("mcp_actors_clients", "gauge", "Connections of clients of this process.")
-        yield self._line("mcp_actors_clients", self._clients, {})
+        yield self._line("mcp_actors_clients", self.clients, {})
         yield from _head("mcp_actors_outbound_in_flight", "gauge", "Requests of this process in flight.")
-        yield self._line("mcp_actors_outbound_in_flight", self._in_flight, {})
+        yield self._line("mcp_actors_outbound_in_flight", self.in_flight, {})
 
     def _histogram(self, name: str, series: _Series, labels: Mapping[str, str]) -> Iterator[str]:
         below = 0
@@ -195,7 +213,13 @@ class _OutboundTimed(OutboundObservation):
 
 def _labels_of(key: Key) -> dict[str, str]:
     _, method, target, ending, code = key
-    return {"mcp_method_name": method, "target": target, "ending": ending, "code": code}
+    shown = "" if code is None else str(code)
+    return {"mcp_method_name": method, "target": target or "", "ending": ending, "code": shown}
+
+
+def _place(series: tuple[Key, _Series]) -> tuple[str, ...]:
+    side, method, target, ending, code = series[0]
+    return side, method, target or "", ending, "" if code is None else str(code)
 
 
 def _head(name: str, kind: str, help: str) -> Iterator[str]:
@@ -205,3 +229,18 @@ def _head(name: str, kind: str, help: str) -> Iterator[str]:
 
 def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+# Several loops, in threads of their own, may share one object. Without the interpreter's lock some of their calls would
+# not be counted, and those in flight would never be none again.
+_counting = threading.Lock()
+
+
+def _forget_after_fork() -> None:
+    # A thread of the parent may have held it.
+    global _counting
+    _counting = threading.Lock()
+
+
+if sys.platform != "win32":  # which has no fork
+    os.register_at_fork(after_in_child=_forget_after_fork)

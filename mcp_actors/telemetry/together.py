@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Literal
 
 from mcp_actors.abc.telemetry import (
@@ -89,7 +90,9 @@ class _Observations(Observation):
     def log_members(self) -> Mapping[str, Any]:
         members: dict[str, Any] = {}
         for each in reversed(self._observations):
-            members.update(guarded(each.log_members) or {})
+            # It is asked while a line is written, so that its failure can be no line.
+            with suppress(Exception):
+                members.update(each.log_members())
         return members
 
 

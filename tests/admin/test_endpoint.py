@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from mcp_actors import Client, RpcError, Server
 from mcp_actors.admin import NodeSnapshot
-from mcp_actors.errors import LocalProtocolError
+from mcp_actors.errors import ConnectionLost, LocalProtocolError
 from mcp_actors.types import Implementation
 from mcp_transports._inherited import inherit, unix_key
 from mcp_transports.admin import AdminTransport
@@ -128,6 +128,12 @@ async def test_a_session_is_ended_and_its_client_told(scheme: str, tmp_path: Pat
             answer = await person.act("end_session", node["node"], node["sessions"][0]["name"])
             assert answer.status_code == 200
         await person.until_gone(node["sessions"][0]["name"])
+        if scheme == "http":
+            # It is told 404, and begins another session (MCP 2025-11-25, Transports, Session Management).
+            assert (await client.call_tool("echo", {"text": "x"})).text == "x"
+        else:
+            with pytest.raises(ConnectionLost):
+                await client.call_tool("echo", {"text": "x"})
     (told,) = caught
     assert isinstance(told, RpcError)
     assert "an operator of the server" in str(told)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,18 @@ async def test_a_random_token_is_shown_once_and_is_in_no_repr_and_no_log() -> No
             assert len(token) >= 32
             assert token not in f"{admin!r} {AdminClient(url)!r} {logs!r}"
     assert snapshot.nodes[0].server == "watched"
+
+
+async def test_a_random_token_is_written_to_standard_error_and_nowhere_else(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(make_server(), "memory:shown", AdminTransport("http://127.0.0.1:0")):
+        said = capsys.readouterr()
+    assert (said.out, said.err[:13]) == ("", "live view at ")
+    # A program without standard error, whose standard output may belong to the protocol.
+    monkeypatch.setattr(sys, "stderr", None)
+    async with serving(make_server(), "memory:silent", AdminTransport("http://127.0.0.1:0")):
+        assert capsys.readouterr().out == ""
 
 
 async def test_watchers_have_a_bound_and_a_server_goes_on_while_a_flood_is_refused() -> None:

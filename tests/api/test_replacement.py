@@ -264,6 +264,42 @@ async def test_the_former_server_serves_on_when_the_new_one_does_not_begin(
         assert text(await call(peer, "2025-11-25", 2, "which")) == "2 2 2"
 
 
+@pytest.mark.parametrize("slow", ["lifespan", "extension"])
+async def test_a_server_ends_while_another_one_is_about_to_take_its_place(
+    slow: str, make: Maker, autojump_clock: MockClock
+) -> None:
+    extension = ServerExtension("com.example/slow")
+
+    @asynccontextmanager
+    async def begin_slowly(_: object) -> AsyncIterator[None]:
+        await trio.sleep(5)
+        yield
+        make.noted.append("leave slow")
+
+    extension.serving(begin_slowly)
+    second = Server("slow", lifespan=begin_slowly) if slow == "lifespan" else make(2, extensions=[extension])
+    server = ReplaceableServer(make(1))
+    refused: list[LocalProtocolError] = []
+
+    async def replace() -> None:
+        try:
+            await server.replace(second)
+        except LocalProtocolError as error:
+            refused.append(error)
+
+    transport: Any = client_transport("memory:")
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            async with serving(server, transport):
+                # By a task that the server does not know, and so does not cancel.
+                nursery.start_soon(replace)
+                await trio.sleep(1)
+    (error,) = refused
+    assert "while it serves" in str(error)
+    entered = [each for each in make.noted if each.startswith("enter")]
+    assert len([each for each in make.noted if each.startswith(("leave", "abort"))]) >= len(entered)
+
+
 async def test_what_the_first_lifespan_raises_is_raised_by_serve() -> None:
     with pytest.raises(OSError, match="no such database"):
         await ReplaceableServer(fails_to_begin()).serve(client_transport("memory:"))  # type: ignore[arg-type]
@@ -329,6 +365,14 @@ async def test_a_custom_method_that_only_the_new_server_has_is_answered_on_the_o
         assert (await peer.request(2, "com.example/new"))["result"] == {"state": 2}
         await server.replace(make(3))
         assert (await peer.request(3, "com.example/new"))["error"]["code"] == -32601
+
+
+async def test_a_server_that_has_taken_a_place_is_served_and_takes_no_more_extensions(make: Maker) -> None:
+    server, new = ReplaceableServer(make(1)), make(2)
+    async with raw_client(server):
+        await server.replace(new)
+        with pytest.raises(LocalProtocolError, match="before"):
+            new.add_extension(ServerExtension("com.example/late"))
 
 
 async def test_a_question_that_the_old_server_asked_is_answered_to_the_new_one() -> None:

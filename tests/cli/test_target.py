@@ -4,11 +4,15 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import trio
 
 from mcp_actors import Server
+from mcp_actors.abc import ServerHandler
 from mcp_actors.cli.failures import CommandFailure
 from mcp_actors.cli.target import load_again, load_server
 
@@ -125,10 +129,54 @@ def test_one_line_says_what_is_wrong(
     assert "\n" not in caught.value.message
 
 
-def test_a_server_can_run_again_after_loading() -> None:
-    original = Server.run
-    load_server(write(IMPORT + "Server('x').run()\n"), [])
-    assert Server.run is original
+class Noted:
+    """A transport that is done at once."""
+
+    def __init__(self) -> None:
+        self.served = 0
+
+    async def serve(
+        self, handler: ServerHandler, *, task_status: trio.TaskStatus[object] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        self.served += 1
+        task_status.started()
+
+
+def runs() -> bool:
+    """Returns whether a server runs here and now."""
+    noted = Noted()
+    Server("here").run(noted)
+    return noted.served == 1
+
+
+@pytest.mark.parametrize(
+    "ending",
+    ["Server('x').run()", "app = Server('x')", "raise ValueError('no')", "raise SystemExit(3)", "1 +"],
+)
+def test_a_server_can_run_again_after_loading(ending: str) -> None:
+    with suppress(CommandFailure):
+        load_server(write(f"{IMPORT}{ending}\n"), [])
+    assert runs()
+
+
+def test_a_target_that_loads_another_one_is_stopped_all_the_same() -> None:
+    write(f"{IMPORT}Server('inner').run()\n", "inner.py")
+    loads = "from mcp_actors.cli.target import load_again\nload_again('inner.py', [])\n"
+    assert load_server(write(f"{IMPORT}{loads}Server('outer').run()\n"), []).name == "outer"
+    assert runs()
+
+
+def test_a_server_that_the_target_runs_in_a_thread_runs() -> None:
+    events: list[object] = []
+    sys.modules["runs_of_a_load"] = SimpleNamespace(runs=runs, events=events)  # type: ignore[assignment]
+    thread = "import threading, runs_of_a_load as r\n" + (
+        "beside = threading.Thread(target=lambda: r.events.append(r.runs()))\nbeside.start()\nbeside.join(30)\n"
+    )
+    try:
+        assert load_server(write(f"{thread}{IMPORT}Server('x').run()\n"), []).name == "x"
+    finally:
+        del sys.modules["runs_of_a_load"]
+    assert events == [True]
 
 
 def test_what_a_target_prints_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
@@ -143,7 +191,6 @@ def test_what_a_target_prints_goes_to_stderr(capfd: pytest.CaptureFixture[str]) 
 
 def test_of_two_that_are_loaded_at_once_neither_takes_the_run_of_the_other(tmp_path: Path) -> None:
     """A load that was given up ends in the middle of the next one."""
-    run = Server.run
     events = {name: threading.Event() for name in ("begun", "end")}
     sys.modules["events_of_a_load"] = events  # type: ignore[assignment]
     waiting, quick = tmp_path / "waiting.py", tmp_path / "quick.py"
@@ -160,4 +207,4 @@ def test_of_two_that_are_loaded_at_once_neither_takes_the_run_of_the_other(tmp_p
     finally:
         del sys.modules["events_of_a_load"]
     assert [each.name for each in made] == ["made", "made"]
-    assert Server.run is run
+    assert runs()

@@ -37,8 +37,12 @@ class Served:
         self.nursery = nursery
 
     @asynccontextmanager
-    async def client(self, name: str | None, *, scopes: Any = (), **options: Any) -> AsyncIterator[Client]:
-        self._transport.principal = None if name is None else Principal(name, scopes=scopes)
+    async def client(
+        self, name: str | None, *, scopes: Any = (), claims: Any = None, **options: Any
+    ) -> AsyncIterator[Client]:
+        self._transport.principal = (
+            None if name is None else Principal(name, scopes=scopes, claims=claims or {})
+        )
         async with Client(self._transport, **options) as client:
             yield client
 

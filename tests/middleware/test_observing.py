@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import subprocess
+import sys
+import threading
 from typing import Any
 
 import pytest
@@ -12,7 +17,7 @@ from hypothesis import strategies as st
 
 from mcp_actors import Client, Context, Server
 from mcp_actors.errors import RpcError, ToolError
-from mcp_actors.middleware import AuditEntry, AuditLog, Durations, RateLimit, Timing, timing
+from mcp_actors.middleware import AuditEntry, AuditLog, Durations, RateLimit, Timing, entry_thread, timing
 from mcp_actors.types import ElicitResult
 
 from .callers import served
@@ -200,10 +205,114 @@ async def test_what_a_client_makes_up_is_cut() -> None:
     assert max(map(len, entry.arguments)) == 100
 
 
+async def _never_awaited(entry: AuditEntry) -> None:
+    """A function that nobody would await."""
+
+
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        (f"x://ann:{SECRET}@host/a", "x://***@host/a"),
+        (f"x://{SECRET}@evil@host/a?key={SECRET}#{SECRET}", "x://***@host/a?***#***"),
+        (f"x://host/a?token={SECRET}", "x://host/a?***"),
+        (f"x:a#{SECRET}\n?{SECRET}", "x:a#***"),
+        (f"x://host?{SECRET}\n{SECRET}", "x://host?***"),
+        ("x://host/a@b", "x://host/a@b"),
+    ],
+)
+async def test_what_may_be_a_secret_in_a_uri_is_not_written(uri: str, shown: str) -> None:
+    entries: list[AuditEntry] = []
+    server = make_server(AuditLog(entries.append))
+    async with Client(server, era="legacy") as client:
+        with pytest.raises(RpcError):
+            await client.read_resource(uri)
+    assert [entry.target for entry in entries] == [shown]
+    assert SECRET not in repr(entries)
+
+
+async def test_no_value_of_a_call_is_written_however_it_ends() -> None:
+    with structlog.testing.capture_logs() as logs:
+        server = make_server(AuditLog(arguments=lambda arguments: {"seconds": int(arguments["seconds"])}))
+        async with Client(server, era="legacy") as client:
+            for arguments in ({"seconds": SECRET}, {"how": SECRET}, {"seconds": {SECRET: SECRET}}):
+                with contextlib.suppress(RpcError):
+                    await client.call_tool("wait", arguments)
+            await client.request("resources/templates/list", {"cursor": None, "_meta": {"token": SECRET}})
+    lines = [line for line in logs if line["event"] == "audit"]
+    assert [line["arguments"] for line in lines[:3]] == [
+        {"seconds": "***"},
+        {"how": "***"},
+        {"seconds": "***"},
+    ]
+    assert sum("arguments of an audit entry are masked" in line["event"] for line in logs) >= 3
+    ours = [line for line in logs if "audit" in line["event"]]
+    assert SECRET not in repr(ours)
+
+
+async def test_a_sink_that_blocks_holds_no_call_up_and_what_is_lost_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(entry_thread, "MAX_WAITING", 3)
+    written: list[AuditEntry] = []
+    go_on, broken = threading.Event(), threading.Event()
+
+    def slow(entry: AuditEntry) -> None:
+        go_on.wait(20)
+        if broken.is_set():
+            raise OSError("disk full")
+        written.append(entry)
+
+    audit = AuditLog(slow, in_thread=True)
+    with structlog.testing.capture_logs() as logs:
+        async with Client(make_server(audit), era="legacy") as client:
+            for _ in range(10):
+                await client.call_tool("wait", {"seconds": 0})
+            assert not written
+            go_on.set()
+            assert await trio.to_thread.run_sync(audit.flush)
+            assert len(written) + audit.lost == 10
+            assert audit.lost >= 6
+            broken.set()
+            lost = audit.lost
+            await client.call_tool("wait", {"seconds": 0})
+            assert await trio.to_thread.run_sync(audit.flush)
+    assert audit.lost == lost + 1
+    (line,) = [line for line in logs if line["event"] == "an audit entry could not be written"]
+    assert line["reason"] == "too many wait to be written"
+
+
+def test_a_program_that_has_not_configured_its_log_finds_the_entries_on_standard_error() -> None:
+    program = """
+import trio
+from mcp_actors import Client, Server
+from mcp_actors.middleware import AuditLog
+
+server = Server("s")
+server.middleware(AuditLog())
+server.add_tool(lambda name: name, name="t", description="A tool.")
+
+async def main():
+    async with Client(server, era="legacy") as client:
+        await client.call_tool("t", {"name": "hunter2"})
+
+trio.run(main)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    (line,) = done.stderr.splitlines()
+    assert json.loads(line.removeprefix("audit "))["arguments"] == {"name": "***"}
+
+
 def test_what_is_no_function_and_a_class_are_refused_where_they_are_written() -> None:
     nothing: Any = 3
-    with pytest.raises(TypeError, match="write and arguments are functions"):
+    with pytest.raises(TypeError, match="write and arguments are plain functions"):
         AuditLog(nothing)
+    with pytest.raises(TypeError, match="write and arguments are plain functions"):
+        AuditLog(_never_awaited)
     a_class: Any = Timing
     with pytest.raises(TypeError, match=r"Timing is a class: give an object of it, Timing\(…\)"):
         Server("x").middleware(a_class)

@@ -83,6 +83,18 @@ async def test_nothing_is_kept_of_callers_that_are_gone(
     assert len(limit) <= 5
 
 
+def test_another_event_loop_whose_clock_began_elsewhere_begins_with_full_buckets() -> None:
+    limit = RateLimit(0.01, burst=2)
+
+    async def calls(first: str) -> list[bool]:
+        return [limit._take(first) == 0, limit._take("ann") == 0, limit._take("ann") == 0]
+
+    for began in (1e6, 0.0, 5e5):
+        clock = trio.testing.MockClock()
+        clock.jump(began)
+        assert trio.run(calls, f"caller {began}", clock=clock) == [True, True, True]
+
+
 @pytest.mark.parametrize("wrong", [(0, None), (-1, None), (float("inf"), None), (float("nan"), None), (5, 0)])
 def test_numbers_out_of_range_are_refused(wrong: tuple[float, int | None]) -> None:
     with pytest.raises(ValueError, match="RateLimit"):

@@ -13,6 +13,7 @@ from mcp_actors.errors import RpcError
 from mcp_actors.middleware import ResultCache, ResultSize
 from mcp_actors.testing import raw_client
 from mcp_actors.types import (
+    Annotations,
     CallToolResult,
     ImageContent,
     ReadResourceResult,
@@ -97,6 +98,23 @@ async def test_blocks_that_do_not_fit_are_left_out_and_schemas_are_kept() -> Non
         assert [type(block) for block in result.content] == [TextContent] * 3
         assert "1 blocks are left out" in result.content[-1].text  # type: ignore[union-attr]
         assert (await client.call_tool("structured", {"characters": 3000})).is_error
+
+
+@pytest.mark.parametrize("more", [{}, {"meta": {"a": "b" * 3000}}])
+async def test_a_text_that_is_cut_stays_for_whom_it_was(more: Any) -> None:
+    server = Server("s")
+    server.middleware(ResultSize(2000, over="truncate"))
+
+    @server.tool
+    async def noted() -> CallToolResult:
+        annotations = Annotations(audience=["user"])
+        return CallToolResult([TextContent("a" * 3000, annotations=annotations, **more), TextContent("b")])
+
+    async with Client(server) as client:
+        result = await client.call_tool("noted")
+    assert len(result.text) < 2000
+    whole = [block for block in result.content if isinstance(block, TextContent) and "a" * 100 in block.text]
+    assert [block.annotations for block in whole] == ([] if more else [Annotations(audience=["user"])])
 
 
 def test_arguments_out_of_range_are_refused() -> None:

@@ -9,7 +9,7 @@ import trio
 
 from mcp_actors import Client, Server
 from mcp_actors.client import ClientCall, SendNext
-from mcp_actors.errors import CallTimeout, ConnectionLost, Overloaded, RpcError
+from mcp_actors.errors import CallTimeout, ConnectionLost, Overloaded, RpcError, Unavailable
 from mcp_actors.middleware import Retry
 from mcp_actors.types import CallToolResult, TextContent, ToolAnnotations
 
@@ -137,6 +137,22 @@ async def test_a_server_that_says_when_is_obeyed_within_bounds(autojump_clock: A
     async with Client(make_server(), middleware=[Retry(), failing]) as client:
         with pytest.raises(Overloaded):
             await client.list_tools()
+
+
+async def test_what_stands_before_a_server_is_obeyed_too(autojump_clock: Any) -> None:
+    failing = Failing(1, Unavailable("503", retry_after=2.0))
+    async with Client(make_server(), middleware=[Retry(), failing]) as client:
+        await client.list_tools()
+    assert failing.attempts[1] - failing.attempts[0] == pytest.approx(2.0)
+
+
+async def test_the_attempts_of_two_of_them_do_not_multiply(autojump_clock: Any) -> None:
+    failing, outer, inner = Failing(100, LOST), Retry(3), Retry(3)
+    async with Client(make_server(), middleware=[outer, inner, failing]) as client:
+        with pytest.raises(ConnectionLost):
+            await client.list_tools()
+    assert len(failing.attempts) == 3
+    assert (outer.made_again, inner.made_again) == (2, 0)
 
 
 async def test_all_attempts_together_have_the_time_of_one_call(autojump_clock: Any) -> None:

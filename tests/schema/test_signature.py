@@ -118,6 +118,42 @@ class TestBinding:
         assert read(partial).description == "Adds."
         assert read(functools.partial(add, 1)).bind({"b": 1}) == {"b": 1}
 
+    def test_the_annotations_of_an_object_that_is_called(self) -> None:
+        class Adder:
+            base: int
+
+            def __init__(self) -> None:
+                self.base = 1
+
+            def __call__(self, number: int) -> int:
+                return self.base + number
+
+        class Own(Adder):
+            pass
+
+        @functools.cache
+        def cached(number: int) -> int:
+            return number
+
+        class Counted:
+            calls: int = 0
+
+            def __init__(self, call: Any) -> None:
+                functools.update_wrapper(self, call)
+
+            def __call__(self, *args: Any) -> Any: ...
+
+        for call in (
+            Adder(),
+            Own(),
+            functools.partial(Adder()),
+            cached,
+            Counted(cached),
+            Counted(Own().__call__),
+        ):
+            assert read(call).input_schema["properties"] == {"number": {"type": "integer"}}, call
+            assert read(call).output_schema is not None, call
+
     def test_types_that_live_inside_a_function(self) -> None:
         @dataclass
         class Inner:

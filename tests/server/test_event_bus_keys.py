@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import cast
+
 import pytest
 import trio
 import trio.testing
@@ -11,6 +14,7 @@ from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.subscription import Subscription
 from mcp_actors._uri.template import LONGEST_URI
+from mcp_actors.abc import Bus
 from mcp_actors.budget import Account
 from mcp_actors.errors import LocalProtocolError, Overloaded, RpcError
 from mcp_actors.types import SubscriptionFilter
@@ -106,3 +110,21 @@ async def test_a_thread_that_publishes_is_not_waited_for() -> None:
     await trio.to_thread.run_sync(bus.publish_key, "t", "a")
     await subscription.receive_many()
     assert subscription.take_keys() == [("t", "a")]
+
+
+async def test_every_kind_counts_as_changed_when_another_node_may_have_said_so() -> None:
+    bus, missed = EventBus(), list[Callable[[], None]]()
+
+    class Elsewhere:
+        """A bus that tells when events were lost."""
+
+        def subscribe(self, take: Callable[[str, str], None], lost: Callable[[], None]) -> Callable[[], None]:
+            missed.append(lost)
+            return missed.clear
+
+    detach = bus.attach(cast(Bus, Elsewhere()))
+    before = dict(bus.changes)
+    missed[0]()
+    assert bus.changes == {kind: count + 1 for kind, count in before.items()}
+    detach()
+    assert missed == []

@@ -19,12 +19,14 @@ class Collector:
     """Listens on a free port while it is entered.
 
     ``spans`` has (service, id of the trace, id, id of the parent, name, kind, start) of each span that was taken, and
-    ``metrics`` the names of metrics. ``status`` is what it answers; while ``answers`` is not set it answers nothing.
+    ``metrics`` the names of metrics, and ``durations`` the points of histograms, by name. ``status`` is what it
+    answers; while ``answers`` is not set it answers nothing.
     """
 
     def __init__(self, status: int = 200) -> None:
         self.spans: list[tuple[str, str, str, str, str, str, int]] = []
         self.metrics: set[str] = set()
+        self.durations: dict[str, list[Any]] = {}
         self.status = status
         self.answers = threading.Event()
         self.answers.set()
@@ -63,7 +65,9 @@ class Collector:
     def take(self, path: str, data: bytes) -> None:
         if path == "/v1/metrics":
             for each in ExportMetricsServiceRequest.FromString(data).resource_metrics:
-                self.metrics |= {metric.name for scope in each.scope_metrics for metric in scope.metrics}
+                for metric in (metric for scope in each.scope_metrics for metric in scope.metrics):
+                    self.metrics.add(metric.name)
+                    self.durations.setdefault(metric.name, []).extend(metric.histogram.data_points)
             return
         for resource in ExportTraceServiceRequest.FromString(data).resource_spans:
             attributes = {each.key: each.value.string_value for each in resource.resource.attributes}

@@ -11,20 +11,31 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from mcp_actors.telemetry import Metrics
 from mcp_actors.telemetry.otel import OpenTelemetry
 
 
 class Traced:
     """OpenTelemetry whose spans and metrics stay here."""
 
-    def __init__(self, *, share: float | None = None, durations: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        share: float | None = None,
+        most_traces: float | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
         self._exporter = InMemorySpanExporter()
         self.tracers = TracerProvider(shutdown_on_exit=False)
         self.tracers.add_span_processor(SimpleSpanProcessor(self._exporter))
         self._reader = InMemoryMetricReader()
         meters = MeterProvider([self._reader], shutdown_on_exit=False)
         self.telemetry = OpenTelemetry(
-            tracer_provider=self.tracers, meter_provider=meters, share=share, durations=durations
+            tracer_provider=self.tracers,
+            meter_provider=meters,
+            share=share,
+            most_traces=most_traces,
+            metrics=metrics,
         )
 
     @property

@@ -355,3 +355,31 @@ async def test_a_client_that_cannot_connect_has_no_session() -> None:
         async with Client("tcp://127.0.0.1:9", telemetry=here):
             pass
     assert here.sessions == []
+
+
+class Entered(Telemetry, Observation):
+    """Counts how often the observers of calls are entered and left."""
+
+    def __init__(self) -> None:
+        self.entered: list[str] = []
+
+    def inbound(self, request: ObservedRequest) -> Observation | None:
+        return self if request.method == "tools/call" else None
+
+    def enter(self) -> None:
+        self.entered.append("in")
+
+    def leave(self) -> None:
+        self.entered.append("out")
+
+
+@ERAS
+@pytest.mark.parametrize(("tool", "times"), [("add", 1), ("add_inline", 1), ("nobody", 0)])
+async def test_an_observer_is_entered_where_the_function_runs(
+    era: str, tool: str, times: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    telemetry = Entered()
+    async with Client(serving(telemetry), era=era) as client:
+        with suppress(RpcError):
+            await client.call_tool(tool, {"a": 1, "b": 2})
+    assert telemetry.entered == ["in", "out"] * times

@@ -17,8 +17,10 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import DEFAULT_ON
 
 from mcp_actors import Client, Server
+from mcp_actors.cli.otel_sdk import sampling
 from mcp_actors.telemetry.otel import OpenTelemetry
 
 from .collector import Collector
@@ -127,10 +129,83 @@ async def test_the_command_line(trouble: str | None, tmp_path: Path) -> None:
             assert await trio.to_thread.run_sync(process.wait, 20) == 0
         names = {name for _, _, _, _, name, _, _ in collector.spans}
         services = {service for service, *_ in collector.spans}
+        durations = collector.durations.get("mcp.server.operation.duration", [])
     assert 'target="add"' in page
-    assert (names, services) == (
-        (set(), set()) if trouble else ({"server/discover", "tools/call add"}, {"served"})
-    )
+    if trouble:
+        assert (names, services, durations) == (set(), set(), [])
+    else:
+        assert (names, services) == ({"server/discover", "tools/call add"}, {"served"})
+        # What is left is sent at the end of the process.
+        assert [(point.count, len(point.bucket_counts)) for point in durations] == [(1, 15), (1, 15)]
+        assert "mcp_actors.clients" in collector.metrics
+        assert {value.value.string_value for point in durations for value in point.attributes} == {
+            "server/discover",
+            "tools/call",
+            "add",
+            "execute_tool",
+        }
+
+
+CALLING = """
+import sys, trio
+from mcp_actors import Client, Server
+from mcp_actors.cli.observing import observe
+server = Server("sampled")
+
+@server.tool
+async def add(a: int, b: int) -> int:
+    return a + b
+
+async def main():
+    async with Client(server) as client:
+        for _ in range(300):
+            await client.call_tool("add", {"a": 1, "b": 2})
+
+observe(server, None, "otel", None)
+trio.run(main)
+"""
+
+
+@pytest.mark.parametrize(
+    ("sampler", "argument", "share", "most_traces"),
+    [
+        ("parentbased_traceidratio", "0", 0.0, None),
+        ("PARENTBASED_TRACEIDRATIO", "0.5", 0.5, None),
+        ("parentbased_traceidratio", "all", None, None),
+        ("parentbased_traceidratio", "2", None, None),
+        ("traceidratio", "0", None, None),
+        ("always_on", "", None, None),
+        ("", "", None, 20),
+    ],
+)
+def test_samplers_of_the_environment(
+    sampler: str,
+    argument: str,
+    share: float | None,
+    most_traces: float | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", argument)
+    # What is not decided before, the SDK decides: by its own sampler of the environment.
+    assert sampling() == (share, most_traces, None if share is None else DEFAULT_ON)
+
+
+@pytest.mark.parametrize(("sampler", "least", "most"), [("parentbased_traceidratio", 60, 240), ("", 20, 299)])
+async def test_the_sampler_of_the_environment(sampler: str, least: int, most: int) -> None:
+    with Collector() as collector:
+        environment = {
+            **os.environ,
+            "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
+            "OTEL_TRACES_SAMPLER": sampler,
+            "OTEL_TRACES_SAMPLER_ARG": "0.5",
+        }
+        command = [sys.executable, "-c", CALLING]
+        await trio.run_process(command, env=environment, capture_stderr=True)
+        assert least <= len([each for each in collector.spans if each[4] == "tools/call add"]) <= most
+        # Each call is counted, whether it is sampled or not.
+        points = collector.durations["mcp.server.operation.duration"]
+        assert max(point.count for point in points) == 300
 
 
 def page_of(url: str) -> str:

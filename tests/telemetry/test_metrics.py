@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2
@@ -201,3 +203,26 @@ async def test_two_together_are_given_the_same() -> None:
 def test_what_is_no_telemetry_does_not_go_together() -> None:
     with pytest.raises(TypeError, match=r"objects of mcp_actors\.telemetry, not 'otel'"):
         Together("otel")  # type: ignore[arg-type]
+
+
+def test_loops_in_threads_of_their_own_lose_no_call() -> None:
+    metrics, threads, calls = Metrics(), 8, 400
+    together = threading.Barrier(threads)
+
+    def work() -> None:
+        together.wait()
+        for number in range(calls):
+            outbound = metrics.outbound(request(f"tool {number % 20}"))
+            inbound = metrics.inbound(request("tool"))
+            assert inbound is not None
+            inbound.ended(CallEnding("answered", 0.1, size=1))
+            outbound.ended(CallEnding("answered", 0.1))
+
+    with ThreadPoolExecutor(threads) as pool:
+        for each in [pool.submit(work) for _ in range(threads)]:
+            each.result()
+    page = metrics.text()
+    assert value(page, "mcp_actors_outbound_in_flight") == 0
+    for side in ("server", "client"):
+        assert value(page, "mcp_actors_calls_total", side=side) == threads * calls
+    assert value(page, "mcp_actors_answer_bytes_total") == threads * calls

@@ -119,6 +119,29 @@ async def test_a_reader_that_raises_is_removed_and_told_and_no_other_one(
     assert other.data == [b"a"]
 
 
+class Leaving(Reader):
+    """Removes itself and raises a group, as code that was cancelled does."""
+
+    def readable(self) -> None:
+        self._poller.remove(self.end.fileno())
+        raise ExceptionGroup("several", [ZeroDivisionError(), ValueError()])
+
+
+async def test_what_a_reader_raises_that_has_removed_itself_is_told_whole(
+    poller: Poller, pairs: list[Pair]
+) -> None:
+    leaving, other = Leaving(poller, pairs[0][1]), Reader(poller, pairs[1][1])
+    with structlog.testing.capture_logs() as logs:
+        pairs[0][0].send(b"a")
+        await leaving.called()
+    assert isinstance(leaving.error, ExceptionGroup)
+    assert len(leaving.error.exceptions) == 2
+    assert [each["event"] for each in logs] == ["poller failed"]
+    pairs[1][0].send(b"b")
+    await other.called()
+    assert other.data == [b"b"]
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_it_closes_its_own_descriptor(way: type[Poller]) -> None:
     before = len(os.listdir("/proc/self/fd"))

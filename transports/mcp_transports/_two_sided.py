@@ -47,12 +47,16 @@ class TwoSidedTransport:
         self, handler: ServerHandler, *, task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Serves as the server's side does; raises what its constructor and its ``serve`` raise."""
-        transport: ServerTransport = self._side(self.server_side)
-        self._served = transport
+        transport = self._served = self.for_servers()
         try:
             await transport.serve(handler, task_status=task_status)
         finally:
             self._served = None
+
+    def for_servers(self) -> ServerTransport:
+        """Returns the server's side alone; raises what its constructor raises, before anything is opened."""
+        transport: ServerTransport = self._side(self.server_side)
+        return transport
 
     def statistics(self) -> Any:
         """Returns what the server's side says of itself; ``None`` while it is not served, or if it says nothing."""

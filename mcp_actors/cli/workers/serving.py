@@ -17,6 +17,7 @@ from mcp_actors.cli.failures import EXIT_USAGE, CommandFailure, WrongUsage
 from mcp_actors.cli.workers.messages import Ready
 from mcp_actors.cli.workers.supervisor import WorkersFailed, WorkerSupervisor
 from mcp_actors.cli.workers.view import WorkersView
+from mcp_actors.errors import LocalProtocolError
 from mcp_actors.supervision import reraised, start_and_wait
 from mcp_actors.task_kinds import COMPANION
 
@@ -49,7 +50,6 @@ def serve_with_workers(
         CommandFailure: The workers cannot serve; `WrongUsage` if that is for a reason of the command line.
         TransportNotFound: A URL cannot be served by several processes.
         ConnectFailed: An address cannot be listened at.
-        ValueError: A URL is malformed.
     """
     trio.run(_serve, words, urls, count, announce, admin)
 
@@ -57,7 +57,11 @@ def serve_with_workers(
 async def _serve(
     words: Sequence[str], urls: Sequence[str], count: int, announce: Callable[[Ready], object], admin: Any
 ) -> None:
-    opened: Sequence[Any] = await importlib.import_module("mcp_transports.listening").open_sockets(list(urls))
+    listening = importlib.import_module("mcp_transports.listening")
+    try:
+        opened: Sequence[Any] = await listening.open_sockets(list(urls))
+    except (ValueError, LocalProtocolError) as error:
+        raise WrongUsage(str(error)) from error
 
     def close() -> None:
         for each in opened:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from mcp_actors.abc.telemetry import CallEnding, ObservedRequest
 from mcp_actors.telemetry.labels import TARGETED, Names, network_of
@@ -18,16 +20,17 @@ class Described:
 
     __slots__ = ("durations", "fixed", "name")
 
-    def __init__(self, method: str, label: str | None, version: str | None, transport: str) -> None:
+    def __init__(self, method: str, label: str | None, version: str | None, transport: str | None) -> None:
         self.name = method if label is None else f"{method} {label}"
         self.fixed: dict[str, Any] = {"mcp.method.name": method}
-        if label is not None:
+        if label is not None and method in TARGETED:
             self.fixed[TARGETED[method]] = label
         if method == "tools/call":
             self.fixed["gen_ai.operation.name"] = "execute_tool"
         if version is not None:
             self.fixed["mcp.protocol.version"] = version
-        self.fixed["network.transport"] = transport
+        if transport is not None:
+            self.fixed["network.transport"] = transport
         # By the type of the error: the attributes of a duration are the same objects for each call.
         self.durations: dict[str | None, dict[str, Any]] = {None: self.fixed}
 
@@ -56,6 +59,33 @@ def span_attributes(request: ObservedRequest, described: Described, label: str |
         name = TARGETED.get(request.method, "mcp.resource.uri")
         attributes[name] = target[:_LONGEST]
     return attributes
+
+
+def add_address(attributes: dict[str, Any], side: str, peer: str) -> None:
+    """Adds the address and the port of the other end, if it has any: ``client.address`` or ``server.address``."""
+    address, port = _address_of(peer)
+    if address:
+        attributes[f"{side}.address"] = address
+    if port is not None:
+        attributes[f"{side}.port"] = port
+
+
+@lru_cache(maxsize=2048)
+def _address_of(peer: str) -> tuple[str, int | None]:
+    """Returns the host, or the path of a Unix socket, and the port; of a URL the rest is left out."""
+    if network_of(peer) == "pipe":
+        return "", None
+    if "://" not in peer:
+        if peer.startswith("unix:"):
+            return peer.removeprefix("unix:")[:_LONGEST], None
+        peer = f"//{peer}"
+    try:
+        place = urlsplit(peer)
+        if place.scheme.endswith("unix"):
+            return unquote(place.netloc or place.path)[:_LONGEST], None
+        return (place.hostname or "")[:_LONGEST], place.port
+    except ValueError:
+        return "", None
 
 
 def error_type(ending: CallEnding) -> str | None:

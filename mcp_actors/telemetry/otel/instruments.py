@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -12,23 +12,42 @@ from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
 
 from mcp_actors.server import ServerStatistics
 from mcp_actors.telemetry.gauges import GAUGES, Gauge, looked_at, values_of
-from mcp_actors.telemetry.metrics import BUCKETS
+from mcp_actors.telemetry.metrics import BUCKETS, Metrics
 
-__all__ = ["Instruments", "ServerGauges"]
+__all__ = ["OPERATIONS", "Instruments", "Operations", "ServerGauges", "add_own_gauges"]
 
 # Seconds for which one look at the servers is good: a collection asks for each instrument, one after the other.
 _FRESH = 0.5
 
+OPERATIONS: Mapping[str, tuple[str, str]] = {
+    side: (
+        f"mcp.{side}.operation.duration",
+        f"The duration of the MCP request as observed on the {side}.",
+    )
+    for side in ("server", "client")
+}
+"""The names and the texts of the durations of requests, by the side that observes them."""
 
-class Instruments:
-    """The durations, by the semantic conventions for MCP, and the sessions that are open."""
+
+class Operations:
+    """The durations of requests, by the semantic conventions for MCP; the SDK is given each of them."""
 
     def __init__(self, meter: Meter) -> None:
-        self.server_operation = _histogram(meter, "mcp.server.operation.duration")
-        self.client_operation = _histogram(meter, "mcp.client.operation.duration")
+        self.server = _histogram(meter, *OPERATIONS["server"])
+        self.client = _histogram(meter, *OPERATIONS["client"])
+
+
+class Instruments:
+    """The durations of sessions, by the semantic conventions for MCP, and the sessions that are open."""
+
+    def __init__(self, meter: Meter) -> None:
         self._sessions = {
-            "server": _histogram(meter, "mcp.server.session.duration"),
-            "client": _histogram(meter, "mcp.client.session.duration"),
+            side: _histogram(
+                meter,
+                f"mcp.{side}.session.duration",
+                f"The duration of the MCP session as observed on the {side}.",
+            )
+            for side in ("server", "client")
         }
         self._open = meter.create_up_down_counter(
             "mcp_actors.sessions.open", "{session}", "Sessions that are open, of both sides."
@@ -46,10 +65,25 @@ class Instruments:
         self._sessions[side].record(seconds, attributes)
 
 
-def _histogram(meter: Meter, name: str) -> Histogram:
-    _, side, of, _ = name.split(".")
-    text = f"The duration of the MCP {'session' if of == 'session' else 'request'} as observed on the {side}."
+def _histogram(meter: Meter, name: str, text: str) -> Histogram:
     return meter.create_histogram(name, "s", text, explicit_bucket_boundaries_advisory=BUCKETS)
+
+
+def add_own_gauges(meter: Meter, metrics: Metrics) -> None:
+    """Adds observable instruments for the clients of this process, and their requests.
+
+    They always have a value: an SDK that has collected nothing does not export, and `MetricsExporter` neither then.
+    """
+    numbers: Mapping[str, tuple[str, Callable[[], int]]] = {
+        "mcp_actors.clients": ("Connections of clients of this process.", lambda: metrics.clients),
+        "mcp_actors.outbound_in_flight": ("Requests of this process in flight.", lambda: metrics.in_flight),
+    }
+    for name, (text, read) in numbers.items():
+        meter.create_observable_gauge(name, [partial(_observed, read)], "1", text)
+
+
+def _observed(read: Callable[[], int], options: CallbackOptions) -> Iterable[Observation]:
+    return [Observation(read())]
 
 
 class ServerGauges:

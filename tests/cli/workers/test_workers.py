@@ -218,7 +218,7 @@ async def test_a_unix_socket_is_the_supervisors(started: Started, target: str, t
         (["several.py", "--workers", "0", "--listen", "tcp://127.0.0.1:0"], 2, "x>=1"),
         (
             ["several.py", "--workers", "2", "--listen", "memory:x"],
-            1,
+            2,
             "cannot be served by several processes",
         ),
         (["nothing.py", "--workers", "2", "--listen", "tcp://127.0.0.1:0"], 2, "there is no file nothing.py"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import ssl
-import sys
 from collections.abc import Callable, Iterable
 from typing import Literal
 
@@ -13,6 +12,7 @@ import trio
 from mcp_actors.abc import ServerHandler
 from mcp_actors.admin import ClusterView, Feed, LiveView, ServerView
 from mcp_actors.errors import LocalProtocolError
+from mcp_actors.logging import write_to_stderr
 from mcp_actors.supervision import start_again
 from mcp_actors.task_kinds import ADMIN_FEED
 from mcp_transports._listen_errors import as_engine_errors
@@ -47,10 +47,6 @@ MOST_WATCHERS = 32
 _TOKEN_BYTES = 32
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 class AdminTransport:
     """An admin endpoint, for ``mcp-actors top`` and browsers. Give it to `Server.serve` or `Server.run` beside a URL.
 
@@ -67,10 +63,10 @@ class AdminTransport:
             ``None`` from it refuses the request.
         auth: A `mcp_actors.auth.ResourceServer`, in place of a token.
         ssl_context: For ``https://``.
-        allowed_hosts: See `~mcp_transports.http.server.OriginPolicy`; for addresses that are not loopback.
+        allowed_hosts: See `~mcp_transports.http.server.origin_policy.OriginPolicy`; for addresses beyond loopback.
         interval: Seconds between two snapshots, for all watchers together: 1, as a person reads no faster.
         max_watchers: Watchers at a time. Over it: 503.
-        say: Called with the line that tells the token; by default it goes to standard error.
+        say: Called with the line that tells the token; must not wait. By default it goes to standard error.
 
     Raises:
         ValueError: The URL is none of these; an address that is not loopback comes without ``authenticate`` or
@@ -92,7 +88,7 @@ class AdminTransport:
         allowed_hosts: Iterable[str] | None = None,
         interval: float = 1.0,
         max_watchers: int = MOST_WATCHERS,
-        say: Callable[[str], object] = _say,
+        say: Callable[[str], object] = write_to_stderr,
     ) -> None:
         if not interval > 0:
             raise ValueError(f"interval is a number of seconds greater than 0, not {interval!r}")
