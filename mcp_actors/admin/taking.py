@@ -55,7 +55,7 @@ _KINDS = {each.name: each for each in TASKS}
 
 @attrs.define
 class _Seen:
-    """The part of a snapshot that is known so far: of the sessions and exchanges that were looked at."""
+    """The sessions and calls that an operator looks for, of those that were looked at so far."""
 
     totals: Counters
     sessions: list[AnySession] = attrs.field(factory=list)

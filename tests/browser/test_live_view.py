@@ -17,14 +17,14 @@ HOSTILE = '<img src=x onerror="window.owned=1"><script>window.owned=1</script>'
 async def test_it_shows_calls_as_text_and_cancels_one(browser: str) -> None:
     server, lines, caught = Server("watched"), list[str](), list[RpcError]()
 
-    @server.tool(name="hold")
+    @server.tool(name=HOSTILE)
     async def hold(name: str) -> str:
         await trio.sleep_forever()
         return name
 
     async def call(client: Client) -> None:
         try:
-            await client.call_tool("hold", {"name": "x"})
+            await client.call_tool(HOSTILE, {"name": "x"})
         except RpcError as error:
             caught.append(error)
 
@@ -39,7 +39,8 @@ async def test_it_shows_calls_as_text_and_cancels_one(browser: str) -> None:
                     while not await tab.evaluate("document.querySelectorAll('button').length === 2"):
                         await trio.lowlevel.checkpoint()
                     text = await tab.evaluate("document.body.textContent")
-                    assert HOSTILE[:60] in text
+                    # The client's name, and that of the tool.
+                    assert text.count(HOSTILE) == 2
                     assert "tools/call" in text
                     assert await tab.evaluate("document.querySelectorAll('svg').length") == 8
                     assert await tab.evaluate("document.querySelectorAll('img').length") == 0
