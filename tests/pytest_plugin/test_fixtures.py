@@ -285,7 +285,8 @@ def test_a_test_that_fails_costs_itself_and_ends_its_calls(pytester: pytest.Pyte
 
 def test_a_missing_server_and_a_missing_plugin_are_said(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_it(mcp_client): pass\nasync def test_async(mcp_client): pass")
-    result = pytester.runpytest_inprocess("-p", "pytest_mcp_actors", *BLOCKED, "-p", "no:asyncio")
+    without = [word for each in ("asyncio", "trio", "anyio") for word in ("-p", f"no:{each}")]
+    result = pytester.runpytest_inprocess("-p", "pytest_mcp_actors", *BLOCKED, *without)
     assert result.parseoutcomes() == {"errors": 2}
     result.stdout.fnmatch_lines_random(
         [
@@ -293,6 +294,63 @@ def test_a_missing_server_and_a_missing_plugin_are_said(pytester: pytest.Pyteste
             "no plugin runs this async test: install pytest-trio*",
         ]
     )
+
+
+FORGOTTEN = """
+async def test_forgotten(mcp_client):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            [],
+            "mark it with @pytest.mark.trio or @pytest.mark.asyncio or @pytest.mark.anyio, or all with trio_mode*",
+        ),
+        (
+            ["-p", "no:trio"],
+            "mark it with @pytest.mark.asyncio or @pytest.mark.anyio, or all with asyncio_mode*",
+        ),
+        (
+            ["-p", "no:trio", "-p", "no:anyio"],
+            "mark it with @pytest.mark.asyncio, or all with asyncio_mode = auto*",
+        ),
+        (
+            ["-p", "no:asyncio", "-p", "no:anyio"],
+            "mark it with @pytest.mark.trio, or all with trio_mode = true*",
+        ),
+    ],
+)
+def test_a_mark_that_was_forgotten_is_named(pytester: pytest.Pytester, words: list[str], says: str) -> None:
+    result = ran(pytester, FORGOTTEN, *words)
+    assert result.parseoutcomes() == {"errors": 1}
+    result.stdout.fnmatch_lines([f"nothing runs this async test: {says}"])
+
+
+@pytest.mark.parametrize(("mark", "plugin"), [("trio", "pytest-trio"), ("asyncio", "pytest-asyncio")])
+def test_a_plugin_that_a_mark_is_for_and_that_is_not_there(
+    pytester: pytest.Pytester, mark: str, plugin: str
+) -> None:
+    settings = f"markers = {mark}: for a plugin that is not there\n"
+    text = FORGOTTEN.replace("async", f"@pytest.mark.{mark}\nasync")
+    result = ran(pytester, text, "-p", f"no:{mark}", settings=settings)
+    assert result.parseoutcomes() == {"errors": 1}
+    result.stdout.fnmatch_lines(
+        [f"no plugin runs this async test: it is marked for {plugin}, which is not there*"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [
+        ("trio_mode = true", ["-p", "no:asyncio", "-p", "no:anyio"]),
+        ("asyncio_mode = auto", ["-p", "no:trio", "-p", "no:anyio"]),
+    ],
+)
+def test_a_mode_needs_no_marks(pytester: pytest.Pytester, mode: str, words: list[str]) -> None:
+    assert ran(pytester, FORGOTTEN, *words, settings=f"{mode}\n").parseoutcomes() == {"passed": 1}
 
 
 def test_a_server_that_does_not_start_is_an_error_of_that_test(pytester: pytest.Pytester) -> None:

@@ -136,17 +136,38 @@ def _kind(request: pytest.FixtureRequest) -> str:
     # Hypothesis puts a plain function round an async one.
     if not iscoroutinefunction(getattr(getattr(function, "hypothesis", None), "inner_test", function)):
         return "plain"
-    config = request.config
-    if _has(config, "trio") and request.node.get_closest_marker("trio") is not None:
+    marks = {name for name in _PLUGINS if request.node.get_closest_marker(name) is not None}
+    if "trio" in marks and _has(request.config, "trio"):
         return "trio"
     if "anyio_backend" in request.fixturenames:
         backend = request.getfixturevalue("anyio_backend")
         return f"anyio, {backend if isinstance(backend, str) else backend[0]}"
-    if _has(config, "asyncio"):
+    # In its automatic mode pytest-asyncio marks the tests itself, and pytest-trio likewise.
+    if "asyncio" in marks and _has(request.config, "asyncio"):
         return "asyncio"
-    raise _refusal(
-        "no plugin runs this async test: install pytest-trio, anyio or pytest-asyncio, and mark the test for it"
-    )
+    raise _refusal(_why_nothing_runs(request.config, marks))
+
+
+# The plugins that run async tests, by their marks, and the setting with which each takes all of them.
+_PLUGINS = {
+    "trio": ("pytest-trio", "trio_mode = true"),
+    "asyncio": ("pytest-asyncio", "asyncio_mode = auto"),
+    "anyio": ("anyio", "anyio_mode = auto"),
+}
+
+
+def _why_nothing_runs(config: pytest.Config, marks: set[str]) -> str:
+    missing = [_PLUGINS[each][0] for each in sorted(marks) if not _has(config, each)]
+    if missing:
+        return (
+            f"no plugin runs this async test: it is marked for {missing[0]}, which is not there; install it"
+        )
+    there = [each for each in _PLUGINS if _has(config, each)]
+    if not there:
+        return "no plugin runs this async test: install pytest-trio, anyio or pytest-asyncio, and mark the test for it"
+    written = " or ".join(f"@pytest.mark.{each}" for each in there)
+    settings = " or ".join(_PLUGINS[each][1] for each in there)
+    return f"nothing runs this async test: mark it with {written}, or all with {settings} in the settings of pytest"
 
 
 def _refusal(why: str) -> BaseException:
