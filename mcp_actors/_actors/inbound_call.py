@@ -156,6 +156,11 @@ class InboundCall:
         """Whether its scope was cancelled, by `cancel` or `replace`. Asking the scope is dearer."""
         return self.state == "cancelled" or self.state == "replaced"
 
+    @property
+    def ended_with(self) -> RpcError | None:
+        """The error that `end_with` was given; ``None`` for all other calls."""
+        return self._replacement if isinstance(self._replacement, RpcError) else None
+
     def cancel(self, reason: str | None = None) -> None:
         """The peer no longer wants the answer: the handler sees `trio.Cancelled` and nothing is sent."""
         if self.state != "answered":

@@ -46,8 +46,8 @@ class AuditEntry:
     arguments: Mapping[str, Any]
     """What ``AuditLog(arguments=)`` has made of the arguments."""
     ending: str
-    """``answered``, ``tool error``, ``error CODE``, ``failed``, ``cancelled``, or ``replaced by questions``: then the
-    client is asked, and makes the call again."""
+    """``answered``, ``tool error``, ``error CODE`` (-32603 where an operator has ended it), ``failed``, ``cancelled``
+    or ``replaced by questions``: then the client is asked, and makes the call again."""
     seconds: float
     size: int | None
     """Bytes of the result as JSON; ``None`` without one."""
@@ -103,7 +103,9 @@ class AuditLog:
             ending = f"error {error.code}"
             raise
         except BaseException:
-            if is_cancelled():
+            if (ended := ctx.call.ended_with) is not None:
+                ending = f"error {ended.code}"
+            elif is_cancelled():
                 ending = "replaced by questions" if ctx.call.state == "replaced" else "cancelled"
             raise
         finally:
@@ -150,4 +152,4 @@ def _size(ctx: Context, result: Any) -> int | None:
 
 def _as_log_line(entry: AuditEntry) -> None:
     members = {name: value for name, value in attrs.asdict(entry).items() if value is not None}
-    write_wanted("audit", **members)
+    write_wanted("audit", **members | {"at": round(entry.at, 3), "seconds": round(entry.seconds, 6)})
