@@ -174,8 +174,8 @@ class ObservedCall(InboundCall):
         return self._failure_of
 
     async def finish(self) -> None:
-        ending = self.ended_with
-        if ending is not None:
+        ending = self.replacement
+        if isinstance(ending, RpcError):
             # An operator has ended it.
             self._note("error", ending.code, ending.message[:MESSAGE_CHARACTERS])
         else:

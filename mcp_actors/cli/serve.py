@@ -161,7 +161,7 @@ def command(
             hint = _stdio_hint(server, target, args) if terminal else ""
             server.run(_STDIO, *companions, task_status=_Announcement((), hint))
             return
-        hint = f"{_offer(server)}; Ctrl-C stops" if sys.stderr.isatty() else ""
+        hint = f"{_offer(server)}; Ctrl-C stops, a second one at once" if sys.stderr.isatty() else ""
         options = _settings(allow_host, allow_origin, resource, issuer, scope)
         several = worker is not None and worker.of > 1
         if several:

@@ -103,8 +103,8 @@ class AuditLog:
             ending = f"error {error.code}"
             raise
         except BaseException:
-            if (ended := ctx.call.ended_with) is not None:
-                ending = f"error {ended.code}"
+            if isinstance(ctx.call.replacement, RpcError):
+                ending = f"error {ctx.call.replacement.code}"
             elif is_cancelled():
                 ending = "replaced by questions" if ctx.call.state == "replaced" else "cancelled"
             raise
