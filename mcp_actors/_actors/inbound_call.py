@@ -104,13 +104,13 @@ class InboundCall:
 
     __slots__ = (
         "_on_drain",
-        "_replacement",
         "admission",
         "continuation",
         "invocation",
         "key",
         "outlet",
         "owner",
+        "replacement",
         "reports",
         "scope",
         "started",
@@ -130,7 +130,8 @@ class InboundCall:
         self.admission: Admission | None = None
         self.continuation: Continuation | None = None
         self.state = "running"
-        self._replacement: Any = None
+        # What is sent in place of the function's result: questions, or the error of whoever runs the server.
+        self.replacement: Any = None
         self._on_drain: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
@@ -169,7 +170,7 @@ class InboundCall:
         """Whoever runs the server ends the call: the handler sees `trio.Cancelled`, and the peer is sent ``error``."""
         if self.state == "running" or self.state == "waiting":
             self.state = "replaced"
-            self._replacement = error
+            self.replacement = error
             if self.scope is not None:
                 self.scope.cancel(reason=error.message)
 
@@ -223,7 +224,7 @@ class InboundCall:
         assert self.scope is not None
         if self.state == "running":
             self.state = "replaced"
-            self._replacement = result
+            self.replacement = result
             self.scope.cancel(reason="the client is asked for input; its retry runs this handler again")
         await trio.sleep_forever()
 
@@ -273,7 +274,7 @@ class InboundCall:
             if self.invocation.reported:
                 await wait_for_last_report(self.invocation, self.outlet, self.owner)
             try:
-                frame = self._frame_of(self._replacement)
+                frame = self._frame_of(self.replacement)
             except Exception as error:
                 frame = failure_frame(self.invocation, error)
         await self._send(frame)
@@ -294,7 +295,7 @@ class InboundCall:
     def close(self) -> None:
         """The call is over: its id may be used again, its place and its scope are free. Legal any number of times."""
         # The scope, the continuation and what it leads to refer to each other and to what the peer sent.
-        self.scope = self.continuation = self._on_drain = self._replacement = None
+        self.scope = self.continuation = self._on_drain = self.replacement = None
         if self.reports is not None:
             self.reports.stop()
             self.reports = None

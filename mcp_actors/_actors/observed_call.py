@@ -178,7 +178,7 @@ class ObservedCall(InboundCall):
         return self._failure_of
 
     async def finish(self) -> None:
-        ending = self._replacement
+        ending = self.replacement
         if isinstance(ending, RpcError):
             # An operator has ended it.
             self._note("error", ending.code, ending.message[:MESSAGE_CHARACTERS])

@@ -144,7 +144,7 @@ def command(target: str, args: tuple[str, ...], show_traceback: bool, **given: A
             state = importlib.import_module("mcp_actors.cli.workers.state_of_several")
             server.shared = state.StateOfSeveral(server)
         transports = [_transport(url, settings, several, routes) for url in options.listen]
-        hint = f"{_offer(server)}; Ctrl-C stops" if sys.stderr.isatty() else ""
+        hint = f"{_offer(server)}; Ctrl-C stops, a second one at once" if sys.stderr.isatty() else ""
         status = (
             _Announcement(options.listen, hint) if worker is None else worker.status(server, _offer(server))
         )
@@ -245,7 +245,7 @@ def _words(context: click.Context) -> list[str]:
 
 
 def _announce(listen: Sequence[str], ready: Any) -> None:
-    hint = f"{ready.offer}; Ctrl-C stops" if sys.stderr.isatty() else ""
+    hint = f"{ready.offer}; Ctrl-C stops, a second one at once" if sys.stderr.isatty() else ""
     _Announcement(listen, hint).started(ready.places)
 
 

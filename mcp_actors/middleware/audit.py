@@ -53,8 +53,8 @@ class AuditEntry:
     arguments: Mapping[str, Any]
     """What ``AuditLog(arguments=)`` has made of the arguments."""
     ending: str
-    """``answered``, ``tool error``, ``error CODE``, ``failed``, ``cancelled``, or ``replaced by questions``: then the
-    client is asked, and makes the call again."""
+    """``answered``, ``tool error``, ``error CODE`` (-32603 where an operator has ended it), ``failed``, ``cancelled``
+    or ``replaced by questions``: then the client is asked, and makes the call again."""
     seconds: float
     size: int | None
     """Bytes of the result as JSON; ``None`` without one."""
@@ -130,7 +130,9 @@ class AuditLog:
             ending = f"error {error.code}"
             raise
         except BaseException:
-            if is_cancelled():
+            if isinstance(ctx.call.replacement, RpcError):
+                ending = f"error {ctx.call.replacement.code}"
+            elif is_cancelled():
                 ending = "replaced by questions" if ctx.call.state == "replaced" else "cancelled"
             raise
         finally:

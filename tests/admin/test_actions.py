@@ -13,6 +13,7 @@ import trio.testing
 from mcp_actors import Client, Limits, RpcError, Server
 from mcp_actors.abc import ServerHandler
 from mcp_actors.admin import Action, ActionOutcome, NodeSnapshot, ServerView, cleaned
+from mcp_actors.middleware import AuditEntry, AuditLog
 from mcp_actors.replacement import ReplaceableServer
 from mcp_actors.types import Implementation
 
@@ -83,6 +84,18 @@ async def test_a_call_that_waits_for_a_place_is_ended(autojump_clock: Clock) -> 
             assert [each.key for each in (await looking.node()).calls] == [first.key]
             nursery.cancel_scope.cancel()
     assert (len(errors), len(begun)) == (1, 1)
+
+
+async def test_an_audit_does_not_take_it_for_a_question(autojump_clock: Clock) -> None:
+    server, entries, errors = make_server(), list[AuditEntry](), list[str]()
+    server.middleware(AuditLog(entries.append))
+    async with looked_at(server, "audited") as looking, Client("memory:audited") as client:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ended, client, "hold", errors)
+            await trio.testing.wait_all_tasks_blocked()
+            (call,) = (await looking.node()).calls
+            assert (await looking.act("cancel_call", call.key)).done
+    assert [entry.ending for entry in entries if entry.method == "tools/call"] == ["error -32603"]
 
 
 async def test_a_function_that_cleans_up_is_shown_as_that_and_answered_after_it(

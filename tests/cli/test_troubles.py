@@ -194,7 +194,7 @@ def test_serve_on_a_terminal_says_what_to_do(terminal: Callable[..., Terminal], 
     assert session.wait() == 0
     session = terminal("serve", "one.py", "--listen", "tcp://127.0.0.1:0")
     session.until(lambda: "serving tcp://127.0.0.1:0 at tcp://127.0.0.1:" in session.text)
-    assert session.text.startswith("one 2: 1 tool; Ctrl-C stops\n")
+    assert session.text.startswith("one 2: 1 tool; Ctrl-C stops, a second one at once\n")
 
 
 def test_an_answer_that_was_typed_at_the_first_prompt_counts(

@@ -12,7 +12,9 @@ from pathlib import Path
 import httpx2
 import pytest
 import trio
+import trio.testing
 import trustme
+from structlog.testing import capture_logs
 
 from mcp_actors.abc import Frame, NoAnswer
 from mcp_actors.errors import ConnectFailed, ConnectionLost
@@ -274,6 +276,22 @@ async def test_nobody_there() -> None:
     assert isinstance(frame, NoAnswer)
     assert isinstance(frame.reason, ConnectFailed)
     assert f"http://127.0.0.1:{port}/mcp" in str(frame.reason)
+
+
+@pytest.mark.parametrize(
+    ("method", "level"),
+    [("notifications/cancelled", "debug"), ("notifications/roots/list_changed", "warning")],
+)
+async def test_a_cancellation_that_nobody_is_there_for_is_no_warning(method: str, level: str) -> None:
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    url = f"http://127.0.0.1:{listener.socket.getsockname()[1]}/mcp"
+    await listener.aclose()
+    with capture_logs() as logs:
+        async with HttpClientTransport(url).connect() as channel:
+            await channel.send(Frame(b'{"jsonrpc":"2.0","method":"%s"}' % method.encode(), method=method))
+            while not logs:
+                await trio.testing.wait_all_tasks_blocked(0.01)
+    assert [(line["log_level"], line["message"]) for line in logs] == [(level, method)]
 
 
 async def test_https_where_http_is_spoken(nursery: trio.Nursery) -> None:

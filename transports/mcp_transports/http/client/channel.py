@@ -7,7 +7,7 @@ from collections.abc import Callable
 import trio
 
 from mcp_actors.abc import Frame, FrameChannel
-from mcp_actors.errors import McpError, RemoteProtocolError, SessionExpired
+from mcp_actors.errors import ConnectFailed, ConnectionLost, McpError, RemoteProtocolError, SessionExpired
 from mcp_actors.logging import log
 from mcp_actors.supervision import Containment, start, start_and_wait
 from mcp_actors.task_kinds import HTTP_MESSAGE, HTTP_POST, HTTP_STREAM
@@ -228,7 +228,12 @@ class HttpChannel(FrameChannel):
                 state.expire_session()
                 return False
             except McpError as error:
-                log.warning("a message was not accepted", peer=self.peer, message=message, error=str(error))
+                # Where the server is gone its calls are too, and whoever made them is told so.
+                gone = message == "notifications/cancelled" and isinstance(
+                    error, ConnectFailed | ConnectionLost
+                )
+                tell = log.debug if gone else log.warning
+                tell("a message was not accepted", peer=self.peer, message=message, error=str(error))
                 return False
         log.warning(
             "a message was not accepted in time",
