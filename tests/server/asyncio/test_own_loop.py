@@ -11,6 +11,7 @@ SERVER = """
 import asyncio, os, sys, threading, trio
 from mcp_actors import Client, Server
 server = Server("x")
+hanging = threading.Event()
 
 @server.tool(loop="asyncio")
 async def works() -> str:
@@ -19,6 +20,7 @@ async def works() -> str:
 @server.tool(loop="asyncio")
 async def hangs() -> None:
     try:
+        hanging.set()
         await asyncio.sleep(1000)
     finally:
         print("cancelled", flush=True)
@@ -43,7 +45,7 @@ ENDS = {
 async def main():
     async with trio.open_nursery() as nursery:
         nursery.start_soon(call, "hangs")
-        await trio.sleep(0.3)
+        await trio.to_thread.run_sync(hanging.wait)
         nursery.cancel_scope.cancel()
 trio.run(main)
 """,
