@@ -118,16 +118,18 @@ def test_a_second_server_is_refused_and_the_first_goes_on(program: Path, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("url", "complaint"),
+    ("url", "complaint", "code"),
     [
-        ("pigeon://loft", "no transport is installed for 'pigeon'"),
-        ("tcp://127.0.0.1", "says no port"),
-        ("unix://{folder}/small.py", "there is something that is no socket"),
-        ("unix://{folder}/nowhere/s", "No such file or directory"),
-        ("unix://{folder}/" + "x" * 108, "a Unix socket's path has 1 to 107 bytes"),
+        ("pigeon://loft", "no transport is installed for 'pigeon'", 2),
+        ("tcp://127.0.0.1", "says no port", 2),
+        ("unix://{folder}/small.py", "there is something that is no socket", 1),
+        ("unix://{folder}/nowhere/s", "No such file or directory", 1),
+        ("unix://{folder}/" + "x" * 108, "a Unix socket's path has 1 to 107 bytes", 2),
     ],
 )
-def test_what_cannot_be_served_is_told(program: Path, tmp_path: Path, url: str, complaint: str) -> None:
+def test_what_cannot_be_served_is_told(
+    program: Path, tmp_path: Path, url: str, complaint: str, code: int
+) -> None:
     ran = subprocess.run(
         command(program, url.format(folder=tmp_path)),
         capture_output=True,
@@ -135,7 +137,7 @@ def test_what_cannot_be_served_is_told(program: Path, tmp_path: Path, url: str, 
         timeout=SECONDS,
         check=False,
     )
-    assert ran.returncode == 1
+    assert ran.returncode == code
     assert complaint in ran.stderr
     assert "Traceback" not in ran.stderr
     assert program.read_text() == SERVER
