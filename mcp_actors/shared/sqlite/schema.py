@@ -92,7 +92,11 @@ def open_connection(path: str, timeout: float) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
     # A commit is on the disk when it returns, so that a result that a client saw survives a loss of power. With
     # NORMAL only the death of processes is survived. What waits together is committed together, which pays for it.
-    connection.execute("PRAGMA synchronous = FULL")
+    try:
+        connection.execute("PRAGMA synchronous = FULL")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 

@@ -166,8 +166,10 @@ def _renewing(place: Place, lease: float) -> Callable[[sqlite3.Connection], int]
 
 async def _close(place: Place, writing: BatchedConnection, reading: BatchedConnection) -> None:
     try:
-        await reading.finish()
-        await writing.finish(lambda connection: steps.leave(connection, place))
+        try:
+            await reading.finish()
+        finally:
+            await writing.finish(lambda connection: steps.leave(connection, place))
     except SharedStateUnavailable as error:
         log.warning("this node could not say that it ends: others wait for its lease", cause=error.cause)
 
