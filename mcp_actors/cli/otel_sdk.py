@@ -25,8 +25,8 @@ from mcp_actors.telemetry.otel.exporting import MetricsExporter
 __all__ = ["configure", "sampling"]
 
 
-# Traces that begin here in a second, if the environment says nothing of them. A span takes some 60 microseconds
-# of processor time, the other threads of the SDK included, and twice as many where others use the processor.
+# Traces that begin here in a second, if the environment says nothing of them. A span takes some 100 microseconds
+# of processor time, the other threads of the SDK included.
 _MOST_TRACES = 20
 
 
