@@ -52,10 +52,7 @@ async def through(middleware: Sequence[Middleware], ctx: Context, handler: Handl
     """
     if passed == len(middleware):
         result = handler(ctx)
-        if result.__class__ is Continuation:
-            result = await result()
-        # A handler may return nothing, and middleware may not: so its mistake can be told.
-        return {} if result is None else result
+        return await result() if result.__class__ is Continuation else result
     of_call: Context | None = ctx
 
     def call_next(other: Context | None = None, /) -> Awaitable[Any]:

@@ -16,7 +16,7 @@ from mcp_actors.context import Context
 from mcp_actors.errors import RpcError
 from mcp_actors.logging import log, write_to_stderr
 from mcp_actors.middleware.callers import as_json, target_of
-from mcp_actors.middleware.entry_thread import EntryThread
+from mcp_actors.middleware.entry_thread import EntryThread, weight_of
 from mcp_actors.server import CallNext
 from mcp_actors.supervision import is_cancelled
 from mcp_actors.types import CallToolResult
@@ -80,8 +80,8 @@ class AuditLog:
             default their values are masked, because nobody knows which of them are secrets. Where it fails they are
             masked too, so that nobody can keep a call out of the log by odd arguments.
         in_thread: Whether a thread calls ``write``, for files, databases and networks, which may be slow or full. Then
-            10,000 entries may wait; beyond it they are lost, which is logged and counted in ``lost``. When the process
-            ends it writes what waits, for 5 seconds at most.
+            10,000 entries may wait, with 64 MiB of arguments; beyond it they are lost, which is logged and counted in
+            ``lost``. When the process ends it writes what waits, for 5 seconds at most.
 
     Raises:
         TypeError: One of them is no function, or an ``async def``.
@@ -160,7 +160,7 @@ class AuditLog:
             )
             if self._thread is None:
                 self._write(entry)
-            elif not self._thread.put(entry):
+            elif not self._thread.put(entry, weight_of(entry.arguments)):
                 self._lose(None)
         except Exception as error:
             self._lose(error)

@@ -284,6 +284,34 @@ async def test_a_sink_that_blocks_holds_no_call_up_and_what_is_lost_is_told(
     assert line["reason"] == "too many wait to be written"
 
 
+async def test_what_waits_for_a_sink_is_bounded_by_its_weight_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entry_thread, "MAX_WAITING_BYTES", 100_000)
+    go_on, began, written = threading.Event(), threading.Event(), list[int]()
+
+    def slow(entry: AuditEntry) -> None:
+        began.set()
+        go_on.wait(20)
+        written.append(len(entry.arguments.get("text", "")))
+
+    audit = AuditLog(slow, arguments=dict, in_thread=True)
+    server = Server("s")
+    server.middleware(audit)
+    server.add_tool(lambda text: "", name="t", description="A tool.")
+    async with Client(server, era="legacy") as client:
+        await client.call_tool("t", {"text": ""})
+        assert await trio.to_thread.run_sync(began.wait, 20)
+        # The first two are taken, with 60,000 characters and 10,000 more; the third would be too heavy.
+        for characters in (60_000, 10_000, 50_000):
+            await client.call_tool("t", {"text": "x" * characters})
+        assert audit.lost == 1
+        go_on.set()
+        assert await trio.to_thread.run_sync(audit.flush)
+        # Where nothing waits, none is too heavy: a client must not keep its call out of the log by its size.
+        await client.call_tool("t", {"text": "x" * 200_000})
+        assert await trio.to_thread.run_sync(audit.flush)
+    assert (audit.lost, [each for each in written if each]) == (1, [60_000, 10_000, 200_000])
+
+
 def test_a_program_that_has_not_configured_its_log_finds_the_entries_on_standard_error() -> None:
     program = """
 import trio
