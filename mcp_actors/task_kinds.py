@@ -182,6 +182,11 @@ INSPECTION_REQUEST = TaskKind(
     "inspecting request", "inspection", "nothing", "nobody: the others are measured"
 )
 
+# -- gateways -------------------------------------------------------------------------------------------------
+UPSTREAM_CONNECT = TaskKind(
+    "connect upstream", "gateway", "member", "whoever waits for the connection: UpstreamUnavailable"
+)
+
 # -- mcp-actors serve --workers ------------------------------------------------------------------------------
 WORKER_SLOT = TaskKind(
     "slot", "supervisor of workers", "nothing", "nobody: its worker goes on", restarted=True

@@ -61,6 +61,7 @@ FLOORS = {
     "mcp_actors.middleware": 7,
     "mcp_actors.admin": 7,
     "mcp_actors.inspection": 7,
+    "mcp_actors.gateway": 7,
     "mcp_actors.discovery": 5,
     "mcp_actors.testing": 7,
     "mcp_actors.simulate": 7,

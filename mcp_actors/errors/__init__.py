@@ -17,7 +17,8 @@
     │   ├── TaskNotFound          -32602, a task is unknown, has expired, or is somebody else's
     │   ├── Overloaded            429, a limit on concurrent requests is reached
     │   ├── InsufficientScope     403, the caller's access token lacks a scope
-    │   └── SharedStateUnavailable  503, what several processes share cannot be reached
+    │   ├── SharedStateUnavailable  503, what several processes share cannot be reached
+    │   └── UpstreamUnavailable   502, a server behind a gateway cannot be reached
     ├── ToolError                 raised by a tool; the model gets its text, marked ``isError``
     ├── ToolFailed                a tool of the server failed, and the caller wanted its value
     ├── UnexpectedResult          a tool's value is not of the class that the caller named
@@ -109,6 +110,7 @@ from mcp_actors.errors.rpc import (
     SharedStateUnavailable,
     TaskNotFound,
     UnsupportedVersion,
+    UpstreamUnavailable,
     invalid_params,
 )
 
@@ -160,6 +162,7 @@ __all__ = [
     "Unavailable",
     "UnexpectedResult",
     "UnsupportedVersion",
+    "UpstreamUnavailable",
     "UrlRefused",
     "invalid_params",
 ]

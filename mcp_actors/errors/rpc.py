@@ -20,6 +20,7 @@ __all__ = [
     "SharedStateUnavailable",
     "TaskNotFound",
     "UnsupportedVersion",
+    "UpstreamUnavailable",
     "invalid_params",
 ]
 
@@ -284,6 +285,28 @@ class SharedStateUnavailable(RpcError):
             self.add_note(cause)
 
 
+class UpstreamUnavailable(RpcError):
+    """A server behind a gateway cannot be reached, or was lost during the call, so that this request failed.
+
+    ``data["upstream"]`` names the server, and requests for other ones go on. After ``data["retryAfterMs"]``, where that
+    is told, it is tried again; until then requests for it are refused at once. The code is outside the range that
+    JSON-RPC 2.0, section 5.1 reserves, because MCP forbids new codes inside it.
+
+    Args:
+        upstream: The name of the server in the gateway.
+        reason: What happened, for the client's side; it must hold no secrets.
+        retry_after: Seconds after which the gateway tries again; ``None`` if the next request does.
+    """
+
+    CODE: ClassVar[int] = 502
+
+    def __init__(self, upstream: str, reason: str, retry_after: float | None = None) -> None:
+        data: dict[str, Any] = {"reason": "upstream_unavailable", "upstream": upstream}
+        if retry_after is not None:
+            data["retryAfterMs"] = math.ceil(retry_after * 1000)
+        super().__init__(self.CODE, f"the server {upstream!r} is not available: {reason}", data)
+
+
 _RPC_CLASS_BY_CODE: dict[int, type[RpcError]] = {
     each.CODE: each
     for each in (
@@ -295,6 +318,7 @@ _RPC_CLASS_BY_CODE: dict[int, type[RpcError]] = {
         Overloaded,
         InsufficientScope,
         SharedStateUnavailable,
+        UpstreamUnavailable,
     )
 }
 

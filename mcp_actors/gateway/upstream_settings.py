@@ -1,0 +1,54 @@
+"""The settings of one upstream: which server it is, how its things are named, and who shares its connections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Literal
+
+import attrs
+
+from mcp_actors.abc import ClientTransport
+from mcp_actors.client import Target
+
+__all__ = ["SessionPolicy", "Upstream", "UpstreamTarget"]
+
+SessionPolicy = Literal["auto", "shared", "own"]
+"""Who shares a connection to an upstream."""
+UpstreamTarget = Target | Callable[[], ClientTransport]
+"""What a `Client` connects to, or a function that makes a transport, which is called for each connection."""
+
+
+@attrs.frozen(kw_only=True)
+class Upstream:
+    """One server behind a `Gateway`."""
+
+    name: str
+    """Its name in the gateway: in prefixes, in the log, in errors and in `Server.tree`."""
+    target: UpstreamTarget = attrs.field(repr=False)
+    """The server. A transport object can be connected to once at a time, so a function makes them."""
+    prefix: str | None = None
+    """Stands before the names of its tools and prompts; by default its name and ``_``, and with ``""`` nothing does."""
+    rename: Mapping[str, str] = attrs.field(factory=dict)
+    """Names of tools and prompts that are shown under another name, without the prefix."""
+    include: Collection[str] = ("*",)
+    """Patterns of the names (its own) and URIs that are offered, as of `fnmatch`."""
+    exclude: Collection[str] = ()
+    """Patterns of the names and URIs that are not offered, although they are included."""
+    sessions: SessionPolicy = "auto"
+    """``"auto"`` shares a connection to a server that keeps no sessions, and makes one for each session of a client
+    otherwise; ``"shared"`` and ``"own"`` overrule that."""
+    lazy: bool = False
+    """Whether it is connected to when it is first needed, and not when the gateway begins to serve."""
+    era: str = "auto"
+    """As in `Client`."""
+    timeout: float = 30.0
+    """Seconds a call may take without an answer or a progress report."""
+    cap: float = 300.0
+    """Seconds a call may take in all."""
+    scopes: Collection[str] = ()
+    """The scopes that a caller needs to see and use it."""
+
+    @property
+    def name_prefix(self) -> str:
+        """The prefix that is in use."""
+        return f"{self.name}_" if self.prefix is None else self.prefix
