@@ -15,6 +15,7 @@ from mcp_actors.errors import invalid_params
 from mcp_actors.gateway.forwarding import forward
 from mcp_actors.gateway.live import LiveUpstreams, opened
 from mcp_actors.gateway.routes import tool_route
+from mcp_actors.gateway.statistics import UpstreamStatistics
 from mcp_actors.gateway.upstream import UpstreamActor
 from mcp_actors.gateway.upstream_settings import Upstream
 from mcp_actors.server import Server
@@ -44,6 +45,7 @@ class Gateway(Server[StateT]):
         super().__init__(name, capabilities=["tools"], **options)
         self._upstreams = tuple(upstreams)
         self._live: dict[ServerScope, LiveUpstreams] = {}
+        self._runtime.upstreams = self._upstream_statistics
         handlers = self._features.handlers
         self._own = {method: handlers[method] for method in ("tools/call", "tools/list")}
         handlers["tools/call"] = self._call_tool
@@ -57,6 +59,10 @@ class Gateway(Server[StateT]):
                 yield scope
             finally:
                 del self._live[scope]
+
+    def _upstream_statistics(self) -> tuple[UpstreamStatistics, ...]:
+        live = self._live.values()
+        return tuple(actor.statistics() for each in live for actor in each.actors.values())
 
     def _call_tool(self, ctx: Context[StateT]) -> Any:
         name = string_param(ctx.params, "name")
