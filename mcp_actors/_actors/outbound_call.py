@@ -14,7 +14,14 @@ from mcp_actors._actors.deadline import Deadline
 from mcp_actors._wire.messages import JsonRpcError, JsonRpcResult, RequestId
 from mcp_actors.errors import CallTimeout
 
-__all__ = ["CallOptions", "MessageCallback", "OutboundCall", "OutboundCallStatistics", "Progress", "ProgressCallback"]
+__all__ = [
+    "CallOptions",
+    "MessageCallback",
+    "OutboundCall",
+    "OutboundCallStatistics",
+    "Progress",
+    "ProgressCallback",
+]
 
 
 @attrs.frozen

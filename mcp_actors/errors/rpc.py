@@ -332,8 +332,8 @@ class UpstreamTimeout(RpcError):
 class UpstreamMisbehaved(RpcError):
     """A server behind a gateway has answered with what the protocol does not allow, so that this request failed.
 
-    ``data["upstream"]`` names the server. The code is outside the range that JSON-RPC 2.0, section 5.1 reserves, because
-    MCP forbids new codes inside it.
+    ``data["upstream"]`` names the server. The code is outside the range that JSON-RPC 2.0, section 5.1 reserves,
+    because MCP forbids new codes inside it.
 
     Args:
         upstream: The name of the server in the gateway.

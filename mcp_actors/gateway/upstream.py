@@ -22,6 +22,7 @@ from mcp_actors.errors import ConnectionLost, McpError, Overloaded, SessionExpir
 from mcp_actors.gateway.connection import UpstreamConnection
 from mcp_actors.gateway.connections import FIRST, SHARED, AloneKey, ConnectionTable, Key, key_of
 from mcp_actors.gateway.health import LONGEST_FAILURE, UpstreamHealth
+from mcp_actors.gateway.held_calls import HeldCalls
 from mcp_actors.gateway.load import UpstreamLoad
 from mcp_actors.gateway.statistics import UpstreamStatistics
 from mcp_actors.gateway.upstream_settings import Upstream
@@ -60,6 +61,7 @@ class UpstreamActor:
         nursery: Owns the tasks that connect.
         pool: Owns the clients.
         changed: Is told when a connection was made or lost.
+        held: The calls whose clients are asked by results.
     """
 
     def __init__(
@@ -68,8 +70,10 @@ class UpstreamActor:
         nursery: trio.Nursery,
         pool: ClientPool,
         changed: Callable[[UpstreamActor], object],
+        held: HeldCalls,
     ) -> None:
         self.settings = settings
+        self.held = held
         self.health = UpstreamHealth()
         self.load = UpstreamLoad(settings.max_in_flight)
         self.connections = ConnectionTable(settings.max_connections)
@@ -80,6 +84,7 @@ class UpstreamActor:
         self._changed = changed
         self._attempts: dict[object, _OpenAttempt] = {}
         # Whether one connection serves everybody; None as long as nobody knows.
+        self._tells_requests = True
         self._shares: bool | None = {"auto": None, "shared": True, "own": False}[settings.sessions]
         self._news = trio.lowlevel.ParkingLot()
 
@@ -185,12 +190,14 @@ class UpstreamActor:
         try:
             connection = UpstreamConnection(self.settings, self._target(), declared, self._was_lost)
             await self._pool.open(connection.client)
+            self._tells_requests = connection.tells_requests
             if self._shares is None:
                 self._shares = not connection.keeps_session
-            self.connections.put(SHARED if self._shares else key, connection)
+                key = SHARED if self._shares else key
+            self.connections.put(key, connection)
             self.met = connection
             attempt.failure = None
-            if isinstance(key, PeerSession) and not self._shares:
+            if isinstance(key, PeerSession):
                 key.on_end(lambda: self._close(connection))
             self._changed(self)
         except Exception as error:
@@ -224,7 +231,12 @@ class UpstreamActor:
         return target() if callable(target) and not isinstance(target, ClientTransport) else target
 
     def _key_of(self, ctx: Context[Any]) -> Key:
-        return SHARED if self._shares else key_of(ctx)
+        if not self._shares:
+            return key_of(ctx)
+        if ctx.era.declares_in_requests and ctx.log_level is not None and not self._tells_requests:
+            # Over a connection that does not tell whose they are, the log messages of several callers would mix.
+            return key_of(ctx)
+        return SHARED
 
     # -- watching ----------------------------------------------------------------------------------------------------
 
