@@ -233,8 +233,9 @@ class UpstreamActor:
     def _key_of(self, ctx: Context[Any]) -> Key:
         if not self._shares:
             return key_of(ctx)
-        if ctx.era.declares_in_requests and ctx.log_level is not None and not self._tells_requests:
-            # Over a connection that does not tell whose they are, the log messages of several callers would mix.
+        if ctx.peer.log_level is not None and not self._tells_requests:
+            # Over a connection that does not tell whose they are, the log messages of several callers would mix. A
+            # session whose client has set no level is no reason for another connection.
             return key_of(ctx)
         return SHARED
 
