@@ -58,7 +58,9 @@ def key_of(ctx: Context[Any]) -> Key:
     principal = None if ctx.principal is None else ctx.principal.key
     declared = ctx.peer.raw_capabilities
     asked = {name: declared[name] for name in _ASKED if name in declared}
-    return AloneKey(principal, encode_value(asked)) if asked else ("principal", principal)
+    if asked or ctx.log_level is not None:
+        return AloneKey(principal, encode_value(asked))
+    return ("principal", principal)
 
 
 class ConnectionTable:
@@ -113,6 +115,7 @@ class ConnectionTable:
     def put(self, key: Key, connection: UpstreamConnection) -> None:
         """Adds a connection; one alone is free at first."""
         connection.key = key
+        connection.is_of_one = isinstance(key, PeerSession | AloneKey)
         if isinstance(key, AloneKey):
             self._free.setdefault(key, []).append(connection)
         else:
@@ -170,15 +173,25 @@ class ConnectionTable:
         now = trio.current_time()
         return [each for each in self.idle() if now - each.idle_since >= seconds]
 
-    def require_room(self) -> UpstreamConnection | None:
+    def require_room(self, principal: str | None, opening: int) -> UpstreamConnection | None:
         """Returns an idle connection that has to make room for another one, ``None`` if there is room.
+
+        Args:
+            principal: The caller for whom the other one is, if the transport has authenticated it: such a one may have
+                half of all.
+            opening: How many are being made for the same caller.
 
         Raises:
             Overloaded: There is none.
         """
+        of_principal = max(1, self.limit // 2)
+        if principal is not None and (
+            opening + sum(each.principal == principal for each in self) >= of_principal
+        ):
+            raise Overloaded.for_caller("connections to one server", of_principal, RETRY_AFTER)
         if len(self) + self.opening < self.limit:
             return None
         idle = self.idle()
         if not idle:
-            raise Overloaded.for_caller("connections to one server", self.limit, RETRY_AFTER)
+            raise Overloaded.for_caller("connections of all callers to one server", self.limit, RETRY_AFTER)
         return idle[0]

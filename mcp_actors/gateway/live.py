@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from mcp_actors.client_pool import ClientPool
+from mcp_actors.gateway.held_calls import HeldCalls
 from mcp_actors.gateway.upstream import UpstreamActor
 from mcp_actors.gateway.upstream_settings import Upstream
 from mcp_actors.supervision import reraised, start_again
@@ -26,7 +27,10 @@ class LiveUpstreams:
     """
 
     def __init__(self, upstreams: Sequence[Upstream], nursery: trio.Nursery, pool: ClientPool) -> None:
-        self.actors = {each.name: UpstreamActor(each, nursery, pool, self._changed) for each in upstreams}
+        held = HeldCalls(nursery)
+        self.actors = {
+            each.name: UpstreamActor(each, nursery, pool, self._changed, held) for each in upstreams
+        }
         for actor in self.actors.values():
             name = actor.settings.name
             if not actor.settings.lazy:

@@ -22,6 +22,7 @@ from mcp_actors.errors import ConnectionLost, McpError, Overloaded, SessionExpir
 from mcp_actors.gateway.connection import UpstreamConnection
 from mcp_actors.gateway.connections import FIRST, SHARED, AloneKey, ConnectionTable, Key, key_of
 from mcp_actors.gateway.health import LONGEST_FAILURE, UpstreamHealth
+from mcp_actors.gateway.held_calls import HeldCalls
 from mcp_actors.gateway.load import UpstreamLoad
 from mcp_actors.gateway.statistics import UpstreamStatistics
 from mcp_actors.gateway.upstream_settings import Upstream
@@ -48,6 +49,8 @@ SWEEP_INTERVAL = 30.0
 class _OpenAttempt:
     """A connection that is being made, for all who wait for it."""
 
+    declared: ClientCapabilities
+    principal: str | None = None
     done: trio.Event = attrs.field(factory=trio.Event)
     failure: McpError | None = None
 
@@ -60,6 +63,7 @@ class UpstreamActor:
         nursery: Owns the tasks that connect.
         pool: Owns the clients.
         changed: Is told when a connection was made or lost.
+        held: The calls whose clients are asked by results.
     """
 
     def __init__(
@@ -68,8 +72,10 @@ class UpstreamActor:
         nursery: trio.Nursery,
         pool: ClientPool,
         changed: Callable[[UpstreamActor], object],
+        held: HeldCalls,
     ) -> None:
         self.settings = settings
+        self.held = held
         self.health = UpstreamHealth()
         self.load = UpstreamLoad(settings.max_in_flight)
         self.connections = ConnectionTable(settings.max_connections)
@@ -80,6 +86,7 @@ class UpstreamActor:
         self._changed = changed
         self._attempts: dict[object, _OpenAttempt] = {}
         # Whether one connection serves everybody; None as long as nobody knows.
+        self._tells_requests = True
         self._shares: bool | None = {"auto": None, "shared": True, "own": False}[settings.sessions]
         self._news = trio.lowlevel.ParkingLot()
 
@@ -115,7 +122,8 @@ class UpstreamActor:
             if attempt is None:
                 if not ctx.peer.raw_capabilities and self.connections.adopt(key):
                     continue
-                attempt = self._begin(key, ctx.peer.capabilities)
+                principal = None if ctx.principal is None else ctx.principal.key
+                attempt = self._begin(key, _OpenAttempt(ctx.peer.capabilities, principal))
             await attempt.done.wait()
             if attempt.failure is not None:
                 if isinstance(attempt.failure, Overloaded):
@@ -153,7 +161,8 @@ class UpstreamActor:
             elif (left := self.health.breaker.seconds_left()) is not None:
                 await trio.sleep(left)
             else:
-                attempt = self._begin(SHARED if self._shares else FIRST, ClientCapabilities())
+                key = SHARED if self._shares else FIRST
+                attempt = self._begin(key, _OpenAttempt(ClientCapabilities()))
                 await attempt.done.wait()
                 if attempt.failure is not None:
                     await trio.sleep(TRY_AGAIN)
@@ -168,29 +177,32 @@ class UpstreamActor:
     def _any_attempt(self) -> _OpenAttempt | None:
         return next(iter(self._attempts.values()), None)
 
-    def _begin(self, key: Key, declared: ClientCapabilities) -> _OpenAttempt:
-        superfluous = self.connections.require_room()
+    def _begin(self, key: Key, attempt: _OpenAttempt) -> _OpenAttempt:
+        opening = sum(each.principal == attempt.principal for each in self._attempts.values())
+        superfluous = self.connections.require_room(attempt.principal, opening)
         if superfluous is not None:
             self._close(superfluous)
-        attempt = _OpenAttempt()
         # Each call that has a connection alone needs one of its own, and the others of one key wait together.
         self._attempts[attempt if isinstance(key, AloneKey) else key] = attempt
         self.connections.opening += 1
-        start(self._nursery, UPSTREAM_CONNECT, self._open, key, declared, attempt, about=self.settings.name)
+        start(self._nursery, UPSTREAM_CONNECT, self._open, key, attempt, about=self.settings.name)
         self._news.unpark_all()
         return attempt
 
-    async def _open(self, key: Key, declared: ClientCapabilities, attempt: _OpenAttempt) -> None:
+    async def _open(self, key: Key, attempt: _OpenAttempt) -> None:
         attempt.failure = UpstreamUnavailable(self.settings.name, "it cannot be connected to")
         try:
-            connection = UpstreamConnection(self.settings, self._target(), declared, self._was_lost)
+            connection = UpstreamConnection(self.settings, self._target(), attempt.declared, self._was_lost)
+            connection.principal = attempt.principal
             await self._pool.open(connection.client)
+            self._tells_requests = connection.tells_requests
             if self._shares is None:
                 self._shares = not connection.keeps_session
-            self.connections.put(SHARED if self._shares else key, connection)
+                key = SHARED if self._shares else key
+            self.connections.put(key, connection)
             self.met = connection
             attempt.failure = None
-            if isinstance(key, PeerSession) and not self._shares:
+            if isinstance(key, PeerSession):
                 key.on_end(lambda: self._close(connection))
             self._changed(self)
         except Exception as error:
@@ -224,7 +236,13 @@ class UpstreamActor:
         return target() if callable(target) and not isinstance(target, ClientTransport) else target
 
     def _key_of(self, ctx: Context[Any]) -> Key:
-        return SHARED if self._shares else key_of(ctx)
+        if not self._shares:
+            return key_of(ctx)
+        if ctx.peer.log_level is not None and not self._tells_requests:
+            # Over a connection that does not tell whose they are, the log messages of several callers would mix. A
+            # session whose client has set no level is no reason for another connection.
+            return key_of(ctx)
+        return SHARED
 
     # -- watching ----------------------------------------------------------------------------------------------------
 
