@@ -51,7 +51,7 @@ class ServerScope:
         return {**self.sealed_answers(invocation), **(invocation.answers or {})}
 
     def sealed_answers(self, invocation: Invocation) -> dict[str, Any]:
-        """What `seal_answers` has packed for this retry, and none of what the client has added; raises as above."""
+        """The answers that `seal_answers` has packed for this retry, without those of the client; raises as above."""
         if invocation.state is None:
             return {}
         opened = self.sealer.open(invocation.state, now=time.time(), **self._binding(invocation))

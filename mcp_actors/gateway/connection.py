@@ -44,6 +44,8 @@ class UpstreamConnection:
         self.declared = declared
         self.is_of_one = False
         """Whether it serves one session of a client, or one call at a time."""
+        self.names_requests = False
+        """Whether the binding says with which request a notification came, as HTTP does."""
         self.calls: dict[Context[Any], HeldCall | None] = {}
         """The calls that are forwarded over it now, in the order in which they came; with those that may be held."""
         self.tools: list[dict[str, Any]] | None = None
@@ -87,14 +89,9 @@ class UpstreamConnection:
         )
 
     @property
-    def tells_requests(self) -> bool:
-        """Whether the binding tells with which request a notification came."""
-        return self.client._connectivity.session.link.channel.mirrors
-
-    @property
-    def can_tell_logs(self) -> bool:
+    def knows_whose_logs(self) -> bool:
         """Whether it is known for whom a log message is."""
-        return self.is_of_one or self.tells_requests
+        return self.is_of_one or self.names_requests
 
     def level_to_set(self, ctx: Context[Any]) -> LoggingLevel | None:
         """Returns the log level that a session of the server has to be given before a call, ``None`` if none."""

@@ -13,7 +13,7 @@ from mcp_actors._server.handler import Continuation, string_param
 from mcp_actors._server.scope import ServerScope, StateT
 from mcp_actors.context import Context
 from mcp_actors.errors import invalid_params
-from mcp_actors.gateway.client_news import ROOTS_CHANGED, set_log_level, tell_roots_changed
+from mcp_actors.gateway.client_news import ROOTS_CHANGED, pass_roots_changed, set_log_level
 from mcp_actors.gateway.forwarding import forward
 from mcp_actors.gateway.live import LiveUpstreams, opened
 from mcp_actors.gateway.routes import Route, tool_route
@@ -67,7 +67,7 @@ class Gateway(Server[StateT]):
                 del self._live[scope]
 
     def _roots_changed(self, ctx: Context[StateT]) -> None:
-        tell_roots_changed(self._live[ctx._scope], ctx)
+        pass_roots_changed(self._live[ctx._scope], ctx)
 
     async def _forward_method(self, upstream: str, params: dict[str, Any], ctx: Context[StateT]) -> Any:
         return await forward(ctx, Route(self._live[ctx._scope].actors[upstream], ""), params)

@@ -84,7 +84,6 @@ class UpstreamActor:
         self._changed = changed
         self._attempts: dict[object, _OpenAttempt] = {}
         # Whether one connection serves everybody; None as long as nobody knows.
-        self._tells_requests = True
         self._shares: bool | None = {"auto": None, "shared": True, "own": False}[settings.sessions]
         self._news = trio.lowlevel.ParkingLot()
 
@@ -190,7 +189,7 @@ class UpstreamActor:
         try:
             connection = UpstreamConnection(self.settings, self._target(), declared, self._was_lost)
             await self._pool.open(connection.client)
-            self._tells_requests = connection.tells_requests
+            connection.names_requests = connection.client._connectivity.session.link.channel.mirrors
             if self._shares is None:
                 self._shares = not connection.keeps_session
                 key = SHARED if self._shares else key
@@ -233,7 +232,7 @@ class UpstreamActor:
     def _key_of(self, ctx: Context[Any]) -> Key:
         if not self._shares:
             return key_of(ctx)
-        if ctx.peer.log_level is not None and not self._tells_requests:
+        if ctx.peer.log_level is not None and self.met is not None and not self.met.names_requests:
             # Over a connection that does not tell whose they are, the log messages of several callers would mix. A
             # session whose client has set no level is no reason for another connection.
             return key_of(ctx)
