@@ -1,4 +1,4 @@
-"""The options of a request that is made at an upstream on behalf of a client: its ``_meta``, its progress and its log messages.
+"""The options of a request that is made at an upstream for a client: its ``_meta``, its progress, its log messages.
 
 ``_meta`` passes both ways, without the members that belong to one hop: the version, the capabilities and the name of
 the client, its token for progress, its log level, the id of its subscription and that of its task. In place of those an
