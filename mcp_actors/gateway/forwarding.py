@@ -14,8 +14,11 @@ from mcp_actors._client.requests import callers_meta
 from mcp_actors._eras.era import read_result
 from mcp_actors.client import Progress
 from mcp_actors.context import Context
-from mcp_actors.errors import ConnectionLost, UpstreamUnavailable
+from mcp_actors.errors import CallTimeout, ConnectionLost, RpcError, UpstreamUnavailable
+from mcp_actors.gateway.connection import UpstreamConnection
 from mcp_actors.gateway.routes import Route
+from mcp_actors.gateway.upstream import UpstreamActor
+from mcp_actors.middleware.callers import caller_of
 
 __all__ = ["forward"]
 
@@ -31,7 +34,23 @@ async def forward(ctx: Context[Any], route: Route, params: dict[str, Any]) -> An
         McpError: What else a request of a client raises.
     """
     upstream = route.upstream
-    connection = upstream.at_hand(ctx) or await upstream.connect(ctx)
+    caller = caller_of(ctx)
+    upstream.load.begin(caller)
+    connection: UpstreamConnection | None = None
+    try:
+        connection = upstream.at_hand(ctx) or await upstream.connect(ctx)
+        connection.begin(ctx)
+        return await _request(ctx, upstream, connection, params)
+    finally:
+        upstream.load.end(caller)
+        if connection is not None:
+            connection.end(ctx)
+            upstream.give_back(connection)
+
+
+async def _request(
+    ctx: Context[Any], upstream: UpstreamActor, connection: UpstreamConnection, params: dict[str, Any]
+) -> Any:
     requests = connection.client._requests
     options = requests.options
     meta = callers_meta(ctx.meta)
@@ -43,13 +62,19 @@ async def forward(ctx: Context[Any], route: Route, params: dict[str, Any]) -> An
             await ctx.progress(progress.progress, progress.total, progress.message)
 
         options = attrs.evolve(options, on_progress=report)
-    connection.calls[ctx] = None
     try:
         result = await requests.send(ctx.method, params, options)
+    except RpcError:
+        upstream.answered(connection)
+        raise
+    except CallTimeout:
+        upstream.timed_out()
+        raise
     except ConnectionLost as error:
-        raise UpstreamUnavailable(upstream.settings.name, str(error)) from error
-    finally:
-        del connection.calls[ctx]
+        raise UpstreamUnavailable(
+            upstream.settings.name, "the connection was lost during the call"
+        ) from error
+    upstream.answered(connection)
     if connection.era is ctx.era:
         return result
     return read_result(connection.era, result, ctx.call.invocation.method.result)
