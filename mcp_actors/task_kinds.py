@@ -195,6 +195,19 @@ UPSTREAM_SWEEP = TaskKind(
     "close idle connections", "gateway", "nothing", "nobody: they are closed later", restarted=True
 )
 
+UPSTREAM_LIST = TaskKind(
+    "read upstream list", "gateway", "member", "whoever waits for the list, which then is without the upstream"
+)
+UPSTREAM_WAIT = TaskKind(
+    "wait for upstream list", "call", "member", "the call, whose list is without the upstream"
+)
+UPSTREAM_CHANGES = TaskKind(
+    "report changes of upstreams", "gateway", "nothing", "nobody: they are reported later", restarted=True
+)
+UPSTREAM_SUBSCRIPTION = TaskKind(
+    "upstream subscription", "gateway", "member", "whoever subscribes: UpstreamUnavailable"
+)
+
 # -- mcp-actors serve --workers ------------------------------------------------------------------------------
 WORKER_SLOT = TaskKind(
     "slot", "supervisor of workers", "nothing", "nobody: its worker goes on", restarted=True

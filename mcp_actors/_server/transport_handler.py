@@ -59,7 +59,7 @@ class ServerConfig:
     versions: tuple[str, ...]
     features: Features
     bus: EventBus
-    stamp: Mapping[str, Any]
+    stamp: dict[str, Any]
     limiter: ConcurrencyLimiter
     budgets: Budgets
     shared: SharedState

@@ -7,6 +7,7 @@ from typing import Any
 
 import trio
 
+from mcp_actors._eras.changes import EventKind
 from mcp_actors._eras.era import Era
 from mcp_actors.client import Client, Target
 from mcp_actors.context import Context
@@ -25,6 +26,7 @@ class UpstreamConnection:
         target: What the client connects to.
         declared: What the client declares: the capabilities of the caller it is for.
         lost: Is told that the connection was lost.
+        changed: Is told what has changed on the server: a list, or a resource by its URI.
     """
 
     def __init__(
@@ -33,14 +35,15 @@ class UpstreamConnection:
         target: Target,
         declared: ClientCapabilities,
         lost: Callable[[UpstreamConnection, ConnectionLost | SessionExpired], None],
+        changed: Callable[[UpstreamConnection, EventKind, str | None], None],
     ) -> None:
         self.key: Hashable = None
         """Whose it is; see `mcp_actors.gateway.connections`."""
         self.declared = declared
         self.calls: dict[Context[Any], None] = {}
         """The calls that are forwarded over it now, in the order in which they came."""
-        self.tools: list[dict[str, Any]] | None = None
-        """The tools of its server as they came, ``None`` until somebody asks."""
+        self.followed: set[str] = set()
+        """The resources that are subscribed to over it."""
         self.has_answered = False
         """Whether its server has answered anything since the handshake."""
         self.idle_since = trio.current_time()
@@ -53,6 +56,7 @@ class UpstreamConnection:
             auth=settings.auth,
             answer_input=False,
             on_lost=lambda why: lost(self, why),
+            on_change=lambda kind, uri: changed(self, kind, uri),
         )
 
     def __repr__(self) -> str:
