@@ -196,7 +196,10 @@ UPSTREAM_SWEEP = TaskKind(
 )
 
 UPSTREAM_LIST = TaskKind(
-    "read upstream list", "gateway", "member", "whoever waits for the list, which then is without the upstream"
+    "read upstream list",
+    "gateway",
+    "member",
+    "whoever waits for the list, which then is without the upstream",
 )
 UPSTREAM_WAIT = TaskKind(
     "wait for upstream list", "call", "member", "the call, whose list is without the upstream"
@@ -207,6 +210,10 @@ UPSTREAM_CHANGES = TaskKind(
 UPSTREAM_SUBSCRIPTION = TaskKind(
     "upstream subscription", "gateway", "member", "whoever subscribes: UpstreamUnavailable"
 )
+UPSTREAM_LOG_LEVEL = TaskKind(
+    "set log level", "connection of a gateway", "nothing", "nobody: the server logs as before"
+)
+HELD_CALL = TaskKind("held call", "gateway", "call", "the client: its call failed")
 
 # -- mcp-actors serve --workers ------------------------------------------------------------------------------
 WORKER_SLOT = TaskKind(

@@ -9,7 +9,9 @@ from typing import Any, TypeVar, cast
 import trio
 
 from mcp_actors._actors.dispatcher import Dispatcher
+from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._eras.changes import EventKind
+from mcp_actors._eras.era import Peer
 from mcp_actors._eras.legacy.session_state import LegacySessionState
 from mcp_actors._server.on_loop import ServingLoop
 from mcp_actors._wire.codec import encode_notification
@@ -140,6 +142,30 @@ class PeerSession:
         if era is None or _ELICITATION_COMPLETE not in era.server_notifications:
             return False
         return self._send_now(_ELICITATION_COMPLETE, {"elicitationId": elicitation_id})
+
+    @property
+    def peer(self) -> Peer | None:
+        """The client's own description, ``None`` before its handshake, and in revisions without one."""
+        return self._legacy.peer
+
+    async def request(self, method: str, params: dict[str, Any], *, timeout: float) -> dict[str, Any]:
+        """Sends this client a request outside of any call, and returns its raw result. Cancelled, it is taken back.
+
+        It belongs to the event loop's thread.
+
+        Args:
+            method: The method.
+            params: Its params, as JSON values.
+            timeout: How many seconds the answer may take.
+
+        Raises:
+            RpcError: The client answered with an error.
+            CallTimeout: It did not answer in time, or there is no stream on which the request could reach it.
+            LocalProtocolError: There is no session.
+            ConnectionLost: The connection ended before the answer.
+            SessionExpired: The session ended before the answer.
+        """
+        return await self._dispatcher.request(method, params, CallOptions(idle=timeout, cap=timeout))
 
     def on_end(self, callback: Callable[[], object]) -> None:
         """Registers a function that is called once when the session ends, in the event loop; at once if it has ended.

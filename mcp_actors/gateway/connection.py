@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
 import trio
 
 from mcp_actors._eras.changes import EventKind
 from mcp_actors._eras.era import Era
+from mcp_actors._server.peer_session import is_wanted
 from mcp_actors.client import Client, Target
 from mcp_actors.context import Context
-from mcp_actors.errors import ConnectionLost, SessionExpired
+from mcp_actors.errors import ConnectionLost, McpError, SessionExpired
+from mcp_actors.gateway.callbacks import UpstreamCallbacks
+from mcp_actors.gateway.held_calls import HeldCall
 from mcp_actors.gateway.upstream_settings import Upstream
-from mcp_actors.types import ClientCapabilities
+from mcp_actors.logging import log
+from mcp_actors.printable import printable
+from mcp_actors.types import ClientCapabilities, LoggingLevel
 
 __all__ = ["UpstreamConnection"]
 
@@ -40,14 +46,19 @@ class UpstreamConnection:
         self.key: Hashable = None
         """Whose it is; see `mcp_actors.gateway.connections`."""
         self.declared = declared
-        self.calls: dict[Context[Any], None] = {}
-        """The calls that are forwarded over it now, in the order in which they came."""
+        self.is_of_one = False
+        """Whether it serves one session of a client, or one call at a time."""
+        self.calls: dict[Context[Any], HeldCall | None] = {}
+        """The calls that are forwarded over it now, in the order in which they came; with those that may be held."""
         self.followed: set[str] = set()
         """The resources that are subscribed to over it."""
+        self.log_level: LoggingLevel | None = None
+        """The log level that its server was given."""
         self.has_answered = False
         """Whether its server has answered anything since the handshake."""
         self.idle_since = trio.current_time()
         """When the last call over it has ended."""
+        self.callbacks = UpstreamCallbacks(self)
         self.client = Client(
             target,
             era=settings.era,
@@ -56,7 +67,8 @@ class UpstreamConnection:
             auth=settings.auth,
             answer_input=False,
             on_lost=lambda why: lost(self, why),
-            on_change=lambda kind, uri: changed(self, kind, uri),
+            on_change=partial(changed, self),
+            **self.callbacks.options(declared),
         )
 
     def __repr__(self) -> str:
@@ -79,9 +91,39 @@ class UpstreamConnection:
             self.client._connectivity.session.link.channel.keeps_session
         )
 
-    def begin(self, ctx: Context[Any]) -> None:
+    @property
+    def tells_requests(self) -> bool:
+        """Whether the binding tells with which request a notification came."""
+        return self.client._connectivity.session.link.channel.mirrors
+
+    @property
+    def can_tell_logs(self) -> bool:
+        """Whether it is known for whom a log message is."""
+        return self.is_of_one or self.tells_requests
+
+    def level_to_set(self, ctx: Context[Any]) -> LoggingLevel | None:
+        """Returns the log level that a session of the server has to be given before a call, ``None`` if none."""
+        wanted: Any = ctx.peer.log_level
+        if wanted is None or wanted == self.log_level or not self.is_of_one:
+            return None
+        if ctx.era.declares_in_requests and is_wanted(wanted, self.log_level):
+            # Other calls of the same session may want more, and each gets no more than it wants.
+            return None
+        negotiated = self.client._requests.negotiated
+        level: LoggingLevel = wanted
+        return None if negotiated.capabilities.logging is None else level
+
+    async def set_log_level(self, level: LoggingLevel) -> None:
+        """Gives the session of the server a log level; what it refuses costs no call."""
+        self.log_level = level
+        try:
+            await self.client.set_log_level(level)
+        except McpError as error:
+            log.debug("an upstream was not given a log level", level=level, error=printable(str(error), 200))
+
+    def begin(self, ctx: Context[Any], held: HeldCall | None = None) -> None:
         """Takes note of a call that is forwarded over it."""
-        self.calls[ctx] = None
+        self.calls[ctx] = held
 
     def end(self, ctx: Context[Any]) -> None:
         """Takes note of the end of a call."""

@@ -58,7 +58,9 @@ def key_of(ctx: Context[Any]) -> Key:
     principal = None if ctx.principal is None else ctx.principal.key
     declared = ctx.peer.raw_capabilities
     asked = {name: declared[name] for name in _ASKED if name in declared}
-    return AloneKey(principal, encode_value(asked)) if asked else ("principal", principal)
+    if asked or ctx.log_level is not None:
+        return AloneKey(principal, encode_value(asked))
+    return ("principal", principal)
 
 
 class ConnectionTable:
@@ -113,6 +115,7 @@ class ConnectionTable:
     def put(self, key: Key, connection: UpstreamConnection) -> None:
         """Adds a connection; one alone is free at first."""
         connection.key = key
+        connection.is_of_one = isinstance(key, PeerSession | AloneKey)
         if isinstance(key, AloneKey):
             self._free.setdefault(key, []).append(connection)
         else:

@@ -7,18 +7,18 @@ known from their handshakes, and what was declared once stays declared.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import get_args
+from typing import Any, get_args
 
 import attrs
 
-from mcp_actors._server.features import FeatureName
+from mcp_actors._server.features import FeatureName, Features
 from mcp_actors.gateway.upstream import UpstreamActor
 from mcp_actors.types import Implementation, ServerCapabilities
 
 __all__ = [
     "LONGEST_INSTRUCTIONS",
     "LONGEST_MERGED",
-    "features_of",
+    "described",
     "merged_instructions",
     "presented",
 ]
@@ -29,15 +29,31 @@ LONGEST_MERGED = 64_000
 _FEATURES: tuple[FeatureName, ...] = get_args(FeatureName)
 
 
-def features_of(actors: Iterable[UpstreamActor]) -> frozenset[str]:
-    """Returns the features that any of the upstreams has, and all features while one of them is unknown."""
-    found: set[str] = set()
+def described(
+    whole: ServerCapabilities, own: Features, declared: set[str], actors: Iterable[UpstreamActor]
+) -> ServerCapabilities:
+    """Returns the part of the capabilities that is really there: at the gateway itself or at any of its upstreams.
+
+    Args:
+        whole: All that can be declared.
+        own: The features of the gateway itself.
+        declared: What was declared before, and stays so; it is added to.
+        actors: The upstreams.
+    """
+    declared.update(name for name in ("tools", "prompts", "resources") if len(getattr(own, name)))
+    if len(own.completions) or len(own.prompts) or own.resources.has_templates:
+        declared.add("completions")
+    shown = set(declared)
     for actor in actors:
         if actor.met is None:
-            return frozenset(_FEATURES)
-        capabilities = actor.met.client._requests.negotiated.capabilities
-        found.update(each for each in _FEATURES if getattr(capabilities, each) is not None)
-    return frozenset(found)
+            shown.update(_FEATURES)
+        else:
+            capabilities = actor.met.client._requests.negotiated.capabilities
+            found = {each for each in _FEATURES if getattr(capabilities, each) is not None}
+            declared |= found
+            shown |= found
+    absent: dict[str, Any] = {each: None for each in _FEATURES if each not in shown}
+    return attrs.evolve(whole, **absent)
 
 
 def merged_instructions(own: str | None, actors: Sequence[UpstreamActor]) -> str | None:

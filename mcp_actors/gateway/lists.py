@@ -128,7 +128,7 @@ class UpstreamLists:
                     each.reading.overtaken = True
         self._changes.put(kind)
 
-    # -- lists -----------------------------------------------------------------------------------------------------------
+    # -- lists ---------------------------------------------------------------------------------------------------------
 
     async def of_all(
         self, ctx: Context[Any], kind: ListKind, actors: Iterable[UpstreamActor]
@@ -193,7 +193,23 @@ class UpstreamLists:
             return table.outside(own)
         return own if table.is_offered(own) else None
 
-    # -- inside ------------------------------------------------------------------------------------------------------------
+    # -- upstreams that are slow ---------------------------------------------------------------------------------------
+
+    def is_late(self, actor: UpstreamActor) -> bool:
+        """Whether an upstream has used up the time that it may delay others, so that nobody waits for it."""
+        return actor.settings.name in self._late
+
+    async def meet(self, actor: UpstreamActor, ctx: Context[Any]) -> None:
+        """Connects to an upstream for a caller, for `LIST_TIMEOUT` seconds at most. What fails is in the log."""
+        with trio.move_on_after(LIST_TIMEOUT) as scope:
+            try:
+                actor.give_back(actor.at_hand(ctx) or await actor.connect(ctx))
+            except McpError as error:
+                log.debug("an upstream cannot be met", upstream=actor.settings.name, error=str(error))
+        if scope.cancelled_caught:
+            self._late.add(actor.settings.name)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
 
     def _at_hand(self, actor: UpstreamActor, ctx: Context[Any], kind: ListKind) -> _KeptList | None:
         try:
@@ -272,7 +288,9 @@ class UpstreamLists:
                 actor.timed_out()
             elif isinstance(error, RpcError):
                 actor.answered(connection)
-            log.warning("a list of an upstream cannot be read", upstream=name, list=kind.name, error=str(error))
+            log.warning(
+                "a list of an upstream cannot be read", upstream=name, list=kind.name, error=str(error)
+            )
         else:
             reading.failure = None
             actor.answered(connection)

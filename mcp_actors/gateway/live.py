@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import trio
 
 from mcp_actors._eras.changes import EventKind
 from mcp_actors.client_pool import ClientPool
+from mcp_actors.context import Context
 from mcp_actors.gateway.changes import ChangeDelivery
 from mcp_actors.gateway.connection import UpstreamConnection
+from mcp_actors.gateway.held_calls import HeldCalls
 from mcp_actors.gateway.lists import UpstreamLists
 from mcp_actors.gateway.names import NameTable
 from mcp_actors.gateway.routes import UpstreamRoutes, Visible
 from mcp_actors.gateway.subscriptions import UpstreamSubscriptions
 from mcp_actors.gateway.upstream import UpstreamActor
 from mcp_actors.gateway.upstream_settings import Upstream
-from mcp_actors.supervision import reraised, start_again
-from mcp_actors.task_kinds import UPSTREAM_CHANGES, UPSTREAM_KEEP, UPSTREAM_SWEEP
+from mcp_actors.supervision import reraised, start, start_again
+from mcp_actors.task_kinds import UPSTREAM_CHANGES, UPSTREAM_KEEP, UPSTREAM_SWEEP, UPSTREAM_WAIT
 
 __all__ = ["GatewayPlan", "LiveUpstreams", "opened"]
 
@@ -66,7 +69,8 @@ class LiveUpstreams:
         self._met = plan.met
         self.lists = UpstreamLists(plan.tables, nursery, changes)
         self.subscriptions = UpstreamSubscriptions(nursery, changes)
-        self.actors = {each.name: UpstreamActor(each, nursery, pool, self) for each in plan.upstreams}
+        held = HeldCalls(nursery)
+        self.actors = {each.name: UpstreamActor(each, nursery, pool, self, held) for each in plan.upstreams}
         self.routes = UpstreamRoutes(self.actors, self.lists, plan.visible)
         start_again(nursery, UPSTREAM_CHANGES, changes.run)
         for actor in self.actors.values():
@@ -77,6 +81,28 @@ class LiveUpstreams:
 
     def __repr__(self) -> str:
         return f"<LiveUpstreams {', '.join(self.actors)}>"
+
+    def is_met(self, *, also_lazy: bool) -> bool:
+        """Whether it is known of all upstreams what they are, as far as that is worth waiting for."""
+        return not self._unmet(also_lazy)
+
+    async def meet(self, ctx: Context[Any], *, also_lazy: bool) -> None:
+        """Connects to the upstreams that nobody has met yet, for a caller; waits no longer than `LIST_TIMEOUT` seconds.
+
+        Args:
+            ctx: The request of the caller.
+            also_lazy: Whether also to those that are connected to when they are needed.
+        """
+        async with trio.open_nursery() as nursery:
+            for actor in self._unmet(also_lazy):
+                start(nursery, UPSTREAM_WAIT, self.lists.meet, actor, ctx, about=actor.settings.name)
+
+    def _unmet(self, also_lazy: bool) -> list[UpstreamActor]:
+        return [
+            each
+            for each in self.actors.values()
+            if each.met is None and (also_lazy or not each.settings.lazy) and not self.lists.is_late(each)
+        ]
 
     def connected(self, actor: UpstreamActor, connection: UpstreamConnection) -> None:
         """A connection was made."""

@@ -17,7 +17,7 @@ __all__ = ["LONGEST_NAME", "NameTable", "is_advised"]
 
 # Names that some clients take: of these characters, and no more of them. Model providers are stricter than MCP.
 LONGEST_NAME = 64
-_ADVISED = re.compile(r"[A-Za-z0-9_-]{1,%d}" % LONGEST_NAME)
+_ADVISED = re.compile(rf"[A-Za-z0-9_-]{{1,{LONGEST_NAME}}}")
 
 
 class NameTable:

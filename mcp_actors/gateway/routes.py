@@ -30,8 +30,8 @@ from mcp_actors.principal import Principal
 __all__ = ["Route", "UpstreamRoutes", "Visible"]
 
 Visible = Callable[[Principal | None, str, str, str], bool]
-"""Says whether a caller sees something: the caller, the upstream, one of ``"tools"``, ``"prompts"``, ``"resources"`` and
-``"templates"``, and its name or URI at the upstream."""
+"""Says whether a caller sees something: the caller, the upstream, one of ``"tools"``, ``"prompts"``, ``"resources"``
+and ``"templates"``, and its name or URI at the upstream."""
 
 
 @attrs.frozen
@@ -61,7 +61,7 @@ class UpstreamRoutes:
     def __repr__(self) -> str:
         return f"<UpstreamRoutes to {', '.join(self._actors)}>"
 
-    # -- who sees what ---------------------------------------------------------------------------------------------------
+    # -- who sees what -------------------------------------------------------------------------------------------------
 
     @property
     def is_same_for_all(self) -> bool:
@@ -84,7 +84,7 @@ class UpstreamRoutes:
             )
             return False
 
-    # -- names -----------------------------------------------------------------------------------------------------------
+    # -- names ---------------------------------------------------------------------------------------------------------
 
     def listed(self, ctx: Context[Any], kind: ListKind, name: str) -> Route | None:
         """Returns the route of a name that was listed, ``None`` if nobody has listed it.
@@ -117,7 +117,7 @@ class UpstreamRoutes:
             raise UpstreamUnavailable(away[0], f"it may have the {kind.what}, and cannot be asked")
         return None
 
-    # -- URIs ------------------------------------------------------------------------------------------------------------
+    # -- URIs ----------------------------------------------------------------------------------------------------------
 
     async def of_uri(self, ctx: Context[Any], uri: str) -> list[Route]:
         """Returns the upstreams to ask for a resource, the likeliest first; the rest in case that it has none.
@@ -134,9 +134,7 @@ class UpstreamRoutes:
             route = self.listed(ctx, kind, uri)
             return [] if route is None else [route]
         able = [
-            each
-            for each in self._actors
-            if not tables[each].is_excluded(uri) and self._may_read(each, uri)
+            each for each in self._actors if not tables[each].is_excluded(uri) and self._may_read(each, uri)
         ]
         matching = next((each for each in able if self._has_template(each, uri)), None)
         if matching is not None:
@@ -144,9 +142,7 @@ class UpstreamRoutes:
             return [] if route is None else [route]
         scheme = uri.partition(":")[0].lower()
         seen = [each.settings.name for each in self.seen_by(ctx)]
-        unlisted = [
-            each for each in able if each in seen and tables[each].is_offered(uri)
-        ]
+        unlisted = [each for each in able if each in seen and tables[each].is_offered(uri)]
         unlisted.sort(key=lambda each: not self._uses(each, scheme))
         routes = (self._checked(ctx, kind, each, uri) for each in unlisted)
         return [each for each in routes if each is not None]
@@ -168,9 +164,7 @@ class UpstreamRoutes:
         """Reads the lists of resources and templates of all upstreams of which nothing is known yet."""
         for name in ("resources", "templates"):
             unknown = [
-                actor
-                for actor in self.seen_by(ctx)
-                if (actor.settings.name, name) not in self._lists.known
+                actor for actor in self.seen_by(ctx) if (actor.settings.name, name) not in self._lists.known
             ]
             if unknown:
                 await self._lists.of_all(ctx, LIST_KINDS[name], unknown)

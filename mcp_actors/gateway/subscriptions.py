@@ -1,9 +1,9 @@
 """Subscriptions to resources of upstreams: one at the upstream for all who subscribe at the gateway.
 
-The gateway's bus says who wants to be told of what; here is the other end of it. A subscription is made before its first
-subscriber is told that it is in force, so that what the upstream refuses is refused to the client; it is taken back
-after the last one. When a connection was lost, the subscriptions are made again over the next one, and each resource
-counts as changed: nobody knows what happened in between.
+The gateway's bus says who wants to be told of what; here is the other end of it. A subscription is made before its
+first subscriber is told that it is in force, so that what the upstream refuses is refused to the client; it is taken
+back after the last one. When a connection was lost, the subscriptions are made again over the next one, and each
+resource counts as changed: nobody knows what happened in between.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class UpstreamSubscriptions:
     def __repr__(self) -> str:
         return f"<UpstreamSubscriptions {len(self._followed)} wanted={len(self._wanted)}>"
 
-    # -- what the bus says ------------------------------------------------------------------------------------------------
+    # -- what the bus says ---------------------------------------------------------------------------------------------
 
     def first_subscribed(self, uri: str) -> None:
         """Somebody subscribes to a resource that nobody was subscribed to."""
@@ -89,7 +89,7 @@ class UpstreamSubscriptions:
         self._wanted.pop(uri, None)
         self._release(uri)
 
-    # -- what connections say ---------------------------------------------------------------------------------------------
+    # -- what connections say ------------------------------------------------------------------------------------------
 
     def connected(self, actor: UpstreamActor, connection: UpstreamConnection) -> None:
         """Makes the subscriptions again that were lost with the connection before."""
@@ -111,16 +111,14 @@ class UpstreamSubscriptions:
 
     def updated(self, connection: UpstreamConnection, uri: str) -> None:
         """A server reports that a resource has changed; one that nobody subscribed to is ignored."""
-        above = next(iter(covering(uri, {each: None for each in connection.followed})), None)
+        above = next(iter(covering(uri, dict.fromkeys(connection.followed))), None)
         if above is not None:
             self._changes.put("resource_updated", above if self._changes.is_full else uri)
 
-    # -- for whoever subscribes -------------------------------------------------------------------------------------------
+    # -- for whoever subscribes ----------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def subscribed(
-        self, ctx: Context[Any], routes: Sequence[Route], uri: str
-    ) -> AsyncIterator[None]:
+    async def subscribed(self, ctx: Context[Any], routes: Sequence[Route], uri: str) -> AsyncIterator[None]:
         """Subscribes at the first upstream that lets it; in the block the subscriber is added to the bus.
 
         After the block the subscription goes on for as long as the bus has a subscriber.
@@ -181,7 +179,7 @@ class UpstreamSubscriptions:
         for uris in self._lost.values():
             uris.discard(uri)
 
-    # -- at the upstream ---------------------------------------------------------------------------------------------------
+    # -- at the upstream -----------------------------------------------------------------------------------------------
 
     def _begin(self, actor: UpstreamActor, connection: UpstreamConnection, uri: str) -> _Followed:
         followed = self._followed[connection, uri] = _Followed(actor, connection, uri)

@@ -23,6 +23,7 @@ from mcp_actors.errors import ConnectionLost, McpError, Overloaded, SessionExpir
 from mcp_actors.gateway.connection import UpstreamConnection
 from mcp_actors.gateway.connections import FIRST, SHARED, AloneKey, ConnectionTable, Key, key_of
 from mcp_actors.gateway.health import LONGEST_FAILURE, UpstreamHealth
+from mcp_actors.gateway.held_calls import HeldCalls
 from mcp_actors.gateway.load import UpstreamLoad
 from mcp_actors.gateway.statistics import UpstreamStatistics
 from mcp_actors.gateway.upstream_settings import Upstream
@@ -76,6 +77,7 @@ class UpstreamActor:
         nursery: Owns the tasks that connect.
         pool: Owns the clients.
         observer: Is told when a connection was made or has ended, and what changes on the server.
+        held: The calls whose clients are asked by results.
     """
 
     def __init__(
@@ -84,8 +86,10 @@ class UpstreamActor:
         nursery: trio.Nursery,
         pool: ClientPool,
         observer: UpstreamObserver,
+        held: HeldCalls,
     ) -> None:
         self.settings = settings
+        self.held = held
         self.health = UpstreamHealth()
         self.load = UpstreamLoad(settings.max_in_flight)
         self.connections = ConnectionTable(settings.max_connections)
@@ -96,6 +100,7 @@ class UpstreamActor:
         self._observer = observer
         self._attempts: dict[object, _OpenAttempt] = {}
         # Whether one connection serves everybody; None as long as nobody knows.
+        self._tells_requests = True
         self._shares: bool | None = {"auto": None, "shared": True, "own": False}[settings.sessions]
         self._news = trio.lowlevel.ParkingLot()
 
@@ -143,6 +148,14 @@ class UpstreamActor:
     def give_back(self, connection: UpstreamConnection) -> None:
         """A call over a connection has ended; one that a call has alone is free for the next one."""
         self.connections.give_back(connection)
+
+    def can_answer(self, method: str) -> bool:
+        """Whether its server has a method, as far as anybody knows."""
+        if self.met is None:
+            return True
+        negotiated = self.met.client._requests.negotiated
+        found = negotiated.era.server_methods.get(method)
+        return found is not None and (found.requires is None or found.requires in negotiated.declared)
 
     def answered(self, connection: UpstreamConnection) -> None:
         """Takes note that the server has answered, be it with an error."""
@@ -203,12 +216,14 @@ class UpstreamActor:
                 self.settings, self._target(), declared, self._was_lost, partial(self._observer.changed, self)
             )
             await self._pool.open(connection.client)
+            self._tells_requests = connection.tells_requests
             if self._shares is None:
                 self._shares = not connection.keeps_session
-            self.connections.put(SHARED if self._shares else key, connection)
+                key = SHARED if self._shares else key
+            self.connections.put(key, connection)
             self.met = connection
             attempt.failure = None
-            if isinstance(key, PeerSession) and not self._shares:
+            if isinstance(key, PeerSession):
                 key.on_end(lambda: self._close(connection))
             self._observer.connected(self, connection)
         except Exception as error:
@@ -242,7 +257,13 @@ class UpstreamActor:
         return target() if callable(target) and not isinstance(target, ClientTransport) else target
 
     def _key_of(self, ctx: Context[Any]) -> Key:
-        return SHARED if self._shares else key_of(ctx)
+        if not self._shares:
+            return key_of(ctx)
+        if ctx.peer.log_level is not None and not self._tells_requests:
+            # Over a connection that does not tell whose they are, the log messages of several callers would mix. A
+            # session whose client has set no level is no reason for another connection.
+            return key_of(ctx)
+        return SHARED
 
     # -- watching ----------------------------------------------------------------------------------------------------
 

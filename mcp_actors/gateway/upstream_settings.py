@@ -35,6 +35,8 @@ class Upstream:
     """Patterns of the names (its own) and URIs that are offered, as of `fnmatch`."""
     exclude: Collection[str] = ()
     """Patterns of the names and URIs that are not offered, although they are included."""
+    methods: Collection[str] = ()
+    """Methods beyond the protocol that are passed on to it, such as those of an extension: their names."""
     sessions: SessionPolicy = "auto"
     """``"auto"`` shares a connection to a server that keeps no sessions, and makes one for each session of a client
     otherwise; ``"shared"`` and ``"own"`` overrule that."""
