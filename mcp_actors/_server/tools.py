@@ -60,6 +60,9 @@ class Tools(Registry[_ToolEntry]):
 
     what = "tool"
 
+    mirrored_elsewhere: Callable[[object], tuple[MirroredParam, ...]] | None = None
+    """Answers `mirrored_params` for tools that are called by this server and registered at another one."""
+
     def add(
         self,
         call: Callable[..., Any],
@@ -147,7 +150,9 @@ class Tools(Registry[_ToolEntry]):
     def mirrored_params(self, name: object) -> tuple[MirroredParam, ...]:
         """The parameters of a tool that are told in headers too, where there are any."""
         entry = self.by_key.get(name) if isinstance(name, str) else None
-        return () if entry is None else entry.mirrored
+        if entry is not None:
+            return entry.mirrored
+        return () if self.mirrored_elsewhere is None else self.mirrored_elsewhere(name)
 
     def is_inline(self, name: str) -> bool:
         """Whether the function of a tool runs where the call arrives, and in no task."""

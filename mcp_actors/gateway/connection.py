@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
 import trio
 
+from mcp_actors._eras.changes import EventKind
 from mcp_actors._eras.era import Era
 from mcp_actors._server.peer_session import is_wanted
 from mcp_actors.client import Client, Target
@@ -30,6 +32,7 @@ class UpstreamConnection:
         target: What the client connects to.
         declared: What the client declares: the capabilities of the caller it is for.
         lost: Is told that the connection was lost.
+        changed: Is told what has changed on the server: a list, or a resource by its URI.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class UpstreamConnection:
         target: Target,
         declared: ClientCapabilities,
         lost: Callable[[UpstreamConnection, ConnectionLost | SessionExpired], None],
+        changed: Callable[[UpstreamConnection, EventKind, str | None], None],
     ) -> None:
         self.key: Hashable = None
         """Whose it is; see `mcp_actors.gateway.connections`."""
@@ -48,8 +52,8 @@ class UpstreamConnection:
         """Whether the binding says with which request a notification came, as HTTP does."""
         self.calls: dict[Context[Any], HeldCall | None] = {}
         """The calls that are forwarded over it now, in the order in which they came; with those that may be held."""
-        self.tools: list[dict[str, Any]] | None = None
-        """The tools of its server as they came, ``None`` until somebody asks."""
+        self.followed: set[str] = set()
+        """The resources that are subscribed to over it."""
         self.log_level: LoggingLevel | None = None
         """The log level that its server was given."""
         self.has_answered = False
@@ -65,6 +69,7 @@ class UpstreamConnection:
             auth=settings.auth,
             answer_input=False,
             on_lost=lambda why: lost(self, why),
+            on_change=partial(changed, self),
             **self.callbacks.options(declared),
         )
 

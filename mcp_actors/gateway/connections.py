@@ -155,17 +155,17 @@ class ConnectionTable:
         return True
 
     def idle(self) -> list[UpstreamConnection]:
-        """Returns the connections that no session and no call has, the one that is idle longest first.
+        """Returns the connections that no session, call or subscription has, the one that is idle longest first.
 
         That of all callers is none of them.
         """
         found = [
             each
             for key, each in self._of_key.items()
-            if key != SHARED and not isinstance(key, PeerSession) and not each.calls
+            if key != SHARED and not isinstance(key, PeerSession) and not each.calls and not each.followed
         ]
         for free in self._free.values():
-            found += free
+            found += [each for each in free if not each.followed]
         return sorted(found, key=lambda each: each.idle_since)
 
     def idle_for(self, seconds: float) -> list[UpstreamConnection]:

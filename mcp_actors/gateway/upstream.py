@@ -7,12 +7,13 @@ is needed, and at once where all callers share it; a `CircuitBreaker` says when 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import attrs
 import trio
 
+from mcp_actors._eras.changes import EventKind
 from mcp_actors._server.peer_session import PeerSession
 from mcp_actors.abc import ClientTransport
 from mcp_actors.client import Target
@@ -32,7 +33,7 @@ from mcp_actors.supervision import start
 from mcp_actors.task_kinds import UPSTREAM_CLOSE, UPSTREAM_CONNECT
 from mcp_actors.types import ClientCapabilities
 
-__all__ = ["UpstreamActor"]
+__all__ = ["UpstreamActor", "UpstreamObserver"]
 
 # Seconds for which an upstream that is connected to from the start waits for a first caller, with whose capabilities
 # the connection is then made: behind a gateway over stdio there is one at once.
@@ -43,6 +44,21 @@ TRY_AGAIN = 1.0
 IDLE_TIMEOUT = 300.0
 # Seconds between looks for such connections.
 SWEEP_INTERVAL = 30.0
+
+
+class UpstreamObserver(Protocol):
+    """Is told what happens to the connections of upstreams."""
+
+    def connected(self, actor: UpstreamActor, connection: UpstreamConnection) -> None:
+        """A connection was made."""
+
+    def closed(self, actor: UpstreamActor, connection: UpstreamConnection, *, lost: bool) -> None:
+        """A connection has ended, because it was lost or because nobody needs it."""
+
+    def changed(
+        self, actor: UpstreamActor, connection: UpstreamConnection, kind: EventKind, uri: str | None
+    ) -> None:
+        """A list has changed on the server, or a resource."""
 
 
 @attrs.define(eq=False)
@@ -60,7 +76,7 @@ class UpstreamActor:
         settings: The settings of the server.
         nursery: Owns the tasks that connect.
         pool: Owns the clients.
-        changed: Is told when a connection was made or lost.
+        observer: Is told when a connection was made or has ended, and what changes on the server.
         held: The calls whose clients are asked by results.
     """
 
@@ -69,7 +85,7 @@ class UpstreamActor:
         settings: Upstream,
         nursery: trio.Nursery,
         pool: ClientPool,
-        changed: Callable[[UpstreamActor], object],
+        observer: UpstreamObserver,
         held: HeldCalls,
     ) -> None:
         self.settings = settings
@@ -81,7 +97,7 @@ class UpstreamActor:
         """The last connection that was made, which says what the server is; ``None`` before the first one."""
         self._nursery = nursery
         self._pool = pool
-        self._changed = changed
+        self._observer = observer
         self._attempts: dict[object, _OpenAttempt] = {}
         # Whether one connection serves everybody; None as long as nobody knows.
         self._shares: bool | None = {"auto": None, "shared": True, "own": False}[settings.sessions]
@@ -131,6 +147,14 @@ class UpstreamActor:
     def give_back(self, connection: UpstreamConnection) -> None:
         """A call over a connection has ended; one that a call has alone is free for the next one."""
         self.connections.give_back(connection)
+
+    def can_answer(self, method: str) -> bool:
+        """Whether its server has a method, as far as anybody knows."""
+        if self.met is None:
+            return True
+        negotiated = self.met.client._requests.negotiated
+        found = negotiated.era.server_methods.get(method)
+        return found is not None and (found.requires is None or found.requires in negotiated.declared)
 
     def answered(self, connection: UpstreamConnection) -> None:
         """Takes note that the server has answered, be it with an error."""
@@ -187,7 +211,9 @@ class UpstreamActor:
     async def _open(self, key: Key, declared: ClientCapabilities, attempt: _OpenAttempt) -> None:
         attempt.failure = UpstreamUnavailable(self.settings.name, "it cannot be connected to")
         try:
-            connection = UpstreamConnection(self.settings, self._target(), declared, self._was_lost)
+            connection = UpstreamConnection(
+                self.settings, self._target(), declared, self._was_lost, partial(self._observer.changed, self)
+            )
             await self._pool.open(connection.client)
             connection.names_requests = connection.client._connectivity.session.link.channel.mirrors
             if self._shares is None:
@@ -198,7 +224,7 @@ class UpstreamActor:
             attempt.failure = None
             if isinstance(key, PeerSession):
                 key.on_end(lambda: self._close(connection))
-            self._changed(self)
+            self._observer.connected(self, connection)
         except Exception as error:
             self.health.failed(str(error))
             attempt.failure = error if isinstance(error, McpError) else attempt.failure
@@ -211,8 +237,9 @@ class UpstreamActor:
             attempt.done.set()
             self._news.unpark_all()
 
-    def _close(self, connection: UpstreamConnection) -> None:
+    def _close(self, connection: UpstreamConnection, *, lost: bool = False) -> None:
         if self.connections.remove(connection):
+            self._observer.closed(self, connection, lost=lost)
             start(
                 self._nursery, UPSTREAM_CLOSE, self._pool.close, connection.client, about=self.settings.name
             )
@@ -221,9 +248,8 @@ class UpstreamActor:
         if connection in self.connections:
             self.health.lost_connection(str(why), had_answered=connection.has_answered)
             log.warning("the connection to an upstream was lost", upstream=self.settings.name, error=str(why))
-            self._close(connection)
+            self._close(connection, lost=True)
             self._news.unpark_all()
-            self._changed(self)
 
     def _target(self) -> Target:
         target = self.settings.target
