@@ -43,6 +43,13 @@ class ServerScope:
     detached: set[object] = attrs.field(factory=set)
     """The calls that were answered, and whose functions run on."""
 
+    # The scope of a detached call is a copy, and stands for the same `serve`.
+    def __hash__(self) -> int:
+        return id(self.detached)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ServerScope) and other.detached is self.detached
+
     def recorded_answers(self, invocation: Invocation) -> dict[str, Any]:
         """The answers of all rounds so far: those sealed in the state and those that came with this retry.
 

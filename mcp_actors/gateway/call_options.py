@@ -40,13 +40,15 @@ def call_options(ctx: Context[Any], connection: UpstreamConnection, present: Pre
     """Returns the options of a request that is made on behalf of a client."""
     defaults = connection.client._requests.options
     invocation = ctx.call.invocation
-    names_requests = connection.names_requests
-    if not (invocation.meta or names_requests or connection.era.declares_in_requests):
+    names_requests = connection.traits.names_requests
+    # A task shows its reports to whoever looks at it.
+    wants_progress = invocation.progress_token is not None or ctx.call.voice is not None
+    if not (invocation.meta or wants_progress or names_requests or connection.era.declares_in_requests):
         return defaults
     return CallOptions(
         idle=defaults.idle,
         cap=defaults.cap,
-        on_progress=None if invocation.progress_token is None else _reporter(present),
+        on_progress=_reporter(present) if wants_progress else None,
         meta={key: value for key, value in invocation.meta.items() if key not in _OF_ONE_HOP},
         envelope=_envelope(ctx, connection) if connection.era.declares_in_requests else None,
         on_message=_message_taker(connection.era, present) if names_requests else None,

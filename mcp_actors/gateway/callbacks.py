@@ -47,7 +47,7 @@ from mcp_actors.types import (
     ListRootsParams,
 )
 
-__all__ = ["UpstreamCallbacks", "passive_extensions", "send_to_call"]
+__all__ = ["UpstreamCallbacks", "is_asked_by_result", "passive_extensions", "send_to_call"]
 
 _MESSAGE = "notifications/message"
 _ELICITATION_COMPLETE = "notifications/elicitation/complete"
@@ -139,7 +139,7 @@ class UpstreamCallbacks:
             held = connection.calls[ctx]
             if held is not None:
                 return await held.ask(question)
-            if ctx.era.asks_by_retry:
+            if is_asked_by_result(ctx):
                 needed = missing_capability(question, {}, ctx.era)
                 raise MissingCapability(needed or {})
             key = ctx._key_of(question)
@@ -190,6 +190,11 @@ class UpstreamCallbacks:
         return False
 
 
+def is_asked_by_result(ctx: Context[Any]) -> bool:
+    """Whether asking the client ends its request; if not, it is asked while the call waits, also for a task."""
+    return ctx.era.asks_by_retry and ctx.call.voice is None
+
+
 def send_to_call(ctx: Context[Any], method: str, params: dict[str, Any]) -> bool:
     """Sends a notification on the stream of a call, without waiting; returns whether it was sent.
 
@@ -204,6 +209,10 @@ def send_to_call(ctx: Context[Any], method: str, params: dict[str, Any]) -> bool
         return False
     if method == _MESSAGE and not is_wanted(params.get("level", ""), ctx.log_level):
         return False
+    if call.voice is not None:
+        # The request of a task was answered: only its session is left, where there is one.
+        session = None if ctx.era.declares_in_requests else ctx.session
+        return session is not None and session.notify(method, params)
     frame = Frame(encode_notification(method, params), call.id, method=method)
     try:
         return call.outlet.send_nowait(frame)

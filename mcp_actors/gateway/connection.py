@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
 
+import attrs
 import trio
 
 from mcp_actors._eras.changes import EventKind
@@ -21,7 +22,17 @@ from mcp_actors.logging import log
 from mcp_actors.printable import printable
 from mcp_actors.types import ClientCapabilities, LoggingLevel
 
-__all__ = ["UpstreamConnection"]
+__all__ = ["ServerTraits", "UpstreamConnection"]
+
+
+@attrs.frozen
+class ServerTraits:
+    """The traits of a server that each call asks for."""
+
+    names_requests: bool = False
+    """Whether the binding says with which request a notification came, as HTTP does."""
+    has_tasks: bool = False
+    """Whether calls of tools may become tasks, in either dialect."""
 
 
 class UpstreamConnection:
@@ -45,11 +56,12 @@ class UpstreamConnection:
     ) -> None:
         self.key: Hashable = None
         """Whose it is; see `mcp_actors.gateway.connections`."""
+        self.upstream = settings.name
         self.declared = declared
         self.is_of_one = False
         """Whether it serves one session of a client, or one call at a time."""
-        self.names_requests = False
-        """Whether the binding says with which request a notification came, as HTTP does."""
+        self.traits = ServerTraits()
+        """The traits of its server, once it is open."""
         self.calls: dict[Context[Any], HeldCall | None] = {}
         """The calls that are forwarded over it now, in the order in which they came; with those that may be held."""
         self.followed: set[str] = set()
@@ -96,7 +108,7 @@ class UpstreamConnection:
     @property
     def knows_whose_logs(self) -> bool:
         """Whether it is known for whom a log message is."""
-        return self.is_of_one or self.names_requests
+        return self.is_of_one or self.traits.names_requests
 
     def level_to_set(self, ctx: Context[Any]) -> LoggingLevel | None:
         """Returns the log level that a session of the server has to be given before a call, ``None`` if none."""

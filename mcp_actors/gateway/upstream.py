@@ -20,8 +20,9 @@ from mcp_actors.client import Target
 from mcp_actors.client_pool import ClientPool
 from mcp_actors.context import Context
 from mcp_actors.errors import ConnectionLost, McpError, Overloaded, SessionExpired, UpstreamUnavailable
-from mcp_actors.gateway.connection import UpstreamConnection
+from mcp_actors.gateway.connection import ServerTraits, UpstreamConnection
 from mcp_actors.gateway.connections import FIRST, SHARED, AloneKey, ConnectionTable, Key, key_of
+from mcp_actors.gateway.forwarded_tasks import has_tasks
 from mcp_actors.gateway.health import LONGEST_FAILURE, UpstreamHealth
 from mcp_actors.gateway.held_calls import HeldCalls
 from mcp_actors.gateway.load import UpstreamLoad
@@ -215,7 +216,9 @@ class UpstreamActor:
                 self.settings, self._target(), declared, self._was_lost, partial(self._observer.changed, self)
             )
             await self._pool.open(connection.client)
-            connection.names_requests = connection.client._connectivity.session.link.channel.mirrors
+            connection.traits = ServerTraits(
+                connection.client._connectivity.session.link.channel.mirrors, has_tasks(connection)
+            )
             if self._shares is None:
                 self._shares = not connection.keeps_session
                 key = SHARED if self._shares else key
@@ -258,7 +261,7 @@ class UpstreamActor:
     def _key_of(self, ctx: Context[Any]) -> Key:
         if not self._shares:
             return key_of(ctx)
-        if ctx.peer.log_level is not None and self.met is not None and not self.met.names_requests:
+        if ctx.peer.log_level is not None and self.met is not None and not self.met.traits.names_requests:
             # Over a connection that does not tell whose they are, the log messages of several callers would mix. A
             # session whose client has set no level is no reason for another connection.
             return key_of(ctx)

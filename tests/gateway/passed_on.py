@@ -41,6 +41,8 @@ _NO_END = "A stateless server tells no end of a visit; the client is asked again
 _CALLS_AGAIN = "A stateless client is told no end of a visit: its retry waits for it."
 _OBJECTS = "Revisions with sessions have objects only; the text of the result is kept."
 _URL_ERROR = "The stateless revisions have no such error: their servers ask by an input-required result."
+_NO_TASKS = "A stateless server lists no tool as one for tasks: the call of a session is plain, and waits for the task."
+_REFUSED = "The server refuses such a client, which is sent the refusal (-32021)."
 
 FEATURES = {
     "results": Feature("arguments, and results with members that no revision knows"),
@@ -94,6 +96,13 @@ FEATURES = {
             "over HTTP they are kept.",
         },
     ),
+}
+FEATURES |= {
+    "tasks": Feature(
+        "calls that become tasks, in the dialect of the client, with their questions", {LM: _NO_TASKS}
+    ),
+    "task_cancel": Feature("the end of a task by the client", {LM: _NO_TASKS}),
+    "task_only": Feature("tools that run as tasks only, for clients without tasks", {MM: _REFUSED}),
 }
 CELLS = [(name, pair) for name in FEATURES for pair in PAIRS]
 

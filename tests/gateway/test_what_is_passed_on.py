@@ -554,3 +554,65 @@ async def shows_own_notifications(world: World, kept: bool) -> None:
     async with world.connected(server_with(tool), on_notification=lambda *each: seen.append(each)) as client:
         await call(client)
     assert seen == ([("com.example/said", {"what": "hello"})] if kept else [])
+
+
+# -- tasks -----------------------------------------------------------------------------------------------------------
+
+
+def server_with_task(function: Callable[..., Any], kind: Any = "optional") -> Server:
+    server = Server("behind")
+    server.add_tool(function, name="tool", task=kind)
+    return server
+
+
+@shows
+async def shows_tasks(world: World, kept: bool) -> None:
+    async def tool(ctx: Context) -> str:
+        await ctx.progress(1, 2, "half")
+        answer = await ctx.elicit("Who?", FORM)
+        return str(answer.content)
+
+    async def person(question: Any) -> ElicitResult:
+        return ElicitResult("accept", {"name": "Ann"})
+
+    async with world.connected(server_with_task(tool), elicitation=person) as client:
+        assert [each.name async for each in client.tools()] == ["x_tool"]
+        task = await client.start_tool("x_tool")
+        assert (task.id is not None) == kept
+        assert (await task.result()).text == "{'name': 'Ann'}"
+
+
+@shows
+async def shows_task_cancel(world: World, kept: bool) -> None:
+    began, cancelled = trio.Event(), trio.Event()
+
+    async def tool() -> str:
+        began.set()
+        try:
+            await trio.sleep_forever()
+        finally:
+            cancelled.set()
+
+    async with world.connected(server_with_task(tool)) as client:
+        assert [each.name async for each in client.tools()] == ["x_tool"]
+        if kept:
+            task = await client.start_tool("x_tool")
+            await began.wait()
+            await task.cancel()
+        else:
+            with trio.move_on_after(5):
+                await client.start_tool("x_tool")
+        await cancelled.wait()
+
+
+@shows
+async def shows_task_only(world: World, kept: bool) -> None:
+    async def tool() -> str:
+        return "done"
+
+    async with world.connected(server_with_task(tool, "required"), tasks=False) as client:
+        if kept:
+            assert (await call(client))["content"][0]["text"] == "done"
+        else:
+            with pytest.raises(MissingCapability, match="extensions"):
+                await call(client)
