@@ -50,6 +50,7 @@ def call_options(ctx: Context[Any], connection: UpstreamConnection, present: Pre
         cap=defaults.cap,
         on_progress=_reporter(present) if wants_progress else None,
         meta={key: value for key, value in invocation.meta.items() if key not in _OF_ONE_HOP},
+        is_forwarded=True,
         envelope=_envelope(ctx, connection) if connection.era.declares_in_requests else None,
         on_message=_message_taker(connection.era, present) if names_requests else None,
     )

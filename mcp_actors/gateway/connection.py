@@ -12,6 +12,7 @@ import trio
 from mcp_actors._eras.changes import EventKind
 from mcp_actors._eras.era import Era
 from mcp_actors._server.peer_session import is_wanted
+from mcp_actors.abc import Telemetry
 from mcp_actors.client import Client, Target
 from mcp_actors.context import Context
 from mcp_actors.errors import ConnectionLost, McpError, SessionExpired
@@ -42,6 +43,7 @@ class UpstreamConnection:
         settings: The settings of the upstream.
         target: What the client connects to.
         declared: What the client declares: the capabilities of the caller it is for.
+        telemetry: Receives the requests over it.
         lost: Is told that the connection was lost.
         changed: Is told what has changed on the server: a list, or a resource by its URI.
     """
@@ -51,6 +53,7 @@ class UpstreamConnection:
         settings: Upstream,
         target: Target,
         declared: ClientCapabilities,
+        telemetry: Telemetry | None,
         lost: Callable[[UpstreamConnection, ConnectionLost | SessionExpired], None],
         changed: Callable[[UpstreamConnection, EventKind, str | None], None],
     ) -> None:
@@ -80,6 +83,7 @@ class UpstreamConnection:
             cap=settings.cap,
             auth=settings.auth,
             answer_input=False,
+            telemetry=telemetry,
             on_lost=lambda why: lost(self, why),
             on_change=partial(changed, self),
             **self.callbacks.options(declared),

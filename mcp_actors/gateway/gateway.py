@@ -107,6 +107,7 @@ class Gateway(Server[StateT]):
 
     @asynccontextmanager
     async def _scope(self) -> AsyncIterator[ServerScope]:
+        self._plan.telemetry = self.telemetry
         async with opened(self._plan) as live, super()._scope() as scope:
             self._live[scope] = live
             try:

@@ -15,7 +15,7 @@ import trio
 
 from mcp_actors._eras.changes import EventKind
 from mcp_actors._server.peer_session import PeerSession
-from mcp_actors.abc import ClientTransport
+from mcp_actors.abc import ClientTransport, Telemetry
 from mcp_actors.client import Target
 from mcp_actors.client_pool import ClientPool
 from mcp_actors.context import Context
@@ -50,6 +50,11 @@ SWEEP_INTERVAL = 30.0
 class UpstreamObserver(Protocol):
     """Is told what happens to the connections of upstreams."""
 
+    held: HeldCalls
+    """The calls whose clients are asked by results."""
+    telemetry: Telemetry | None
+    """The receiver of the requests to upstreams."""
+
     def connected(self, actor: UpstreamActor, connection: UpstreamConnection) -> None:
         """A connection was made."""
 
@@ -78,7 +83,6 @@ class UpstreamActor:
         nursery: Owns the tasks that connect.
         pool: Owns the clients.
         observer: Is told when a connection was made or has ended, and what changes on the server.
-        held: The calls whose clients are asked by results.
     """
 
     def __init__(
@@ -87,10 +91,8 @@ class UpstreamActor:
         nursery: trio.Nursery,
         pool: ClientPool,
         observer: UpstreamObserver,
-        held: HeldCalls,
     ) -> None:
         self.settings = settings
-        self.held = held
         self.health = UpstreamHealth()
         self.load = UpstreamLoad(settings.max_in_flight)
         self.connections = ConnectionTable(settings.max_connections)
@@ -106,6 +108,11 @@ class UpstreamActor:
 
     def __repr__(self) -> str:
         return f"<UpstreamActor {self.settings.name} {self.connections!r} {self.health!r}>"
+
+    @property
+    def held(self) -> HeldCalls:
+        """The calls whose clients are asked by results, those of all upstreams."""
+        return self._observer.held
 
     # -- for whoever makes requests --------------------------------------------------------------------------------
 
@@ -213,7 +220,12 @@ class UpstreamActor:
         attempt.failure = UpstreamUnavailable(self.settings.name, "it cannot be connected to")
         try:
             connection = UpstreamConnection(
-                self.settings, self._target(), declared, self._was_lost, partial(self._observer.changed, self)
+                self.settings,
+                self._target(),
+                declared,
+                self._observer.telemetry,
+                self._was_lost,
+                partial(self._observer.changed, self),
             )
             await self._pool.open(connection.client)
             connection.traits = ServerTraits(

@@ -43,6 +43,10 @@ _OBJECTS = "Revisions with sessions have objects only; the text of the result is
 _URL_ERROR = "The stateless revisions have no such error: their servers ask by an input-required result."
 _NO_TASKS = "A stateless server lists no tool as one for tasks: the call of a session is plain, and waits for the task."
 _REFUSED = "The server refuses such a client, which is sent the refusal (-32021)."
+_NO_HINTS = "Revisions with sessions have no caching hints."
+_NOT_CACHED = (
+    "A server with sessions says nothing of it: the client is told to keep nothing (`ttlMs` 0, `private`)."
+)
 
 FEATURES = {
     "results": Feature("arguments, and results with members that no revision knows"),
@@ -50,6 +54,10 @@ FEATURES = {
     "any_json": Feature(
         "structured content that is any JSON value", {LL: _OBJECTS, LM: _OBJECTS, ML: _OBJECTS}
     ),
+    "prompts": Feature("prompts, with their arguments"),
+    "resources": Feature("resources, as text and as bytes"),
+    "completion": Feature("completion of arguments"),
+    "hints": Feature("caching hints of what is read", {LL: _NO_HINTS, LM: _NO_HINTS, ML: _NOT_CACHED}),
     "tool_errors": Feature("results that are errors of a tool"),
     "errors": Feature("errors with their code, message and data"),
     "own_codes": Feature(

@@ -22,6 +22,7 @@ from mcp_actors.errors import (
     UpstreamUnavailable,
 )
 from mcp_actors.types import (
+    BlobResourceContents,
     CallToolResult,
     ClientCapabilities,
     CreateMessageParams,
@@ -30,8 +31,10 @@ from mcp_actors.types import (
     ElicitResult,
     ElicitUrlParams,
     Implementation,
+    PromptReference,
     SamplingCapability,
     TextContent,
+    TextResourceContents,
     Tool,
     ToolChoice,
 )
@@ -131,6 +134,81 @@ async def shows_any_json(world: World, kept: bool) -> None:
         result = await call(client)
     assert result.get("structuredContent") == ([1] if kept else None)
     assert result["content"][0]["text"] == "[1]"
+
+
+@shows
+async def shows_prompts(world: World, kept: bool) -> None:
+    server = Server("behind")
+
+    @server.prompt
+    async def greet(name: str) -> str:
+        """Greets."""
+        return f"Hello {name}"
+
+    async with world.connected(server) as client:
+        result = await client.get_prompt("x_greet", {"name": "Ann"})
+    (message,) = result.messages
+    assert (message.role, message.content) == ("user", TextContent("Hello Ann"))
+    assert result.description == "Greets."
+
+
+@shows
+async def shows_resources(world: World, kept: bool) -> None:
+    server = Server("behind")
+
+    @server.resource("data://text", mime_type="text/x-test")
+    async def text() -> str:
+        return "ä"
+
+    @server.resource("data://bytes/{name}")
+    async def data(name: str) -> bytes:
+        return name.encode()
+
+    async with world.connected(server) as client:
+        assert [each.uri async for each in client.resources()] == ["data://text"]
+        (read,) = (await client.read_resource("data://text")).contents
+        assert isinstance(read, TextResourceContents)
+        assert (read.text, read.mime_type) == ("ä", "text/x-test")
+        (read,) = (await client.read_resource("data://bytes/ab")).contents
+        assert isinstance(read, BlobResourceContents)
+        assert read.blob == "YWI="
+        with pytest.raises(ResourceNotFound):
+            await client.read_resource("data://none")
+
+
+@shows
+async def shows_completion(world: World, kept: bool) -> None:
+    server = Server("behind")
+
+    @server.prompt
+    async def greet(name: str, title: str) -> str:
+        """Greets."""
+        return name
+
+    @server.completion(prompt="greet", argument="name")
+    async def names(value: str, context: dict[str, str]) -> list[str]:
+        return [each + context.get("title", "") for each in ("ann", "anton", "bea") if each.startswith(value)]
+
+    async with world.connected(server) as client:
+        result = await client.complete(PromptReference("x_greet"), "name", "an", context={"title": "!"})
+    assert result.values == ["ann!", "anton!"]
+
+
+@shows
+async def shows_hints(world: World, kept: bool) -> None:
+    server = Server("behind", ttl_ms=5000, cache_scope="public")
+
+    @server.resource("data://text")
+    async def text() -> str:
+        return "ä"
+
+    async with world.connected(server) as client:
+        result = await client.request("resources/read", {"uri": "data://text"})
+    hints = result.get("ttlMs"), result.get("cacheScope")
+    if world.client == "legacy":
+        assert hints == (None, None)
+    else:
+        assert hints == ((5000, "public") if kept else (0, "private"))
 
 
 @shows
