@@ -182,7 +182,7 @@ async def read_listing(connection: UpstreamConnection, kind: ListKind, upstream:
     requests = connection.client._requests
     if kind.capability not in requests.negotiated.declared:
         return UpstreamListing({}, ttl_ms=round(MAX_AGE * 1000), cache_scope="public")
-    reading = _Reading(connection, kind, upstream)
+    reading = _ListReader(connection, kind, upstream)
     cursor: str | None = None
     for _ in range(MAX_PAGES):
         params = {} if cursor is None else {"cursor": cursor}
@@ -200,7 +200,7 @@ async def read_listing(connection: UpstreamConnection, kind: ListKind, upstream:
     return reading.listing()
 
 
-class _Reading:
+class _ListReader:
     """A list that is being read."""
 
     def __init__(self, connection: UpstreamConnection, kind: ListKind, upstream: str) -> None:
