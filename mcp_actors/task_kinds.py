@@ -195,6 +195,21 @@ UPSTREAM_SWEEP = TaskKind(
     "close idle connections", "gateway", "nothing", "nobody: they are closed later", restarted=True
 )
 
+UPSTREAM_LIST = TaskKind(
+    "read upstream list",
+    "gateway",
+    "member",
+    "whoever waits for the list, which then is without the upstream",
+)
+UPSTREAM_WAIT = TaskKind(
+    "wait for upstream list", "call", "member", "the call, whose list is without the upstream"
+)
+UPSTREAM_CHANGES = TaskKind(
+    "report changes of upstreams", "gateway", "nothing", "nobody: they are reported later", restarted=True
+)
+UPSTREAM_SUBSCRIPTION = TaskKind(
+    "upstream subscription", "gateway", "member", "whoever subscribes: UpstreamUnavailable"
+)
 UPSTREAM_LOG_LEVEL = TaskKind(
     "set log level", "connection of a gateway", "nothing", "nobody: the server logs as before"
 )

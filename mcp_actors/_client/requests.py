@@ -34,7 +34,7 @@ from mcp_actors.errors import (
     RpcError,
     SessionExpired,
 )
-from mcp_actors.types import InputRequest, InputResponse, ListToolsResult
+from mcp_actors.types import InputRequest, InputResponse, ListToolsResult, Tool
 
 __all__ = ["Requests", "call_options", "callers_meta"]
 
@@ -267,9 +267,12 @@ class Requests:
         """Returns one page of the tools, without those that must not be called over this connection."""
         return self._learned(await self.call("tools/list", _page(cursor), options, refresh=refresh))
 
+    def learn_tools(self, tools: list[Tool]) -> list[Tool]:
+        """Takes note of what listed tools mirror, and returns those that may be called over this connection."""
+        return tools if self._mirroring is None else self._mirroring.learn(tools)
+
     def _learned(self, page: ListToolsResult) -> ListToolsResult:
-        if self._mirroring is not None:
-            page.tools = self._mirroring.learn(page.tools)
+        page.tools = self.learn_tools(page.tools)
         return page
 
     async def _list_tools_again(

@@ -228,6 +228,17 @@ class Features:
             self._capabilities = capabilities
         return self._capabilities
 
+    def declare_also(self, names: Iterable[str]) -> None:
+        """Declares more than what is registered here; see `FeatureName`. What was declared once stays declared."""
+        if not self._offered.issuperset(names):
+            self._offered.update(names)
+            self._capabilities = self.declared = None
+
+    def present(self, capabilities: ServerCapabilities) -> None:
+        """Declares exactly ``capabilities``, whatever is registered here, until something changes."""
+        self._capabilities = capabilities
+        self.declared = None
+
     def declare(self) -> frozenset[str]:
         """Returns the dotted names of what is declared, and keeps them until something changes."""
         self.declared = declared_names(self.capabilities())

@@ -249,6 +249,10 @@ class Resources(Registry[_ResourceEntry]):
         return self._page(rows, ctx)
 
     async def _list_dynamic(self, ctx: Invoked) -> ListResourcesResult:
+        return self._page(await self.rows(ctx), ctx)
+
+    async def rows(self, ctx: Invoked) -> Sequence[_Row]:
+        """Returns the lines of ``resources/list``, those that functions list at run time included."""
         rows, templates = self._split()
         known = {row.key: row for row in rows}
         for entry in templates:
@@ -258,7 +262,11 @@ class Resources(Registry[_ResourceEntry]):
             for resource in found:
                 if resource.uri not in known:
                     known[resource.uri] = _Row(resource.uri, _FIRST_DYNAMIC_SERIAL + len(known), resource)
-        return self._page(tuple(known.values()), ctx)
+        return tuple(known.values())
+
+    def template_entries(self) -> Sequence[_ResourceEntry]:
+        """Returns the entries of ``resources/templates/list``."""
+        return self._split()[1]
 
     def _page(self, rows: Sequence[_Row], ctx: Invoked) -> ListResourcesResult:
         shown, cursor = page(rows, ctx.params, kind="resources", size=self._page_size)

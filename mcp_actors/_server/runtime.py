@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, runtime_checkable
 
@@ -20,6 +20,7 @@ from mcp_actors._actors.session_reports import report_served
 from mcp_actors._actors.stateless import StatelessCalls
 from mcp_actors._exception_groups import one_error
 from mcp_actors._server.context import Context
+from mcp_actors._server.dispatch import stamp_of
 from mcp_actors._server.features import Features
 from mcp_actors._server.handler import uri_param
 from mcp_actors._server.scope import ServerScope
@@ -30,6 +31,7 @@ from mcp_actors.abc import Companion, OpenState, ServerTransport, SharedState, T
 from mcp_actors.errors import LocalProtocolError, MethodNotFound, ResourceNotFound
 from mcp_actors.supervision import start_again, start_and_wait
 from mcp_actors.task_kinds import COMPANION, DRAIN, TRANSPORT
+from mcp_actors.types import Implementation
 
 __all__ = ["ServerRuntime", "ServerStatistics"]
 
@@ -74,7 +76,7 @@ class ServerRuntime:
         versions: Sequence[str],
         features: Features,
         bus: EventBus,
-        stamp: Mapping[str, Any],
+        stamp: dict[str, Any],
         shared: SharedState,
         state_key: bytes,
         telemetry: Telemetry | None = None,
@@ -197,7 +199,7 @@ class ServerRuntime:
         self._handlers.clear()
         self._transports.clear()
 
-    def replace(self, features: Features, scope: ServerScope, stamp: Mapping[str, Any]) -> None:
+    def replace(self, features: Features, scope: ServerScope, stamp: dict[str, Any]) -> None:
         """Serves other features from now on; clients are notified of the lists that look different.
 
         Calls in flight end with what they began with. The features were prepared by `Features.join`.
@@ -280,8 +282,21 @@ class ServerRuntime:
         uri = uri_param(ctx.params)
         if not self.features.resources.covers(uri):
             raise ResourceNotFound(uri)
-        self._subscriber(ctx).subscribe(uri)
+        self.subscribe_to(ctx, uri)
         return {}
+
+    def subscribe_to(self, ctx: Context, uri: str) -> None:
+        """Lets the session of a call hear of updates of a resource, whoever has it.
+
+        Raises:
+            MethodNotFound: The call belongs to no session.
+            RpcError, Overloaded: It is subscribed to too many.
+        """
+        self._subscriber(ctx).subscribe(uri)
+
+    def present(self, info: Implementation) -> None:
+        """Says from now on, in the results of stateless revisions, that another server has sent them."""
+        self._config.stamp["server_info"] = stamp_of(info, 0, "private")["server_info"]
 
     def unsubscribe(self, ctx: Context) -> dict[str, Any]:
         """``resources/unsubscribe``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal
 
 import attrs
@@ -59,7 +59,7 @@ class ServerConfig:
     versions: tuple[str, ...]
     features: Features
     bus: EventBus
-    stamp: Mapping[str, Any]
+    stamp: dict[str, Any]
     limiter: ConcurrencyLimiter
     budgets: Budgets
     shared: SharedState

@@ -53,12 +53,13 @@ Key = Hashable
 def key_of(ctx: Context[Any]) -> Key:
     """Returns the key of a caller's connection to a server that keeps sessions."""
     session: PeerSession | None = ctx.session
-    if session is not None:
+    if session is not None and ctx.call.voice is None:
+        # The call of a task goes on when its session has ended.
         return session
     principal = None if ctx.principal is None else ctx.principal.key
     declared = ctx.peer.raw_capabilities
     asked = {name: declared[name] for name in _ASKED if name in declared}
-    if asked or ctx.log_level is not None:
+    if asked or ctx.log_level is not None or ctx.call.voice is not None:
         return AloneKey(principal, encode_value(asked))
     return ("principal", principal)
 
@@ -155,17 +156,17 @@ class ConnectionTable:
         return True
 
     def idle(self) -> list[UpstreamConnection]:
-        """Returns the connections that no session and no call has, the one that is idle longest first.
+        """Returns the connections that no session, call or subscription has, the one that is idle longest first.
 
         That of all callers is none of them.
         """
         found = [
             each
             for key, each in self._of_key.items()
-            if key != SHARED and not isinstance(key, PeerSession) and not each.calls
+            if key != SHARED and not isinstance(key, PeerSession) and not each.calls and not each.followed
         ]
         for free in self._free.values():
-            found += free
+            found += [each for each in free if not each.followed]
         return sorted(found, key=lambda each: each.idle_since)
 
     def idle_for(self, seconds: float) -> list[UpstreamConnection]:

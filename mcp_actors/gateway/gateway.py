@@ -2,58 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 
 import attrs
 
-from mcp_actors._server.handler import Continuation, string_param
+from mcp_actors._eras.modern.annotations import MirroredParam
+from mcp_actors._server.handler import Continuation, Handler, string_param, uri_param
 from mcp_actors._server.scope import ServerScope, StateT
 from mcp_actors.context import Context
-from mcp_actors.errors import invalid_params
-from mcp_actors.gateway.client_news import ROOTS_CHANGED, set_log_level, tell_roots_changed
+from mcp_actors.errors import ResourceNotFound, RpcError, UpstreamUnavailable, invalid_params
+from mcp_actors.gateway.client_news import ROOTS_CHANGED, pass_roots_changed, set_log_level
+from mcp_actors.gateway.connection import UpstreamConnection
+from mcp_actors.gateway.description import described, merged_instructions, presented
 from mcp_actors.gateway.forwarding import forward
-from mcp_actors.gateway.live import LiveUpstreams, opened
-from mcp_actors.gateway.routes import Route, tool_route
+from mcp_actors.gateway.listing import LIST_KINDS, ListKind
+from mcp_actors.gateway.lists import ListedRow
+from mcp_actors.gateway.live import GatewayPlan, LiveUpstreams, opened
+from mcp_actors.gateway.merged import CachingHints, merged_page
+from mcp_actors.gateway.routes import Route, Visible
 from mcp_actors.gateway.statistics import UpstreamStatistics
 from mcp_actors.gateway.upstream import UpstreamActor
 from mcp_actors.gateway.upstream_settings import Upstream
-from mcp_actors.server import Server
-from mcp_actors.types import ListToolsResult, Tool
+from mcp_actors.server import Server, TaskRules
+from mcp_actors.tasks import TASKS, Tasks
+from mcp_actors.types import CompleteResult, Completion
 
 __all__ = ["Gateway"]
+
+_MAY_BE_TASK = TaskRules("optional", restartable=False, before=None)
+_TOOLS, _PROMPTS = LIST_KINDS["tools"], LIST_KINDS["prompts"]
 
 
 class Gateway(Server[StateT]):
     """A server that offers what other servers offer, and passes requests on to them.
 
-    Its own tools, resources and prompts come first, then those of its upstreams.
+    Its own tools, resources and prompts come first, then those of its upstreams in their order. A name that two of them
+    have belongs to the first; the other one is not offered, which is logged.
 
     Args:
         upstreams: The servers.
         name: As that of `Server`.
+        visible: ``visible(principal, upstream, kind, name)`` says whether a caller sees and may use something of an
+            upstream: ``kind`` is ``"tools"``, ``"prompts"``, ``"resources"`` or ``"templates"``, and ``name`` its name
+            there, or its URI. It must not wait; an exception hides. By default everybody sees what the `Upstream` lets.
+        presents: Whether the gateway describes itself as its one upstream does: a bridge. Name, version, instructions
+            and capabilities are then those of that server, and without it no client is let in.
         options: The other options of `Server`.
 
     Raises:
-        ValueError: Two upstreams have the same name; else as `Server`.
+        ValueError: Two upstreams have the same name, the names of one are not possible, or ``presents`` is for several;
+            else as `Server`.
     """
 
-    def __init__(self, upstreams: Sequence[Upstream], name: str = "gateway", **options: Any) -> None:
-        names = [each.name for each in upstreams]
-        if len(set(names)) < len(names):
-            raise ValueError("two upstreams have the same name")
-        super().__init__(name, capabilities=["tools"], **options)
-        self._upstreams = tuple(upstreams)
+    def __init__(
+        self,
+        upstreams: Sequence[Upstream],
+        name: str = "gateway",
+        *,
+        visible: Visible | None = None,
+        presents: bool = False,
+        **options: Any,
+    ) -> None:
+        if presents and len(upstreams) != 1:
+            raise ValueError(f"presents= is for a gateway of one upstream, not of {len(upstreams)}")
+        super().__init__(name, **options)
+        features = self._features
+        self._described = set(options.get("capabilities", ()))
+        self._presents = presents
+        self._instructions: str | None = options.get("instructions")
+        self._page_size: int = options.get("page_size", 100)
+        self._hints = CachingHints(options.get("ttl_ms", 0), options.get("cache_scope", "private"))
+        self._plan = GatewayPlan(upstreams, visible, features.bus.publish, self._met)
         self._live: dict[ServerScope, LiveUpstreams] = {}
         self._runtime.upstreams = self._upstream_statistics
-        handlers = self._features.handlers
-        self._own = {method: handlers[method] for method in ("tools/call", "tools/list")}
-        handlers["tools/call"] = self._call_tool
-        handlers["tools/list"] = self._list_tools
-        own_level = handlers["logging/setLevel"]
-        handlers["logging/setLevel"] = lambda ctx: set_log_level(own_level, self._live[ctx._scope], ctx)
+        # Whatever is asked for may be there at some upstream; clients are told what is really there.
+        features.declare_also(("tools", "resources", "prompts", "completions"))
+        features.tools.mirrored_elsewhere = self._mirrored_params
+        features.tools.rules_elsewhere = self._task_rules
+        if TASKS not in features.extensions:
+            self.add_extension(Tasks())
+        first, last = features.bus.on_first_subscriber, features.bus.on_last_unsubscribed
+        features.bus.on_first_subscriber = partial(self._first_subscribed, first)
+        features.bus.on_last_unsubscribed = partial(self._last_unsubscribed, last)
+        self._own: Mapping[str, Handler] = dict(features.handlers)
+        features.handlers |= {
+            "initialize": partial(self._describe, "initialize"),
+            "server/discover": partial(self._describe, "server/discover"),
+            "tools/call": self._call_tool,
+            "prompts/get": self._get_prompt,
+            "resources/read": self._read,
+            "completion/complete": self._complete,
+            "resources/subscribe": self._subscribe,
+            "subscriptions/listen": lambda ctx: Continuation(self._listen, ctx),
+            **{kind.method: partial(Continuation, self._merged, kind) for kind in LIST_KINDS.values()},
+            "logging/setLevel": lambda ctx: set_log_level(
+                self._own["logging/setLevel"], self._live[ctx._scope], ctx
+            ),
+        }
         self.notification(ROOTS_CHANGED, inline=True)(self._roots_changed)
         for each in upstreams:
             for method in each.methods:
@@ -61,45 +109,211 @@ class Gateway(Server[StateT]):
 
     @asynccontextmanager
     async def _scope(self) -> AsyncIterator[ServerScope]:
-        async with opened(self._upstreams) as live, super()._scope() as scope:
+        self._plan.telemetry = self.telemetry
+        async with opened(self._plan) as live, super()._scope() as scope:
             self._live[scope] = live
             try:
                 yield scope
             finally:
                 del self._live[scope]
 
+    # -- what the gateway is -------------------------------------------------------------------------------------------
+
+    def _met(self, actor: UpstreamActor, connection: UpstreamConnection) -> None:
+        """A connection to an upstream was made: a bridge answers as that server from now on."""
+        found = presented(actor) if self._presents else None
+        if found is not None:
+            self.info = found[0]
+            self._runtime.present(self.info)
+
+    def _describe(self, method: str, ctx: Context[StateT]) -> Any:
+        live = self._live[ctx._scope]
+        if live.is_met(also_lazy=self._presents):
+            return self._description(method, ctx)
+        return Continuation(self._describe_all, method, ctx)
+
+    async def _describe_all(self, method: str, ctx: Context[StateT]) -> Any:
+        await self._live[ctx._scope].meet(ctx, also_lazy=self._presents)
+        return self._description(method, ctx)
+
+    def _description(self, method: str, ctx: Context[StateT]) -> Any:
+        live = self._live[ctx._scope]
+        result = self._own[method](ctx)
+        if self._presents:
+            actor = next(iter(live.actors.values()))
+            found = presented(actor)
+            if found is None:
+                raise UpstreamUnavailable(actor.settings.name, "it cannot be connected to")
+            info, capabilities, result.instructions = found
+            own = result.capabilities
+            result.capabilities = attrs.evolve(capabilities, tasks=own.tasks, extensions=own.extensions)
+            if method == "initialize":
+                result.server_info = info
+        else:
+            actors = live.routes.seen_by(ctx)
+            result.capabilities = described(
+                result.capabilities, self._features, self._described, live.actors.values()
+            )
+            result.instructions = merged_instructions(self._instructions, actors)
+        if method == "initialize" and ctx.session is not None:
+            ctx.session.declared(result.capabilities)
+        return result
+
+    # -- lists ---------------------------------------------------------------------------------------------------------
+
+    async def _merged(self, kind: ListKind, ctx: Context[StateT]) -> Any:
+        own = await self._own_rows(kind, ctx)
+        return await merged_page(self._live[ctx._scope], ctx, kind, own, self._hints, self._page_size)
+
+    async def _own_rows(self, kind: ListKind, ctx: Context[StateT]) -> list[ListedRow]:
+        features = self._features
+        if kind.name == "tools":
+            return [ListedRow(each.key, each.serial, each.tool, "") for each in features.tools]
+        if kind.name == "prompts":
+            return [ListedRow(each.key, each.serial, each.prompt, "") for each in features.prompts]
+        if kind.name == "templates":
+            entries = features.resources.template_entries()
+            return [ListedRow(each.key, each.serial, each.listed, "") for each in entries]
+        rows = await features.resources.rows(ctx)
+        return [ListedRow(each.key, each.serial, each.resource, "") for each in rows]
+
+    def _mirrored_params(self, name: object) -> tuple[MirroredParam, ...]:
+        if isinstance(name, str):
+            for live in self._live.values():
+                claim = live.lists.claims["tools"].owner(name)
+                listing = None if claim is None else live.lists.known.get((claim.upstream, "tools"))
+                if claim is not None and listing is not None:
+                    return listing.mirrored_params(claim.target)
+        return ()
+
+    def _task_rules(self, name: object) -> TaskRules | None:
+        """Whether calls of a tool of an upstream may become tasks; a client that wants none is waited for."""
+        if isinstance(name, str):
+            for live in self._live.values():
+                claim = live.lists.claims["tools"].owner(name)
+                listing = None if claim is None else live.lists.known.get((claim.upstream, "tools"))
+                tool = None if claim is None or listing is None else listing.entries.get(claim.target)
+                if tool is not None and tool.execution is not None:
+                    return None if tool.execution.task_support in (None, "forbidden") else _MAY_BE_TASK
+        return None
+
+    # -- requests for upstreams ----------------------------------------------------------------------------------------
+
+    def _call_tool(self, ctx: Context[StateT]) -> Any:
+        name = string_param(ctx.params, "name")
+        if name in self._features.tools:
+            return self._own["tools/call"](ctx)
+        return Continuation(self._forward_named, _TOOLS, ctx)
+
+    def _get_prompt(self, ctx: Context[StateT]) -> Any:
+        name = string_param(ctx.params, "name")
+        if name in self._features.prompts:
+            return self._own["prompts/get"](ctx)
+        return Continuation(self._forward_named, _PROMPTS, ctx)
+
+    async def _forward_named(self, kind: ListKind, ctx: Context[StateT]) -> Any:
+        name = ctx.params["name"]
+        route = await self._live[ctx._scope].routes.named(ctx, kind, name)
+        if route is None:
+            raise invalid_params(f"unknown {kind.what}: {name:.200}")
+        return await forward(ctx, route, {**ctx.params, "name": route.target})
+
+    def _read(self, ctx: Context[StateT]) -> Any:
+        uri = uri_param(ctx.params)
+        if self._features.resources.covers(uri):
+            return self._own["resources/read"](ctx)
+        return Continuation(self._forward_read, ctx, uri)
+
+    async def _forward_read(self, ctx: Context[StateT], uri: str) -> Any:
+        refusal: RpcError | None = None
+        for route in await self._live[ctx._scope].routes.of_uri(ctx, uri):
+            try:
+                return await forward(ctx, route, ctx.params)
+            except RpcError as error:
+                refusal = refusal or error
+        raise refusal or ResourceNotFound(uri)
+
+    def _complete(self, ctx: Context[StateT]) -> Any:
+        ref = ctx.params.get("ref")
+        is_own = True
+        if isinstance(ref, dict):
+            if ref.get("type") == "ref/prompt":
+                is_own = string_param(ref, "name") in self._features.prompts.by_key
+            elif ref.get("type") == "ref/resource":
+                is_own = uri_param(ref) in self._features.resources.by_key
+        return (
+            self._own["completion/complete"](ctx)
+            if is_own
+            else Continuation(self._forward_completion, ctx, ref)
+        )
+
+    async def _forward_completion(self, ctx: Context[StateT], ref: dict[str, Any]) -> Any:
+        routes = self._live[ctx._scope].routes
+        member = "name" if ref["type"] == "ref/prompt" else "uri"
+        target = ref[member]
+        if member == "name":
+            route = await routes.named(ctx, _PROMPTS, target)
+        else:
+            route = await routes.of_template(ctx, target)
+        if route is None:
+            raise invalid_params(f"unknown {ref['type'][4:]}: {target:.200}")
+        if not route.upstream.can_answer(ctx.method):
+            # The gateway declares completion because another upstream has it.
+            return CompleteResult(Completion([]))
+        return await forward(ctx, route, {**ctx.params, "ref": {**ref, member: route.target}})
+
     def _upstream_statistics(self) -> tuple[UpstreamStatistics, ...]:
         live = self._live.values()
         return tuple(actor.statistics() for each in live for actor in each.actors.values())
 
-    def _roots_changed(self, ctx: Context[StateT]) -> None:
-        tell_roots_changed(self._live[ctx._scope], ctx)
-
     async def _forward_method(self, upstream: str, params: dict[str, Any], ctx: Context[StateT]) -> Any:
         return await forward(ctx, Route(self._live[ctx._scope].actors[upstream], ""), params)
 
-    def _call_tool(self, ctx: Context[StateT]) -> Any:
-        name = string_param(ctx.params, "name")
-        return self._own["tools/call"](ctx) if name in self.tools else Continuation(self._forward_tool, ctx)
+    def _roots_changed(self, ctx: Context[StateT]) -> None:
+        pass_roots_changed(self._live[ctx._scope], ctx)
 
-    async def _forward_tool(self, ctx: Context[StateT]) -> Any:
-        name = ctx.params["name"]
-        route = tool_route(self._live[ctx._scope], name)
-        if route is None:
-            raise invalid_params(f"unknown tool: {name:.200}")
-        return await forward(ctx, route, {**ctx.params, "name": route.target})
+    # -- subscriptions -------------------------------------------------------------------------------------------------
 
-    def _list_tools(self, ctx: Context[StateT]) -> Any:
-        return Continuation(self._merged_tools, ctx)
+    def _first_subscribed(self, of_program: Any, uri: str) -> None:
+        of_program(uri)
+        for live in self._live.values():
+            live.subscriptions.first_subscribed(uri)
 
-    async def _merged_tools(self, ctx: Context[StateT]) -> ListToolsResult:
-        tools = [entry.tool for entry in self.tools]
-        for actor in self._live[ctx._scope].actors.values():
-            tools += await _tools_of(actor, ctx)
-        return ListToolsResult(tools)
+    def _last_unsubscribed(self, of_program: Any, uri: str) -> None:
+        for live in self._live.values():
+            live.subscriptions.last_unsubscribed(uri)
+        of_program(uri)
 
+    def _subscribe(self, ctx: Context[StateT]) -> Any:
+        uri = uri_param(ctx.params)
+        if self._features.resources.covers(uri):
+            return self._own["resources/subscribe"](ctx)
+        return Continuation(self._subscribe_upstream, ctx, uri)
 
-async def _tools_of(actor: UpstreamActor, ctx: Context[Any]) -> list[Tool]:
-    connection = actor.at_hand(ctx) or await actor.connect(ctx)
-    prefix = actor.settings.name_prefix
-    return [attrs.evolve(each, name=prefix + each.name) async for each in connection.client.tools()]
+    async def _subscribe_upstream(self, ctx: Context[StateT], uri: str) -> dict[str, Any]:
+        live = self._live[ctx._scope]
+        routes = await live.routes.of_uri(ctx, uri)
+        async with live.subscriptions.subscribed(ctx, routes, uri):
+            self._runtime.subscribe_to(ctx, uri)
+        return {}
+
+    async def _listen(self, ctx: Context[StateT]) -> Any:
+        """Subscribes at the upstreams first, so that what they refuse is left out of the acknowledgement."""
+        asked: Any = ctx.params.get("notifications")
+        uris = asked.get("resourceSubscriptions") if isinstance(asked, dict) else None
+        async with AsyncExitStack() as stack:
+            if isinstance(uris, list) and all(isinstance(each, str) for each in uris):
+                granted = [each for each in dict.fromkeys(uris) if await self._granted(ctx, each, stack)]
+                ctx.params = {**ctx.params, "notifications": {**asked, "resourceSubscriptions": granted}}
+            return await self._own["subscriptions/listen"](ctx)()
+
+    async def _granted(self, ctx: Context[StateT], uri: str, stack: AsyncExitStack) -> bool:
+        if self._features.resources.covers(uri):
+            return True
+        live = self._live[ctx._scope]
+        try:
+            routes = await live.routes.of_uri(ctx, uri)
+            await stack.enter_async_context(live.subscriptions.subscribed(ctx, routes, uri))
+        except RpcError:
+            return False
+        return True

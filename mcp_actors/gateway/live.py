@@ -2,35 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import trio
 
+from mcp_actors._eras.changes import EventKind
+from mcp_actors.abc import Telemetry
 from mcp_actors.client_pool import ClientPool
+from mcp_actors.context import Context
+from mcp_actors.gateway.changes import ChangeDelivery
+from mcp_actors.gateway.connection import UpstreamConnection
 from mcp_actors.gateway.held_calls import HeldCalls
+from mcp_actors.gateway.lists import UpstreamLists
+from mcp_actors.gateway.names import NameTable
+from mcp_actors.gateway.routes import UpstreamRoutes, Visible
+from mcp_actors.gateway.subscriptions import UpstreamSubscriptions
 from mcp_actors.gateway.upstream import UpstreamActor
 from mcp_actors.gateway.upstream_settings import Upstream
-from mcp_actors.supervision import reraised, start_again
-from mcp_actors.task_kinds import UPSTREAM_KEEP, UPSTREAM_SWEEP
+from mcp_actors.supervision import reraised, start, start_again
+from mcp_actors.task_kinds import UPSTREAM_CHANGES, UPSTREAM_KEEP, UPSTREAM_SWEEP, UPSTREAM_WAIT
 
-__all__ = ["LiveUpstreams", "opened"]
+__all__ = ["GatewayPlan", "LiveUpstreams", "opened"]
+
+
+class GatewayPlan:
+    """The settings of a gateway, which are the same for each `serve`.
+
+    Args:
+        upstreams: The settings of each upstream.
+        visible: Says whether a caller sees something; ``None`` if everybody sees all.
+        publish: Publishes a change: `EventBus.publish`.
+        met: Is told that a connection to an upstream was made.
+
+    Raises:
+        ValueError: Two upstreams have the same name, or the names of one are not possible.
+    """
+
+    def __init__(
+        self,
+        upstreams: Sequence[Upstream],
+        visible: Visible | None,
+        publish: Callable[[EventKind, str | None], None],
+        met: Callable[[UpstreamActor, UpstreamConnection], None],
+    ) -> None:
+        self.upstreams = tuple(upstreams)
+        self.tables: Mapping[str, NameTable] = {each.name: NameTable(each) for each in upstreams}
+        if len(self.tables) < len(self.upstreams):
+            raise ValueError("two upstreams have the same name")
+        self.visible = visible
+        self.publish = publish
+        self.telemetry: Telemetry | None = None
+        """The receiver of the requests to upstreams."""
+        self.met = met
 
 
 class LiveUpstreams:
-    """The actors of all upstreams, by name, in the order in which they were given.
+    """The actors of all upstreams, by name, in the order in which they were given, and what is known of them.
 
     Args:
-        upstreams: The settings of each.
+        plan: The settings.
         nursery: Owns their tasks.
         pool: Owns their clients.
     """
 
-    def __init__(self, upstreams: Sequence[Upstream], nursery: trio.Nursery, pool: ClientPool) -> None:
-        held = HeldCalls(nursery)
-        self.actors = {
-            each.name: UpstreamActor(each, nursery, pool, self._changed, held) for each in upstreams
-        }
+    def __init__(self, plan: GatewayPlan, nursery: trio.Nursery, pool: ClientPool) -> None:
+        changes = ChangeDelivery(plan.publish)
+        self._met = plan.met
+        self.lists = UpstreamLists(plan.tables, nursery, changes)
+        self.subscriptions = UpstreamSubscriptions(nursery, changes)
+        self.held = HeldCalls(nursery)
+        self.telemetry = plan.telemetry
+        self.actors = {each.name: UpstreamActor(each, nursery, pool, self) for each in plan.upstreams}
+        self.routes = UpstreamRoutes(self.actors, self.lists, plan.visible)
+        start_again(nursery, UPSTREAM_CHANGES, changes.run)
         for actor in self.actors.values():
             name = actor.settings.name
             if not actor.settings.lazy:
@@ -40,15 +86,54 @@ class LiveUpstreams:
     def __repr__(self) -> str:
         return f"<LiveUpstreams {', '.join(self.actors)}>"
 
-    def _changed(self, actor: UpstreamActor) -> None:
-        """Takes note that a connection to an upstream was made or lost."""
+    def is_met(self, *, also_lazy: bool) -> bool:
+        """Whether it is known of all upstreams what they are, as far as that is worth waiting for."""
+        return not self._unmet(also_lazy)
+
+    async def meet(self, ctx: Context[Any], *, also_lazy: bool) -> None:
+        """Connects to the upstreams that nobody has met yet, for a caller; waits no longer than `LIST_TIMEOUT` seconds.
+
+        Args:
+            ctx: The request of the caller.
+            also_lazy: Whether also to those that are connected to when they are needed.
+        """
+        async with trio.open_nursery() as nursery:
+            for actor in self._unmet(also_lazy):
+                start(nursery, UPSTREAM_WAIT, self.lists.meet, actor, ctx, about=actor.settings.name)
+
+    def _unmet(self, also_lazy: bool) -> list[UpstreamActor]:
+        return [
+            each
+            for each in self.actors.values()
+            if each.met is None and (also_lazy or not each.settings.lazy) and not self.lists.is_late(each)
+        ]
+
+    def connected(self, actor: UpstreamActor, connection: UpstreamConnection) -> None:
+        """A connection was made."""
+        self._met(actor, connection)
+        self.lists.connected(actor)
+        self.subscriptions.connected(actor, connection)
+
+    def closed(self, actor: UpstreamActor, connection: UpstreamConnection, *, lost: bool) -> None:
+        """A connection has ended, because it was lost or because nobody needs it."""
+        self.lists.closed(actor, connection, lost=lost)
+        self.subscriptions.closed(actor, connection, lost=lost)
+
+    def changed(
+        self, actor: UpstreamActor, connection: UpstreamConnection, kind: EventKind, uri: str | None
+    ) -> None:
+        """A list has changed on the server, or a resource."""
+        if kind != "resource_updated":
+            self.lists.changed(connection, kind)
+        elif uri is not None:
+            self.subscriptions.updated(connection, uri)
 
 
 @asynccontextmanager
-async def opened(upstreams: Sequence[Upstream]) -> AsyncIterator[LiveUpstreams]:
-    """Yields the actors of ``upstreams``; at the end of the block their connections are closed."""
+async def opened(plan: GatewayPlan) -> AsyncIterator[LiveUpstreams]:
+    """Yields the actors of the upstreams; at the end of the block their connections are closed."""
     with reraised() as body:
         async with ClientPool() as pool, trio.open_nursery() as nursery:
             with body:
-                yield LiveUpstreams(upstreams, nursery, pool)
+                yield LiveUpstreams(plan, nursery, pool)
             nursery.cancel_scope.cancel(reason="the gateway is no longer served")

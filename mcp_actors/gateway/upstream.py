@@ -7,20 +7,22 @@ is needed, and at once where all callers share it; a `CircuitBreaker` says when 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import attrs
 import trio
 
+from mcp_actors._eras.changes import EventKind
 from mcp_actors._server.peer_session import PeerSession
-from mcp_actors.abc import ClientTransport
+from mcp_actors.abc import ClientTransport, Telemetry
 from mcp_actors.client import Target
 from mcp_actors.client_pool import ClientPool
 from mcp_actors.context import Context
 from mcp_actors.errors import ConnectionLost, McpError, Overloaded, SessionExpired, UpstreamUnavailable
-from mcp_actors.gateway.connection import UpstreamConnection
+from mcp_actors.gateway.connection import ServerTraits, UpstreamConnection
 from mcp_actors.gateway.connections import FIRST, SHARED, AloneKey, ConnectionTable, Key, key_of
+from mcp_actors.gateway.forwarded_tasks import has_tasks
 from mcp_actors.gateway.health import LONGEST_FAILURE, UpstreamHealth
 from mcp_actors.gateway.held_calls import HeldCalls
 from mcp_actors.gateway.load import UpstreamLoad
@@ -32,7 +34,7 @@ from mcp_actors.supervision import start
 from mcp_actors.task_kinds import UPSTREAM_CLOSE, UPSTREAM_CONNECT
 from mcp_actors.types import ClientCapabilities
 
-__all__ = ["UpstreamActor"]
+__all__ = ["UpstreamActor", "UpstreamObserver"]
 
 # Seconds for which an upstream that is connected to from the start waits for a first caller, with whose capabilities
 # the connection is then made: behind a gateway over stdio there is one at once.
@@ -43,6 +45,26 @@ TRY_AGAIN = 1.0
 IDLE_TIMEOUT = 300.0
 # Seconds between looks for such connections.
 SWEEP_INTERVAL = 30.0
+
+
+class UpstreamObserver(Protocol):
+    """Is told what happens to the connections of upstreams."""
+
+    held: HeldCalls
+    """The calls whose clients are asked by results."""
+    telemetry: Telemetry | None
+    """The receiver of the requests to upstreams."""
+
+    def connected(self, actor: UpstreamActor, connection: UpstreamConnection) -> None:
+        """A connection was made."""
+
+    def closed(self, actor: UpstreamActor, connection: UpstreamConnection, *, lost: bool) -> None:
+        """A connection has ended, because it was lost or because nobody needs it."""
+
+    def changed(
+        self, actor: UpstreamActor, connection: UpstreamConnection, kind: EventKind, uri: str | None
+    ) -> None:
+        """A list has changed on the server, or a resource."""
 
 
 @attrs.define(eq=False)
@@ -62,8 +84,7 @@ class UpstreamActor:
         settings: The settings of the server.
         nursery: Owns the tasks that connect.
         pool: Owns the clients.
-        changed: Is told when a connection was made or lost.
-        held: The calls whose clients are asked by results.
+        observer: Is told when a connection was made or has ended, and what changes on the server.
     """
 
     def __init__(
@@ -71,11 +92,9 @@ class UpstreamActor:
         settings: Upstream,
         nursery: trio.Nursery,
         pool: ClientPool,
-        changed: Callable[[UpstreamActor], object],
-        held: HeldCalls,
+        observer: UpstreamObserver,
     ) -> None:
         self.settings = settings
-        self.held = held
         self.health = UpstreamHealth()
         self.load = UpstreamLoad(settings.max_in_flight)
         self.connections = ConnectionTable(settings.max_connections)
@@ -83,15 +102,19 @@ class UpstreamActor:
         """The last connection that was made, which says what the server is; ``None`` before the first one."""
         self._nursery = nursery
         self._pool = pool
-        self._changed = changed
+        self._observer = observer
         self._attempts: dict[object, _OpenAttempt] = {}
         # Whether one connection serves everybody; None as long as nobody knows.
-        self._tells_requests = True
         self._shares: bool | None = {"auto": None, "shared": True, "own": False}[settings.sessions]
         self._news = trio.lowlevel.ParkingLot()
 
     def __repr__(self) -> str:
         return f"<UpstreamActor {self.settings.name} {self.connections!r} {self.health!r}>"
+
+    @property
+    def held(self) -> HeldCalls:
+        """The calls whose clients are asked by results, those of all upstreams."""
+        return self._observer.held
 
     # -- for whoever makes requests --------------------------------------------------------------------------------
 
@@ -135,6 +158,14 @@ class UpstreamActor:
     def give_back(self, connection: UpstreamConnection) -> None:
         """A call over a connection has ended; one that a call has alone is free for the next one."""
         self.connections.give_back(connection)
+
+    def can_answer(self, method: str) -> bool:
+        """Whether its server has a method, as far as anybody knows."""
+        if self.met is None:
+            return True
+        negotiated = self.met.client._requests.negotiated
+        found = negotiated.era.server_methods.get(method)
+        return found is not None and (found.requires is None or found.requires in negotiated.declared)
 
     def answered(self, connection: UpstreamConnection) -> None:
         """Takes note that the server has answered, be it with an error."""
@@ -192,10 +223,19 @@ class UpstreamActor:
     async def _open(self, key: Key, attempt: _OpenAttempt) -> None:
         attempt.failure = UpstreamUnavailable(self.settings.name, "it cannot be connected to")
         try:
-            connection = UpstreamConnection(self.settings, self._target(), attempt.declared, self._was_lost)
+            connection = UpstreamConnection(
+                self.settings,
+                self._target(),
+                attempt.declared,
+                self._observer.telemetry,
+                self._was_lost,
+                partial(self._observer.changed, self),
+            )
             connection.principal = attempt.principal
             await self._pool.open(connection.client)
-            self._tells_requests = connection.tells_requests
+            connection.traits = ServerTraits(
+                connection.client._connectivity.session.link.channel.mirrors, has_tasks(connection)
+            )
             if self._shares is None:
                 self._shares = not connection.keeps_session
                 key = SHARED if self._shares else key
@@ -204,7 +244,7 @@ class UpstreamActor:
             attempt.failure = None
             if isinstance(key, PeerSession):
                 key.on_end(lambda: self._close(connection))
-            self._changed(self)
+            self._observer.connected(self, connection)
         except Exception as error:
             self.health.failed(str(error))
             attempt.failure = error if isinstance(error, McpError) else attempt.failure
@@ -217,8 +257,9 @@ class UpstreamActor:
             attempt.done.set()
             self._news.unpark_all()
 
-    def _close(self, connection: UpstreamConnection) -> None:
+    def _close(self, connection: UpstreamConnection, *, lost: bool = False) -> None:
         if self.connections.remove(connection):
+            self._observer.closed(self, connection, lost=lost)
             start(
                 self._nursery, UPSTREAM_CLOSE, self._pool.close, connection.client, about=self.settings.name
             )
@@ -227,9 +268,8 @@ class UpstreamActor:
         if connection in self.connections:
             self.health.lost_connection(str(why), had_answered=connection.has_answered)
             log.warning("the connection to an upstream was lost", upstream=self.settings.name, error=str(why))
-            self._close(connection)
+            self._close(connection, lost=True)
             self._news.unpark_all()
-            self._changed(self)
 
     def _target(self) -> Target:
         target = self.settings.target
@@ -238,7 +278,7 @@ class UpstreamActor:
     def _key_of(self, ctx: Context[Any]) -> Key:
         if not self._shares:
             return key_of(ctx)
-        if ctx.peer.log_level is not None and not self._tells_requests:
+        if ctx.peer.log_level is not None and self.met is not None and not self.met.traits.names_requests:
             # Over a connection that does not tell whose they are, the log messages of several callers would mix. A
             # session whose client has set no level is no reason for another connection.
             return key_of(ctx)

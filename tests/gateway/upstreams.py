@@ -20,7 +20,7 @@ def make_server() -> Server:
     server = Server("behind")
 
     @server.tool
-    def add(a: int, b: int) -> int:
+    async def add(a: int, b: int) -> int:
         """Adds."""
         return a + b
 

@@ -1,0 +1,542 @@
+"""The lists of a gateway: its own entries, and those of all upstreams that answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+from trio.testing import MockClock
+
+from mcp_actors import Client, Server
+from mcp_actors.errors import ResourceNotFound, RpcError, UpstreamUnavailable
+from mcp_actors.gateway import Gateway, Upstream
+from mcp_actors.gateway.changes import LIST_PAUSE
+from mcp_actors.gateway.lists import LIST_TIMEOUT
+from mcp_actors.principal import Principal
+from mcp_actors.types import (
+    Annotations,
+    Icon,
+    ListToolsResult,
+    PromptReference,
+    ResourceLink,
+    ResourceTemplateReference,
+    Tool,
+    ToolAnnotations,
+)
+from tests.gateway.upstreams import Behind
+
+ERAS = ("legacy", "modern")
+
+
+def make_server(name: str = "s", *tools: str, **options: Any) -> Server:
+    server = Server(name, **options)
+    for each in tools:
+
+        async def call(which: str = f"{name}.{each}") -> str:
+            return which
+
+        server.add_tool(call, name=each, description="A tool.")
+    return server
+
+
+def make_library(name: str, scheme: str) -> Server:
+    """Returns a server with a resource, a template, a prompt that completes, and a resource that it lists nowhere."""
+    server = Server(name)
+
+    @server.resource(f"{scheme}://index", name="index")
+    async def index() -> str:
+        return f"{name} index"
+
+    @server.resource(f"{scheme}://books/{{title}}", name="books")
+    async def book(title: str) -> str:
+        return f"{name} book {title}"
+
+    @server.prompt
+    async def greet(who: str) -> str:
+        """Greets."""
+        return f"{name} greets {who}"
+
+    @server.completion(prompt="greet", argument="who")
+    async def who(value: str) -> list[str]:
+        return [f"{name}-{value}"]
+
+    @server.completion(resource=f"{scheme}://books/{{title}}", argument="title")
+    async def title(value: str) -> list[str]:
+        return [f"{name}-book-{value}"]
+
+    return server
+
+
+async def names_of(client: Client) -> list[str]:
+    return [each.name async for each in client.tools()]
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_the_gateways_own_come_first_then_those_of_the_upstreams_in_order(era: str) -> None:
+    gateway = Gateway(
+        [
+            Upstream(name="b", target=make_server("b", "x", "y"), rename={"y": "why"}, era=era),
+            Upstream(name="a", target=make_server("a", "x"), prefix="", era=era),
+        ]
+    )
+    gateway.add_tool(lambda: "mine", name="own", description="Its own.")
+    async with Client(gateway, era=era) as client:
+        assert await names_of(client) == ["own", "b_x", "why", "x"]
+        for name, text in {"own": "mine", "b_x": "b.x", "why": "b.y", "x": "a.x"}.items():
+            assert (await client.call_tool(name)).text == text
+        with pytest.raises(RpcError, match="unknown tool: b_y"):
+            await client.call_tool("b_y")
+
+
+async def test_what_the_patterns_leave_out_is_neither_seen_nor_used() -> None:
+    upstream = Upstream(name="u", target=make_server("u", "get", "drop"), exclude=["drop*"])
+    async with Client(Gateway([upstream])) as client:
+        assert await names_of(client) == ["u_get"]
+        with pytest.raises(RpcError, match="unknown tool"):
+            await client.call_tool("u_drop")
+
+
+async def test_of_two_with_one_name_the_first_has_it_and_that_is_logged_once() -> None:
+    gateway = Gateway(
+        [
+            Upstream(name="a", target=make_server("a", "x", "mine"), prefix=""),
+            Upstream(name="b", target=make_server("b", "x", "y"), prefix=""),
+        ]
+    )
+    gateway.add_tool(lambda: "own", name="mine", description="Its own.")
+    with capture_logs() as logs:
+        async with Client(gateway) as client:
+            # Nothing was listed: the ones that may have it are asked in order.
+            assert (await client.call_tool("x")).text == "a.x"
+            assert await names_of(client) == ["mine", "x", "y"]
+            assert await names_of(client) == ["mine", "x", "y"]
+            assert (await client.call_tool("mine")).text == "own"
+    collisions = [
+        (each["name"], each["upstream"], each["owner"]) for each in logs if "another server" in each["event"]
+    ]
+    assert collisions == [("x", "b", "a"), ("mine", "a", "the gateway itself")]
+
+
+async def test_a_name_does_not_fall_to_another_server_while_its_own_is_away(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    first = Behind(nursery, make_server("a", "x"))
+    await first.come()
+    gateway = Gateway(
+        [
+            Upstream(name="a", target=first, prefix="", lazy=True),
+            Upstream(name="b", target=make_server("b", "x", "y"), prefix=""),
+        ]
+    )
+    async with Client(gateway) as client:
+        assert await names_of(client) == ["x", "y"]
+        first.go()
+        await trio.sleep(1)
+        assert await names_of(client) == ["y"]
+        with pytest.raises(UpstreamUnavailable, match="'a'"):
+            await client.call_tool("x")
+        await first.come()
+        await trio.sleep(40)
+        assert (await client.call_tool("x")).text == "a.x"
+
+
+async def test_a_name_keeps_its_meaning_when_an_earlier_server_gets_it_too() -> None:
+    early, late = make_server("a", "z"), make_server("b", "x")
+    upstreams = [Upstream(name="a", target=early, prefix=""), Upstream(name="b", target=late, prefix="")]
+    async with Client(Gateway(upstreams)) as client, client.listen(tools=True) as changes:
+        assert await names_of(client) == ["z", "x"]
+
+        async def another() -> str:
+            return "a.x"
+
+        early.add_tool(another, name="x", description="Another one.")
+        await anext(changes)
+        assert await names_of(client) == ["z", "x"]
+        assert (await client.call_tool("x")).text == "b.x"
+        late.remove_tool("x")
+        await anext(changes)
+        assert await names_of(client) == ["z", "x"]
+        assert (await client.call_tool("x")).text == "a.x"
+
+
+async def test_names_that_clients_may_refuse_are_warned_of_once() -> None:
+    with capture_logs() as logs:
+        async with Client(Gateway([Upstream(name="u", target=make_server("u", "n" * 63, "a.b"))])) as client:
+            for _ in range(2):
+                await names_of(client)
+    warned = [each for each in logs if "some clients refuse names" in each["event"]]
+    assert [(each["name"], each["names"]) for each in warned] == [("u_" + "n" * 63, 2)]
+
+
+async def test_a_function_says_what_each_caller_sees() -> None:
+    asked: list[tuple[Principal | None, str, str, str]] = []
+
+    def visible(principal: Principal | None, upstream: str, kind: str, name: str) -> bool:
+        asked.append((principal, upstream, kind, name))
+        if name == "broken":
+            raise KeyError(name)
+        return name != "y"
+
+    gateway = Gateway([Upstream(name="u", target=make_server("u", "x", "y", "broken"))], visible=visible)
+    async with Client(gateway) as client:
+        assert await names_of(client) == ["u_x"]
+        for name in ("u_y", "u_broken"):
+            with pytest.raises(RpcError, match="unknown tool"):
+                await client.call_tool(name)
+    assert (None, "u", "tools", "y") in asked
+
+
+# -- what is kept of an entry -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("client_era", ERAS)
+@pytest.mark.parametrize("server_era", ERAS)
+async def test_an_entry_keeps_all_that_its_server_says_of_it(client_era: str, server_era: str) -> None:
+    server = Server("s")
+    options: Any = {
+        "title": "Title",
+        "annotations": ToolAnnotations(read_only_hint=True),
+        "icons": [Icon("https://x/i.png")],
+        "meta": {"vendor/key": [1]},
+    }
+
+    @server.tool(**options)
+    async def count() -> dict[str, int]:
+        """Counts."""
+        return {"n": 1}
+
+    server.add_resource(
+        "data://r",
+        lambda: "r",
+        name="r",
+        title="R",
+        annotations=Annotations(priority=0.5),
+        icons=[Icon("https://x/r.png")],
+        meta={"k": 1},
+        size=1,
+        mime_type="text/plain",
+    )
+    async with (
+        Client(server, era=client_era) as direct,
+        Client(
+            Gateway([Upstream(name="s", target=server, prefix="", era=server_era)]), era=client_era
+        ) as client,
+    ):
+        assert [each async for each in client.tools()] == [each async for each in direct.tools()]
+        assert [each async for each in client.resources()] == [each async for each in direct.resources()]
+        assert (await client.call_tool("count")).structured_content == {"n": 1}
+
+
+async def test_members_that_nobody_knows_stay_and_what_is_no_entry_is_left_out() -> None:
+    server = Server("s", capabilities=["tools"])
+    good = {"name": "good", "inputSchema": {"type": "object"}, "x-future": {"a": 1}}
+    entries = [good, {"name": 5, "inputSchema": {}}, "text", {"inputSchema": {}}, good]
+    server._features.handlers["tools/list"] = lambda ctx: {"tools": entries}
+    with capture_logs() as logs:
+        async with Client(Gateway([Upstream(name="u", target=server)])) as client:
+            tools = [each async for each in client.tools()]
+    assert [(each.name, each.extra) for each in tools] == [("u_good", {"x-future": {"a": 1}})]
+    left_out = [each for each in logs if each["event"].startswith("entries of a list")]
+    assert [each["entries"] for each in left_out] == [4]
+
+
+@pytest.mark.parametrize("result", [{"tools": 5}, {"tools": None}, {}, {"tools": {"name": "x"}}])
+async def test_an_answer_that_is_no_list_costs_its_own_server_alone(result: dict[str, Any]) -> None:
+    broken = Server("s", capabilities=["tools"])
+    broken._features.handlers["tools/list"] = lambda ctx: result
+    upstreams = [Upstream(name="u", target=broken), Upstream(name="v", target=make_server("v", "x"))]
+    async with Client(Gateway(upstreams)) as client:
+        assert await names_of(client) == ["v_x"]
+
+
+async def test_pages_without_an_end_and_lists_without_a_bound_are_cut(autojump_clock: MockClock) -> None:
+    endless, huge = Server("s", capabilities=["tools"]), Server("s", capabilities=["tools"])
+    pages = 0
+
+    def next_page(ctx: Any) -> ListToolsResult:
+        nonlocal pages
+        pages += 1
+        return ListToolsResult([Tool(f"t{pages}", {"type": "object"})], f"page {pages}")
+
+    endless._features.handlers["tools/list"] = next_page
+    many = ListToolsResult([Tool(f"t{each}", {"type": "object"}) for each in range(6000)])
+    huge._features.handlers["tools/list"] = lambda ctx: many
+    upstreams = [
+        Upstream(name="endless", target=endless),
+        Upstream(name="huge", target=huge),
+        Upstream(name="v", target=make_server("v", "x")),
+    ]
+    with capture_logs() as logs:
+        async with Client(Gateway(upstreams, page_size=1000)) as client:
+            names = await names_of(client)
+    assert names[-1] == "v_x"
+    assert (len([each for each in names if each.startswith("endless_")]), pages) == (100, 100)
+    assert len([each for each in names if each.startswith("huge_")]) == 5000
+    assert {each["upstream"] for each in logs if "longer than the gateway reads" in each["event"]} == {
+        "endless",
+        "huge",
+    }
+
+
+# -- pages and hints --------------------------------------------------------------------------------------------------
+
+
+async def test_a_cursor_stays_good_while_upstreams_come_and_go(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    behinds = [Behind(nursery, make_server(name, "1", "2", "3")) for name in "abc"]
+    for each in behinds:
+        await each.come()
+    gateway = Gateway(
+        [Upstream(name=name, target=each) for name, each in zip("abc", behinds, strict=True)], page_size=2
+    )
+    async with Client(gateway) as client:
+        seen = []
+        cursor = None
+        for turn in range(6):
+            page = await client.list_tools(cursor)
+            seen += [each.name for each in page.tools]
+            cursor = page.next_cursor
+            if turn == 1:
+                # The page after a_3, b_1 begins in the middle of a server that is away now.
+                behinds[1].go()
+                await trio.sleep(1)
+            if turn == 2:
+                await behinds[1].come()
+                await trio.sleep(40)
+            if cursor is None:
+                break
+    assert seen == ["a_1", "a_2", "a_3", "b_1", "c_1", "c_2", "c_3"]
+
+
+async def test_the_least_time_and_the_narrowest_scope_of_all_lists_are_promised(
+    autojump_clock: MockClock,
+) -> None:
+    public = make_server("a", "x", ttl_ms=60_000, cache_scope="public")
+    private = make_server("b", "x", ttl_ms=9_000)
+    silent = make_server("c", "x")
+
+    async def promised(*servers: tuple[Server, str], wait: float = 0, **options: Any) -> tuple[Any, Any]:
+        upstreams = [
+            Upstream(name=f"u{index}", target=server, era=era) for index, (server, era) in enumerate(servers)
+        ]
+        async with Client(Gateway(upstreams, **options), era="modern") as client:
+            await client.list_tools()
+            await trio.sleep(wait)
+            page = await client.list_tools(refresh=True)
+            return page.ttl_ms, page.cache_scope
+
+    assert await promised((public, "modern")) == (60_000, "public")
+    assert await promised((public, "modern"), wait=20) == (40_000, "public")
+    assert await promised((public, "modern"), (private, "modern")) == (9_000, "private")
+    assert await promised((public, "modern"), (silent, "legacy")) == (0, "private")
+    mine: Any = {"ttl_ms": 500, "cache_scope": "public"}
+    assert await promised((public, "modern"), (silent, "legacy"), **mine) == (500, "public")
+
+
+# -- upstreams that are slow or away ----------------------------------------------------------------------------------
+
+
+async def test_a_slow_server_delays_one_list_by_a_bound_and_comes_in_later(autojump_clock: MockClock) -> None:
+    slow = make_server("s", "x")
+
+    @slow.middleware
+    async def late(ctx: Any, call_next: Any) -> Any:
+        if ctx.method == "tools/list":
+            await trio.sleep(LIST_TIMEOUT + 5)
+        return await call_next()
+
+    upstreams = [Upstream(name="slow", target=slow), Upstream(name="v", target=make_server("v", "x"))]
+    with capture_logs() as logs:
+        async with Client(Gateway(upstreams)) as client, client.listen(tools=True) as changes:
+            began = trio.current_time()
+            assert await names_of(client) == ["v_x"]
+            assert trio.current_time() - began == pytest.approx(LIST_TIMEOUT)
+            began = trio.current_time()
+            assert await names_of(client) == ["v_x"]
+            assert trio.current_time() == pytest.approx(began)
+            assert (await anext(changes)).kind == "tools"
+            assert await names_of(client) == ["slow_x", "v_x"]
+    missing = [each for each in logs if "not complete" in each["event"]]
+    assert [(each["upstream"], each["list"]) for each in missing] == [("slow", "tools")]
+
+
+async def test_a_server_that_comes_back_is_listed_again_and_clients_are_told(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    behind = Behind(nursery, make_server("a", "x"))
+    await behind.come()
+    upstreams = [
+        Upstream(name="a", target=behind, era="legacy", sessions="shared"),
+        Upstream(name="b", target=make_server("b", "x")),
+    ]
+    async with Client(Gateway(upstreams)) as client:
+        assert await names_of(client) == ["a_x", "b_x"]
+        async with client.listen(tools=True) as changes:
+            behind.go()
+            await trio.sleep(1)
+            assert await names_of(client) == ["b_x"]
+            await behind.come()
+            assert (await anext(changes)).kind == "tools"
+            assert await names_of(client) == ["a_x", "b_x"]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_lists_are_kept_until_the_server_says_that_they_have_changed(
+    era: str, autojump_clock: MockClock
+) -> None:
+    server = make_server("s", "x")
+    asked = 0
+
+    @server.middleware
+    async def counted(ctx: Any, call_next: Any) -> Any:
+        nonlocal asked
+        asked += ctx.method == "tools/list"
+        return await call_next()
+
+    gateway = Gateway([Upstream(name="u", target=server, era=era)])
+    async with Client(gateway, era=era) as client, client.listen(tools=True) as changes:
+        async with trio.open_nursery() as together:
+            for _ in range(5):
+                together.start_soon(names_of, client)
+        await trio.sleep(100)
+        assert await names_of(client) == ["u_x"]
+        assert asked == 1
+        server.add_tool(lambda: "y", name="y", description="Y.", inline=True)
+        await anext(changes)
+        assert await names_of(client) == ["u_x", "u_y"]
+        assert asked == 2
+
+
+async def test_a_flood_of_changes_is_put_together(autojump_clock: MockClock) -> None:
+    server = make_server("s", "x")
+    told = 0
+
+    def count(kind: str, uri: str | None) -> None:
+        nonlocal told
+        told += 1
+
+    gateway = Gateway([Upstream(name="u", target=server, era="legacy")])
+    async with Client(gateway, era="legacy", on_change=count) as client:
+        assert await names_of(client) == ["u_x"]
+        for _ in range(200):
+            server.bus.publish("tools")
+            await trio.sleep(0.01)
+        await trio.sleep(LIST_PAUSE)
+    assert 2 <= told <= 4
+
+
+# -- resources, prompts and completion --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("client_era", ERAS)
+@pytest.mark.parametrize("server_era", ERAS)
+async def test_resources_prompts_and_completions_reach_their_servers(
+    client_era: str, server_era: str
+) -> None:
+    gateway = Gateway(
+        [
+            Upstream(name="a", target=make_library("a", "aa"), era=server_era),
+            Upstream(name="b", target=make_library("b", "bb"), era=server_era, rename={"greet": "hello"}),
+        ]
+    )
+    gateway.add_resource("own://r", lambda: "own r", name="r", inline=True)
+    async with Client(gateway, era=client_era) as client:
+        assert [each.uri async for each in client.resources()] == ["own://r", "aa://index", "bb://index"]
+        templates = [each.uri_template async for each in client.resource_templates()]
+        assert templates == ["aa://books/{title}", "bb://books/{title}"]
+        assert [each.name async for each in client.prompts()] == ["a_greet", "hello"]
+        texts = {
+            "own://r": "own r",
+            "aa://index": "a index",
+            "bb://index": "b index",
+            "bb://books/emma": "b book emma",
+        }
+        for uri, text in texts.items():
+            assert (await client.read_resource(uri)).text == text
+        with pytest.raises(ResourceNotFound):
+            await client.read_resource("cc://index")
+        assert (await client.get_prompt("hello", {"who": "you"})).text == "b greets you"
+        assert (await client.complete(PromptReference("hello"), "who", "x")).values == ["b-x"]
+        template = ResourceTemplateReference("aa://books/{title}")
+        assert (await client.complete(template, "title", "x")).values == ["a-book-x"]
+        for ref in (PromptReference("b_greet"), ResourceTemplateReference("cc://{title}")):
+            with pytest.raises(RpcError):
+                await client.complete(ref, "who", "x")
+
+
+async def test_a_uri_is_that_of_the_server_that_lists_it_and_stays_so() -> None:
+    first, second = Server("a"), Server("b")
+    first.add_resource("x://{name}", lambda name: f"a template {name}", name="t", inline=True)
+    second.add_resource("x://listed", lambda: "b listed", name="l", inline=True)
+    gateway = Gateway([Upstream(name="a", target=first), Upstream(name="b", target=second)])
+    async with Client(gateway) as client:
+        assert (await client.read_resource("x://listed")).text == "b listed"
+        assert (await client.read_resource("x://other")).text == "a template other"
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_link_to_what_no_server_lists_can_be_read(era: str) -> None:
+    server = make_library("a", "aa")
+
+    @server.tool
+    async def make() -> ResourceLink:
+        """Makes a resource."""
+        return ResourceLink("note://1", "made")
+
+    answered = server._features.handlers["resources/read"]
+
+    def read(ctx: Any) -> Any:
+        if ctx.params["uri"] == "note://1":
+            return {"contents": [{"uri": "note://1", "text": "made"}]}
+        return answered(ctx)
+
+    server._features.handlers["resources/read"] = read
+    gateway = Gateway(
+        [
+            Upstream(name="b", target=make_library("b", "bb"), era=era),
+            Upstream(name="a", target=server, era=era),
+        ]
+    )
+    async with Client(gateway, era=era) as client:
+        (link,) = (await client.call_tool("a_make")).content
+        assert isinstance(link, ResourceLink)
+        assert (await client.read_resource(link.uri)).text == "made"
+
+
+async def test_uris_that_the_patterns_leave_out_are_not_read() -> None:
+    upstreams = [
+        Upstream(name="a", target=make_library("a", "aa"), exclude=["aa://books/secret*"]),
+        Upstream(name="b", target=make_library("b", "bb"), include=["bb://books/{title}"]),
+    ]
+    async with Client(Gateway(upstreams)) as client:
+        assert [each.uri async for each in client.resources()] == ["aa://index"]
+        assert (await client.read_resource("bb://books/emma")).text == "b book emma"
+        for uri in ("aa://books/secret-1", "bb://index"):
+            with pytest.raises(ResourceNotFound):
+                await client.read_resource(uri)
+
+
+async def test_completion_of_a_server_that_has_none_is_empty() -> None:
+    plain = Server("p")
+
+    @plain.prompt
+    async def ask(what: str) -> str:
+        """Asks."""
+        return what
+
+    plain._features.present(_without_completions(plain))
+    gateway = Gateway([Upstream(name="p", target=plain), Upstream(name="a", target=make_library("a", "aa"))])
+    async with Client(gateway) as client:
+        assert (await client.complete(PromptReference("p_ask"), "what", "x")).values == []
+
+
+def _without_completions(server: Server) -> Any:
+    capabilities = server._features.capabilities()
+    capabilities.completions = None
+    return capabilities
