@@ -293,7 +293,7 @@ class Dispatcher:
             self._cancelled(params)
         elif notification.method == "notifications/progress":
             self.counters.late += not self.outbound.progressed(params)
-        elif notification.about is None or not self.outbound.told(
+        elif notification.about is None or not self.outbound.came_with(
             notification.about, notification.method, params
         ):
             self.negotiation.notified(notification.method)

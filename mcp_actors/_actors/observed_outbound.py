@@ -98,6 +98,7 @@ class ObservedOutboundCalls(OutboundCalls):
 def _with_meta(
     options: CallOptions, observation: OutboundObservation, sent: Mapping[str, Any]
 ) -> CallOptions:
+    own, given = observation.meta or {}, {**sent, **(options.meta or {})}
     # Made anew member by member: `attrs.evolve` takes three times as long.
     return CallOptions(
         idle=options.idle,
@@ -105,8 +106,9 @@ def _with_meta(
         on_progress=options.on_progress,
         wants_progress=options.wants_progress,
         # What the program itself has put there is left alone.
-        meta={**(observation.meta or {}), **sent, **(options.meta or {})},
+        meta={**given, **own} if options.is_forwarded else {**own, **given},
         cancellable=options.cancellable,
+        is_forwarded=options.is_forwarded,
         envelope=options.envelope,
         on_message=options.on_message,
     )

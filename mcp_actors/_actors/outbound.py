@@ -225,7 +225,7 @@ class OutboundCalls:
         )
         return True
 
-    def told(self, request: RequestId, method: str, params: dict[str, Any]) -> bool:
+    def came_with(self, request: RequestId, method: str, params: dict[str, Any]) -> bool:
         """Hands a notification to the request that it came with; false if that wants none."""
         pending = self.pending.get(request)
         if pending is None or pending.on_message is None:

@@ -55,6 +55,8 @@ class CallOptions:
     """Members of the request's ``_meta``, beside those that every request of the session carries, which win."""
     cancellable: bool = True
     """Whether the peer may be sent ``notifications/cancelled`` for this request."""
+    is_forwarded: bool = False
+    """Whether ``meta`` is another client's, so that a trace of our own takes the place of the one in it."""
     envelope: Mapping[str, Any] | None = None
     """Stands in place of what every request of the session carries in its ``_meta``: for a request that is made on
     behalf of another client."""

@@ -14,7 +14,7 @@ import trio
 from mcp_actors._actors.outbound_call import CallOptions, Progress, ProgressCallback
 from mcp_actors._client.requests import call_options
 from mcp_actors._client.task_dialects import TaskLook
-from mcp_actors._client.task_requests import TaskChanges, TaskRequests, pause_before_look
+from mcp_actors._client.task_requests import Answering, TaskChanges, TaskRequests, pause_before_look
 from mcp_actors.errors import (
     CallTimeout,
     InputRequired,
@@ -182,18 +182,24 @@ class TaskHandle:
         self._result = self._read(raw)
         return self._result
 
-    async def wait(self, options: CallOptions, left: float) -> dict[str, Any]:
-        """Waits for the raw result, as ``left`` of the cap allows; raises as `result` does."""
-        assert self.id is not None
+    async def wait(
+        self, options: CallOptions, left: float, answering: Answering | None = None
+    ) -> dict[str, Any]:
+        """Waits for the raw result, as ``left`` of the cap allows; raises as `result` does.
+
+        Questions are answered by ``answering``, if that is given, in place of the client's handlers.
+        """
         with trio.move_on_after(left):
-            return await self._until_ended(self.id, options)
+            return await self._until_ended(options, answering)
         raise CallTimeout("tools/call", "cap", options.cap)
 
-    async def wait_or_cancel(self, options: CallOptions, began: float) -> dict[str, Any]:
+    async def wait_or_cancel(
+        self, options: CallOptions, began: float, answering: Answering | None = None
+    ) -> dict[str, Any]:
         """As `wait`, for a call that ``began`` before; the task is cancelled, in at most two seconds, if it fails."""
         left = max(0.0, options.cap - (trio.current_time() - began))
         try:
-            return await self.wait(options, left)
+            return await self.wait(options, left, answering)
         except BaseException:
             if self._last is None or not self._last.status.is_terminal:
                 with trio.move_on_after(CANCEL_TIMEOUT, shield=True):
@@ -208,9 +214,11 @@ class TaskHandle:
         except McpError as error:
             log.debug("a task could not be cancelled", task=self.id[:6], error=str(error))
 
-    async def _until_ended(self, id: str, options: CallOptions) -> dict[str, Any]:
+    async def _until_ended(self, options: CallOptions, answering: Answering | None) -> dict[str, Any]:
+        id = self.id
+        assert id is not None
         asking = CallOptions(idle=options.idle, cap=options.cap)
-        questions = _Questions(self._requests, id, asking)
+        questions = _Questions(self._requests, id, asking, answering)
         reports = _Reports(options.on_progress)
         watched = self._requests.watching(id)
         looks = 0
@@ -343,8 +351,11 @@ class _Reports:
 class _Questions:
     """Answers what a task asks, each question once."""
 
-    def __init__(self, requests: TaskRequests, id: str, options: CallOptions) -> None:
+    def __init__(
+        self, requests: TaskRequests, id: str, options: CallOptions, answering: Answering | None = None
+    ) -> None:
         self._requests = requests
+        self._answering = answering
         self._id = id
         self._options = options
         self._answered: set[str] = set()
@@ -363,13 +374,13 @@ class _Questions:
         if not new:
             return None
         requests, era = self._requests.requests, self._requests.era
-        questions = requests.read_questions(new, era)
-        if not requests.of_client.answer_input:
+        questions = {} if self._answering else requests.read_questions(new, era)
+        if questions and not requests.of_client.answer_input:
             raise InputRequired(dict(questions), None)
         if self._rounds >= requests.of_client.max_rounds:
             raise RemoteProtocolError(f"the task still asks for input after {self._rounds} rounds")
         self._rounds += 1
-        answers = await requests.answered(questions, era)
+        answers = await (self._answering(new) if self._answering else requests.answered(questions, era))
         self._answered.update(answers)
         await self._requests.ask(dialect.update_method, self._id, {"inputResponses": answers}, self._options)
         return None

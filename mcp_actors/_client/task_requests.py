@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import trio
@@ -34,7 +35,7 @@ from mcp_actors.errors import (
 from mcp_actors.logging import log
 from mcp_actors.types import SubscriptionFilter
 
-__all__ = ["TaskChanges", "TaskRequests", "pause_before_look"]
+__all__ = ["Answering", "TaskChanges", "TaskRequests", "pause_before_look"]
 
 # Seconds between two looks, whatever a server asks for: a mistaken or hostile one must neither make a client spin nor
 # put it to sleep for good.
@@ -58,6 +59,10 @@ _PASSING = (
     SharedStateUnavailable,
     Unavailable,
 )
+
+
+Answering = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
+"""Returns the answers to questions of a task, both as JSON values, by key."""
 
 
 def pause_before_look(told: float | None, looks: int) -> float:

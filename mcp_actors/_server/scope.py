@@ -43,6 +43,13 @@ class ServerScope:
     detached: set[object] = attrs.field(factory=set)
     """The calls that were answered, and whose functions run on."""
 
+    # The scope of a detached call is a copy, and stands for the same `serve`.
+    def __hash__(self) -> int:
+        return id(self.detached)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ServerScope) and other.detached is self.detached
+
     def recorded_answers(self, invocation: Invocation) -> dict[str, Any]:
         """The answers of all rounds so far: those sealed in the state and those that came with this retry.
 
@@ -51,7 +58,7 @@ class ServerScope:
         return {**self.sealed_answers(invocation), **(invocation.answers or {})}
 
     def sealed_answers(self, invocation: Invocation) -> dict[str, Any]:
-        """What `seal_answers` has packed for this retry, and none of what the client has added; raises as above."""
+        """The answers that `seal_answers` has packed for this retry, without those of the client; raises as above."""
         if invocation.state is None:
             return {}
         opened = self.sealer.open(invocation.state, now=time.time(), **self._binding(invocation))

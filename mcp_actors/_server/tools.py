@@ -62,6 +62,8 @@ class Tools(Registry[_ToolEntry]):
 
     mirrored_elsewhere: Callable[[object], tuple[MirroredParam, ...]] | None = None
     """Answers `mirrored_params` for tools that are called by this server and registered at another one."""
+    rules_elsewhere: Callable[[object], TaskRules | None] | None = None
+    """Answers `task_rules` for such tools."""
 
     def add(
         self,
@@ -145,7 +147,9 @@ class Tools(Registry[_ToolEntry]):
     def task_rules(self, name: object) -> TaskRules | None:
         """The rules by which calls of a tool become tasks, ``None`` where they never do."""
         entry = self.by_key.get(name) if isinstance(name, str) else None
-        return None if entry is None else entry.rules
+        if entry is not None:
+            return entry.rules
+        return None if self.rules_elsewhere is None else self.rules_elsewhere(name)
 
     def mirrored_params(self, name: object) -> tuple[MirroredParam, ...]:
         """The parameters of a tool that are told in headers too, where there are any."""

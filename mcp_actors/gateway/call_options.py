@@ -1,4 +1,4 @@
-"""How a request is made at an upstream on behalf of a client: its ``_meta``, its progress and its log messages.
+"""The options of a request that is made at an upstream for a client: its ``_meta``, its progress, its log messages.
 
 ``_meta`` passes both ways, without the members that belong to one hop: the version, the capabilities and the name of
 the client, its token for progress, its log level, the id of its subscription and that of its task. In place of those an
@@ -24,7 +24,7 @@ from mcp_actors._eras.modern.meta_keys import CAPABILITIES, CLIENT_INFO, ENVELOP
 from mcp_actors.client import Progress
 from mcp_actors.context import Context
 from mcp_actors.errors import LocalProtocolError
-from mcp_actors.gateway.callbacks import passive_extensions, tell_call
+from mcp_actors.gateway.callbacks import passive_extensions, send_to_call
 from mcp_actors.gateway.connection import UpstreamConnection
 from mcp_actors.logging import log
 
@@ -40,16 +40,19 @@ def call_options(ctx: Context[Any], connection: UpstreamConnection, present: Pre
     """Returns the options of a request that is made on behalf of a client."""
     defaults = connection.client._requests.options
     invocation = ctx.call.invocation
-    tells_requests = connection.tells_requests
-    if not (invocation.meta or tells_requests or connection.era.declares_in_requests):
+    names_requests = connection.traits.names_requests
+    # A task shows its reports to whoever looks at it.
+    wants_progress = invocation.progress_token is not None or ctx.call.voice is not None
+    if not (invocation.meta or wants_progress or names_requests or connection.era.declares_in_requests):
         return defaults
     return CallOptions(
         idle=defaults.idle,
         cap=defaults.cap,
-        on_progress=None if invocation.progress_token is None else _reporter(present),
+        on_progress=_reporter(present) if wants_progress else None,
         meta={key: value for key, value in invocation.meta.items() if key not in _OF_ONE_HOP},
+        is_forwarded=True,
         envelope=_envelope(ctx, connection) if connection.era.declares_in_requests else None,
-        on_message=_teller(connection.era, present) if tells_requests else None,
+        on_message=_message_taker(connection.era, present) if names_requests else None,
     )
 
 
@@ -65,7 +68,7 @@ def _envelope(ctx: Context[Any], connection: UpstreamConnection) -> dict[str, An
         declared = {**declared, "extensions": passive}
     envelope = {**own, CAPABILITIES: declared, CLIENT_INFO: own.get(CLIENT_INFO)}
     level = ctx.log_level
-    if level is not None and connection.can_tell_logs:
+    if level is not None and connection.knows_whose_logs:
         envelope[LOG_LEVEL] = level
     else:
         envelope.pop(LOG_LEVEL, None)
@@ -85,18 +88,18 @@ def _reporter(present: Present) -> Callable[[Progress], Any]:
     return report
 
 
-def _teller(era: Era, present: Present) -> Callable[[str, dict[str, Any]], bool]:
+def _message_taker(era: Era, present: Present) -> Callable[[str, dict[str, Any]], bool]:
     """Takes what comes with a request, over bindings that tell so: log messages, and what is beyond the protocol."""
 
-    def tell(method: str, params: dict[str, Any]) -> bool:
+    def take(method: str, params: dict[str, Any]) -> bool:
         if method != "notifications/message" and method in era.server_notifications:
             return False
         ctx = present()
         try:
             if ctx is not None:
-                tell_call(ctx, method, params)
+                send_to_call(ctx, method, params)
         except LocalProtocolError as error:
             log.debug("a notification of an upstream was dropped", method=method, error=str(error))
         return True
 
-    return tell
+    return take

@@ -47,7 +47,7 @@ from mcp_actors.types import (
     ListRootsParams,
 )
 
-__all__ = ["UpstreamCallbacks", "passive_extensions", "tell_call"]
+__all__ = ["UpstreamCallbacks", "is_asked_by_result", "passive_extensions", "send_to_call"]
 
 _MESSAGE = "notifications/message"
 _ELICITATION_COMPLETE = "notifications/elicitation/complete"
@@ -139,7 +139,7 @@ class UpstreamCallbacks:
             held = connection.calls[ctx]
             if held is not None:
                 return await held.ask(question)
-            if ctx.era.asks_by_retry:
+            if is_asked_by_result(ctx):
                 needed = missing_capability(question, {}, ctx.era)
                 raise MissingCapability(needed or {})
             key = ctx._key_of(question)
@@ -152,42 +152,50 @@ class UpstreamCallbacks:
 
     def logged(self, level: Any, data: Any, logger: str | None) -> None:
         """Passes a log message on, if the client wants it. Never waits."""
-        connection = self._connection
-        if not connection.is_of_one:
+        if not self._connection.is_of_one:
             return
-        params = (
-            {"level": level, "data": data}
-            if logger is None
-            else {"level": level, "data": data, "logger": logger}
-        )
+        params = {"level": level, "data": data}
+        if logger is not None:
+            params["logger"] = logger
         try:
-            for ctx in reversed(connection.calls):
-                held = connection.calls[ctx]
-                present = ctx if held is None else held.ctx
-                if present is not None and tell_call(present, _MESSAGE, params):
-                    return
-            if isinstance(connection.key, PeerSession):
-                connection.key.log(level, data, logger)
+            session = self._connection.key
+            if not self._sent_to_call(_MESSAGE, params) and isinstance(session, PeerSession):
+                session.log(level, data, logger)
         except LocalProtocolError as error:
             log.debug("a log message of an upstream was dropped", error=str(error))
 
     def notified(self, method: str, params: dict[str, Any]) -> None:
         """Passes on what is told beyond the protocol, and the end of a visit to a URL. Never waits."""
-        session = self._connection.key
-        if not isinstance(session, PeerSession):
+        if not self._connection.is_of_one:
             return
+        session = self._connection.key
         try:
             if method == _ELICITATION_COMPLETE:
                 id = params.get("elicitationId")
-                if isinstance(id, str):
+                if isinstance(id, str) and isinstance(session, PeerSession):
                     session.elicitation_complete(id)
-            else:
+            elif not self._sent_to_call(method, params) and isinstance(session, PeerSession):
                 session.notify(method, params)
         except LocalProtocolError as error:
             log.debug("a notification of an upstream was dropped", method=method, error=str(error))
 
+    def _sent_to_call(self, method: str, params: dict[str, Any]) -> bool:
+        """Whether a call in flight was told, the last one that wanted it."""
+        calls = self._connection.calls
+        for ctx in reversed(calls):
+            held = calls[ctx]
+            present = ctx if held is None else held.ctx
+            if present is not None and send_to_call(present, method, params):
+                return True
+        return False
 
-def tell_call(ctx: Context[Any], method: str, params: dict[str, Any]) -> bool:
+
+def is_asked_by_result(ctx: Context[Any]) -> bool:
+    """Whether asking the client ends its request; if not, it is asked while the call waits, also for a task."""
+    return ctx.era.asks_by_retry and ctx.call.voice is None
+
+
+def send_to_call(ctx: Context[Any], method: str, params: dict[str, Any]) -> bool:
     """Sends a notification on the stream of a call, without waiting; returns whether it was sent.
 
     It is not sent if it is a log message that the call does not want, where the client reads too slowly, and when the
@@ -201,6 +209,10 @@ def tell_call(ctx: Context[Any], method: str, params: dict[str, Any]) -> bool:
         return False
     if method == _MESSAGE and not is_wanted(params.get("level", ""), ctx.log_level):
         return False
+    if call.voice is not None:
+        # The request of a task was answered: only its session is left, where there is one.
+        session = None if ctx.era.declares_in_requests else ctx.session
+        return session is not None and session.notify(method, params)
     frame = Frame(encode_notification(method, params), call.id, method=method)
     try:
         return call.outlet.send_nowait(frame)

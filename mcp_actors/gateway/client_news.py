@@ -1,4 +1,4 @@
-"""What a client with a session tells a gateway outside of calls, for the upstreams with a connection of that client."""
+"""The news of a client with a session outside of calls, for the upstreams with a connection of that client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mcp_actors.gateway.connection import UpstreamConnection
 from mcp_actors.gateway.live import LiveUpstreams
 from mcp_actors.task_kinds import UPSTREAM_LOG_LEVEL
 
-__all__ = ["ROOTS_CHANGED", "set_log_level", "tell_roots_changed"]
+__all__ = ["ROOTS_CHANGED", "pass_roots_changed", "set_log_level"]
 
 ROOTS_CHANGED = "notifications/roots/list_changed"
 
@@ -36,7 +36,7 @@ def set_log_level(own: Handler, live: LiveUpstreams, ctx: Context[Any]) -> Any:
     return result
 
 
-def tell_roots_changed(live: LiveUpstreams, ctx: Context[Any]) -> None:
+def pass_roots_changed(live: LiveUpstreams, ctx: Context[Any]) -> None:
     """Tells the servers that were told of the client's roots that these have changed. Never waits."""
     for each in _connections_of(live, ctx):
         if each.declared.roots is not None and ROOTS_CHANGED in each.era.client_notifications:

@@ -6,11 +6,13 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
 
+import attrs
 import trio
 
 from mcp_actors._eras.changes import EventKind
 from mcp_actors._eras.era import Era
 from mcp_actors._server.peer_session import is_wanted
+from mcp_actors.abc import Telemetry
 from mcp_actors.client import Client, Target
 from mcp_actors.context import Context
 from mcp_actors.errors import ConnectionLost, McpError, SessionExpired
@@ -21,7 +23,17 @@ from mcp_actors.logging import log
 from mcp_actors.printable import printable
 from mcp_actors.types import ClientCapabilities, LoggingLevel
 
-__all__ = ["UpstreamConnection"]
+__all__ = ["ServerTraits", "UpstreamConnection"]
+
+
+@attrs.frozen
+class ServerTraits:
+    """The traits of a server that each call asks for."""
+
+    names_requests: bool = False
+    """Whether the binding says with which request a notification came, as HTTP does."""
+    has_tasks: bool = False
+    """Whether calls of tools may become tasks, in either dialect."""
 
 
 class UpstreamConnection:
@@ -31,6 +43,7 @@ class UpstreamConnection:
         settings: The settings of the upstream.
         target: What the client connects to.
         declared: What the client declares: the capabilities of the caller it is for.
+        telemetry: Receives the requests over it.
         lost: Is told that the connection was lost.
         changed: Is told what has changed on the server: a list, or a resource by its URI.
     """
@@ -40,14 +53,18 @@ class UpstreamConnection:
         settings: Upstream,
         target: Target,
         declared: ClientCapabilities,
+        telemetry: Telemetry | None,
         lost: Callable[[UpstreamConnection, ConnectionLost | SessionExpired], None],
         changed: Callable[[UpstreamConnection, EventKind, str | None], None],
     ) -> None:
         self.key: Hashable = None
         """Whose it is; see `mcp_actors.gateway.connections`."""
+        self.upstream = settings.name
         self.declared = declared
         self.is_of_one = False
         """Whether it serves one session of a client, or one call at a time."""
+        self.traits = ServerTraits()
+        """The traits of its server, once it is open."""
         self.calls: dict[Context[Any], HeldCall | None] = {}
         """The calls that are forwarded over it now, in the order in which they came; with those that may be held."""
         self.followed: set[str] = set()
@@ -66,6 +83,7 @@ class UpstreamConnection:
             cap=settings.cap,
             auth=settings.auth,
             answer_input=False,
+            telemetry=telemetry,
             on_lost=lambda why: lost(self, why),
             on_change=partial(changed, self),
             **self.callbacks.options(declared),
@@ -92,14 +110,9 @@ class UpstreamConnection:
         )
 
     @property
-    def tells_requests(self) -> bool:
-        """Whether the binding tells with which request a notification came."""
-        return self.client._connectivity.session.link.channel.mirrors
-
-    @property
-    def can_tell_logs(self) -> bool:
+    def knows_whose_logs(self) -> bool:
         """Whether it is known for whom a log message is."""
-        return self.is_of_one or self.tells_requests
+        return self.is_of_one or self.traits.names_requests
 
     def level_to_set(self, ctx: Context[Any]) -> LoggingLevel | None:
         """Returns the log level that a session of the server has to be given before a call, ``None`` if none."""

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import trio
-
-from mcp_actors._client.extended import AnsweredCall
 from mcp_actors._eras.era import Era, read_result
 from mcp_actors._eras.modern.meta_keys import SERVER_INFO
 from mcp_actors._server.client_requests import missing_capability
@@ -24,7 +21,9 @@ from mcp_actors.errors import (
     UpstreamMisbehaved,
 )
 from mcp_actors.gateway.call_options import call_options
+from mcp_actors.gateway.callbacks import is_asked_by_result
 from mcp_actors.gateway.connection import UpstreamConnection
+from mcp_actors.gateway.forwarded_tasks import made_with_tasks
 from mcp_actors.gateway.held_calls import HeldCall
 from mcp_actors.gateway.rounds import answered_round, passed_on, with_answers
 from mcp_actors.gateway.routes import Route
@@ -52,7 +51,7 @@ async def forward(ctx: Context[Any], route: Route, params: dict[str, Any]) -> An
         McpError: What asking a client with a session raises.
     """
     upstream = route.upstream
-    if not ctx.era.asks_by_retry:
+    if not is_asked_by_result(ctx):
         return await _forward(ctx, upstream, params, None)
     if ctx.call.invocation.state is not None:
         held = upstream.held.held_for(ctx)
@@ -103,14 +102,16 @@ async def _made(
         await connection.set_log_level(level)
     for _ in range(MAX_ROUNDS + 1):
         try:
-            result = await _sent(ctx, upstream, connection, params, held)
+            result, is_answer = await _sent(ctx, upstream, connection, params, held)
         except RpcError as error:
             if held is not None and await _has_visited_urls(held, error, era):
                 continue
             raise
+        if is_answer:
+            return result
         if era.asks_by_retry and result.get("resultType") == "input_required":
             try:
-                if ctx.era.asks_by_retry:
+                if is_asked_by_result(ctx):
                     return passed_on(ctx, era, result)
                 params = await answered_round(ctx, era, params, result)
             except RemoteProtocolError as error:
@@ -126,16 +127,19 @@ async def _sent(
     connection: UpstreamConnection,
     params: dict[str, Any],
     held: HeldCall | None,
-) -> dict[str, Any]:
-    requests = connection.client._requests
+) -> tuple[dict[str, Any], bool]:
+    """Makes the request once; with true comes the answer to the caller, which says that a task was made of the call."""
     options = call_options(ctx, connection, (lambda: ctx) if held is None else (lambda: held.ctx))
-    began = trio.current_time()
+    is_answer = False
     try:
-        result = await requests.send(ctx.method, params, options)
-        if result.get("resultType", "complete") in requests.extensions.results:
-            made = requests.extensions.results[result["resultType"]]
-            call = AnsweredCall(ctx.method, params, options, requests.send, began)
-            result = await made(call, result)
+        if connection.traits.has_tasks and ctx.method == "tools/call":
+
+            def finish(later: Context[Any], result: dict[str, Any]) -> Any:
+                return _for_caller(later, upstream, connection.era, result)
+
+            result, is_answer = await made_with_tasks(ctx, connection, params, options, finish)
+        else:
+            result = await connection.client._requests.send(ctx.method, params, options)
     except RpcError as error:
         upstream.answered(connection)
         raise failure_for_client(upstream.settings.name, error) from None
@@ -145,7 +149,7 @@ async def _sent(
     except McpError as error:
         raise failure_for_client(upstream.settings.name, error) from error
     upstream.answered(connection)
-    return result
+    return result, is_answer
 
 
 def _for_caller(ctx: Context[Any], upstream: UpstreamActor, era: Era, result: dict[str, Any]) -> Any:

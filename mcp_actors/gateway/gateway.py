@@ -14,7 +14,7 @@ from mcp_actors._server.handler import Continuation, Handler, string_param, uri_
 from mcp_actors._server.scope import ServerScope, StateT
 from mcp_actors.context import Context
 from mcp_actors.errors import ResourceNotFound, RpcError, UpstreamUnavailable, invalid_params
-from mcp_actors.gateway.client_news import ROOTS_CHANGED, set_log_level, tell_roots_changed
+from mcp_actors.gateway.client_news import ROOTS_CHANGED, pass_roots_changed, set_log_level
 from mcp_actors.gateway.connection import UpstreamConnection
 from mcp_actors.gateway.description import described, merged_instructions, presented
 from mcp_actors.gateway.forwarding import forward
@@ -25,11 +25,13 @@ from mcp_actors.gateway.merged import CachingHints, merged_page
 from mcp_actors.gateway.routes import Route, Visible
 from mcp_actors.gateway.upstream import UpstreamActor
 from mcp_actors.gateway.upstream_settings import Upstream
-from mcp_actors.server import Server
+from mcp_actors.server import Server, TaskRules
+from mcp_actors.tasks import TASKS, Tasks
 from mcp_actors.types import CompleteResult, Completion
 
 __all__ = ["Gateway"]
 
+_MAY_BE_TASK = TaskRules("optional", restartable=False, before=None)
 _TOOLS, _PROMPTS = LIST_KINDS["tools"], LIST_KINDS["prompts"]
 
 
@@ -77,6 +79,9 @@ class Gateway(Server[StateT]):
         # Whatever is asked for may be there at some upstream; clients are told what is really there.
         features.declare_also(("tools", "resources", "prompts", "completions"))
         features.tools.mirrored_elsewhere = self._mirrored_params
+        features.tools.rules_elsewhere = self._task_rules
+        if TASKS not in features.extensions:
+            self.add_extension(Tasks())
         first, last = features.bus.on_first_subscriber, features.bus.on_last_unsubscribed
         features.bus.on_first_subscriber = partial(self._first_subscribed, first)
         features.bus.on_last_unsubscribed = partial(self._last_unsubscribed, last)
@@ -102,6 +107,7 @@ class Gateway(Server[StateT]):
 
     @asynccontextmanager
     async def _scope(self) -> AsyncIterator[ServerScope]:
+        self._plan.telemetry = self.telemetry
         async with opened(self._plan) as live, super()._scope() as scope:
             self._live[scope] = live
             try:
@@ -178,6 +184,17 @@ class Gateway(Server[StateT]):
                     return listing.mirrored_params(claim.target)
         return ()
 
+    def _task_rules(self, name: object) -> TaskRules | None:
+        """Whether calls of a tool of an upstream may become tasks; a client that wants none is waited for."""
+        if isinstance(name, str):
+            for live in self._live.values():
+                claim = live.lists.claims["tools"].owner(name)
+                listing = None if claim is None else live.lists.known.get((claim.upstream, "tools"))
+                tool = None if claim is None or listing is None else listing.entries.get(claim.target)
+                if tool is not None and tool.execution is not None:
+                    return None if tool.execution.task_support in (None, "forbidden") else _MAY_BE_TASK
+        return None
+
     # -- requests for upstreams ----------------------------------------------------------------------------------------
 
     def _call_tool(self, ctx: Context[StateT]) -> Any:
@@ -247,7 +264,7 @@ class Gateway(Server[StateT]):
         return await forward(ctx, Route(self._live[ctx._scope].actors[upstream], ""), params)
 
     def _roots_changed(self, ctx: Context[StateT]) -> None:
-        tell_roots_changed(self._live[ctx._scope], ctx)
+        pass_roots_changed(self._live[ctx._scope], ctx)
 
     # -- subscriptions -------------------------------------------------------------------------------------------------
 

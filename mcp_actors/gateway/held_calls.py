@@ -74,20 +74,18 @@ class HeldCall:
         """The request of the client that waits for it now, ``None`` while the client is asked."""
         self.id = secrets.token_urlsafe(24)
         self.caller = caller_of(ctx)
-        self.principal = ctx.principal
         self.weight = 0
         """Bytes that are counted for it; 0 as long as it has not asked."""
         self.scope = trio.CancelScope()
         self._calls = calls
-        self._first = ctx
+        self.first = ctx
         self._questions: dict[str, _HeldQuestion] = {}
         self._asked = 0
         self._outcome: Any = None
-        self._has_ended = False
         self._news = trio.Event()
 
     def __repr__(self) -> str:
-        state = "ended" if self._has_ended else "asking" if self._questions else "running"
+        state = "ended" if self._outcome is not None else "asking" if self._questions else "running"
         return f"<HeldCall {state} attached={self.ctx is not None}>"
 
     # -- the task ----------------------------------------------------------------------------------------------------
@@ -110,8 +108,8 @@ class HeldCall:
 
     def end_with(self, outcome: Any) -> None:
         """Takes the result of the call, or the error; only the first one counts."""
-        if not self._has_ended:
-            self._has_ended, self._outcome = True, outcome
+        if self._outcome is None:
+            self._outcome = outcome
             self._news.set()
 
     async def ask(self, question: InputRequest) -> InputResponse:
@@ -121,13 +119,13 @@ class HeldCall:
             MissingCapability: The client did not declare that it can answer.
             Overloaded: Too many calls wait for answers.
         """
-        peer = self._first.peer
+        peer = self.first.peer
         needed = missing_capability(question, peer.raw_capabilities, peer.era)
         if needed is not None:
             raise MissingCapability(needed)
         if len(self._questions) >= MAX_QUESTIONS:
             raise Overloaded.for_caller("questions of one call", MAX_QUESTIONS, 1.0)
-        self._calls.admit(self, self._first.params, peer.era.unstructure(question))
+        self._calls.admit(self, self.first.params, peer.era.unstructure(question))
         self._asked += 1
         key = f"{question.method.partition('/')[0]}-{self._asked}"
         asked = self._questions[key] = _HeldQuestion(question)
@@ -139,6 +137,11 @@ class HeldCall:
         assert asked.answer is not None
         return asked.answer
 
+    @property
+    def principal_key(self) -> str | None:
+        """The principal that began it, ``None`` if nobody was authenticated."""
+        return _principal_key(self.first)
+
     # -- the client --------------------------------------------------------------------------------------------------
 
     async def wait(self, ctx: Context[Any]) -> Any:
@@ -149,7 +152,7 @@ class HeldCall:
         """
         self.ctx, self.scope.deadline = ctx, math.inf
         try:
-            while not (self._has_ended or self._questions):
+            while not (self._outcome is not None or self._questions):
                 self._news = trio.Event()
                 await self._news.wait()
         except BaseException:
@@ -157,7 +160,7 @@ class HeldCall:
             raise
         finally:
             self.ctx = None
-        if self._has_ended:
+        if self._outcome is not None:
             self.scope.cancel(reason="the outcome was fetched")
             if isinstance(self._outcome, RpcError):
                 raise self._outcome
@@ -228,7 +231,7 @@ class HeldCalls:
         if id is None:
             return None
         held = self._asking.get(id)
-        if held is None or held.principal != ctx.principal:
+        if held is None or held.principal_key != _principal_key(ctx):
             raise invalid_params("requestState: the call has ended, or nobody answered in time; call again")
         if held.ctx is not None:
             raise invalid_params("requestState: another retry of this call is in flight")
@@ -265,3 +268,7 @@ class HeldCalls:
         if not self._of_callers[caller]:
             del self._of_callers[caller], self._bytes_of_callers[caller]
         log.debug("a held call is over", held=held.id[:6], waiting=len(self))
+
+
+def _principal_key(ctx: Context[Any]) -> str | None:
+    return None if ctx.principal is None else ctx.principal.key

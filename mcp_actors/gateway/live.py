@@ -9,6 +9,7 @@ from typing import Any
 import trio
 
 from mcp_actors._eras.changes import EventKind
+from mcp_actors.abc import Telemetry
 from mcp_actors.client_pool import ClientPool
 from mcp_actors.context import Context
 from mcp_actors.gateway.changes import ChangeDelivery
@@ -52,6 +53,8 @@ class GatewayPlan:
             raise ValueError("two upstreams have the same name")
         self.visible = visible
         self.publish = publish
+        self.telemetry: Telemetry | None = None
+        """The receiver of the requests to upstreams."""
         self.met = met
 
 
@@ -69,8 +72,9 @@ class LiveUpstreams:
         self._met = plan.met
         self.lists = UpstreamLists(plan.tables, nursery, changes)
         self.subscriptions = UpstreamSubscriptions(nursery, changes)
-        held = HeldCalls(nursery)
-        self.actors = {each.name: UpstreamActor(each, nursery, pool, self, held) for each in plan.upstreams}
+        self.held = HeldCalls(nursery)
+        self.telemetry = plan.telemetry
+        self.actors = {each.name: UpstreamActor(each, nursery, pool, self) for each in plan.upstreams}
         self.routes = UpstreamRoutes(self.actors, self.lists, plan.visible)
         start_again(nursery, UPSTREAM_CHANGES, changes.run)
         for actor in self.actors.values():

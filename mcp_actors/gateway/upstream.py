@@ -15,13 +15,14 @@ import trio
 
 from mcp_actors._eras.changes import EventKind
 from mcp_actors._server.peer_session import PeerSession
-from mcp_actors.abc import ClientTransport
+from mcp_actors.abc import ClientTransport, Telemetry
 from mcp_actors.client import Target
 from mcp_actors.client_pool import ClientPool
 from mcp_actors.context import Context
 from mcp_actors.errors import ConnectionLost, McpError, Overloaded, SessionExpired, UpstreamUnavailable
-from mcp_actors.gateway.connection import UpstreamConnection
+from mcp_actors.gateway.connection import ServerTraits, UpstreamConnection
 from mcp_actors.gateway.connections import FIRST, SHARED, AloneKey, ConnectionTable, Key, key_of
+from mcp_actors.gateway.forwarded_tasks import has_tasks
 from mcp_actors.gateway.health import LONGEST_FAILURE, UpstreamHealth
 from mcp_actors.gateway.held_calls import HeldCalls
 from mcp_actors.gateway.load import UpstreamLoad
@@ -48,6 +49,11 @@ SWEEP_INTERVAL = 30.0
 
 class UpstreamObserver(Protocol):
     """Is told what happens to the connections of upstreams."""
+
+    held: HeldCalls
+    """The calls whose clients are asked by results."""
+    telemetry: Telemetry | None
+    """The receiver of the requests to upstreams."""
 
     def connected(self, actor: UpstreamActor, connection: UpstreamConnection) -> None:
         """A connection was made."""
@@ -77,7 +83,6 @@ class UpstreamActor:
         nursery: Owns the tasks that connect.
         pool: Owns the clients.
         observer: Is told when a connection was made or has ended, and what changes on the server.
-        held: The calls whose clients are asked by results.
     """
 
     def __init__(
@@ -86,10 +91,8 @@ class UpstreamActor:
         nursery: trio.Nursery,
         pool: ClientPool,
         observer: UpstreamObserver,
-        held: HeldCalls,
     ) -> None:
         self.settings = settings
-        self.held = held
         self.health = UpstreamHealth()
         self.load = UpstreamLoad(settings.max_in_flight)
         self.connections = ConnectionTable(settings.max_connections)
@@ -100,12 +103,16 @@ class UpstreamActor:
         self._observer = observer
         self._attempts: dict[object, _OpenAttempt] = {}
         # Whether one connection serves everybody; None as long as nobody knows.
-        self._tells_requests = True
         self._shares: bool | None = {"auto": None, "shared": True, "own": False}[settings.sessions]
         self._news = trio.lowlevel.ParkingLot()
 
     def __repr__(self) -> str:
         return f"<UpstreamActor {self.settings.name} {self.connections!r} {self.health!r}>"
+
+    @property
+    def held(self) -> HeldCalls:
+        """The calls whose clients are asked by results, those of all upstreams."""
+        return self._observer.held
 
     # -- for whoever makes requests --------------------------------------------------------------------------------
 
@@ -213,10 +220,17 @@ class UpstreamActor:
         attempt.failure = UpstreamUnavailable(self.settings.name, "it cannot be connected to")
         try:
             connection = UpstreamConnection(
-                self.settings, self._target(), declared, self._was_lost, partial(self._observer.changed, self)
+                self.settings,
+                self._target(),
+                declared,
+                self._observer.telemetry,
+                self._was_lost,
+                partial(self._observer.changed, self),
             )
             await self._pool.open(connection.client)
-            self._tells_requests = connection.tells_requests
+            connection.traits = ServerTraits(
+                connection.client._connectivity.session.link.channel.mirrors, has_tasks(connection)
+            )
             if self._shares is None:
                 self._shares = not connection.keeps_session
                 key = SHARED if self._shares else key
@@ -259,7 +273,7 @@ class UpstreamActor:
     def _key_of(self, ctx: Context[Any]) -> Key:
         if not self._shares:
             return key_of(ctx)
-        if ctx.peer.log_level is not None and not self._tells_requests:
+        if ctx.peer.log_level is not None and self.met is not None and not self.met.traits.names_requests:
             # Over a connection that does not tell whose they are, the log messages of several callers would mix. A
             # session whose client has set no level is no reason for another connection.
             return key_of(ctx)

@@ -27,6 +27,7 @@ from mcp_actors.errors import (
     RemoteProtocolError,
     RpcError,
     SessionExpired,
+    TaskCancelled,
     Unavailable,
     UnsupportedVersion,
     UpstreamMisbehaved,
@@ -75,6 +76,8 @@ def _why_not(error: McpError) -> str:
         return "the gateway has no access to it"
     if isinstance(error, ConnectFailed):
         return "it cannot be connected to"
+    if isinstance(error, TaskCancelled):
+        return "it has cancelled the task that the call became"
     if isinstance(error, SessionExpired):
         return "it has forgotten the session"
     return "the connection was lost during the call"

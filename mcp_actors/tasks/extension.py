@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -204,8 +204,24 @@ class Tasks(ServerExtension):
             raise invalid_params("'task.ttl' must be a number of milliseconds greater than 0, or null")
         return settings.granted_ttl(ttl)
 
+    async def go_on(self, ctx: Context, function: Callable[[Context], Awaitable[Any]]) -> dict[str, Any]:
+        """Makes a task of a call that was begun as a plain one, for a stateless client; returns the answer to it.
+
+        Args:
+            ctx: The call, whose client has declared the extension.
+            function: Goes on with the call and returns its result, with the context that it is given.
+
+        Raises:
+            RpcError: There are too many tasks, or they cannot be kept.
+        """
+        return await self._begin(ctx, function, TaskRules("optional", False, None), self.task_settings.ttl)
+
     async def _begin(
-        self, ctx: Context, call_next: CallNext, rules: TaskRules, ttl: float | None
+        self,
+        ctx: Context,
+        call_next: CallNext | Callable[[Context], Awaitable[Any]],
+        rules: TaskRules,
+        ttl: float | None,
     ) -> dict[str, Any]:
         """Keeps a new task, starts it and returns the answer to the call."""
         node, core = self._node(), not ctx.era.declares_in_requests
@@ -244,7 +260,8 @@ class Tasks(ServerExtension):
             return extension_created(record)
         if (session := ctx.session) is not None:
             session.get(SessionTasks).add(record.id)
-        immediate = (ctx.server.tools.get(record.tool).meta or {}).get(IMMEDIATE_RESPONSE)
+        tool = ctx.server.tools.get(record.tool)
+        immediate = None if tool is None else (tool.meta or {}).get(IMMEDIATE_RESPONSE)
         return core_created(record, immediate if isinstance(immediate, str) else None)
 
     async def _keep(self, record: TaskRecord, node: TaskNode) -> None:
