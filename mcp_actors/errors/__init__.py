@@ -43,6 +43,8 @@
     ├── ConnectionLost            the connection ended during a call
     ├── SessionExpired            the server has ended or forgotten the session
     ├── SubscriptionLost          a subscription ended without the server's closing result
+    ├── ConfigurationError        a configuration of servers cannot be used
+    │   └── MissingVariable           it names an environment variable that is not set
     ├── EngineStopped             the program ends, or has forked: the engine of programs without Trio is gone
     ├── LoopClosed                the loop is closed in which a function of the program was to be called
     └── TransportNotFound         no installed binding has that URL scheme
@@ -83,6 +85,7 @@ from mcp_actors.errors.codes import (
     PARSE_ERROR,
     URL_ELICITATION_REQUIRED,
 )
+from mcp_actors.errors.configuration import ConfigurationError, MissingVariable
 from mcp_actors.errors.connection import (
     ConnectFailed,
     ConnectionLost,
@@ -131,6 +134,7 @@ __all__ = [
     "CallCancelled",
     "CallTimeout",
     "ClosedElsewhere",
+    "ConfigurationError",
     "ConnectFailed",
     "ConnectionLost",
     "DiscoveryFailed",
@@ -147,6 +151,7 @@ __all__ = [
     "MetadataMismatch",
     "MethodNotFound",
     "MissingCapability",
+    "MissingVariable",
     "Overloaded",
     "ProtocolError",
     "RegistrationFailed",

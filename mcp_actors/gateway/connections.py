@@ -174,15 +174,25 @@ class ConnectionTable:
         now = trio.current_time()
         return [each for each in self.idle() if now - each.idle_since >= seconds]
 
-    def require_room(self) -> UpstreamConnection | None:
+    def require_room(self, principal: str | None, opening: int) -> UpstreamConnection | None:
         """Returns an idle connection that has to make room for another one, ``None`` if there is room.
+
+        Args:
+            principal: The caller for whom the other one is, if the transport has authenticated it: such a one may have
+                half of all.
+            opening: How many are being made for the same caller.
 
         Raises:
             Overloaded: There is none.
         """
+        of_principal = max(1, self.limit // 2)
+        if principal is not None and (
+            opening + sum(each.principal == principal for each in self) >= of_principal
+        ):
+            raise Overloaded.for_caller("connections to one server", of_principal, RETRY_AFTER)
         if len(self) + self.opening < self.limit:
             return None
         idle = self.idle()
         if not idle:
-            raise Overloaded.for_caller("connections to one server", self.limit, RETRY_AFTER)
+            raise Overloaded.for_caller("connections of all callers to one server", self.limit, RETRY_AFTER)
         return idle[0]

@@ -7,8 +7,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 
-import attrs
-
 from mcp_actors._eras.modern.annotations import MirroredParam
 from mcp_actors._server.handler import Continuation, Handler, string_param, uri_param
 from mcp_actors._server.scope import ServerScope, StateT
@@ -23,6 +21,7 @@ from mcp_actors.gateway.lists import ListedRow
 from mcp_actors.gateway.live import GatewayPlan, LiveUpstreams, opened
 from mcp_actors.gateway.merged import CachingHints, merged_page
 from mcp_actors.gateway.routes import Route, Visible
+from mcp_actors.gateway.statistics import UpstreamStatistics
 from mcp_actors.gateway.upstream import UpstreamActor
 from mcp_actors.gateway.upstream_settings import Upstream
 from mcp_actors.server import Server, TaskRules
@@ -100,6 +99,7 @@ class Gateway(Server[StateT]):
                 self._own["logging/setLevel"], self._live[ctx._scope], ctx
             ),
         }
+        self._runtime.upstreams = self._upstream_statistics
         self.notification(ROOTS_CHANGED, inline=True)(self._roots_changed)
         for each in upstreams:
             for method in each.methods:
@@ -119,9 +119,8 @@ class Gateway(Server[StateT]):
 
     def _met(self, actor: UpstreamActor, connection: UpstreamConnection) -> None:
         """A connection to an upstream was made: a bridge answers as that server from now on."""
-        found = presented(actor) if self._presents else None
-        if found is not None:
-            self.info = found[0]
+        if self._presents:
+            self.info = connection.client.server_info
             self._runtime.present(self.info)
 
     def _describe(self, method: str, ctx: Context[StateT]) -> Any:
@@ -139,12 +138,10 @@ class Gateway(Server[StateT]):
         result = self._own[method](ctx)
         if self._presents:
             actor = next(iter(live.actors.values()))
-            found = presented(actor)
+            found = presented(actor, result.capabilities)
             if found is None:
                 raise UpstreamUnavailable(actor.settings.name, "it cannot be connected to")
-            info, capabilities, result.instructions = found
-            own = result.capabilities
-            result.capabilities = attrs.evolve(capabilities, tasks=own.tasks, extensions=own.extensions)
+            info, result.capabilities, result.instructions = found
             if method == "initialize":
                 result.server_info = info
         else:
@@ -259,6 +256,10 @@ class Gateway(Server[StateT]):
             # The gateway declares completion because another upstream has it.
             return CompleteResult(Completion([]))
         return await forward(ctx, route, {**ctx.params, "ref": {**ref, member: route.target}})
+
+    def _upstream_statistics(self) -> tuple[UpstreamStatistics, ...]:
+        live = self._live.values()
+        return tuple(actor.statistics() for each in live for actor in each.actors.values())
 
     async def _forward_method(self, upstream: str, params: dict[str, Any], ctx: Context[StateT]) -> Any:
         return await forward(ctx, Route(self._live[ctx._scope].actors[upstream], ""), params)

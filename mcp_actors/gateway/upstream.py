@@ -71,6 +71,8 @@ class UpstreamObserver(Protocol):
 class _OpenAttempt:
     """A connection that is being made, for all who wait for it."""
 
+    declared: ClientCapabilities
+    principal: str | None = None
     done: trio.Event = attrs.field(factory=trio.Event)
     failure: McpError | None = None
 
@@ -143,7 +145,8 @@ class UpstreamActor:
             if attempt is None:
                 if not ctx.peer.raw_capabilities and self.connections.adopt(key):
                     continue
-                attempt = self._begin(key, ctx.peer.capabilities)
+                principal = None if ctx.principal is None else ctx.principal.key
+                attempt = self._begin(key, _OpenAttempt(ctx.peer.capabilities, principal))
             await attempt.done.wait()
             if attempt.failure is not None:
                 if isinstance(attempt.failure, Overloaded):
@@ -189,7 +192,8 @@ class UpstreamActor:
             elif (left := self.health.breaker.seconds_left()) is not None:
                 await trio.sleep(left)
             else:
-                attempt = self._begin(SHARED if self._shares else FIRST, ClientCapabilities())
+                key = SHARED if self._shares else FIRST
+                attempt = self._begin(key, _OpenAttempt(ClientCapabilities()))
                 await attempt.done.wait()
                 if attempt.failure is not None:
                     await trio.sleep(TRY_AGAIN)
@@ -204,29 +208,30 @@ class UpstreamActor:
     def _any_attempt(self) -> _OpenAttempt | None:
         return next(iter(self._attempts.values()), None)
 
-    def _begin(self, key: Key, declared: ClientCapabilities) -> _OpenAttempt:
-        superfluous = self.connections.require_room()
+    def _begin(self, key: Key, attempt: _OpenAttempt) -> _OpenAttempt:
+        opening = sum(each.principal == attempt.principal for each in self._attempts.values())
+        superfluous = self.connections.require_room(attempt.principal, opening)
         if superfluous is not None:
             self._close(superfluous)
-        attempt = _OpenAttempt()
         # Each call that has a connection alone needs one of its own, and the others of one key wait together.
         self._attempts[attempt if isinstance(key, AloneKey) else key] = attempt
         self.connections.opening += 1
-        start(self._nursery, UPSTREAM_CONNECT, self._open, key, declared, attempt, about=self.settings.name)
+        start(self._nursery, UPSTREAM_CONNECT, self._open, key, attempt, about=self.settings.name)
         self._news.unpark_all()
         return attempt
 
-    async def _open(self, key: Key, declared: ClientCapabilities, attempt: _OpenAttempt) -> None:
+    async def _open(self, key: Key, attempt: _OpenAttempt) -> None:
         attempt.failure = UpstreamUnavailable(self.settings.name, "it cannot be connected to")
         try:
             connection = UpstreamConnection(
                 self.settings,
                 self._target(),
-                declared,
+                attempt.declared,
                 self._observer.telemetry,
                 self._was_lost,
                 partial(self._observer.changed, self),
             )
+            connection.principal = attempt.principal
             await self._pool.open(connection.client)
             connection.traits = ServerTraits(
                 connection.client._connectivity.session.link.channel.mirrors, has_tasks(connection)

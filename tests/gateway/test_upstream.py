@@ -14,6 +14,7 @@ from mcp_actors.gateway.breaker import PAUSES, THRESHOLD
 from mcp_actors.gateway.upstream import IDLE_TIMEOUT, SWEEP_INTERVAL
 from mcp_transports.memory import MemoryTransport
 from tests.gateway.upstreams import Behind
+from tests.middleware.callers import served
 
 
 async def serve(nursery: trio.Nursery, *upstreams: Upstream) -> MemoryTransport:
@@ -227,7 +228,7 @@ async def test_connections_have_a_bound_and_those_that_nobody_needs_make_room(
         async with Client(way) as second:
             for client in (first, second):
                 await client.call_tool("u_add", {"a": 1, "b": 2})
-            with pytest.raises(Overloaded, match="connections to one server"):
+            with pytest.raises(Overloaded, match="connections of all callers to one server"):
                 await third.call_tool("u_add", {"a": 1, "b": 2})
         await trio.sleep(1)
         assert (await third.call_tool("u_add", {"a": 1, "b": 2})).text == "3"
@@ -260,3 +261,18 @@ async def test_a_target_that_cannot_be_made_costs_its_upstream_alone(
         with pytest.raises(UpstreamUnavailable, match="'u' is not available: it cannot be connected to"):
             await client.call_tool("u_add", {"a": 1, "b": 2})
         assert (await client.call_tool("v_add", {"a": 1, "b": 2})).text == "3"
+
+
+async def test_one_principal_may_have_half_of_the_connections(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    behind = Behind(nursery)
+    await behind.come()
+    gateway = Gateway([Upstream(name="u", target=behind, era="legacy", lazy=True, max_connections=2)])
+    async with served(gateway) as place:
+        async with place.client("greedy") as one, place.client("greedy") as two:
+            await one.call_tool("u_count")
+            with pytest.raises(Overloaded, match="connections to one server of this client: the limit is 1"):
+                await two.call_tool("u_count")
+            async with place.client("other") as other:
+                assert (await other.call_tool("u_count")).text == "1"
