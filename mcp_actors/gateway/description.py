@@ -22,6 +22,7 @@ __all__ = [
     "described",
     "merged_instructions",
     "presented",
+    "without_tasks",
 ]
 
 # Characters of the instructions of one upstream, and of all together: they are a part of every prompt of a model.
@@ -103,3 +104,9 @@ def presented(
 
 def _cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def without_tasks(capabilities: ServerCapabilities) -> ServerCapabilities:
+    """Returns the capabilities without those that are about tasks, in either dialect."""
+    extensions = {id: each for id, each in (capabilities.extensions or {}).items() if id != TASKS}
+    return attrs.evolve(capabilities, tasks=None, extensions=extensions or None)

@@ -14,7 +14,7 @@ from mcp_actors.context import Context
 from mcp_actors.errors import ResourceNotFound, RpcError, UpstreamUnavailable, invalid_params
 from mcp_actors.gateway.client_news import ROOTS_CHANGED, pass_roots_changed, set_log_level
 from mcp_actors.gateway.connection import UpstreamConnection
-from mcp_actors.gateway.description import described, merged_instructions, presented
+from mcp_actors.gateway.description import described, merged_instructions, presented, without_tasks
 from mcp_actors.gateway.forwarding import forward
 from mcp_actors.gateway.listing import LIST_KINDS, ListKind
 from mcp_actors.gateway.lists import ListedRow
@@ -79,7 +79,9 @@ class Gateway(Server[StateT]):
         features.declare_also(("tools", "resources", "prompts", "completions"))
         features.tools.mirrored_elsewhere = self._mirrored_params
         features.tools.rules_elsewhere = self._task_rules
-        if TASKS not in features.extensions:
+        # Those of upstreams; a server that was given tasks of its own declares them in any case.
+        self._adds_tasks = TASKS not in features.extensions
+        if self._adds_tasks:
             self.add_extension(Tasks())
         first, last = features.bus.on_first_subscriber, features.bus.on_last_unsubscribed
         features.bus.on_first_subscriber = partial(self._first_subscribed, first)
@@ -150,6 +152,8 @@ class Gateway(Server[StateT]):
                 result.capabilities, self._features, self._described, live.actors.values()
             )
             result.instructions = merged_instructions(self._instructions, actors)
+        if self._adds_tasks and not self._has_tasks(live):
+            result.capabilities = without_tasks(result.capabilities)
         if method == "initialize" and ctx.session is not None:
             ctx.session.declared(result.capabilities)
         return result
@@ -180,6 +184,13 @@ class Gateway(Server[StateT]):
                 if claim is not None and listing is not None:
                     return listing.mirrored_params(claim.target)
         return ()
+
+    def _has_tasks(self, live: LiveUpstreams) -> bool:
+        """Whether any tool, of an upstream or of the gateway, may run as a task."""
+        met = [actor.met for actor in live.actors.values()]
+        return any(each is not None and each.traits.has_tasks for each in met) or any(
+            entry.rules is not None for entry in self._features.tools
+        )
 
     def _task_rules(self, name: object) -> TaskRules | None:
         """Whether calls of a tool of an upstream may become tasks; a client that wants none is waited for."""
