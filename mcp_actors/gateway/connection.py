@@ -59,9 +59,9 @@ class UpstreamConnection:
     ) -> None:
         self.key: Hashable = None
         """Whose it is; see `mcp_actors.gateway.connections`."""
+        self.upstream = settings.name
         self.principal: str | None = None
         """The key of the principal that it was made for, if the transport has authenticated one."""
-        self.upstream = settings.name
         self.declared = declared
         self.is_of_one = False
         """Whether it serves one session of a client, or one call at a time."""

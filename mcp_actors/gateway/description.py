@@ -13,6 +13,7 @@ import attrs
 
 from mcp_actors._server.features import FeatureName, Features
 from mcp_actors.gateway.upstream import UpstreamActor
+from mcp_actors.tasks import TASKS
 from mcp_actors.types import Implementation, ServerCapabilities
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "described",
     "merged_instructions",
     "presented",
+    "without_tasks",
 ]
 
 # Characters of the instructions of one upstream, and of all together: they are a part of every prompt of a model.
@@ -71,17 +73,40 @@ def merged_instructions(own: str | None, actors: Sequence[UpstreamActor]) -> str
     return "\n\n".join(parts) or None
 
 
-def presented(actor: UpstreamActor) -> tuple[Implementation, ServerCapabilities, str | None] | None:
+def presented(
+    actor: UpstreamActor, own: ServerCapabilities
+) -> tuple[Implementation, ServerCapabilities, str | None] | None:
     """Returns how the server of an upstream has described itself, ``None`` before anybody has met it.
 
-    Logging is declared in any case, because the gateway keeps the level of its own clients.
+    Two things are the gateway's own: it keeps the log level of its clients, so that logging is declared in any case,
+    and it has the tasks of a server that has any in the dialect of each client.
+
+    Args:
+        actor: The upstream.
+        own: What the gateway itself would declare.
     """
     if actor.met is None:
         return None
     negotiated = actor.met.client._requests.negotiated
-    capabilities = attrs.evolve(negotiated.capabilities, logging=negotiated.capabilities.logging or {})
+    declared = negotiated.capabilities
+    extensions = dict(declared.extensions or {})
+    has_tasks = extensions.pop(TASKS, None) is not None or declared.tasks is not None
+    if has_tasks:
+        extensions[TASKS] = (own.extensions or {}).get(TASKS, {})
+    capabilities = attrs.evolve(
+        declared,
+        logging=declared.logging or {},
+        tasks=own.tasks if has_tasks else None,
+        extensions=extensions or None,
+    )
     return negotiated.info, capabilities, negotiated.instructions
 
 
 def _cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def without_tasks(capabilities: ServerCapabilities) -> ServerCapabilities:
+    """Returns the capabilities without those that are about tasks, in either dialect."""
+    extensions = {id: each for id, each in (capabilities.extensions or {}).items() if id != TASKS}
+    return attrs.evolve(capabilities, tasks=None, extensions=extensions or None)

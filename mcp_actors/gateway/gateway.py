@@ -7,8 +7,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 
-import attrs
-
 from mcp_actors._eras.modern.annotations import MirroredParam
 from mcp_actors._server.handler import Continuation, Handler, string_param, uri_param
 from mcp_actors._server.scope import ServerScope, StateT
@@ -16,7 +14,7 @@ from mcp_actors.context import Context
 from mcp_actors.errors import ResourceNotFound, RpcError, UpstreamUnavailable, invalid_params
 from mcp_actors.gateway.client_news import ROOTS_CHANGED, pass_roots_changed, set_log_level
 from mcp_actors.gateway.connection import UpstreamConnection
-from mcp_actors.gateway.description import described, merged_instructions, presented
+from mcp_actors.gateway.description import described, merged_instructions, presented, without_tasks
 from mcp_actors.gateway.forwarding import forward
 from mcp_actors.gateway.listing import LIST_KINDS, ListKind
 from mcp_actors.gateway.lists import ListedRow
@@ -77,12 +75,13 @@ class Gateway(Server[StateT]):
         self._hints = CachingHints(options.get("ttl_ms", 0), options.get("cache_scope", "private"))
         self._plan = GatewayPlan(upstreams, visible, features.bus.publish, self._met)
         self._live: dict[ServerScope, LiveUpstreams] = {}
-        self._runtime.upstreams = self._upstream_statistics
         # Whatever is asked for may be there at some upstream; clients are told what is really there.
         features.declare_also(("tools", "resources", "prompts", "completions"))
         features.tools.mirrored_elsewhere = self._mirrored_params
         features.tools.rules_elsewhere = self._task_rules
-        if TASKS not in features.extensions:
+        # Those of upstreams; a server that was given tasks of its own declares them in any case.
+        self._adds_tasks = TASKS not in features.extensions
+        if self._adds_tasks:
             self.add_extension(Tasks())
         first, last = features.bus.on_first_subscriber, features.bus.on_last_unsubscribed
         features.bus.on_first_subscriber = partial(self._first_subscribed, first)
@@ -102,6 +101,7 @@ class Gateway(Server[StateT]):
                 self._own["logging/setLevel"], self._live[ctx._scope], ctx
             ),
         }
+        self._runtime.upstreams = self._upstream_statistics
         self.notification(ROOTS_CHANGED, inline=True)(self._roots_changed)
         for each in upstreams:
             for method in each.methods:
@@ -121,9 +121,8 @@ class Gateway(Server[StateT]):
 
     def _met(self, actor: UpstreamActor, connection: UpstreamConnection) -> None:
         """A connection to an upstream was made: a bridge answers as that server from now on."""
-        found = presented(actor) if self._presents else None
-        if found is not None:
-            self.info = found[0]
+        if self._presents:
+            self.info = connection.client.server_info
             self._runtime.present(self.info)
 
     def _describe(self, method: str, ctx: Context[StateT]) -> Any:
@@ -141,12 +140,10 @@ class Gateway(Server[StateT]):
         result = self._own[method](ctx)
         if self._presents:
             actor = next(iter(live.actors.values()))
-            found = presented(actor)
+            found = presented(actor, result.capabilities)
             if found is None:
                 raise UpstreamUnavailable(actor.settings.name, "it cannot be connected to")
-            info, capabilities, result.instructions = found
-            own = result.capabilities
-            result.capabilities = attrs.evolve(capabilities, tasks=own.tasks, extensions=own.extensions)
+            info, result.capabilities, result.instructions = found
             if method == "initialize":
                 result.server_info = info
         else:
@@ -155,6 +152,8 @@ class Gateway(Server[StateT]):
                 result.capabilities, self._features, self._described, live.actors.values()
             )
             result.instructions = merged_instructions(self._instructions, actors)
+        if self._adds_tasks and not self._has_tasks(live):
+            result.capabilities = without_tasks(result.capabilities)
         if method == "initialize" and ctx.session is not None:
             ctx.session.declared(result.capabilities)
         return result
@@ -185,6 +184,13 @@ class Gateway(Server[StateT]):
                 if claim is not None and listing is not None:
                     return listing.mirrored_params(claim.target)
         return ()
+
+    def _has_tasks(self, live: LiveUpstreams) -> bool:
+        """Whether any tool, of an upstream or of the gateway, may run as a task."""
+        met = [actor.met for actor in live.actors.values()]
+        return any(each is not None and each.traits.has_tasks for each in met) or any(
+            entry.rules is not None for entry in self._features.tools
+        )
 
     def _task_rules(self, name: object) -> TaskRules | None:
         """Whether calls of a tool of an upstream may become tasks; a client that wants none is waited for."""

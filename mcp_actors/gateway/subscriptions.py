@@ -8,6 +8,7 @@ resource counts as changed: nobody knows what happened in between.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator, Hashable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,6 +17,7 @@ import attrs
 import trio
 
 from mcp_actors._actors.covering import covering
+from mcp_actors._client.subscriptions import LISTEN_AGAIN
 from mcp_actors._server.peer_session import PeerSession
 from mcp_actors.context import Context
 from mcp_actors.errors import (
@@ -189,10 +191,12 @@ class UpstreamSubscriptions:
 
     async def _hold(self, followed: _Followed) -> None:
         followed.failure = UpstreamUnavailable(followed.actor.settings.name, "it cannot be subscribed at")
-        held = _held_by_request if followed.connection.era.client.listen_method else _held_in_session
         try:
             with followed.scope:
-                await held(followed, self._changes)
+                if followed.connection.era.client.listen_method is None:
+                    await _held_in_session(followed)
+                else:
+                    await self._held_by_requests(followed)
         except McpError as error:
             followed.failure = error
             log.warning(
@@ -206,8 +210,20 @@ class UpstreamSubscriptions:
             followed.begun.set()
             followed.ended.set()
 
+    async def _held_by_requests(self, followed: _Followed) -> None:
+        """Asks again for a subscription that was granted and has ended, while the connection goes on, as over HTTP."""
+        for wait in itertools.chain(LISTEN_AGAIN, itertools.repeat(LISTEN_AGAIN[-1])):
+            try:
+                await _held_by_request(followed, self._changes)
+            except McpError as error:
+                cause = error.__cause__ if isinstance(error, SubscriptionLost) else error
+                if not followed.begun.is_set() or isinstance(cause, RpcError):
+                    raise
+            await trio.sleep(wait)
+            self._changes.put("resource_updated", followed.uri)
 
-async def _held_in_session(followed: _Followed, changes: ChangeDelivery) -> None:
+
+async def _held_in_session(followed: _Followed) -> None:
     """MCP 2025-11-25, Resources, Subscriptions: changes are reported to the connection."""
     client, uri = followed.connection.client, followed.uri
     await client.subscribe_resource(uri)

@@ -126,9 +126,9 @@ async def test_a_bridge_describes_itself_as_its_server_does(client_era: str, ser
     )
 
     @server.tool
-    async def add(a: int, b: int) -> int:
+    async def add(a: int, b: int) -> dict[str, int]:
         """Adds."""
-        return a + b
+        return {"sum": a + b}
 
     bridge = Gateway([Upstream(name="s", target=server, prefix="", era=server_era)], presents=True)
     async with Client(server, era=client_era) as direct, Client(bridge, era=client_era) as client:
@@ -138,7 +138,7 @@ async def test_a_bridge_describes_itself_as_its_server_does(client_era: str, ser
             direct.server_capabilities, tools=client.server_capabilities.tools
         )
         assert features_of(client.server_capabilities) == {"tools"}
-        assert (await client.call_tool("add", {"a": 1, "b": 2})).text == "3"
+        assert (await client.call_tool("add", {"a": 1, "b": 2})).data == {"sum": 3}
         result = await client.request("tools/list")
         assert result == await direct.request("tools/list")
 

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from mcp_actors import Client, Server
+from mcp_actors import Client, Context, Server
 from mcp_actors.errors import ResourceNotFound, RpcError
 from mcp_actors.gateway import Gateway, Upstream
 from mcp_transports.memory import MemoryTransport
@@ -133,7 +133,7 @@ async def test_what_a_server_reports_unasked_reaches_nobody(autojump_clock: Mock
         heard.append((kind, uri))
 
     @watched.server.tool
-    async def shout(ctx: Any) -> None:
+    async def shout(ctx: Context) -> None:
         """Reports a change that nobody asked for."""
         await ctx.notify("notifications/resources/updated", {"uri": "x://b"})
 
@@ -141,7 +141,7 @@ async def test_what_a_server_reports_unasked_reaches_nobody(autojump_clock: Mock
         Gateway([Upstream(name="u", target=watched.server, era="legacy")]), era="legacy", on_change=note
     ) as client:
         await client.subscribe_resource("x://a")
-        await client.request("tools/call", {"name": "u_shout", "arguments": {"ctx": 1}})
+        assert not (await client.call_tool("u_shout")).is_error
         watched.change("x://a")
         await trio.sleep(1)
     assert heard == [("resource_updated", "x://a")]

@@ -15,10 +15,12 @@ class InitializeOutlet:
     def __init__(self, longest: int) -> None:
         self.longest = longest
         self.answer: Frame | None = None
+        self.answered = trio.Event()
 
     def post(self, frame: Frame) -> None:
         if frame.last:
             self.answer = frame
+            self.answered.set()
 
     def send_nowait(self, frame: Frame) -> bool:
         self.post(frame)
@@ -29,7 +31,8 @@ class InitializeOutlet:
         self.post(frame)
 
     def settle(self) -> None:
-        """Does nothing, because there is no answer."""
+        """Takes note that there is no answer, because the call was cancelled."""
+        self.answered.set()
 
     def close_stream(self) -> None:
         """Does nothing, because there is no stream that could be resumed."""

@@ -40,6 +40,8 @@ _ID_BYTES = 24
 _TICKS = 4
 # Sessions that are checked before other tasks run.
 _SESSIONS_AT_ONCE = 1000
+# Seconds that a server has for its answer to an initialize; a gateway meets its upstreams first.
+INITIALIZE_TIMEOUT = 60.0
 
 
 @attrs.frozen
@@ -100,7 +102,8 @@ class SessionTable:
     ) -> Continuation | None:
         """Answers an ``initialize``. Only one that is answered with a result leaves a session behind.
 
-        If other nodes have to know the session, this returns a function that waits for that and answers then.
+        If the server cannot answer at once, or other nodes have to know the session, this returns a function that waits
+        for that and answers then.
         """
         holder = holder_of(exchange.request.peer, principal)
         over = self._budget.charge(holder, 1)
@@ -112,7 +115,7 @@ class SessionTable:
         continuation = None
         with exchange.containment("begin a session"):
             continuation = self._begin(handler, arrival, exchange, session)
-        if not session.id:
+        if not session.id and continuation is None:
             self._budget.release(holder, 1)
         return continuation
 
@@ -128,6 +131,29 @@ class SessionTable:
             with session.goes_on_if_raised("close the engine's session"):
                 session.engine.close()
             raise
+        if outlet.answer is None and session.engine.busy:
+            return partial(self._answer_later, exchange, session, outlet)
+        return self._answer(exchange, session, outlet)
+
+    async def _answer_later(
+        self, exchange: HttpExchange, session: HttpSession, outlet: InitializeOutlet
+    ) -> None:
+        """Answers when the server does. A client that does not wait for it leaves no session behind."""
+        continuation: Continuation | None = None
+        try:
+            with trio.move_on_after(INITIALIZE_TIMEOUT):
+                await outlet.answered.wait()
+            continuation = self._answer(exchange, session, outlet)
+        finally:
+            if not session.id:
+                session.engine.close()
+                self._budget.release(session.holder, 1)
+        if continuation is not None:
+            await continuation()
+
+    def _answer(
+        self, exchange: HttpExchange, session: HttpSession, outlet: InitializeOutlet
+    ) -> Continuation | None:
         answer = outlet.answer
         if answer is not None and session.engine.initialized:
             session.id = secrets.token_urlsafe(_ID_BYTES)
@@ -139,7 +165,7 @@ class SessionTable:
             return None
         session.engine.close()
         if answer is None:
-            log.error("an initialize was not answered at once")
+            log.error("an initialize was not answered")
             exchange.refuse(INTERNAL_ERROR)
         else:
             exchange.answer(LEGACY_STATUSES[answer.refusal], answer.data)
