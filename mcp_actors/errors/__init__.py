@@ -18,7 +18,9 @@
     │   ├── Overloaded            429, a limit on concurrent requests is reached
     │   ├── InsufficientScope     403, the caller's access token lacks a scope
     │   ├── SharedStateUnavailable  503, what several processes share cannot be reached
-    │   └── UpstreamUnavailable   502, a server behind a gateway cannot be reached
+    │   ├── UpstreamUnavailable   502, a server behind a gateway cannot be reached
+    │   ├── UpstreamTimeout       504, it has not answered in time
+    │   └── UpstreamMisbehaved    520, its answer is none of the protocol
     ├── ToolError                 raised by a tool; the model gets its text, marked ``isError``
     ├── ToolFailed                a tool of the server failed, and the caller wanted its value
     ├── UnexpectedResult          a tool's value is not of the class that the caller named
@@ -113,6 +115,8 @@ from mcp_actors.errors.rpc import (
     SharedStateUnavailable,
     TaskNotFound,
     UnsupportedVersion,
+    UpstreamMisbehaved,
+    UpstreamTimeout,
     UpstreamUnavailable,
     invalid_params,
 )
@@ -167,6 +171,8 @@ __all__ = [
     "Unavailable",
     "UnexpectedResult",
     "UnsupportedVersion",
+    "UpstreamMisbehaved",
+    "UpstreamTimeout",
     "UpstreamUnavailable",
     "UrlRefused",
     "invalid_params",
