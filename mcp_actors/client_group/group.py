@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import (
     AsyncIterator,
+    Awaitable,
     Callable,
     Collection,
     Iterable,
@@ -274,6 +275,23 @@ class ClientGroup:
             for number, (name, arguments) in enumerate(calls)
         }
         return list((await each_alone(work, self._at_once)).values())
+
+    async def for_each(self, function: Callable[[Client], Awaitable[T]]) -> dict[str, T | Exception]:
+        """Calls a function with the client of each server, for all of them at once; each call fails alone.
+
+        Cancelled, all calls are.
+
+        Args:
+            function: An async function of the program, such as ``Client.ping``.
+
+        Returns:
+            What it returned or raised, by the names of the servers; `ConnectFailed` where there is no client.
+        """
+
+        async def call(name: str) -> T:
+            return await function(self[name])
+
+        return await each_alone({name: partial(call, name) for name in self._members}, self._at_once)
 
     # -- prompts and resources -------------------------------------------------------------------------------------
 
