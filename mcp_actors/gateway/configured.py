@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from mcp_actors._client.options import Access
+from mcp_actors.errors import ConfigurationError
 from mcp_actors.gateway.gateway import Gateway
 from mcp_actors.gateway.upstream_settings import SessionPolicy, Upstream, UpstreamTarget
 from mcp_actors.server_entries import ServerEntries, ServerEntry, read_server_entries
@@ -39,7 +40,13 @@ def configured_gateway(
     )
     section = {"name": entries.gateway.name, "instructions": entries.gateway.instructions}
     given = {name: value for name, value in section.items() if value is not None}
-    return Gateway(upstreams_of(entries, access=access), **{**given, **options})
+    upstreams = upstreams_of(entries, access=access)
+    try:
+        # Nobody serves it: it says which entry has names that cannot be.
+        Gateway(upstreams)
+    except ValueError as error:
+        raise ConfigurationError(str(error), file=entries.source.name) from error
+    return Gateway(upstreams, **{**given, **options})
 
 
 def upstreams_of(

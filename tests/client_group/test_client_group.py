@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -12,6 +14,8 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from mcp_actors import (
@@ -134,6 +138,23 @@ def test_each_name_is_split_as_it_was_made() -> None:
     assert names.split("c__x") is None
     with pytest.raises(ValueError, match="letters, digits"):
         GroupNames(["a"], "/")
+
+
+_server_names = st.lists(st.text("ab_ ä-", min_size=1, max_size=4), unique=True, max_size=5)
+
+
+@given(_server_names, st.sampled_from(["__", "_", "-", ""]), st.text("ab_-", max_size=5))
+def test_a_name_leads_to_one_server_or_the_group_is_refused(
+    servers: list[str], separator: str, own: str
+) -> None:
+    try:
+        names = GroupNames(servers, separator)
+    except ValueError:
+        prefixes = [re.sub("[ ä]", "_", name) + separator for name in servers]
+        assert any(a.startswith(b) for a, b in itertools.permutations(prefixes, 2))
+        return
+    for server in servers:
+        assert names.split(names.of(server, own)) == (server, own)
 
 
 # -- failures -----------------------------------------------------------------------------------------------------
@@ -293,6 +314,23 @@ async def test_many_calls_at_once_each_fail_alone(autojump_clock: Any) -> None:
     assert isinstance(wrong, CallToolResult)
     assert wrong.is_error
     assert [type(each) for each in (late, unknown, no_json)] == [CallTimeout, LocalProtocolError, TypeError]
+
+
+async def test_a_function_is_called_with_each_client_and_fails_alone() -> None:
+    async def name_of(client: Client) -> str:
+        if client.server_info.name == "ends":
+            raise SystemExit(3)
+        return client.server_info.name
+
+    servers = {"one": echoing("one"), "ends": echoing("ends"), "away": "tcp://127.0.0.1:1"}
+    with capture_logs() as logs:
+        async with ClientGroup(servers) as group:
+            outcomes = await group.for_each(name_of)
+    assert list(outcomes) == ["one", "ends", "away"]
+    assert outcomes["one"] == "one"
+    assert "SystemExit(3)" in str(outcomes["ends"])
+    assert isinstance(outcomes["away"], ConnectFailed)
+    assert [each["event"] for each in logs][-1] == "group work failed"
 
 
 async def test_only_so_many_calls_are_in_flight_at_a_time() -> None:
