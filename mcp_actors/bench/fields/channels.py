@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import trio
 import trio.lowlevel
 
-from benchmarks.suite.eras import Era
-from benchmarks.suite.fields.field import ANSWER_WITHIN_SECONDS, Arrival, Field
-from benchmarks.suite.messages import Message, cancelled
-from benchmarks.suite.process import LoadError
 from mcp_actors.abc import Frame, FrameChannel, NoAnswer
+from mcp_actors.bench.eras import Era
+from mcp_actors.bench.fields.field import ANSWER_WITHIN_SECONDS, Arrival, Field
+from mcp_actors.bench.messages import Message, cancelled
+from mcp_actors.bench.process import LoadError
 from mcp_actors.discovery import client_transport
 from mcp_actors.errors import ConnectFailed
 
-__all__ = ["ChannelField"]
+__all__ = ["ChannelField", "channels"]
 
 START_WITHIN_SECONDS = 30.0
 LOOK_EVERY_SECONDS = 0.02
@@ -159,3 +160,16 @@ class ChannelField(Field):
         """Closes every lane."""
         for lane in tuple(self._lanes):
             await self.leave(lane)
+
+
+@asynccontextmanager
+async def channels(era: Era, url: str) -> AsyncIterator[ChannelField]:
+    """Has a field for the length of a block, and closes its lanes."""
+    async with trio.open_nursery() as nursery:
+        field = ChannelField(era, url, nursery)
+        try:
+            yield field
+        finally:
+            with trio.CancelScope(shield=True):
+                await field.aclose()
+        nursery.cancel_scope.cancel()

@@ -10,10 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple
 
-from benchmarks.suite.eras import Era
-from benchmarks.suite.fields.field import ANSWER_WITHIN_SECONDS, Arrival, Field
-from benchmarks.suite.messages import Message
-from benchmarks.suite.process import LoadError
+from mcp_actors.bench.eras import Era
+from mcp_actors.bench.fields.field import ANSWER_WITHIN_SECONDS, Arrival, Field
+from mcp_actors.bench.messages import Message
+from mcp_actors.bench.process import LoadError
 
 __all__ = ["Ends", "Framing", "Lines", "StreamField", "wait_for"]
 

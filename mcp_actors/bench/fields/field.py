@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from benchmarks.suite.eras import Era
-from benchmarks.suite.messages import Message, answer_to, cancelled, id_of, notification, opening
-from benchmarks.suite.process import LoadError
+from mcp_actors.bench.eras import Era
+from mcp_actors.bench.messages import Message, answer_to, cancelled, id_of, notification, opening
+from mcp_actors.bench.process import LoadError
 
 __all__ = ["ANSWER_WITHIN_SECONDS", "Arrival", "Field", "run_blocking"]
 

@@ -9,12 +9,12 @@ import socket
 import time
 from collections.abc import Callable
 
-from benchmarks.suite.eras import LEGACY_VERSION, Era
-from benchmarks.suite.fields.field import Arrival, Field
-from benchmarks.suite.fields.responses import ResponsePiece, ResponseReader
-from benchmarks.suite.fields.streams import READ_BYTES, wait_for
-from benchmarks.suite.messages import Message
-from benchmarks.suite.process import LoadError
+from mcp_actors.bench.eras import LEGACY_VERSION, Era
+from mcp_actors.bench.fields.field import Arrival, Field
+from mcp_actors.bench.fields.responses import ResponsePiece, ResponseReader
+from mcp_actors.bench.fields.streams import READ_BYTES, wait_for
+from mcp_actors.bench.messages import Message
+from mcp_actors.bench.process import LoadError
 
 __all__ = ["HttpField"]
 

@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from benchmarks.suite.eras import LEGACY_VERSION, META, MODERN_VERSION, Era
-from benchmarks.suite.process import LoadError
+from mcp_actors.bench.eras import LEGACY_VERSION, META, MODERN_VERSION, Era
+from mcp_actors.bench.process import LoadError
 
 __all__ = [
     "Calls",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 
-from benchmarks.suite.fields.streams import Framing
-from benchmarks.suite.process import LoadError
+from mcp_actors.bench.fields.streams import Framing
+from mcp_actors.bench.process import LoadError
 
 __all__ = ["WebSocketFrames", "upgrade"]
 
