@@ -81,7 +81,8 @@ def raw_field(here: Transport, era: Era, server: ServerProcess, token: str = "")
         connection.setblocking(False)
         return connection
 
-    return HttpField(era, open_http, host, parts.path or "/", token)
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    return HttpField(era, open_http, host, parts.path or "/", headers)
 
 
 def _connect(server: ServerProcess) -> socket.socket:
