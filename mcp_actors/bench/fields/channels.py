@@ -167,6 +167,11 @@ class ChannelField(Field):
         left.reading.cancel()
         await left.stack.aclose()
 
+    async def drop(self, lane: int) -> None:
+        if lane in self._lanes:
+            self._lanes[lane].out.clear()
+            await self.leave(lane)
+
     async def stall(self, lane: int) -> None:
         while self._lanes[lane].out:
             await trio.lowlevel.checkpoint()

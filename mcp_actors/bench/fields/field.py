@@ -84,6 +84,13 @@ class Field(ABC):
     def abandon(self, lane: int, id: int) -> None:  # noqa: B027 - most transports need nothing
         """Releases what is held for a request whose answer is no longer waited for."""
 
+    def is_quiet(self, lane: int) -> bool:
+        """Whether everything that was sent on a lane has arrived, so that what is sent next cannot overtake it."""
+        return True
+
+    async def drop(self, lane: int) -> None:  # noqa: B027 - most transports need nothing
+        """Releases what a lost lane still holds; the server is sent nothing."""
+
     def fail(self, lane: int, id: int | None, kind: str, text: str) -> None:
         """Adds to the ``troubles``. Raises `LoadError` if nobody collects them."""
         if self.troubles is None:

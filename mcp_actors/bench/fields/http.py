@@ -269,6 +269,13 @@ class HttpField(Field):
         if connection is not None:
             self._drop(connection)
 
+    def is_quiet(self, lane: int) -> bool:
+        return not self._lanes[lane].unsettled
+
+    async def drop(self, lane: int) -> None:
+        if lane in self._lanes:
+            self.rest(lane)
+
     def abandon(self, lane: int, id: int) -> None:
         """Closes the connection that still waits for the answer."""
         connection = self._lanes[lane].busy.pop(id, None) if lane in self._lanes else None
