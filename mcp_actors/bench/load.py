@@ -93,6 +93,7 @@ class Load:
             "sessions": {"opened": opened, "wanted": plan.sessions, "lost": driver.sessions.lost}
             | ({"reason": driver.sessions.reason} if driver.sessions.reason else {}),
             "interrupted": driver.stopped,
+            "ramp": len(plan.stages) > 1,
         } | _totals(driver.mix.labels, recorders)
 
     def _begin(self, phase: str, seconds: float) -> None:
@@ -177,6 +178,8 @@ def _stage_result(stage: Stage, recorder: LoadRecorder, before: list[float]) -> 
         "p99": p99,
         "held": held,
         "unsent": recorder.unsent,
+        "total": _latency_result(recorder.total),
+        "failed": recorder.failed,
         "slices": [_slice_result(stage, each, recorder, began) for each in recorder.slices],
     }
 

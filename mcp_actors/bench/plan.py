@@ -38,7 +38,10 @@ class Stage:
 
 @attrs.frozen
 class LoadPlan:
-    """Everything that a load process needs to know. ``headers`` may be secrets: they are in no result."""
+    """Everything that a load process needs to know. ``headers`` may be secrets: they are in no result.
+
+    ``through_client`` says that the transport's own client is needed, and ``login`` that it uses a stored login.
+    """
 
     url: str
     era: Era
@@ -51,6 +54,7 @@ class LoadPlan:
     timeout: float = 30.0
     seed: int = 0
     through_client: bool = False
+    login: bool = False
     headers: dict[str, str] = attrs.field(factory=dict, repr=False)
 
     def to_json(self) -> str:

@@ -37,6 +37,7 @@ class Metric(NamedTuple):
 METRICS = {
     "per_second": Metric("throughput", "1/s", "higher"),
     "p50_us": Metric("median latency", "us", "lower"),
+    "p90_us": Metric("90th percentile", "us", "lower"),
     "p99_us": Metric("99th percentile", "us", "lower"),
     "p999_us": Metric("99.9th percentile", "us", "lower"),
     "max_us": Metric("longest", "us", "lower"),
@@ -55,6 +56,7 @@ METRICS = {
     "encode_us": Metric("writing an answer", "us", "lower"),
     "late_p99_us": Metric("the generator was late by (99th percentile)", "us", "lower"),
     "never": Metric("handlers that were not cancelled", "", "lower"),
+    "failed_share": Metric("calls that failed", "%", "lower"),
     "beside_p99_us": Metric("99th percentile beside a stalled peer", "us", "lower"),
     "growth_mib": Metric("memory that a stalled peer costs", "MiB", "lower"),
 }
@@ -106,7 +108,7 @@ class JobFailure:
 
 @dataclass
 class Document:
-    """A run: the machine, the versions, every sample, and the failures."""
+    """A run: the machine, the versions, every sample, and the failures. ``details`` is what no row has."""
 
     machine: dict[str, str]
     versions: dict[str, str]
@@ -117,6 +119,7 @@ class Document:
     rows: list[ResultRow] = field(default_factory=list)
     failures: list[JobFailure] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    details: dict[str, Any] = field(default_factory=dict)
 
     def samples(self) -> dict[Key, dict[str, list[float]]]:
         """For each key the samples of each metric, one a round."""
