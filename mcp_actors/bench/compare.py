@@ -13,7 +13,11 @@ __all__ = ["Comparison", "FigureChange", "compare", "comparison_text"]
 SIGNIFICANT = 0.05
 # Says something of the load, not of what was measured.
 NOT_COMPARED = ("late_p99_us",)
+BESIDE = " --beside floor compares ratios to the floor of the same run instead."
 MACHINE = ("processor", "memory", "system", "python")
+
+# The last of them are those of a load on one server.
+OPTIONS = ("size", "seconds", "url", "version", "calls", "sessions", "cancel_share")
 
 Verdict = Literal["regression", "improvement", "no clear change", "too few rounds"]
 
@@ -130,13 +134,13 @@ def _remarks(before: Document, after: Document, beside: str) -> list[str]:
     pairs = [
         *((name, before.machine.get(name), after.machine.get(name)) for name in MACHINE),
         *((name, before.versions.get(name), after.versions.get(name)) for name in before.versions),
-        *((name, before.options.get(name), after.options.get(name)) for name in ("size", "seconds")),
+        *((name, before.options.get(name), after.options.get(name)) for name in OPTIONS),
     ]
     remarks = [f"{name} differs: {old} / {new}" for name, old, new in pairs if old != new]
     if not beside:
         remarks.append(
-            "The runs were taken one after the other: a drift of the machine between them looks like a change. "
-            "--beside floor compares ratios to the floor of the same run instead."
+            "The runs were taken one after the other: a drift of the machine between them looks like a change."
+            + BESIDE * any(row.peer == "floor" for row in before.rows)
         )
     return sorted(remarks)
 

@@ -121,13 +121,14 @@ def _warnings(plan: LoadPlan, result: dict[str, Any]) -> list[str]:
         found.append(
             f"the load itself was at {busiest:.0%} of a processor: the server can do more than is shown here"
         )
+    held = [part for stage in result["stages"] if stage["held"] for part in stage["slices"]]
+    late = max((part["metrics"].get("late_p99_us", 0.0) for part in held), default=0.0)
+    if late > LATE_US:
+        found.append(
+            f"the load itself sent up to {late / 1000:.1f} ms late, which is in the latencies: they count from when a "
+            "call was meant to be sent"
+        )
     for stage in result["stages"]:
-        late = max((part["metrics"].get("late_p99_us", 0.0) for part in stage["slices"]), default=0.0)
-        if late > LATE_US and stage["held"]:
-            found.append(
-                f"{stage['at']['arrivals_per_second']} calls/s: the load sent up to {late / 1000:.1f} ms late; the "
-                "latencies count from when a call was meant to be sent"
-            )
         if stage["unsent"]:
             found.append(
                 f"{stage['at']['arrivals_per_second']} calls/s were not reached: {stage['unsent']} calls were never "

@@ -16,7 +16,7 @@ from mcp_actors.bench.messages import Message
 from mcp_actors.bench.outcomes import Incoming, incoming, outcome
 from mcp_actors.bench.plan import LoadPlan, Stage
 from mcp_actors.bench.process import LoadError
-from mcp_actors.bench.recorder import LoadRecorder
+from mcp_actors.bench.recorder import CancelFigures, LoadRecorder
 from mcp_actors.bench.sessions import LoadSessions
 
 __all__ = ["MOST_IN_FLIGHT", "LoadDriver"]
@@ -40,6 +40,12 @@ class _Sent(NamedTuple):
     label: int
 
 
+class _Cancelled(NamedTuple):
+    when: float
+    lane: int
+    figures: CancelFigures  # of the stage that it was cancelled in
+
+
 class LoadDriver:
     """Drives one field.
 
@@ -61,7 +67,7 @@ class LoadDriver:
         self.sessions = LoadSessions(field, self._ids, plan.sessions, plan.version, plan.timeout)
         self._pending: dict[int, _Sent] = {}
         self._cancels: list[tuple[float, int]] = []
-        self._cancelled: dict[int, tuple[float, int]] = {}
+        self._cancelled: dict[int, _Cancelled] = {}
         self.recorder = LoadRecorder(self.mix.labels)
 
     async def open(self) -> None:
@@ -181,7 +187,7 @@ class LoadDriver:
             if sent is None:
                 continue  # it was answered in time
             self.recorder.cancelled.sent += 1
-            self._cancelled[id] = now, sent.lane
+            self._cancelled[id] = _Cancelled(now, sent.lane, self.recorder.cancelled)
             try:
                 self.field.cancel(sent.lane, id)
             except (LoadError, KeyError) as error:
@@ -202,7 +208,7 @@ class LoadDriver:
             except (LoadError, KeyError) as error:
                 self.sessions.pause(sent.lane, str(error))
             self.field.abandon(sent.lane, id)
-        for id, (when, lane) in tuple(itertools.islice(self._cancelled.items(), 100)):
+        for id, (when, lane, _) in tuple(itertools.islice(self._cancelled.items(), 100)):
             if when + _SILENT_AFTER_SECONDS > now:
                 break
             del self._cancelled[id]
@@ -252,7 +258,7 @@ class LoadDriver:
     async def _unexpected(self, id: int, message: Incoming, now: float) -> None:
         cancelled = self._cancelled.pop(id, None)
         if cancelled is not None:
-            self.recorder.cancelled.answered.add(now - cancelled[0])
+            cancelled.figures.answered.add(now - cancelled.when)
         else:
             await self.sessions.answer(id, message)
 
@@ -281,6 +287,6 @@ class LoadDriver:
             if kind == "http 404" and self.field.era == "legacy":
                 await self.sessions.lose(lane, text)  # the session is over
         elif (cancelled := self._cancelled.pop(id, None)) is not None:
-            self.recorder.cancelled.ended.add(now - cancelled[0])
+            cancelled.figures.ended.add(now - cancelled.when)
         elif (opening := self.sessions.opens(id)) is not None:
             await self.sessions.lose(opening, text)

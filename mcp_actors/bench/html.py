@@ -11,8 +11,9 @@ STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #222; background: #fff }
 body { max-width: 1440px; margin: 2rem auto; padding: 0 1rem } h1 { font-size: 1.6rem }
 h2 { font-size: 1.15rem; margin-top: 2.2rem; border-bottom: 1px solid #ddd; padding-bottom: .3rem }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem } dt { color: #666 } dd { margin: 0 }
-.plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(430px, 1fr)); gap: 1rem }
+dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: .1rem 1rem } dt { color: #666 }
+dd { margin: 0; overflow-wrap: anywhere }
+.plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(430px, 100%), 1fr)); gap: 1rem }
 svg { width: 100%; border: 1px solid #eee; border-radius: 6px }
 svg text { font: 11px system-ui, sans-serif; fill: #333 } svg .title { font-size: 13px; font-weight: 600 }
 svg .end { text-anchor: end } svg .mid { text-anchor: middle } svg .grid { stroke: #e6e6e6 }
@@ -24,11 +25,14 @@ th { background: #f6f6f6 } th:nth-child(-n+4), td:nth-child(-n+4) { text-align: 
 """
 
 
-def document_head(title: str, about: Sequence[tuple[str, str]]) -> list[str]:
-    """Returns the parts of a page before its first section: the title, and what is known of the run."""
+def document_head(title: str, about: Sequence[tuple[str, str]], sentence: str = "") -> list[str]:
+    """Returns the parts of a page before its first section: the title, what came of it, what is known of the run."""
     return [
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>',
-        f"<style>{STYLE}</style><h1>{escape(title)}</h1><dl>",
+        f'<!doctype html><html lang="en"><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{escape(title)}</title>',
+        f"<style>{STYLE}</style><h1>{escape(title)}</h1>",
+        f"<p><strong>{escape(sentence)}</strong></p>" if sentence else "",
+        "<dl>",
         *(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in about),
         "</dl>",
     ]

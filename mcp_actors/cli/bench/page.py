@@ -24,9 +24,8 @@ _TICKS = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99)
 
 def page(document: Document) -> str:
     """Returns the page of a run."""
-    parts = document_head("A load on one server", _about(document))
+    parts = document_head("A load on one server", _about(document), summary_sentence(document))
     sections = [(title, text) for title, make in _SECTIONS if (text := make(document))]
-    parts.append(f"<p><strong>{escape(summary_sentence(document))}</strong></p>")
     links = " · ".join(
         f'<a href="#s{number}">{escape(title)}</a>' for number, (title, _) in enumerate(sections)
     )
@@ -61,25 +60,25 @@ def _about(document: Document) -> list[tuple[str, str]]:
     ]
 
 
-def _throughput(document: Document) -> str:
+def _throughput(document: Document) -> Plot:
     ramp = _ramp(document, "calls/s", [("answered", "per_second"), ("asked for", "")])
     return ramp or _over_time(
         document, "Answered in each part of the run", "calls/s", [("answered", "per_second")]
     )
 
 
-def _latency(document: Document) -> str:
+def _latency(document: Document) -> Plot:
     lines = [("p50", "p50_us"), ("p90", "p90_us"), ("p99", "p99_us")]
     return _ramp(document, "us", lines) or _over_time(
         document, "Latency in each part of the run", "us", lines
     )
 
 
-def _ramp(document: Document, y: str, metrics: list[tuple[str, str]]) -> str:
+def _ramp(document: Document, y: str, metrics: list[tuple[str, str]]) -> Plot | None:
     """Against the rate, of all parts of each together."""
     stages = document.details["stages"]
     if not document.details["ramp"]:
-        return ""
+        return None
     lines = []
     for name, metric in metrics:
         points = []
@@ -93,10 +92,10 @@ def _ramp(document: Document, y: str, metrics: list[tuple[str, str]]) -> str:
             points.append((rate, value, value, value))
         lines.append(PlotLine(name, points))
     title = "Answered beside asked for" if y == "calls/s" else "Latency against the rate"
-    return _plots([Plot(title, "calls/s that were asked for", y, lines)])
+    return Plot(title, "calls/s that were asked for", y, lines)
 
 
-def _over_time(document: Document, title: str, y: str, metrics: list[tuple[str, str]]) -> str:
+def _over_time(document: Document, title: str, y: str, metrics: list[tuple[str, str]]) -> Plot:
     began = document.details["stages"][0]["began"]
     lines = [
         PlotLine(
@@ -111,11 +110,10 @@ def _over_time(document: Document, title: str, y: str, metrics: list[tuple[str, 
     ]
     last = max(began, default=0.0)
     ticks = [(value, f"{value:.3g}") for value in sorted({0.0, last / 2, last})]
-    plot = Plot(title, "seconds since the load began", y, lines, log_x=False, log_y=y == "us", ticks_x=ticks)
-    return _plots([plot])
+    return Plot(title, "seconds since the load began", y, lines, log_x=False, log_y=y == "us", ticks_x=ticks)
 
 
-def _distribution(document: Document) -> str:
+def _distribution(document: Document) -> Plot:
     lines = []
     keys = list(dict.fromkeys(row.key for row in document.rows))
     for key in keys[:: max(1, math.ceil(len(keys) / 5))]:
@@ -130,8 +128,7 @@ def _distribution(document: Document) -> str:
         )
     reach = max((point[0] for line in lines for point in line.points), default=0.0)
     ticks = [(_nines(share), f"{share:g} %") for share in _TICKS if _nines(share) <= reach]
-    plot = Plot("Latency by percentile", "percentile of the calls", "us", lines, log_x=False, ticks_x=ticks)
-    return _plots([plot])
+    return Plot("Latency by percentile", "percentile of the calls", "us", lines, log_x=False, ticks_x=ticks)
 
 
 def _nines(percentile: float) -> float:
@@ -161,14 +158,13 @@ def _cancelled(document: Document) -> str:
     return f"<p>{escape(cancellation_text(cancelled))}</p>" if cancelled["sent"] else ""
 
 
-def _plots(plots: list[Plot]) -> str:
+def _plots(document: Document) -> str:
+    plots = (_throughput(document), _latency(document), _distribution(document))
     return f'<div class="plots">{"".join(plot.svg() for plot in plots)}</div>'
 
 
 _SECTIONS: tuple[tuple[str, Callable[[Document], str]], ...] = (
-    ("Throughput", _throughput),
-    ("Latency", _latency),
-    ("Distribution", _distribution),
+    ("Throughput and latency", _plots),
     ("Figures", _figures),
     ("Calls", _calls),
     ("Failures", _failures),
