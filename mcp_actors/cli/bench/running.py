@@ -16,6 +16,9 @@ from mcp_actors.platform.signals import STOP_SIGNALS
 
 __all__ = ["run_process"]
 
+# From the result, or from being told, to the end of the process: servers over stdio take their time to end.
+_END_WITHIN_SECONDS = 15.0
+
 
 class _Stopped(CommandFailure):
     """Ctrl-C came a second time, or before there was a figure."""
@@ -70,8 +73,12 @@ def run_process(plan: LoadPlan, show: Callable[[dict[str, Any]], None]) -> dict[
         except BrokenPipeError:
             answer = {}
         finally:
-            if process.poll() is None and "result" not in answer:
+            if "result" not in answer and process.poll() is None:
                 process.terminate()
+            try:
+                process.wait(_END_WITHIN_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
             for number, handler in before:
                 signal.signal(number, handler)
     if "result" in answer:
