@@ -20,7 +20,7 @@ __all__ = ["run_process"]
 _END_WITHIN_SECONDS = 15.0
 
 
-class _Stopped(CommandFailure):
+class _LoadStopped(CommandFailure):
     """Ctrl-C came a second time, or before there was a figure."""
 
     exit_code = EXIT_INTERRUPTED
@@ -40,7 +40,7 @@ class _Stops:
 
 
 def run_process(plan: LoadPlan, show: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Returns the results of the load, as `mcp_actors.bench.load.Load.run` does.
+    """Returns the results of the load, as `mcp_actors.bench.load.RunningLoad.run` does.
 
     Args:
         plan: The load.
@@ -85,5 +85,5 @@ def run_process(plan: LoadPlan, show: Callable[[dict[str, Any]], None]) -> dict[
         result: dict[str, Any] = answer["result"]
         return result
     if stops.count:
-        raise _Stopped("the load was ended before there were figures")
+        raise _LoadStopped("the load was ended before there were figures")
     raise CommandFailure(answer.get("failure") or f"the process of the load ended with {process.returncode}")
