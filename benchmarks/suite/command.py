@@ -11,19 +11,19 @@ from pathlib import Path
 from rich.console import Console
 from rich.markdown import Markdown
 
-from benchmarks.suite.compare import compare, comparison_text
 from benchmarks.suite.endpoints import TRANSPORTS
 from benchmarks.suite.goal_table import goals_markdown, write_readme
 from benchmarks.suite.goals import GOALS_SIZE, goal_cases
 from benchmarks.suite.loading import load_files
-from benchmarks.suite.model import Document
 from benchmarks.suite.page import page
 from benchmarks.suite.peers import PEERS, default_cache
 from benchmarks.suite.plan import FULL, QUICK, TOY, make_plan
-from benchmarks.suite.process import LoadError
 from benchmarks.suite.report import markdown
 from benchmarks.suite.running import prepare_peers, run_plan
 from benchmarks.suite.scenarios.table import SCENARIOS
+from mcp_actors.bench.compare import compare, comparison_text
+from mcp_actors.bench.process import LoadError
+from mcp_actors.bench.results import Document
 from mcp_actors.discovery import installed_schemes
 
 __all__ = ["main"]

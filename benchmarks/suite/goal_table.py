@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.suite.goals import COLUMNS, GOALS, ITSELF, Against, Goal
-from benchmarks.suite.model import METRICS, Document, Key
-from benchmarks.suite.process import LoadError
-from benchmarks.suite.statistics import interval, median
-from benchmarks.suite.views import number
+from mcp_actors.bench.figures import number
+from mcp_actors.bench.process import LoadError
+from mcp_actors.bench.results import METRICS, Document, Key
+from mcp_actors.bench.statistics import interval, median
 
 __all__ = ["Cell", "about_goals", "goal_rows", "goals_markdown", "write_readme"]
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from benchmarks.suite.model import METRICS, Key
 from benchmarks.suite.peers import ASGI, FACES, FLOOR, OFFICIAL_ASGI, OURS, PROTECTED
 from benchmarks.suite.plan import Case, Size
 from benchmarks.suite.scenarios.table import SCENARIOS
+from mcp_actors.bench.results import METRICS, Key
 
 __all__ = ["COLUMNS", "GOALS", "GOALS_SIZE", "ITSELF", "Against", "Goal", "goal_cases"]
 

@@ -2,7 +2,7 @@
 
 This file knows the commands by name and imports the one that is run, so that ``serve`` does not import the parts that
 draw. Each command has a file: `serve`, `listing`, `inspect` with `inspect_text`, `call`, `tasks`, `read`, `prompt`,
-`login`, `logout`, `whoami`, `demo`. `install` with `uninstall`, and `top`, have a folder.
+`login`, `logout`, `whoami`, `demo`. `install` with `uninstall`, `top` and `bench` have a folder.
 
 They use `sections` (headings in the help), `target` (TARGET -> Server), `client_session` (URL -> Client, Ctrl-C) with
 `connection_options` and `headers`, `arguments` (``key=text``), `output` (results -> text or JSON), `task_results`
@@ -55,6 +55,10 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "inspect": (
         "mcp_actors.cli.inspect",
         "Say what a server is, what it violates, and how fast it is.",
+    ),
+    "bench": (
+        "mcp_actors.cli.bench.command",
+        "Put a load on any server; throughput, latencies, limits for CI.",
     ),
     "list": ("mcp_actors.cli.listing", "Show tools, resources, prompts, era and capabilities of a server."),
     "call": ("mcp_actors.cli.call", "Call a tool, with a live progress bar; Ctrl-C cancels the call."),

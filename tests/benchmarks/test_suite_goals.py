@@ -11,11 +11,11 @@ import pytest
 from benchmarks.suite.command import main
 from benchmarks.suite.goal_table import goal_rows, goals_markdown, write_readme
 from benchmarks.suite.goals import COLUMNS, GOALS, ITSELF, Against, Goal, goal_cases
-from benchmarks.suite.model import Document, JobFailure, Key, Row
 from benchmarks.suite.page import page
 from benchmarks.suite.peers import PEERS
-from benchmarks.suite.process import LoadError
 from benchmarks.suite.report import markdown
+from mcp_actors.bench.process import LoadError
+from mcp_actors.bench.results import Document, JobFailure, Key, ResultRow
 
 ROOT = Path(__file__).parent.parent.parent
 OURS, OTHER = (
@@ -35,7 +35,7 @@ def run_of(**figures: list[tuple[float, float]]) -> Document:
         for turn, pair in enumerate(rounds, 1):
             for key, value in zip((OURS, OTHER), pair, strict=True):
                 at = dict(key.at)
-                row = Row(turn, key.scenario, key.transport, key.era, key.peer, at, {metric: value})
+                row = ResultRow(turn, key.scenario, key.transport, key.era, key.peer, at, {metric: value})
                 document.rows.append(row)
     return document
 

@@ -9,16 +9,17 @@ import pytest
 from rich.console import Console
 
 from benchmarks.suite.command import main
-from benchmarks.suite.eras import Era
 from benchmarks.suite.goals import GOALS, goal_cases
-from benchmarks.suite.model import METRICS, BenchmarkJob, Document
+from benchmarks.suite.job import BenchmarkJob
 from benchmarks.suite.peers import PROGRAMS, Peer
 from benchmarks.suite.plan import FULL, QUICK, TOY, Case, make_plan
-from benchmarks.suite.process import LoadError
 from benchmarks.suite.running import run_job, run_plan
 from benchmarks.suite.scenarios import streams
 from benchmarks.suite.scenarios.table import SCENARIOS
 from benchmarks.suite.worker import measure
+from mcp_actors.bench.eras import Era
+from mcp_actors.bench.process import LoadError
+from mcp_actors.bench.results import METRICS, Document
 
 HERE = {"python": sys.executable}
 # A transport of somebody else's, in a file of their own: lines over TCP under another name.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.suite.bench import Bench
-from benchmarks.suite.model import BenchmarkJob, Point
+from benchmarks.suite.job import BenchmarkJob, Point
 from benchmarks.suite.scenarios.cancel import cancel_latency
 from benchmarks.suite.scenarios.clients import client_calls
 from benchmarks.suite.scenarios.mixed import mixed
