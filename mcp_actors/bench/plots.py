@@ -13,7 +13,7 @@ WIDTH, HEIGHT = 460, 300
 LEFT, RIGHT, TOP, BOTTOM = 62, 26, 34, 46
 LEGEND_LINE = 15
 # After Okabe and Ito: told apart by the colour-blind too.
-COLOURS = ("#0072b2", "#777777", "#d55e00", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#000000")
+COLOURS = ("#0072b2", "#777777", "#d55e00", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "currentColor")
 KNOWN = (
     "ours",
     "floor",
@@ -106,7 +106,9 @@ class Plot:
             x = LEFT + 396 // columns * (place % columns)
             y = HEIGHT + LEGEND_LINE * (place // columns) + 4
             ink = colour(line.name, names)
-            parts.append(f'<line x1="{x}" x2="{x + 18}" y1="{y}" y2="{y}" stroke="{ink}" stroke-width="3"/>')
+            parts.append(
+                f'<line x1="{x}" x2="{x + 18}" y1="{y}" y2="{y}" stroke="{ink}" stroke-width="3"{_dash(line.name)}/>'
+            )
             parts.append(f'<text x="{x + 23}" y="{y + 4}">{escape(line.name)}</text>')
         return "\n".join([*parts, "</svg>"])
 
@@ -116,9 +118,7 @@ def _draw(
 ) -> list[str]:
     points = sorted(line.points)
     path = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y, _, _ in points)
-    dashes = DASHES.get(line.name.partition(", ")[2] or line.name)
-    dash = f' stroke-dasharray="{dashes}"' if dashes else ""
-    parts = [f'<polyline points="{path}" fill="none" stroke="{ink}" stroke-width="2"{dash}/>']
+    parts = [f'<polyline points="{path}" fill="none" stroke="{ink}" stroke-width="2"{_dash(line.name)}/>']
     for x, y, low, high in points:
         place = f"{across(x):.1f}"
         parts.append(
@@ -129,6 +129,12 @@ def _draw(
             f'<circle cx="{place}" cy="{up(y):.1f}" r="3" fill="{ink}"><title>{escape(told)}</title></circle>'
         )
     return parts
+
+
+def _dash(name: str) -> str:
+    """The attribute of a line that is dotted, in the plot and in its legend."""
+    dashes = DASHES.get(name.partition(", ")[2] or name)
+    return f' stroke-dasharray="{dashes}"' if dashes else ""
 
 
 def _scale(values: Sequence[float], log: bool, start: float, end: float) -> Callable[[float], float]:
