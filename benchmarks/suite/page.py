@@ -12,7 +12,7 @@ from benchmarks.suite.report import about, how_to_read, tables
 from benchmarks.suite.summary import summary
 from benchmarks.suite.views import transport_name, warnings_in_short
 from mcp_actors.bench.histograms import percentiles
-from mcp_actors.bench.html import document_head, table
+from mcp_actors.bench.html import about_list, document_head, table
 from mcp_actors.bench.plots import Plot, PlotLine
 from mcp_actors.bench.results import METRICS, Document, place_text
 from mcp_actors.bench.statistics import interval, median
@@ -45,12 +45,12 @@ WINDOW_SHOWN = 64
 def page(document: Document) -> str:
     """Returns the page: what came of it, its contents, how to read it, goals, throughput, latency, and every figure."""
     sections = list(_sections(document))
-    parts = document_head("Benchmarks of mcp-actors", about(document), summary(document))
+    parts = document_head("Benchmarks of mcp-actors", (), summary(document))
     links = "".join(
         f'<li><a href="#s{at}">{escape(title)}</a></li>' for at, (title, _) in enumerate(sections)
     )
-    parts.append(f'<nav aria-label="Contents"><ol start="0">{links}</ol></nav>')
-    parts.append(f"<p>{escape(how_to_read(document))}</p>")
+    parts.append(f'<nav aria-label="Contents"><ol>{links}</ol></nav>')
+    parts += [f"<p>{escape(how_to_read(document))}</p>", about_list(about(document))]
     if document.warnings:
         items = "".join(f"<li>{escape(warning)}</li>" for warning in warnings_in_short(document))
         parts.append(f'<div class="mind"><strong>Mind</strong><ul>{items}</ul></div>')

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.suite.goal_table import goal_rows
-from benchmarks.suite.peers import OURS, PEERS
+from benchmarks.suite.peers import FLOOR, OURS, PEERS
 from benchmarks.suite.views import Group, compared_peers, groups, ratios, transport_name
 from mcp_actors.bench.results import Document
 from mcp_actors.bench.statistics import median
@@ -13,9 +13,12 @@ __all__ = ["summary"]
 
 def summary(document: Document) -> str:
     """Returns the throughput of ours beside the others, how many goals were reached, and what gave no figure."""
-    found = _busiest(document)
-    told = [_throughput(group, compared_peers(document)) for group in found.values()]
-    sentences = [f"Requests a second that mcp-actors answers: {'; '.join(told)}."] if told else []
+    found = list(_busiest(document).values())
+    others = [peer for peer in compared_peers(document) if not peer.startswith(FLOOR)]
+    # Where there is another SDK on some transport, the others say little.
+    beside = [group for group in found if any(peer in group.samples for peer in others)]
+    told = [_throughput(group, others) for group in beside or found]
+    sentences = [f"mcp-actors answers {'; '.join(told)}."] if told else []
     if not told:
         scenarios = list(dict.fromkeys(row.scenario for row in document.rows))
         sentences.append(
@@ -49,15 +52,21 @@ def _ours(group: Group) -> list[float]:
 
 def _throughput(group: Group, others: list[str]) -> str:
     beside = [
-        f"{_times(median(found))}x {PEERS[other].title}"
+        f"{_times(median(found))}x that of {PEERS[other].title}"
         for other in others
         if (found := ratios(group, "per_second", other))
     ]
+    window = dict(group.at)["in_flight"]
     told = (
-        f"{transport_name(group.transport)}, {group.era}, {dict(group.at)['in_flight']} in flight: "
-        f"{median(_ours(group)):,.0f}"
+        f"{median(_ours(group)):,.0f} requests a second over {transport_name(group.transport)} "
+        f"({group.era}, {window} in flight)"
     )
-    return told + (f" ({', '.join(beside)})" if beside else "")
+    return told + (f", {_listed(beside)}" if beside else "")
+
+
+def _listed(texts: list[str]) -> str:
+    *others, last = texts
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _times(ratio: float) -> str:

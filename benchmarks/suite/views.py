@@ -39,7 +39,6 @@ SHOWN = {
 }
 
 _TRANSPORT_NAMES = {
-    "memory": "in memory",
     "http": "HTTP",
     "http+unix": "HTTP over a Unix socket",
     "tcp": "TCP",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-__all__ = ["STYLE", "document_head", "table"]
+__all__ = ["STYLE", "about_list", "document_head", "table"]
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #222; --paper: #fff; --pale: #666; --line: #ddd; --head: #f4f4f4 }
@@ -18,7 +18,7 @@ body { font: 15px/1.45 system-ui, sans-serif; color: var(--ink); background: var
 body { max-width: 1440px; margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere } h1 { font-size: 1.6rem }
 h2 { font-size: 1.15rem; margin-top: 2.2rem; border-bottom: 1px solid var(--line); padding-bottom: .3rem }
 a { color: var(--link) } .sentence { font-weight: 600 } nav { margin: 1rem 0 }
-nav ol { columns: 20rem; margin: 0; padding-left: 1.6rem }
+nav ol { columns: 20rem; column-gap: 2rem; list-style: none; margin: 0; padding: 0 }
 dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: .1rem 1rem } dt { color: var(--pale) }
 dd { margin: 0; overflow-wrap: anywhere }
 .plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(430px, 100%), 1fr)); gap: 1rem }
@@ -44,10 +44,14 @@ def document_head(title: str, about: Sequence[tuple[str, str]], sentence: str = 
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{escape(title)}</title>',
         f"<style>{STYLE}</style><h1>{escape(title)}</h1>",
         f'<p class="sentence">{escape(sentence)}</p>' if sentence else "",
-        "<dl>",
-        *(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in about),
-        "</dl>",
+        about_list(about) if about else "",
     ]
+
+
+def about_list(about: Sequence[tuple[str, str]]) -> str:
+    """Returns what is known of a run, as a list of names and values."""
+    items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in about)
+    return f"<dl>{items}</dl>"
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

@@ -144,7 +144,7 @@ def test_the_page_begins_with_a_sentence_and_its_contents() -> None:
     text = page(document)
     begins = [text.index(part) for part in ('<p class="sentence">', "<nav ", "<h2 ")]
     assert begins == sorted(begins)
-    assert "HTTP, modern, 64 in flight: " in text.partition("</p>")[0]  # what came of it
+    assert "over HTTP (modern, 64 in flight)" in text.partition("</p>")[0]  # what came of it
     links, targets = re.findall(r'href="#([^"]*)"', text), re.findall(r'<h2 id="([^"]*)"', text)
     assert links == targets
     assert len(set(targets)) == len(targets) > 4
