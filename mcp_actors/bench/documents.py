@@ -128,12 +128,12 @@ def _warnings(plan: LoadPlan, result: dict[str, Any]) -> list[str]:
             f"the load itself sent up to {late / 1000:.1f} ms late, which is in the latencies: they count from when a "
             "call was meant to be sent"
         )
-    for stage in result["stages"]:
-        if stage["unsent"]:
-            found.append(
-                f"{stage['at']['arrivals_per_second']} calls/s were not reached: {stage['unsent']} calls were never "
-                "sent, and the latencies are lower bounds"
-            )
+    found += [
+        f"{stage['at']['arrivals_per_second']} calls/s were not reached: {stage['unsent']} calls were never sent, and "
+        "the latencies are lower bounds"
+        for stage in result["stages"]
+        if stage["unsent"]
+    ]
     if sessions["opened"] < sessions["wanted"]:
         found.append(
             f"{sessions['opened']} of {sessions['wanted']} sessions could be opened: {sessions.get('reason', '')}"

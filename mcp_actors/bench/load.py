@@ -31,6 +31,7 @@ HELD_SHARE = 0.95
 # A rate is no longer held, too, when the 99th percentile is so many times the least of all rates before it, and more
 # than so many seconds above it.
 STEEP_TIMES, STEEP_SECONDS = 10.0, 0.02
+_IN_FLIGHT_AT_THE_END = 2
 # Stages in a row that are not held, after which a ramp ends.
 _GIVE_UP_AFTER = 2
 _TICKS_A_SECOND = 4
@@ -166,7 +167,11 @@ def _stage_result(stage: Stage, recorder: LoadRecorder, before: list[float]) -> 
     offered = min(stage.rate, stage.calls / seconds) if stage.calls else stage.rate
     # Cancelled calls are answered by nobody, and belong to no rate.
     expected = offered - recorder.cancelled.sent / seconds
-    held = not stage.rate or (per_second >= HELD_SHARE * expected and not recorder.unsent)
+    # What was in flight at the end is no backlog, as long as it is no more than a server without one has.
+    in_flight = expected * recorder.total.percentile(0.0) + _IN_FLIGHT_AT_THE_END
+    held = not stage.rate or (
+        good + in_flight >= HELD_SHARE * expected * seconds and not recorder.unsent and recorder.good > 0
+    )
     if before and p99 > STEEP_TIMES * min(before) and p99 > min(before) + STEEP_SECONDS:
         held = not stage.rate
     began = recorder.slices[0].began

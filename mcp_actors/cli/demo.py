@@ -13,7 +13,7 @@ from typing import Any
 import click
 import trio
 
-from mcp_actors.cli.demo_load import Load
+from mcp_actors.cli.demo_load import DemoLoad
 from mcp_actors.cli.demo_stage import stage
 from mcp_actors.cli.demo_table import figures, live_table, plain_table, progress_line, summary
 from mcp_actors.cli.demo_text import columns, paragraph, tour_lines
@@ -56,7 +56,9 @@ def command(sessions: int, seconds: float, seed: int | None, as_json: bool, show
     Ctrl-C ends it early: the load with its summary, and exit code 130. Exit code 1 if there was any error. Needs no
     network.
     """
-    load = Load(sessions, seconds, random.Random(seed := random.randrange(10**6) if seed is None else seed))
+    load = DemoLoad(
+        sessions, seconds, random.Random(seed := random.randrange(10**6) if seed is None else seed)
+    )
     with reported(show_traceback):
         shown = run_interruptible(partial(_tour, silent=as_json), "the demo was interrupted")
         if not as_json:
@@ -95,13 +97,13 @@ async def _tour(silent: bool) -> list[Shown]:
     return outcomes
 
 
-def _picture_of(load: Load, silent: bool) -> Callable[[Load], Awaitable[None]]:
+def _picture_of(load: DemoLoad, silent: bool) -> Callable[[DemoLoad], Awaitable[None]]:
     if silent:
         return _show_nothing
     return _draw if sys.stdout.isatty() else _print
 
 
-async def _run(load: Load, show: Callable[[Load], Awaitable[None]]) -> bool:
+async def _run(load: DemoLoad, show: Callable[[DemoLoad], Awaitable[None]]) -> bool:
     """Returns whether a signal has ended it."""
     interrupted = trio.Event()
     with trio.open_signal_receiver(*STOP_SIGNALS) as signals:
@@ -117,7 +119,7 @@ async def _run(load: Load, show: Callable[[Load], Awaitable[None]]) -> bool:
     return interrupted.is_set()
 
 
-async def _bound(load: Load, everything: trio.CancelScope) -> None:
+async def _bound(load: DemoLoad, everything: trio.CancelScope) -> None:
     """The sessions get a grace to end by themselves; what hangs longer is counted as an error and cut off."""
     await load.stopping.wait()
     await trio.sleep(_GRACE)
@@ -128,7 +130,7 @@ async def _bound(load: Load, everything: trio.CancelScope) -> None:
 
 
 async def _stop_on_signal(
-    load: Load, signals: AsyncIterator[int], everything: trio.CancelScope, interrupted: trio.Event
+    load: DemoLoad, signals: AsyncIterator[int], everything: trio.CancelScope, interrupted: trio.Event
 ) -> None:
     async for _ in signals:
         if interrupted.is_set():  # the second one: no grace either
@@ -137,17 +139,17 @@ async def _stop_on_signal(
         load.stop()
 
 
-async def _show_nothing(load: Load) -> None:
+async def _show_nothing(load: DemoLoad) -> None:
     """Draws nothing: stdout is for one JSON object."""
 
 
-async def _print(load: Load) -> None:
+async def _print(load: DemoLoad) -> None:
     while True:
         await trio.sleep(1)
         click.echo(paragraph(progress_line(load.rows, load.elapsed), columns()))
 
 
-async def _draw(load: Load) -> None:
+async def _draw(load: DemoLoad) -> None:
     from rich.live import Live  # only a terminal needs it
 
     def picture() -> Any:

@@ -21,7 +21,7 @@ from mcp_actors.errors import McpError
 from mcp_actors.platform.command_lines import join_words
 from mcp_actors.types import CallToolResult, TextContent
 
-__all__ = ["BINDINGS", "ERAS", "Binding", "Load"]
+__all__ = ["BINDINGS", "ERAS", "Binding", "DemoLoad"]
 
 ERAS = ("legacy", "modern")
 
@@ -87,7 +87,7 @@ class WrongAnswer(Exception):
 
 
 @attrs.define(eq=False)
-class Load:
+class DemoLoad:
     """All sessions of one run; ``tallies`` may be read at any time."""
 
     sessions: int

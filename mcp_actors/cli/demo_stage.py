@@ -17,11 +17,11 @@ from mcp_actors.examples import tour
 from mcp_actors.examples.tour import Sighting
 from mcp_actors.platform.command_lines import join_words
 
-__all__ = ["Stage", "stage"]
+__all__ = ["DemoStage", "stage"]
 
 
 @attrs.frozen
-class Stage:
+class DemoStage:
     """The server of the tour, and where it is reached."""
 
     server: Server
@@ -38,7 +38,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage() -> AsyncIterator[Stage]:
+async def stage() -> AsyncIterator[DemoStage]:
     """Serves the server of the tour for the length of the block, and starts another one in a child process."""
     sighting = Sighting()
     server = tour.server_that_tells(sighting)
@@ -56,5 +56,5 @@ async def stage() -> AsyncIterator[Stage]:
         async with trio.open_nursery() as nursery:
             urls = await nursery.start(server.serve, *listen.values())
             async with over_stdio as child:
-                yield Stage(server, sighting, dict(zip(listen, urls, strict=True)), child)
+                yield DemoStage(server, sighting, dict(zip(listen, urls, strict=True)), child)
             nursery.cancel_scope.cancel()

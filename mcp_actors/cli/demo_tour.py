@@ -17,7 +17,7 @@ import trio
 from mcp_actors import Client, Server
 from mcp_actors.auth import BearerToken
 from mcp_actors.cli.demo_load import WrongAnswer
-from mcp_actors.cli.demo_stage import Stage
+from mcp_actors.cli.demo_stage import DemoStage
 from mcp_actors.client import Progress
 from mcp_actors.discovery import server_transport
 from mcp_actors.errors import RpcError
@@ -63,16 +63,16 @@ class Demonstration:
     """One capability: ``show`` tries it, and returns a line of what it saw or raises."""
 
     title: str
-    show: Callable[[Stage], Awaitable[str]]
+    show: Callable[[DemoStage], Awaitable[str]]
 
 
-async def take_tour(stage: Stage, show: Callable[[Shown], None]) -> None:
+async def take_tour(stage: DemoStage, show: Callable[[Shown], None]) -> None:
     """Calls ``show`` with what came of each demonstration of `TOUR`, in their order. None ends the tour."""
     for each in TOUR:
         show(await _shown(each, stage))
 
 
-async def _shown(demonstration: Demonstration, stage: Stage) -> Shown:
+async def _shown(demonstration: Demonstration, stage: DemoStage) -> Shown:
     try:
         with trio.fail_after(_WITHIN):
             return Shown(demonstration.title, await demonstration.show(stage))
@@ -95,21 +95,21 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1000:.1f} ms"
 
 
-async def _typed_tools(stage: Stage) -> str:
+async def _typed_tools(stage: DemoStage) -> str:
     async with Client(stage.url) as client:
         answer = await client.call_tool("forecast", {"city": "Berlin", "days": 2}, returns=Forecast)
         _require(answer == Forecast("Berlin", [21, 22]), answer)
         return f'forecast(city="Berlin", days=2) returned {answer}'
 
 
-async def _strict_arguments(stage: Stage) -> str:
+async def _strict_arguments(stage: DemoStage) -> str:
     async with Client(stage.url) as client:
         result = await client.call_tool("forecast", {"city": "Berlin", "days": "2"})
         _require(bool(result.is_error) and "days" in _text(result), result)
         return f'forecast(city="Berlin", days="2"), and the model reads: {_text(result)}'
 
 
-async def _failures(stage: Stage) -> str:
+async def _failures(stage: DemoStage) -> str:
     result = await stage.child.call_tool("leave")
     _require(bool(result.is_error) and "SystemExit: 3" in _text(result), result)
     after = await stage.child.call_tool("who")
@@ -117,7 +117,7 @@ async def _failures(stage: Stage) -> str:
     return f"a tool raised SystemExit(3); the model reads {_text(result)!r}, and the next call was answered"
 
 
-async def _progress(stage: Stage) -> str:
+async def _progress(stage: DemoStage) -> str:
     reports: list[str] = []
 
     def note(report: Progress) -> None:
@@ -129,7 +129,7 @@ async def _progress(stage: Stage) -> str:
         return f"{', '.join(reports)}; then the answer: {_text(result)!r}"
 
 
-async def _cancellation(stage: Stage) -> str:
+async def _cancellation(stage: DemoStage) -> str:
     scope = trio.CancelScope()
 
     def begun(_report: Progress) -> None:
@@ -152,7 +152,7 @@ async def _model(question: CreateMessageParams) -> CreateMessageResult:
     return CreateMessageResult(role="assistant", content=TextContent(text="Welcome"), model="none")
 
 
-async def _questions(stage: Stage) -> str:
+async def _questions(stage: DemoStage) -> str:
     asked: list[str] = []
     for era in ("legacy", "modern"):
         answering: dict[str, Any] = {"elicitation": _person, "sampling": _model, "roots": ["file:///trip"]}
@@ -163,7 +163,7 @@ async def _questions(stage: Stage) -> str:
     return f"a tool asked person, model and program ({' and '.join(asked)}): {text}"
 
 
-async def _resources(stage: Stage) -> str:
+async def _resources(stage: DemoStage) -> str:
     uri = "weather://Bern/now"
     async with Client(stage.url) as client, client.listen(uris=(uri,)) as listener:
         before = await _read(client, uri)
@@ -181,7 +181,7 @@ async def _read(client: Client, uri: str) -> str:
     return content.text if isinstance(content, TextResourceContents) else ""
 
 
-async def _prompts(stage: Stage) -> str:
+async def _prompts(stage: DemoStage) -> str:
     async with Client(stage.url) as client:
         completion = await client.complete(PromptReference(name="plan"), "city", "Ber")
         _require(completion.values == ["Berlin", "Bergen", "Bern"], completion)
@@ -194,7 +194,7 @@ async def _prompts(stage: Stage) -> str:
         )
 
 
-async def _log_messages(stage: Stage) -> str:
+async def _log_messages(stage: DemoStage) -> str:
     lines: list[str] = []
 
     def note(level: Any, data: Any, logger: str | None) -> None:
@@ -206,7 +206,7 @@ async def _log_messages(stage: Stage) -> str:
         return f"the client was told while the tool worked: {', '.join(map(repr, lines))}"
 
 
-async def _tasks(stage: Stage) -> str:
+async def _tasks(stage: DemoStage) -> str:
     async with Client(stage.url) as client:
         handle = await client.start_tool("study", {"city": "Berlin"})
         status = (await handle.status()).status
@@ -217,7 +217,7 @@ async def _tasks(stage: Stage) -> str:
         return f"a call became a task, and its client left. Another client came with the id: {text!r}"
 
 
-async def _authorization(stage: Stage) -> str:
+async def _authorization(stage: DemoStage) -> str:
     refusal = importlib.import_module("mcp_transports.http.server").Refusal
 
     def authenticate(request: Any) -> Any:
@@ -241,7 +241,7 @@ async def _authorization(stage: Stage) -> str:
     )
 
 
-async def _revisions(stage: Stage) -> str:
+async def _revisions(stage: DemoStage) -> str:
     async def ask(version: str) -> None:
         async with Client(stage.url, era=version) as client:
             text = _text(await client.call_tool("who"))
@@ -253,7 +253,7 @@ async def _revisions(stage: Stage) -> str:
     return f"one server, one URL, at once: {', '.join(stage.server.versions)}"
 
 
-async def _bindings(stage: Stage) -> str:
+async def _bindings(stage: DemoStage) -> str:
     medians = {"stdio": await _median(stage.child)}
     targets: dict[str, Server | str] = {"memory": stage.server, **stage.urls}
     for name, target in targets.items():
@@ -271,7 +271,7 @@ async def _median(client: Client) -> float:
     return statistics.median(times)
 
 
-async def _actor_tree(stage: Stage) -> str:
+async def _actor_tree(stage: DemoStage) -> str:
     began = trio.Event()
     async with Client(stage.urls["TCP"]) as client, trio.open_nursery() as nursery:
         call = client.call_tool

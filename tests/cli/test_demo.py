@@ -17,8 +17,8 @@ from mcp_actors import Server
 from mcp_actors.cli import demo_load, demo_server, demo_tour
 from mcp_actors.cli.demo import command
 from mcp_actors.cli.demo_figures import CallLatencies, Tally
-from mcp_actors.cli.demo_load import Load, WrongAnswer
-from mcp_actors.cli.demo_stage import Stage
+from mcp_actors.cli.demo_load import DemoLoad, WrongAnswer
+from mcp_actors.cli.demo_stage import DemoStage
 from mcp_actors.cli.demo_table import plain_table, summary
 from mcp_actors.cli.demo_text import tour_lines
 from mcp_actors.cli.demo_tour import TOUR, Demonstration, Shown
@@ -121,7 +121,7 @@ def test_a_wrong_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_demonstration_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def lie(stage: Stage) -> str:
+    async def lie(stage: DemoStage) -> str:
         raise WrongAnswer("this came instead")
 
     memory = next(binding for binding in demo_load.BINDINGS if binding.name == "memory")
@@ -135,7 +135,7 @@ def test_a_demonstration_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
-    rows = Load(300, 1, random.Random(0)).rows
+    rows = DemoLoad(300, 1, random.Random(0)).rows
     for row in rows:
         row.opened, row.calls, row.cancelled, row.confirmed = row.planned, 123_456, 9_999, 9_999
         row.latencies.add(0.9999)
@@ -151,7 +151,7 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 
 def test_sessions_are_dealt_out_to_the_bindings() -> None:
     def planned(sessions: int) -> dict[tuple[str, str], int]:
-        return {(row.binding, row.era): row.planned for row in Load(sessions, 1, random.Random(0)).rows}
+        return {(row.binding, row.era): row.planned for row in DemoLoad(sessions, 1, random.Random(0)).rows}
 
     assert sum(planned(300).values()) == 300
     assert len(planned(300)) == len(demo_load.BINDINGS) * len(demo_load.ERAS)

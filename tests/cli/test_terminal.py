@@ -131,6 +131,16 @@ def test_ctrl_c_in_the_demo_leaves_a_clean_terminal(terminal: Callable[..., Term
     assert "Traceback" not in session.text
 
 
+def test_ctrl_c_ends_a_load_with_its_figures(terminal: Callable[..., Terminal], url: str) -> None:
+    session = terminal("bench", url, "add", "a=1", "--duration", "60", "--warm-up", "0")
+    session.until(lambda: "Ctrl-C ends it early" in session.text and "p99" in session.text)
+    session.type(CTRL_C)
+    assert session.wait() == 0
+    assert "answered" in session.text
+    assert "Mind: it was ended early." in session.text
+    assert "Traceback" not in session.text
+
+
 def test_ctrl_c_while_connecting(terminal: Callable[..., Terminal]) -> None:
     session = terminal("list", "stdio:sh -c 'echo started >&2; touch here; exec sleep 60'")
     here = Path(os.readlink(f"/proc/{session.process.pid}/cwd")) / "here"
