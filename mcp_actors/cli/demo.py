@@ -28,8 +28,9 @@ __all__ = ["command"]
 _GRACE = 15.0  # seconds for the sessions to end by themselves once the time is over
 _REDRAW = 0.25  # seconds between two pictures of the table
 _NOTE = (
-    "Each session calls again as soon as it is answered, so latencies include waiting for a processor. A session over "
-    "stdio is a child process of its own. 2 x 16 = two sessions with 16 calls in flight each."
+    "All sessions are opened, and call from then on. Each calls again as soon as it is answered, so latencies include "
+    "waiting for a processor. A session over stdio is a child process of its own. 2 x 16 = two sessions with 16 calls "
+    "in flight each."
 )
 
 
@@ -38,7 +39,7 @@ _NOTE = (
     "--sessions", type=click.IntRange(1, 20_000), default=300, show_default=True, help="Sessions at once."
 )
 @click.option(
-    "--seconds", type=click.FloatRange(0.1), default=5.0, show_default=True, help="How long they call."
+    "--seconds", type=click.FloatRange(0.1), default=4.0, show_default=True, help="How long they call."
 )
 @click.option("--seed", type=int, help="For the mixture of calls; by default another one each time.")
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object on stdout, at the end.")
