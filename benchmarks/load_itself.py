@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.suite.server import free_port
 from mcp_actors.bench.calls import tool_call
 from mcp_actors.bench.eras import LEGACY_VERSION, MODERN_VERSION
-from mcp_actors.bench.load import Load, run_load
+from mcp_actors.bench.load import RunningLoad, run_load
 from mcp_actors.bench.plan import LoadPlan, Stage
 
 WINDOW = 64
@@ -70,7 +70,7 @@ def measure(scheme: str, seconds: float) -> dict[str, Any]:
             [Stage(seconds, window=WINDOW)],
             warm_up=WARM_UP_SECONDS,
         )
-        return run_load(Load(plan, lambda _: None))
+        return run_load(RunningLoad(plan, lambda _: None))
     finally:
         if process is not None:
             process.kill()

@@ -121,6 +121,7 @@ class LoadDriver:
         for lane in self.sessions.ready:
             if time.perf_counter() > deadline:
                 return
+            self.field.troubles = []
             try:
                 await self.field.leave(lane)
             except (LoadError, KeyError):

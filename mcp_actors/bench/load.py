@@ -20,7 +20,7 @@ from mcp_actors.bench.process import LoadError
 from mcp_actors.bench.recorder import CallFigures, LoadRecorder, Slice
 from mcp_actors.bench.targets import PipedServers, has_raw_field, raw_field
 
-__all__ = ["BUSY_SHARE", "LATE_US", "Load", "run_load"]
+__all__ = ["BUSY_SHARE", "LATE_US", "RunningLoad", "run_load"]
 
 # Above it the server may have waited for the load, and could do more.
 BUSY_SHARE = 0.9
@@ -41,7 +41,7 @@ _ENOUGH_FOR_P999 = 1000
 Report = Callable[[dict[str, Any]], None]
 
 
-class Load:
+class RunningLoad:
     """A load that runs; `stop` ends it early, from a handler of a signal too."""
 
     def __init__(self, plan: LoadPlan, report: Report) -> None:
@@ -122,7 +122,7 @@ class Load:
         )
 
 
-def run_load(load: Load, transport: ClientTransport | None = None) -> dict[str, Any]:
+def run_load(load: RunningLoad, transport: ClientTransport | None = None) -> dict[str, Any]:
     """Runs a load to its end in this process, without a scheduler where the URL has a raw field.
 
     Raises `LoadError` if there is no figure.
@@ -133,7 +133,7 @@ def run_load(load: Load, transport: ClientTransport | None = None) -> dict[str, 
     return trio.run(_through_client, load, transport or plan.url)
 
 
-async def _raw(load: Load) -> dict[str, Any]:
+async def _raw(load: RunningLoad) -> dict[str, Any]:
     async with _raw_field(load.plan) as field:
         return await load.run(field)
 
@@ -150,7 +150,7 @@ async def _raw_field(plan: LoadPlan) -> AsyncIterator[Field]:
         yield field
 
 
-async def _through_client(load: Load, target: str | ClientTransport) -> dict[str, Any]:
+async def _through_client(load: RunningLoad, target: str | ClientTransport) -> dict[str, Any]:
     async with channels(load.plan.era, target) as field:
         return await load.run(field)
 

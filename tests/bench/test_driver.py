@@ -12,7 +12,7 @@ import pytest
 
 from mcp_actors.bench.calls import tool_call
 from mcp_actors.bench.fields.field import Arrival, Field, run_blocking
-from mcp_actors.bench.load import Load
+from mcp_actors.bench.load import RunningLoad
 from mcp_actors.bench.messages import Message
 from mcp_actors.bench.plan import LoadPlan, Stage, ramp_stages
 from mcp_actors.bench.process import LoadError
@@ -80,7 +80,7 @@ def loaded(
     answer: Answer, *stages: Stage, field: ScriptedField | None = None, **options: Any
 ) -> dict[str, Any]:
     plan = LoadPlan("tcp://nowhere", "legacy", "", [tool_call("add", {})], list(stages), seed=1, **options)
-    return run_blocking(Load(plan, lambda _: None).run(field or ScriptedField(answer)))
+    return run_blocking(RunningLoad(plan, lambda _: None).run(field or ScriptedField(answer)))
 
 
 def at_once(field: ScriptedField, lane: int, body: dict[str, Any]) -> None:
@@ -240,7 +240,7 @@ def test_questions_of_the_server_are_answered() -> None:
 
 
 def test_a_person_ends_it_early_and_has_the_figures() -> None:
-    loads: list[Load] = []
+    loads: list[RunningLoad] = []
 
     def answer(field: ScriptedField, lane: int, body: dict[str, Any]) -> None:
         if body["id"] == 50:
@@ -248,7 +248,7 @@ def test_a_person_ends_it_early_and_has_the_figures() -> None:
         field.reply(lane, body["id"])
 
     plan = LoadPlan("tcp://nowhere", "legacy", "", [tool_call("add", {})], [Stage(600, window=2)])
-    loads.append(Load(plan, lambda _: None))
+    loads.append(RunningLoad(plan, lambda _: None))
     result = run_blocking(loads[0].run(ScriptedField(answer)))
     assert result["interrupted"]
     assert 45 <= result["total"]["count"] <= 60

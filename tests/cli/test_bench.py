@@ -37,7 +37,7 @@ def test_a_load_over_stdio_with_its_files(mcp: Mcp, url: str, tmp_path: Path) ->
     assert "served 1.2 (modern, 2026-07-28, stdio, 1 session) answered" in done.stdout
     assert "with 16 in flight" in done.stdout
     assert "calls were cancelled in flight" in done.stdout
-    assert "in flight, " in done.stderr  # while it ran
+    assert "warming up, " in done.stderr  # while it ran
     document = Document.read(tmp_path / "run.json")
     assert {row.transport for row in document.rows} == {"stdio"}
     assert len(document.rows) == 10

@@ -105,7 +105,7 @@ class HttpField(Field):
         return lane
 
     def _settle_all(self, lane: _HttpLane) -> None:
-        while lane.unsettled:
+        while lane.unsettled and not self.troubles:
             self._turn(None, [])
 
     def _head(self, lane: _HttpLane, verb: str, headers: dict[str, str], *, length: bool) -> bytes:

@@ -43,7 +43,7 @@ class LoadView:
         self._live = None
 
     def report(self, told: dict[str, Any]) -> None:
-        """Shows one report of `mcp_actors.bench.load.Load`."""
+        """Shows one report of `mcp_actors.bench.load.RunningLoad`."""
         if self._live is not None:
             self._live.update(_picture(told), refresh=True)
         elif not self._quiet and time.monotonic() - self._last >= _EVERY_SECONDS:

@@ -16,8 +16,11 @@ from mcp_actors.platform.signals import STOP_SIGNALS
 
 __all__ = ["run_process"]
 
+# From the result, or from being told, to the end of the process: servers over stdio take their time to end.
+_END_WITHIN_SECONDS = 15.0
 
-class _Stopped(CommandFailure):
+
+class _LoadStopped(CommandFailure):
     """Ctrl-C came a second time, or before there was a figure."""
 
     exit_code = EXIT_INTERRUPTED
@@ -37,7 +40,7 @@ class _Stops:
 
 
 def run_process(plan: LoadPlan, show: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Returns the results of the load, as `mcp_actors.bench.load.Load.run` does.
+    """Returns the results of the load, as `mcp_actors.bench.load.RunningLoad.run` does.
 
     Args:
         plan: The load.
@@ -70,13 +73,17 @@ def run_process(plan: LoadPlan, show: Callable[[dict[str, Any]], None]) -> dict[
         except BrokenPipeError:
             answer = {}
         finally:
-            if process.poll() is None and "result" not in answer:
+            if "result" not in answer and process.poll() is None:
                 process.terminate()
+            try:
+                process.wait(_END_WITHIN_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
             for number, handler in before:
                 signal.signal(number, handler)
     if "result" in answer:
         result: dict[str, Any] = answer["result"]
         return result
     if stops.count:
-        raise _Stopped("the load was ended before there were figures")
+        raise _LoadStopped("the load was ended before there were figures")
     raise CommandFailure(answer.get("failure") or f"the process of the load ended with {process.returncode}")

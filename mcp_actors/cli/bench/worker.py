@@ -15,7 +15,7 @@ from typing import Any
 import trio
 
 from mcp_actors.abc import ClientTransport
-from mcp_actors.bench.load import Load, run_load
+from mcp_actors.bench.load import RunningLoad, run_load
 from mcp_actors.bench.plan import LoadPlan
 from mcp_actors.bench.process import LoadError
 from mcp_actors.discovery import client_transport
@@ -52,7 +52,7 @@ def main() -> int:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if hard != resource.RLIM_INFINITY:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    load = Load(LoadPlan.from_json(sys.stdin.readline()), _write)
+    load = RunningLoad(LoadPlan.from_json(sys.stdin.readline()), _write)
     for number in STOP_SIGNALS:
         signal.signal(number, lambda *_: load.stop())
     try:
