@@ -79,6 +79,7 @@ def make_plan(
     for name in scenarios or SCENARIOS:
         scenario = SCENARIOS[name]
         extra = scenario.quick_extra if size.name == "quick" and not transports else ()
+        wanted = peers or (*size.peers, *(scenario.quick_peers if size.name == "quick" else ()))
         for chosen in scenario.schemes or (*(transports or size.transports), *extra):
             if scenario.lanes and transport(chosen).drive in ("pipe", "none"):
                 continue
@@ -87,9 +88,7 @@ def make_plan(
                     continue
                 if eras and era not in eras and len(scenario.eras) > 1:
                     continue
-                able = tuple(
-                    peer for peer in peers or size.peers if _able(PEERS[peer], scenario, chosen, era)
-                )
+                able = tuple(peer for peer in wanted if _able(PEERS[peer], scenario, chosen, era))
                 if able:
                     found.append(Case(scenario, chosen, "legacy" if era == "legacy" else "modern", able))
     return found

@@ -16,7 +16,9 @@ __all__ = [
     "compared_peers",
     "groups",
     "ratio_text",
+    "ratios",
     "shown_metrics",
+    "transport_name",
 ]
 
 # The metrics that a reader looks at, by scenario; of others all that there are.
@@ -34,6 +36,14 @@ SHOWN = {
         "p99_us",
     ),
     "mixed": ("per_second", "p50_us", "p99_us", "cpu_us"),
+}
+
+_TRANSPORT_NAMES = {
+    "http": "HTTP",
+    "http+unix": "HTTP over a Unix socket",
+    "tcp": "TCP",
+    "unix": "Unix socket",
+    "ws": "WebSocket",
 }
 
 
@@ -65,16 +75,27 @@ def shown_metrics(scenario: str, all_of_it: Iterable[Group]) -> list[str]:
     return [metric for metric in wanted if metric in there] if wanted else list(there)
 
 
-def ratio_text(group: Group, metric: str, better: str, other: str) -> str:
-    """Returns the ratio of ours to ``other``: the median of the ratios of the rounds, with its interval."""
+def ratios(group: Group, metric: str, other: str) -> list[float]:
+    """Returns ours divided by the figure of ``other``, in each round; nothing where one of them is missing or zero."""
     mine = group.samples.get(OURS, {}).get(metric)
     theirs = group.samples.get(other, {}).get(metric)
-    if not mine or not theirs or len(mine) != len(theirs) or not all(mine) or not all(theirs):
+    if not mine or not theirs or len(mine) != len(theirs) or not all(theirs):
+        return []
+    return [ours / their for ours, their in zip(mine, theirs, strict=True)]
+
+
+def ratio_text(group: Group, metric: str, other: str) -> str:
+    """Returns the median of the `ratios` of the rounds, with its interval."""
+    found = ratios(group, metric, other)
+    if not found:
         return "-"
-    pairs = zip(mine, theirs, strict=True)
-    ratios = [ours / their if better == "higher" else their / ours for ours, their in pairs]
-    where: Interval = interval(ratios)
-    return f"{median(ratios):.2f}x" + (f" ({where.low:.2f} to {where.high:.2f})" if len(ratios) > 1 else "")
+    where: Interval = interval(found)
+    return f"{median(found):.2f}x" + (f" ({where.low:.2f} to {where.high:.2f})" if len(found) > 1 else "")
+
+
+def transport_name(transport: str) -> str:
+    """Returns how people call a transport; one of the reader's own has the name that was given to it."""
+    return _TRANSPORT_NAMES.get(transport) or transport.partition("=")[0]
 
 
 def warnings_in_short(document: Document) -> list[str]:

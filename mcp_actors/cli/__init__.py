@@ -9,7 +9,7 @@ They use `sections` (headings in the help), `target` (TARGET -> Server), `client
 `connection_options` and `headers`, `arguments` (``key=text``), `output` (results -> text or JSON), `task_results`
 (those that come later), `elicitation` (questions on a terminal), `progress` (the bar), `failures` (exceptions -> one
 line and an exit code), `stored_login`, `login_session` and `login_text` (what a login leaves, how it is made, and in
-words), `interruptible` (Ctrl-C without a client), and ``demo_*`` (the load of the demo and its table). `serve_options`
+words), `interruptible` (Ctrl-C without a client), and ``demo_*`` (its tour, its load and their lines). `serve_options`
 has the options and rules of what serves, `serving_at` the addresses that they name, and `upstream_access` the logins at
 the servers behind a gateway; `admin_option`, `observing`, `otel_sdk`, `reload` and `workers` are what the options do.
 """
@@ -41,7 +41,7 @@ Exit codes
 _COMMANDS: dict[str, tuple[str, str]] = {
     "demo": (
         "mcp_actors.cli.demo",
-        "Run hundreds of sessions on this machine, and cancel some calls.",
+        "Show what the engine can do, then under what load.",
     ),
     "serve": ("mcp_actors.cli.serve", "Serve a Server from a file or a module, over stdio or at URLs."),
     "gateway": ("mcp_actors.cli.gateway", "Serve the servers of a configuration as one."),

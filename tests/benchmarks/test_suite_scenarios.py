@@ -245,6 +245,19 @@ def test_plans_have_what_peers_can_do_and_nothing_else() -> None:
     assert {case.scenario.name for case in make_plan(FULL)} == set(SCENARIOS)
 
 
+def test_a_quick_run_has_the_peers_that_its_page_says() -> None:
+    cases = [(case.scenario.name, case.peers) for case in make_plan(QUICK)]
+    others = {"fastmcp", "typescript1"}
+    assert {name for name, peers in cases if others & set(peers)} == {"roundtrip"}
+    assert {peer for name, peers in cases if name == "roundtrip" for peer in peers} >= others | {
+        "official",
+        "ours",
+    }
+    assert "FastMCP and the TypeScript SDK 1.x in `roundtrip`" in (PROGRAMS.parent / "README.md").read_text()
+    asked = make_plan(QUICK, peers=["ours"])
+    assert {case.peers for case in asked} == {("ours",)}  # names that were given are all
+
+
 @pytest.mark.parametrize("names", [{"scenarios": ["juggling"]}, {"peers": ["nobody"]}])
 def test_unknown_names_are_refused(names: dict[str, list[str]]) -> None:
     with pytest.raises(LoadError, match="there are"):

@@ -29,8 +29,8 @@ class Scenario:
     """``run`` drives one server that was started for it; ``solo`` starts its own. ``quick``, ``full`` and ``toy`` are
     the parameters of the three sizes. ``lanes`` tells that one connection is not enough; ``streams`` that servers
     which can choose must answer with streams over HTTP. ``quick_extra`` are transports that a quick run adds, in the
-    modern era. ``clients`` tells that not servers are measured but clients. ``schemes`` and ``peers`` are all, if there
-    are none.
+    modern era, and ``quick_peers`` peers. ``clients`` tells that not servers are measured but clients. ``schemes`` and
+    ``peers`` are all, if there are none.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Scenario:
     quick_eras: tuple[str, ...] = BOTH
     peers: tuple[str, ...] = ()
     quick_extra: tuple[str, ...] = ()
+    quick_peers: tuple[str, ...] = ()
     schemes: tuple[str, ...] = ()
     lanes: bool = False
     streams: bool = False
@@ -66,6 +67,7 @@ SCENARIOS = {
             full={"windows": [1, 8, 32, 64, 256, 1024], "rates": [500, 2000], "inline": True},
             toy={"windows": [1, 4], "rates": [100], "inline": True},
             quick_extra=("memory", "tcp", "unix", "ws"),
+            quick_peers=("fastmcp", "typescript1"),
         ),
         Scenario(
             "eras",
