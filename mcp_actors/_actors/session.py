@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import trio
@@ -92,7 +93,10 @@ class Session:
         with Containment(SESSION, details={"session": self.dispatcher.name}):
             try:
                 async with trio.open_nursery() as connection:
-                    start(connection, CONNECTION_WRITER, self.link.run, on_crash=self._broken)
+                    link = self.link
+                    link.write_by(
+                        partial(start, connection, CONNECTION_WRITER, link.run, on_crash=self._broken)
+                    )
                     await self._converse(task_status)
                     connection.cancel_scope.cancel(reason="the session ended")
             finally:
