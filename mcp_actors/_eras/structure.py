@@ -312,7 +312,8 @@ _SCALARS: dict[Any, Hook] = {str: _read_str, bool: _read_bool, int: _read_int, f
 # By annotation, the class of which every value is good as it is.
 _PLAIN: dict[Any, type] = {kind | None: kind for kind in _SCALARS} | {
     **{kind: kind for kind in _SCALARS},
-    dict[str, Any]: dict, dict[str, Any] | None: dict,
+    dict[str, Any]: dict,
+    dict[str, Any] | None: dict,
 }
 
 
