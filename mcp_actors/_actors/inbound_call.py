@@ -83,6 +83,7 @@ class CallOwner(Protocol):
     responder: Responder
     rules: DispatchRules
     limiters: Limiters
+    standing: int  # of its calls, those that go on until the session ends
 
     @property
     def peer(self) -> str: ...
@@ -186,6 +187,7 @@ class InboundCall:
 
         Such a call gets no beats: it has no progress, and nobody waits for its end.
         """
+        self.owner.standing += self._on_drain is None
         self._on_drain = callback
         if self.reports is not None:
             self.reports.stop()
@@ -294,6 +296,8 @@ class InboundCall:
 
     def close(self) -> None:
         """The call is over: its id may be used again, its place and its scope are free. Legal any number of times."""
+        if self._on_drain is not None:
+            self.owner.standing -= 1
         # The scope, the continuation and what it leads to refer to each other and to what the peer sent.
         self.scope = self.continuation = self._on_drain = self.replacement = None
         if self.reports is not None:

@@ -56,6 +56,10 @@ class LinkOwner(Protocol):
     def calls(self) -> Mapping[Any, object]: ...
 
     @property
+    def standing(self) -> int:
+        """The number of these calls that are not about to be answered, as subscriptions are not."""
+
+    @property
     def outbound(self) -> Pending: ...
 
     def dispatch(self, message: Received, outlet: Outlet) -> None: ...
@@ -66,6 +70,10 @@ class Pending(Protocol):
 
     @property
     def pending(self) -> Mapping[Any, object]: ...
+
+    @property
+    def standing(self) -> int:
+        """The number of these requests that are not about to be answered."""
 
     @property
     def waits_for_person(self) -> bool: ...
@@ -227,7 +235,7 @@ class Link:
         Called only when nothing is queued.
         """
         try:
-            if not (self._expects_no_other() and self.channel.write_now(frame)):
+            if not (self._expects_no_other(frame) and self.channel.write_now(frame)):
                 if not self._direct:
                     return False
                 self.channel.send_nowait(frame)
@@ -240,19 +248,20 @@ class Link:
         self._bytes_out += len(frame.data)
         return True
 
-    def _expects_no_other(self) -> bool:
+    def _expects_no_other(self, frame: Frame) -> bool:
         """Whether no other frame is likely to be sent soon, with which this one had better be written.
 
         That is so outside of a burst, if no inbound call is running (one that answers has left the table) and no
-        outbound call is pending but the one that sends.
+        outbound call is pending but the one that sends. Subscriptions do not count, but they send notifications, which
+        often come together.
         """
         served = self._served
-        return (
-            not self.in_burst
-            and served is not None
-            and not served.calls
-            and len(served.outbound.pending) <= 1
-        )
+        if self.in_burst or served is None:
+            return False
+        inbound, outbound = len(served.calls), len(served.outbound.pending)
+        if inbound and (frame.last or frame.request is not None):
+            inbound -= served.standing
+        return not inbound and outbound <= 1 + served.outbound.standing
 
     async def run(self) -> None:
         """The writer: takes everything that is queued and makes one write of it. Ends when the link is closed."""
