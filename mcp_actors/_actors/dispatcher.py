@@ -127,8 +127,6 @@ class Dispatcher:
         self.responder = responder
         self.rules = rules
         self.calls: dict[Any, InboundCall] = {}
-        # How many of them go on until the session ends.
-        self.standing = 0
         self.counters = Counters()
         self.pool: TaskPool | None = None
         own = ConcurrencyLimiter("connection", limits.max_in_flight, limits.max_waiting, limits.max_wait)

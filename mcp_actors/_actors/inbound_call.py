@@ -83,7 +83,6 @@ class CallOwner(Protocol):
     responder: Responder
     rules: DispatchRules
     limiters: Limiters
-    standing: int  # of its calls, those that go on until the session ends
 
     @property
     def peer(self) -> str: ...
@@ -160,6 +159,11 @@ class InboundCall:
         """Whether its scope was cancelled, by `cancel` or `replace`. Asking the scope is dearer."""
         return self.state == "cancelled" or self.state == "replaced"
 
+    @property
+    def stands(self) -> bool:
+        """Whether it is not about to be answered: a subscription goes on until the session ends."""
+        return self._on_drain is not None
+
     def cancel(self, reason: str | None = None) -> None:
         """The peer no longer wants the answer: the handler sees `trio.Cancelled` and nothing is sent."""
         if self.state != "answered":
@@ -183,12 +187,9 @@ class InboundCall:
     # -- for the handler's context ---------------------------------------------------------------------------------
 
     def on_drain(self, callback: Callable[[], None]) -> None:
-        """Registers how a call that would go on for ever (a subscription) is ended gracefully.
-
-        Such a call gets no beats: it has no progress, and nobody waits for its end.
-        """
-        self.owner.standing += self._on_drain is None
+        """Registers how a call that would go on for ever (a subscription) is ended gracefully. It gets no beats."""
         self._on_drain = callback
+        # It has no progress, and nobody waits for its end.
         if self.reports is not None:
             self.reports.stop()
 
@@ -296,8 +297,6 @@ class InboundCall:
 
     def close(self) -> None:
         """The call is over: its id may be used again, its place and its scope are free. Legal any number of times."""
-        if self._on_drain is not None:
-            self.owner.standing -= 1
         # The scope, the continuation and what it leads to refer to each other and to what the peer sent.
         self.scope = self.continuation = self._on_drain = self.replacement = None
         if self.reports is not None:

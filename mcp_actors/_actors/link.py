@@ -53,16 +53,20 @@ class LinkOwner(Protocol):
     """The dispatcher that takes the messages of a link, seen from the link."""
 
     @property
-    def calls(self) -> Mapping[Any, object]: ...
-
-    @property
-    def standing(self) -> int:
-        """The number of these calls that are not about to be answered, as subscriptions are not."""
+    def calls(self) -> Mapping[Any, CallInFlight]: ...
 
     @property
     def outbound(self) -> Pending: ...
 
     def dispatch(self, message: Received, outlet: Outlet) -> None: ...
+
+
+class CallInFlight(Protocol):
+    """A call of the peer."""
+
+    @property
+    def stands(self) -> bool:
+        """Whether it is not about to be answered."""
 
 
 class Pending(Protocol):
@@ -252,16 +256,17 @@ class Link:
         """Whether no other frame is likely to be sent soon, with which this one had better be written.
 
         That is so outside of a burst, if no inbound call is running (one that answers has left the table) and no
-        outbound call is pending but the one that sends. Subscriptions do not count, but they send notifications, which
-        often come together.
+        outbound call is pending but the one that sends. A subscription does not count, but for what it sends itself:
+        notifications often come together.
         """
         served = self._served
-        if self.in_burst or served is None:
+        if self.in_burst or served is None or len(served.outbound.pending) > 1 + served.outbound.standing:
             return False
-        inbound, outbound = len(served.calls), len(served.outbound.pending)
-        if inbound and (frame.last or frame.request is not None):
-            inbound -= served.standing
-        return not inbound and outbound <= 1 + served.outbound.standing
+        running = len(served.calls)
+        if running == 1 and (frame.last or frame.request is not None):
+            (call,) = served.calls.values()
+            return call.stands
+        return not running
 
     async def run(self) -> None:
         """The writer: takes everything that is queued and makes one write of it. Ends when the link is closed."""

@@ -94,7 +94,6 @@ class _LaterOwner:
         self.responder = owner.responder
         self.rules = owner.rules
         self.limiters = owner.limiters
-        self.standing = 0
 
     async def request(
         self, method: str, params: dict[str, Any], options: CallOptions, *, call: InboundCall | None = None
