@@ -52,7 +52,7 @@ class LinkOwner(Protocol):
     """The dispatcher that takes the messages of a link, seen from the link."""
 
     @property
-    def calls(self) -> Mapping[Any, object]: ...
+    def calls(self) -> Mapping[Any, CallInFlight]: ...
 
     @property
     def outbound(self) -> Pending: ...
@@ -60,11 +60,23 @@ class LinkOwner(Protocol):
     def dispatch(self, message: Received, outlet: Outlet) -> None: ...
 
 
+class CallInFlight(Protocol):
+    """A call of the peer."""
+
+    @property
+    def stands(self) -> bool:
+        """Whether it is not about to be answered."""
+
+
 class Pending(Protocol):
     """The requests of ours that wait for an answer."""
 
     @property
     def pending(self) -> Mapping[Any, object]: ...
+
+    @property
+    def standing(self) -> int:
+        """The number of these requests that are not about to be answered."""
 
     @property
     def waits_for_person(self) -> bool: ...
@@ -246,7 +258,7 @@ class Link:
         Called only when nothing is queued.
         """
         try:
-            if not (self._expects_no_other() and self.channel.write_now(frame)):
+            if not (self._expects_no_other(frame) and self.channel.write_now(frame)):
                 if not self._direct:
                     return False
                 self.channel.send_nowait(frame)
@@ -259,19 +271,21 @@ class Link:
         self._bytes_out += len(frame.data)
         return True
 
-    def _expects_no_other(self) -> bool:
+    def _expects_no_other(self, frame: Frame) -> bool:
         """Whether no other frame is likely to be sent soon, with which this one had better be written.
 
         That is so outside of a burst, if no inbound call is running (one that answers has left the table) and no
-        outbound call is pending but the one that sends.
+        outbound call is pending but the one that sends. A subscription does not count, but for what it sends itself:
+        notifications often come together.
         """
         served = self._served
-        return (
-            not self.in_burst
-            and served is not None
-            and not served.calls
-            and len(served.outbound.pending) <= 1
-        )
+        if self.in_burst or served is None or len(served.outbound.pending) > 1 + served.outbound.standing:
+            return False
+        running = len(served.calls)
+        if running == 1 and (frame.last or frame.request is not None):
+            (call,) = served.calls.values()
+            return call.stands
+        return not running
 
     async def run(self, inbox: trio.MemoryReceiveChannel[Frame]) -> None:
         """The writer: takes everything that is queued and makes one write of it. Ends when the link is closed."""

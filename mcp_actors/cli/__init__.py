@@ -2,8 +2,8 @@
 
 This file knows the commands by name and imports the one that is run, so that ``serve`` does not import the parts that
 draw. Each command has a file: `serve`, `gateway` with `gateway_check`, `bridge`, `listing`, `inspect` with
-`inspect_text`, `call`, `tasks`, `read`, `prompt`, `login`, `logout`, `whoami`, `demo`. `install` with `uninstall`, `top`
-and `bench` have a folder.
+`inspect_text`, `call`, `tasks`, `read`, `prompt`, `login`, `logout`, `whoami`, `demo`. `install` with `uninstall`,
+`top` and `bench` have a folder.
 
 They use `sections` (headings in the help), `target` (TARGET -> Server), `client_session` (URL -> Client, Ctrl-C) with
 `connection_options` and `headers`, `arguments` (``key=text``), `output` (results -> text or JSON), `task_results`
