@@ -6,6 +6,7 @@ of `PEERS` say what is installed for each.
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 from collections.abc import Callable, Sequence
@@ -35,7 +36,7 @@ class GatewayProgram:
 
     def can(self, chain: Sequence[str]) -> bool:
         """Whether it can make every hop of a chain of bindings."""
-        return self.hops.issuperset(zip(chain, chain[1:], strict=False))
+        return self.hops.issuperset(itertools.pairwise(chain))
 
 
 def chain_of(served: str, reached: str, hops: int) -> tuple[str, ...]:

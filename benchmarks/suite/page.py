@@ -7,30 +7,16 @@ from collections.abc import Callable
 from html import escape
 
 from benchmarks.suite.goal_table import goal_rows
-from benchmarks.suite.model import METRICS, Document, place_text
 from benchmarks.suite.peers import OURS
-from benchmarks.suite.plots import Plot, PlotLine
 from benchmarks.suite.report import about, how_to_read, tables
-from benchmarks.suite.statistics import interval, median
-from benchmarks.suite.views import percentiles, warnings_in_short
+from benchmarks.suite.views import warnings_in_short
+from mcp_actors.bench.histograms import percentiles
+from mcp_actors.bench.html import document_head, table
+from mcp_actors.bench.plots import Plot, PlotLine
+from mcp_actors.bench.results import METRICS, Document, place_text
+from mcp_actors.bench.statistics import interval, median
 
 __all__ = ["page"]
-
-STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; color: #222; background: #fff }
-body { max-width: 1440px; margin: 2rem auto; padding: 0 1rem } h1 { font-size: 1.6rem }
-h2 { font-size: 1.15rem; margin-top: 2.2rem; border-bottom: 1px solid #ddd; padding-bottom: .3rem }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem } dt { color: #666 } dd { margin: 0 }
-.plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(430px, 1fr)); gap: 1rem }
-svg { width: 100%; border: 1px solid #eee; border-radius: 6px }
-svg text { font: 11px system-ui, sans-serif; fill: #333 } svg .title { font-size: 13px; font-weight: 600 }
-svg .end { text-anchor: end } svg .mid { text-anchor: middle } svg .grid { stroke: #e6e6e6 }
-.wide { overflow-x: auto } table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums }
-th, td { padding: .2rem .6rem; text-align: right; border-bottom: 1px solid #eee; white-space: nowrap }
-th { background: #f6f6f6 } th:nth-child(-n+4), td:nth-child(-n+4) { text-align: left }
-.goals td { white-space: normal } .goals td, .goals th { text-align: left } .missed { color: #b00020; font-weight: 600 }
-.mind { background: #fff7e0; border-left: 4px solid #e69f00; padding: .4rem 1rem }
-"""
 
 # Which member of a place is a plot's x, for which metrics, and what it is called.
 CURVES = (
@@ -51,12 +37,8 @@ WINDOW_SHOWN = 64
 
 
 def page(document: Document) -> str:
-    parts = [
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Benchmarks of mcp-actors</title>',
-        f"<style>{STYLE}</style><h1>Benchmarks of mcp-actors</h1><dl>",
-        *(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in about(document)),
-        f"</dl><p>{escape(how_to_read(document))}</p>",
-    ]
+    parts = document_head("Benchmarks of mcp-actors", about(document))
+    parts.append(f"<p>{escape(how_to_read(document))}</p>")
     if document.warnings:
         items = "".join(f"<li>{escape(warning)}</li>" for warning in warnings_in_short(document))
         parts.append(f'<div class="mind"><strong>Mind</strong><ul>{items}</ul></div>')
@@ -71,12 +53,7 @@ def page(document: Document) -> str:
         drawn = "".join(plot.svg() for plot in make(document))
         if drawn:
             parts.append(f'<h2>{title}</h2><div class="plots">{drawn}</div>')
-    for title, rows in tables(document):
-        head = "".join(f"<th>{escape(cell)}</th>" for cell in rows[0])
-        body = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows[1:]
-        )
-        parts.append(f'<h2>{escape(title)}</h2><div class="wide"><table><tr>{head}</tr>{body}</table></div>')
+    parts += [f"<h2>{escape(title)}</h2>{table(rows)}" for title, rows in tables(document)]
     if document.failures:
         items = "".join(
             f"<li>{escape(f'{each.scenario}, {each.transport}, {each.era}, {each.peer}: {each.reason}')}</li>"

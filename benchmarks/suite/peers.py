@@ -10,8 +10,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.suite.process import LoadError
 from benchmarks.suite.programs.access_token import TOKEN
+from mcp_actors.bench.process import LoadError
 
 __all__ = [
     "ASGI",

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from benchmarks.suite.endpoints import transport
-from benchmarks.suite.eras import Era
-from benchmarks.suite.model import BenchmarkJob
+from benchmarks.suite.job import BenchmarkJob
 from benchmarks.suite.peers import FACES, OURS, PEERS, Peer
-from benchmarks.suite.process import LoadError
 from benchmarks.suite.scenarios.table import SCENARIOS, Scenario
+from mcp_actors.bench.eras import Era
+from mcp_actors.bench.process import LoadError
 
 __all__ = ["FULL", "QUICK", "TOY", "Case", "Size", "make_plan"]
 

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from benchmarks.suite.goal_table import goal_rows, goals_markdown
-from benchmarks.suite.model import METRICS, Document, place_text
 from benchmarks.suite.peers import OURS, PEERS
 from benchmarks.suite.scenarios.table import SCENARIOS
-from benchmarks.suite.statistics import interval
-from benchmarks.suite.views import (
-    Group,
-    compared_peers,
-    figure_text,
-    groups,
-    ratio_text,
-    shown_metrics,
-    warnings_in_short,
-)
+from benchmarks.suite.views import Group, compared_peers, groups, ratio_text, shown_metrics, warnings_in_short
+from mcp_actors.bench.figures import figure_text
+from mcp_actors.bench.results import METRICS, Document, place_text
+from mcp_actors.bench.statistics import interval
 
 __all__ = ["about", "how_to_read", "markdown", "tables"]
 

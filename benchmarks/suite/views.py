@@ -6,20 +6,15 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from hdrh.histogram import HdrHistogram
-
-from benchmarks.suite.model import Document, Key, Place
 from benchmarks.suite.peers import FLOOR, OURS, PEERS
-from benchmarks.suite.statistics import Interval, interval, median
+from mcp_actors.bench.results import Document, Key, Place
+from mcp_actors.bench.statistics import Interval, interval, median
 
 __all__ = [
     "SHOWN",
     "Group",
     "compared_peers",
-    "figure_text",
     "groups",
-    "number",
-    "percentiles",
     "ratio_text",
     "shown_metrics",
 ]
@@ -40,7 +35,6 @@ SHOWN = {
     ),
     "mixed": ("per_second", "p50_us", "p99_us", "cpu_us"),
 }
-PERCENTILES = (0.0, 10, 25, 50, 75, 90, 95, 99, 99.5, 99.9, 99.95, 99.99)
 
 
 class Group(NamedTuple):
@@ -69,19 +63,6 @@ def shown_metrics(scenario: str, all_of_it: Iterable[Group]) -> list[str]:
     )
     wanted = SHOWN.get(scenario)
     return [metric for metric in wanted if metric in there] if wanted else list(there)
-
-
-def number(value: float) -> str:
-    """Returns a figure with its significant digits."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def figure_text(samples: list[float]) -> str:
-    """The median and where it lies."""
-    if len(samples) == 1:
-        return number(samples[0])
-    low, high, _ = interval(samples)
-    return f"{number(median(samples))} ({number(low)} to {number(high)})"
 
 
 def ratio_text(group: Group, metric: str, better: str, other: str) -> str:
@@ -115,20 +96,3 @@ def compared_peers(document: Document) -> list[str]:
     return [name for name in PEERS if name in there and name not in (OURS, FLOOR)] + [FLOOR] * (
         FLOOR in there
     )
-
-
-def percentiles(document: Document, key: Key) -> list[tuple[float, float]]:
-    """(percentile, microseconds) of all rounds of a place together; the last is the longest."""
-    merged: HdrHistogram | None = None
-    for row in document.rows:
-        if row.latency and row.key == key:
-            histogram = HdrHistogram.decode(row.latency)
-            if merged is None:
-                merged = histogram
-            else:
-                merged.add(histogram)
-    if merged is None or not merged.total_count:
-        return []
-    total = merged.total_count
-    told = [each for each in PERCENTILES if each == 0 or total * (100 - each) >= 100]
-    return [(each, merged.get_value_at_percentile(each) / 1000) for each in told]

@@ -9,13 +9,13 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks.suite.command import main
-from benchmarks.suite.compare import compare, comparison_text
-from benchmarks.suite.model import METRICS, Document, JobFailure, Row
 from benchmarks.suite.page import page
-from benchmarks.suite.plots import Plot, PlotLine
-from benchmarks.suite.process import LoadError
 from benchmarks.suite.report import markdown
-from benchmarks.suite.worker import encoded
+from mcp_actors.bench.compare import compare, comparison_text
+from mcp_actors.bench.histograms import encoded
+from mcp_actors.bench.plots import Plot, PlotLine
+from mcp_actors.bench.process import LoadError
+from mcp_actors.bench.results import METRICS, Document, JobFailure, ResultRow
 
 PEERS = ("ours", "floor", "official")
 
@@ -39,7 +39,9 @@ def made_up(rounds: int = 6, *, seed: int = 1, drift: float = 1.0, ours: float =
                         "cpu_us": us / 2,
                     }
                     at: dict[str, int | str] = {"in_flight": window}
-                    row = Row(turn, "roundtrip", transport, "modern", peer, at, metrics, encoded(took), 0.1)
+                    row = ResultRow(
+                        turn, "roundtrip", transport, "modern", peer, at, metrics, encoded(took), 0.1
+                    )
                     document.rows.append(row)
     return document
 

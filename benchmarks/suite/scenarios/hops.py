@@ -14,9 +14,8 @@ from pathlib import Path
 from benchmarks.suite.bench import Bench, percentile_us
 from benchmarks.suite.endpoints import TRANSPORTS, raw_field
 from benchmarks.suite.gateways import GATEWAYS, UpstreamPlace, chain_of
-from benchmarks.suite.model import BenchmarkJob, Point
+from benchmarks.suite.job import BenchmarkJob, Point
 from benchmarks.suite.peers import OWN
-from benchmarks.suite.process import LoadError, cpu_seconds, peak_mib
 from benchmarks.suite.scenarios.loops import warm_up
 from benchmarks.suite.scenarios.roundtrip import measure_window
 from benchmarks.suite.scenarios.solo import Start
@@ -27,6 +26,7 @@ from benchmarks.suite.server import (
     ServerProcess,
     free_port,
 )
+from mcp_actors.bench.process import LoadError, cpu_seconds, peak_mib
 
 __all__ = ["gateway_hop"]
 
@@ -75,9 +75,7 @@ async def _side_by_side(job: BenchmarkJob, reached: str, chains: Sequence[tuple[
     return points
 
 
-async def _started(
-    job: BenchmarkJob, chain: Sequence[str], stack: AsyncExitStack
-) -> tuple[Bench, int]:
+async def _started(job: BenchmarkJob, chain: Sequence[str], stack: AsyncExitStack) -> tuple[Bench, int]:
     directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mcp-")))
     served = stack.enter_context(_Chain(job, chain, directory))
     try:

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.suite.bench import Bench
 from benchmarks.suite.gateways import GATEWAYS
-from benchmarks.suite.model import BenchmarkJob, Point
+from benchmarks.suite.job import BenchmarkJob, Point
 from benchmarks.suite.scenarios.cancel import cancel_latency
 from benchmarks.suite.scenarios.clients import client_calls
 from benchmarks.suite.scenarios.hops import gateway_hop
@@ -178,7 +178,7 @@ SCENARIOS = {
             solo=gateway_hop,
             quick={"to": ["stdio"], "hops": [1], "windows": [1, 64]},
             full={"to": ["stdio", "http"], "hops": [1, 3], "windows": [1, 64]},
-            toy={"to": ["stdio", "http"], "hops": [1, 3], "windows": [1, 4]},
+            toy={"to": ["stdio"], "hops": [1], "windows": [1, 4]},
             schemes=("stdio", "http"),
             peers=tuple(GATEWAYS),
         ),
