@@ -187,6 +187,19 @@ UPSTREAM_CONNECT = TaskKind(
     "connect upstream", "gateway", "member", "whoever waits for the connection: UpstreamUnavailable"
 )
 
+UPSTREAM_CLOSE = TaskKind("close upstream connection", "gateway", "nothing", "nobody")
+UPSTREAM_KEEP = TaskKind(
+    "keep upstream", "gateway", "nothing", "nobody: it is connected to when it is needed", restarted=True
+)
+UPSTREAM_SWEEP = TaskKind(
+    "close idle connections", "gateway", "nothing", "nobody: they are closed later", restarted=True
+)
+
+UPSTREAM_LOG_LEVEL = TaskKind(
+    "set log level", "connection of a gateway", "nothing", "nobody: the server logs as before"
+)
+HELD_CALL = TaskKind("held call", "gateway", "call", "the client: its call failed")
+
 # -- mcp-actors serve --workers ------------------------------------------------------------------------------
 WORKER_SLOT = TaskKind(
     "slot", "supervisor of workers", "nothing", "nobody: its worker goes on", restarted=True

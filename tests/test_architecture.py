@@ -53,6 +53,8 @@ FLOORS = {
     "mcp_actors.replacement": 7,
     "mcp_actors.client": 7,
     "mcp_actors.client_pool": 7,
+    "mcp_actors.client_group": 7,
+    "mcp_actors.server_entries": 7,
     "mcp_actors.extensions": 7,
     "mcp_actors.asyncio": 7,
     "mcp_actors.sync": 7,

@@ -293,7 +293,9 @@ class Dispatcher:
             self._cancelled(params)
         elif notification.method == "notifications/progress":
             self.counters.late += not self.outbound.progressed(params)
-        else:
+        elif notification.about is None or not self.outbound.told(
+            notification.about, notification.method, params
+        ):
             self.negotiation.notified(notification.method)
             self._on_notification(notification.method, params)
 

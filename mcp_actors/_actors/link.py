@@ -16,7 +16,7 @@ import trio
 
 from mcp_actors._actors.limits import Limits
 from mcp_actors._wire.codec import decode
-from mcp_actors._wire.messages import JsonRpcError, JsonRpcMessage
+from mcp_actors._wire.messages import JsonRpcError, JsonRpcMessage, JsonRpcNotification
 from mcp_actors.abc import Frame, FrameChannel, HttpRequest, NoAnswer, Outlet, Waiting
 from mcp_actors.errors import LocalProtocolError, MalformedMessage
 
@@ -362,4 +362,6 @@ def _about(frame: Frame) -> Received:
     message = decode(frame.data)
     if isinstance(message, JsonRpcError) and message.id is None and frame.about is not None:
         return JsonRpcError(frame.about, message.code, message.message, message.data)
+    if isinstance(message, JsonRpcNotification):
+        return JsonRpcNotification(message.method, message.params, frame.about)
     return message

@@ -107,6 +107,8 @@ def _with_meta(
         # What the program itself has put there is left alone.
         meta={**(observation.meta or {}), **sent, **(options.meta or {})},
         cancellable=options.cancellable,
+        envelope=options.envelope,
+        on_message=options.on_message,
     )
 
 

@@ -113,14 +113,16 @@ class OutboundCalls:
         if id is None:
             id = self._last_id = self._last_id + 1
         on_progress, more = options.on_progress, options.meta
-        if self.meta or more or on_progress or options.wants_progress:
+        said = self.meta if options.envelope is None else options.envelope
+        if said or more or on_progress or options.wants_progress:
             # What the engine itself says comes last, so that no caller passes for another client.
-            meta = {**params.get("_meta", {}), **(more or {}), **self.meta}
+            meta = {**params.get("_meta", {}), **(more or {}), **said}
             if on_progress or options.wants_progress:
                 meta["progressToken"] = id
             params = {**params, "_meta": meta}
         deadline = self.clock.start(options.idle, options.cap)
         pending = OutboundCall(id, method, deadline, on_progress, self._limits.progress_queue)
+        pending.on_message = options.on_message
         self.pending[id] = pending
         outlet, about = (carrier.outlet, None) if call is None else (call.outlet, call.id)
         frame = Frame(encode_request(id, method, params), about, metadata=metadata, method=method, request=id)
@@ -222,6 +224,13 @@ class OutboundCalls:
             )
         )
         return True
+
+    def told(self, request: RequestId, method: str, params: dict[str, Any]) -> bool:
+        """Hands a notification to the request that it came with; false if that wants none."""
+        pending = self.pending.get(request)
+        if pending is None or pending.on_message is None:
+            return False
+        return pending.on_message(method, params)
 
     def loss(self, broken: BaseException | None = None) -> ConnectionLost | SessionExpired:
         """Makes the exception for a request that gets no answer: a new one each time, as each is raised elsewhere."""

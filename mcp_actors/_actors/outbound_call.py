@@ -14,7 +14,14 @@ from mcp_actors._actors.deadline import Deadline
 from mcp_actors._wire.messages import JsonRpcError, JsonRpcResult, RequestId
 from mcp_actors.errors import CallTimeout
 
-__all__ = ["CallOptions", "OutboundCall", "OutboundCallStatistics", "Progress", "ProgressCallback"]
+__all__ = [
+    "CallOptions",
+    "MessageCallback",
+    "OutboundCall",
+    "OutboundCallStatistics",
+    "Progress",
+    "ProgressCallback",
+]
 
 
 @attrs.frozen
@@ -29,6 +36,7 @@ class Progress:
 
 
 ProgressCallback = Callable[[Progress], Awaitable[None] | None]
+MessageCallback = Callable[[str, dict[str, Any]], bool]
 
 
 @attrs.frozen(kw_only=True)
@@ -47,6 +55,12 @@ class CallOptions:
     """Members of the request's ``_meta``, beside those that every request of the session carries, which win."""
     cancellable: bool = True
     """Whether the peer may be sent ``notifications/cancelled`` for this request."""
+    envelope: Mapping[str, Any] | None = None
+    """Stands in place of what every request of the session carries in its ``_meta``: for a request that is made on
+    behalf of another client."""
+    on_message: MessageCallback | None = None
+    """Is called, in the read path, with each notification that came with this request, where the binding tells that,
+    and returns whether it has taken it."""
 
 
 @attrs.frozen
@@ -75,6 +89,7 @@ class OutboundCall:
         "dropped",
         "id",
         "method",
+        "on_message",
         "on_progress",
         "sent",
     )
@@ -86,6 +101,7 @@ class OutboundCall:
         self.method = method
         self.deadline = deadline
         self.on_progress = on_progress
+        self.on_message: MessageCallback | None = None
         self.sent = False
         self.dropped = 0
         self._answer: JsonRpcResult | JsonRpcError | BaseException | None = None

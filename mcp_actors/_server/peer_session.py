@@ -9,12 +9,15 @@ from typing import Any, TypeVar, cast
 import trio
 
 from mcp_actors._actors.dispatcher import Dispatcher
+from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._eras.changes import EventKind
+from mcp_actors._eras.era import Peer
 from mcp_actors._eras.legacy.session_state import LegacySessionState
 from mcp_actors._server.on_loop import ServingLoop
 from mcp_actors._wire.codec import encode_notification
 from mcp_actors.abc import Frame
 from mcp_actors.errors import LocalProtocolError
+from mcp_actors.logging import log
 from mcp_actors.types import LOGGING_LEVELS, LoggingLevel, ServerCapabilities
 
 __all__ = ["PeerSession", "is_wanted"]
@@ -43,13 +46,15 @@ class PeerSession:
     It may be held and used outside of calls, in the event loop's thread and in any other.
     """
 
-    __slots__ = ("_dispatcher", "_kept", "_legacy", "_loop", "list_kinds")
+    __slots__ = ("_at_end", "_dispatcher", "_kept", "_legacy", "_loop", "list_kinds")
 
     def __init__(self, dispatcher: Dispatcher, legacy: LegacySessionState, loop: ServingLoop) -> None:
         self._loop = loop
         self._dispatcher = dispatcher
         self._legacy = legacy
         self._kept: dict[Any, Any] = {}
+        # The functions that are called when the session ends; None once it has ended.
+        self._at_end: tuple[Callable[[], object], ...] | None = ()
         self.list_kinds: frozenset[EventKind] = frozenset()
         """The lists of which the client was told that it is notified of their changes."""
 
@@ -137,6 +142,53 @@ class PeerSession:
         if era is None or _ELICITATION_COMPLETE not in era.server_notifications:
             return False
         return self._send_now(_ELICITATION_COMPLETE, {"elicitationId": elicitation_id})
+
+    @property
+    def peer(self) -> Peer | None:
+        """The client's own description, ``None`` before its handshake, and in revisions without one."""
+        return self._legacy.peer
+
+    async def request(self, method: str, params: dict[str, Any], *, timeout: float) -> dict[str, Any]:
+        """Sends this client a request outside of any call, and returns its raw result. Cancelled, it is taken back.
+
+        It belongs to the event loop's thread.
+
+        Args:
+            method: The method.
+            params: Its params, as JSON values.
+            timeout: How many seconds the answer may take.
+
+        Raises:
+            RpcError: The client answered with an error.
+            CallTimeout: It did not answer in time, or there is no stream on which the request could reach it.
+            LocalProtocolError: There is no session.
+            ConnectionLost: The connection ended before the answer.
+            SessionExpired: The session ended before the answer.
+        """
+        return await self._dispatcher.request(method, params, CallOptions(idle=timeout, cap=timeout))
+
+    def on_end(self, callback: Callable[[], object]) -> None:
+        """Registers a function that is called once when the session ends, in the event loop; at once if it has ended.
+
+        It must not wait, and what it raises is logged. It is for what is kept for the session somewhere else, and has
+        to be closed.
+
+        Args:
+            callback: The function, without parameters.
+        """
+        if self._at_end is None:
+            callback()
+        else:
+            self._at_end = (*self._at_end, callback)
+
+    def end(self) -> None:
+        """Calls what `on_end` was given; the session has ended."""
+        callbacks, self._at_end = self._at_end or (), None
+        for each in callbacks:
+            try:
+                each()
+            except Exception as error:
+                log.error("a function for the end of a session failed", session=self.name, exc_info=error)
 
     def declared(self, capabilities: ServerCapabilities) -> None:
         """Takes note of what the client was told in its handshake: it is notified of changes of nothing else."""

@@ -60,6 +60,8 @@ class ServerStatistics:
     """What the transports that are served now say of themselves, as far as they say anything."""
     totals: Totals = attrs.field(factory=Totals)
     """The events of all conversations since the server was first served, those that have ended included."""
+    upstreams: tuple[Any, ...] = ()
+    """The servers behind it, where it is a `~mcp_actors.gateway.Gateway`: `~mcp_actors.gateway.UpstreamStatistics`."""
 
 
 class ServerRuntime:
@@ -103,6 +105,8 @@ class ServerRuntime:
         self._handlers: list[TransportHandler] = []
         self._serving = 0
         self._stopping = trio.Event()
+        self.upstreams: Callable[[], tuple[Any, ...]] = tuple
+        """Returns snapshots of the servers behind this one."""
 
     def __repr__(self) -> str:
         state = "stopping" if self.stopping else "serving" if self._serving else "not serving"
@@ -323,4 +327,5 @@ class ServerRuntime:
             self.budgets.statistics(),
             self.transport_statistics(),
             totals,
+            self.upstreams(),
         )

@@ -48,12 +48,15 @@ class ServerScope:
 
         Raises `RpcError` -32602 for a state that is forged, too old or another call's.
         """
-        sealed: dict[str, Any] = {}
-        if invocation.state is not None:
-            sealed = self.sealer.open(invocation.state, now=time.time(), **self._binding(invocation))[
-                "answers"
-            ]
-        return {**sealed, **(invocation.answers or {})}
+        return {**self.sealed_answers(invocation), **(invocation.answers or {})}
+
+    def sealed_answers(self, invocation: Invocation) -> dict[str, Any]:
+        """What `seal_answers` has packed for this retry, and none of what the client has added; raises as above."""
+        if invocation.state is None:
+            return {}
+        opened = self.sealer.open(invocation.state, now=time.time(), **self._binding(invocation))
+        answers: dict[str, Any] = opened["answers"]
+        return answers
 
     def seal_answers(self, invocation: Invocation, answers: dict[str, Any]) -> str:
         """Packs the answers that were used, so that the next round need not ask for them again."""

@@ -96,6 +96,7 @@ class SessionRegistry:
         self.elicitations.session_ended(registered.peer)
         if registered.subscriber is not None:
             registered.subscriber.close()
+        registered.peer.end()
         self.ended.unpark_all()
 
     def peer_session(self, owner: CallOwner) -> PeerSession | None:

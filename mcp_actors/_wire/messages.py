@@ -34,10 +34,14 @@ class JsonRpcRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class JsonRpcNotification(msgspec.Struct, frozen=True, gc=False):
-    """A message that is never answered. ``params`` is the raw JSON, ``None`` when absent."""
+    """A message that is never answered. ``params`` is the raw JSON, ``None`` when absent.
+
+    ``about`` is the request of ours that it came with, where the binding tells that; the message does not say it.
+    """
 
     method: str
     params: msgspec.Raw | None = None
+    about: RequestId | None = None
 
 
 class JsonRpcResult(msgspec.Struct, frozen=True, gc=False):

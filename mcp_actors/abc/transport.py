@@ -158,6 +158,14 @@ class FrameChannel(trio.abc.Channel[Frame]):
         return False
 
     @property
+    def keeps_session(self) -> bool:
+        """Whether the server may remember something from one request to the next, in a revision that has sessions.
+
+        On a connection it may; over HTTP it does not, unless it has given the session an id.
+        """
+        return True
+
+    @property
     def needs_pings(self) -> bool:
         """Whether the peer can be gone without the channel noticing, so that clients ask an idle one now and then."""
         return False

@@ -20,6 +20,7 @@ from mcp_actors.admin.snapshot import (
     Rates,
     SessionRow,
     Snapshot,
+    UpstreamRow,
     cleaned,
 )
 from mcp_actors.admin.taking import this_process
@@ -40,6 +41,7 @@ __all__ = [
     "ServerView",
     "SessionRow",
     "Snapshot",
+    "UpstreamRow",
     "Watcher",
     "cleaned",
     "this_process",

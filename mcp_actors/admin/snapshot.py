@@ -23,6 +23,7 @@ __all__ = [
     "Rates",
     "SessionRow",
     "Snapshot",
+    "UpstreamRow",
     "cleaned",
 ]
 
@@ -114,6 +115,27 @@ class CrashRow(msgspec.Struct, frozen=True, kw_only=True):
     restarted: bool
 
 
+class UpstreamRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A server behind a gateway."""
+
+    name: str
+    state: str
+    """``connected``, ``connecting``, ``away`` or ``idle``."""
+    server: str | None
+    version: str | None
+    """The protocol version that is spoken with it."""
+    connections: Number
+    calls: Number
+    """Calls in flight."""
+    callers: Number
+    lost: Number
+    """Connections that were lost."""
+    circuit: str
+    """``closed``, ``open`` while requests are refused at once, or ``half-open``."""
+    failure: str | None
+    """The last failure."""
+
+
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """Counts since the server began, of all sessions and exchanges, of those that have ended, too."""
 
@@ -188,6 +210,8 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The last ones, the newest first."""
     transports: list[dict[str, Any]] = []
     """What the transports say of themselves."""
+    upstreams: list[UpstreamRow] = []
+    """The servers behind it, where it is a gateway."""
     note: str | None = None
     """Why a worker is gone, or what else there is to say."""
 

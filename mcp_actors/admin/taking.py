@@ -32,6 +32,7 @@ from mcp_actors.admin.snapshot import (
     NodeSnapshot,
     Queues,
     SessionRow,
+    UpstreamRow,
     cleaned,
 )
 from mcp_actors.crash_log import crash_log
@@ -139,6 +140,7 @@ class ServerSight:
             kinds=_kinds(),
             crashes=_crashes(),
             transports=[_plain(each) for each in running.transport_statistics()],
+            upstreams=[_upstream_row(each) for each in running.upstreams()],
             lag=lag,
             took=seen.took + time.thread_time() - began,
         )
@@ -301,6 +303,21 @@ def _crashes() -> list[CrashRow]:
         )
         for each in reversed(last)
     ]
+
+
+def _upstream_row(now: Any) -> UpstreamRow:
+    return UpstreamRow(
+        name=cleaned(now.name) or "",
+        state=now.state,
+        server=cleaned(now.server),
+        version=now.version,
+        connections=now.connections,
+        calls=now.in_flight,
+        callers=now.callers,
+        lost=now.lost,
+        circuit=now.circuit,
+        failure=cleaned(now.last_failure),
+    )
 
 
 def _plain(statistics: Any) -> dict[str, Any]:

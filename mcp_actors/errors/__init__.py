@@ -18,7 +18,9 @@
     │   ├── Overloaded            429, a limit on concurrent requests is reached
     │   ├── InsufficientScope     403, the caller's access token lacks a scope
     │   ├── SharedStateUnavailable  503, what several processes share cannot be reached
-    │   └── UpstreamUnavailable   502, a server behind a gateway cannot be reached
+    │   ├── UpstreamUnavailable   502, a server behind a gateway cannot be reached
+    │   ├── UpstreamTimeout       504, it has not answered in time
+    │   └── UpstreamMisbehaved    520, its answer is none of the protocol
     ├── ToolError                 raised by a tool; the model gets its text, marked ``isError``
     ├── ToolFailed                a tool of the server failed, and the caller wanted its value
     ├── UnexpectedResult          a tool's value is not of the class that the caller named
@@ -41,6 +43,8 @@
     ├── ConnectionLost            the connection ended during a call
     ├── SessionExpired            the server has ended or forgotten the session
     ├── SubscriptionLost          a subscription ended without the server's closing result
+    ├── ConfigurationError        a configuration of servers cannot be used
+    │   └── MissingVariable           it names an environment variable that is not set
     ├── EngineStopped             the program ends, or has forked: the engine of programs without Trio is gone
     ├── LoopClosed                the loop is closed in which a function of the program was to be called
     └── TransportNotFound         no installed binding has that URL scheme
@@ -81,6 +85,7 @@ from mcp_actors.errors.codes import (
     PARSE_ERROR,
     URL_ELICITATION_REQUIRED,
 )
+from mcp_actors.errors.configuration import ConfigurationError, MissingVariable
 from mcp_actors.errors.connection import (
     ConnectFailed,
     ConnectionLost,
@@ -110,6 +115,8 @@ from mcp_actors.errors.rpc import (
     SharedStateUnavailable,
     TaskNotFound,
     UnsupportedVersion,
+    UpstreamMisbehaved,
+    UpstreamTimeout,
     UpstreamUnavailable,
     invalid_params,
 )
@@ -127,6 +134,7 @@ __all__ = [
     "CallCancelled",
     "CallTimeout",
     "ClosedElsewhere",
+    "ConfigurationError",
     "ConnectFailed",
     "ConnectionLost",
     "DiscoveryFailed",
@@ -143,6 +151,7 @@ __all__ = [
     "MetadataMismatch",
     "MethodNotFound",
     "MissingCapability",
+    "MissingVariable",
     "Overloaded",
     "ProtocolError",
     "RegistrationFailed",
@@ -162,6 +171,8 @@ __all__ = [
     "Unavailable",
     "UnexpectedResult",
     "UnsupportedVersion",
+    "UpstreamMisbehaved",
+    "UpstreamTimeout",
     "UpstreamUnavailable",
     "UrlRefused",
     "invalid_params",

@@ -20,6 +20,8 @@ __all__ = [
     "SharedStateUnavailable",
     "TaskNotFound",
     "UnsupportedVersion",
+    "UpstreamMisbehaved",
+    "UpstreamTimeout",
     "UpstreamUnavailable",
     "invalid_params",
 ]
@@ -307,6 +309,44 @@ class UpstreamUnavailable(RpcError):
         super().__init__(self.CODE, f"the server {upstream!r} is not available: {reason}", data)
 
 
+class UpstreamTimeout(RpcError):
+    """A server behind a gateway has neither answered nor reported progress in time; it was told to stop.
+
+    ``data["upstream"]`` names the server. Whether the request was run is not known. The code is outside the range that
+    JSON-RPC 2.0, section 5.1 reserves, because MCP forbids new codes inside it.
+
+    Args:
+        upstream: The name of the server in the gateway.
+        clock: The clock that ran out, as in `CallTimeout`.
+        seconds: Its length.
+    """
+
+    CODE: ClassVar[int] = 504
+
+    def __init__(self, upstream: str, clock: Literal["idle", "cap"], seconds: float) -> None:
+        waited = "no answer and no progress for" if clock == "idle" else "not finished after"
+        data = {"reason": "upstream_timeout", "upstream": upstream, "clock": clock, "seconds": seconds}
+        super().__init__(self.CODE, f"the server {upstream!r}: {waited} {seconds:g} s", data)
+
+
+class UpstreamMisbehaved(RpcError):
+    """A server behind a gateway has answered with what the protocol does not allow, so that this request failed.
+
+    ``data["upstream"]`` names the server. The code is outside the range that JSON-RPC 2.0, section 5.1 reserves,
+    because MCP forbids new codes inside it.
+
+    Args:
+        upstream: The name of the server in the gateway.
+        problem: What it did, for the client's side; it must hold no secrets.
+    """
+
+    CODE: ClassVar[int] = 520
+
+    def __init__(self, upstream: str, problem: str) -> None:
+        data = {"reason": "upstream_misbehaved", "upstream": upstream}
+        super().__init__(self.CODE, f"the server {upstream!r} misbehaved: {problem}", data)
+
+
 _RPC_CLASS_BY_CODE: dict[int, type[RpcError]] = {
     each.CODE: each
     for each in (
@@ -319,6 +359,8 @@ _RPC_CLASS_BY_CODE: dict[int, type[RpcError]] = {
         InsufficientScope,
         SharedStateUnavailable,
         UpstreamUnavailable,
+        UpstreamTimeout,
+        UpstreamMisbehaved,
     )
 }
 

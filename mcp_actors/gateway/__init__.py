@@ -8,6 +8,7 @@ name or URI belongs to, `lists` merges what they offer, and `forwarding` passes 
 from __future__ import annotations
 
 from mcp_actors.gateway.gateway import Gateway
+from mcp_actors.gateway.statistics import UpstreamStatistics
 from mcp_actors.gateway.upstream_settings import SessionPolicy, Upstream, UpstreamTarget
 
-__all__ = ["Gateway", "SessionPolicy", "Upstream", "UpstreamTarget"]
+__all__ = ["Gateway", "SessionPolicy", "Upstream", "UpstreamStatistics", "UpstreamTarget"]

@@ -8,16 +8,37 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
+import trio
 
-from mcp_actors._client.requests import callers_meta
-from mcp_actors._eras.era import read_result
-from mcp_actors.client import Progress
+from mcp_actors._client.extended import AnsweredCall
+from mcp_actors._eras.era import Era, read_result
+from mcp_actors._eras.modern.meta_keys import SERVER_INFO
+from mcp_actors._server.client_requests import missing_capability
 from mcp_actors.context import Context
-from mcp_actors.errors import ConnectionLost, UpstreamUnavailable
+from mcp_actors.errors import (
+    URL_ELICITATION_REQUIRED,
+    CallTimeout,
+    McpError,
+    RemoteProtocolError,
+    RpcError,
+    UpstreamMisbehaved,
+)
+from mcp_actors.gateway.call_options import call_options
+from mcp_actors.gateway.connection import UpstreamConnection
+from mcp_actors.gateway.held_calls import HeldCall
+from mcp_actors.gateway.rounds import answered_round, passed_on, with_answers
 from mcp_actors.gateway.routes import Route
+from mcp_actors.gateway.upstream import UpstreamActor
+from mcp_actors.gateway.upstream_failures import failure_for_client
+from mcp_actors.middleware.callers import caller_of
+from mcp_actors.types import ElicitResult, ElicitUrlParams
 
 __all__ = ["forward"]
+
+# How often one call may ask a client, so that no upstream asks without an end.
+MAX_ROUNDS = 10
+# The capabilities that let a server ask its client.
+_ASKED = frozenset({"sampling", "elicitation", "roots"})
 
 
 async def forward(ctx: Context[Any], route: Route, params: dict[str, Any]) -> Any:
@@ -26,30 +47,163 @@ async def forward(ctx: Context[Any], route: Route, params: dict[str, Any]) -> An
     Cancelled, the upstream is sent a cancellation.
 
     Raises:
-        UpstreamUnavailable: There is no connection, or it was lost during the call.
-        RpcError: The upstream answered with an error.
-        McpError: What else a request of a client raises.
+        RpcError: The upstream answered with an error, or what `failure_for_client` makes of a failure.
+        Overloaded: The caller, or all of them, have too many calls in flight there.
+        McpError: What asking a client with a session raises.
     """
     upstream = route.upstream
-    connection = upstream.at_hand(ctx) or await upstream.connect(ctx)
+    if not ctx.era.asks_by_retry:
+        return await _forward(ctx, upstream, params, None)
+    if ctx.call.invocation.state is not None:
+        held = upstream.held.held_for(ctx)
+        if held is not None:
+            held.take_answers(ctx)
+            return await held.wait(ctx)
+    if _may_be_held(ctx, upstream):
+        return await upstream.held.make(ctx, lambda held: _forward(ctx, upstream, params, held))
+    return await _forward(ctx, upstream, params, None)
+
+
+def _may_be_held(ctx: Context[Any], upstream: UpstreamActor) -> bool:
+    """Whether a server with sessions, which this one is as far as anybody knows, could ask a client without one."""
+    if not ctx.call.invocation.method.may_ask or _ASKED.isdisjoint(ctx.peer.raw_capabilities):
+        return False
+    return upstream.met is None or not upstream.met.era.asks_by_retry
+
+
+async def _forward(
+    ctx: Context[Any], upstream: UpstreamActor, params: dict[str, Any], held: HeldCall | None
+) -> Any:
+    caller = caller_of(ctx)
+    upstream.load.begin(caller)
+    connection: UpstreamConnection | None = None
+    try:
+        connection = upstream.at_hand(ctx) or await upstream.connect(ctx)
+        connection.begin(ctx, held)
+        return await _made(ctx, upstream, connection, params, held)
+    finally:
+        upstream.load.end(caller)
+        if connection is not None:
+            connection.end(ctx)
+            upstream.give_back(connection)
+
+
+async def _made(
+    ctx: Context[Any],
+    upstream: UpstreamActor,
+    connection: UpstreamConnection,
+    params: dict[str, Any],
+    held: HeldCall | None,
+) -> Any:
+    """Makes the request as often as the upstream asks the client for something."""
+    era, name = connection.era, upstream.settings.name
+    if era.asks_by_retry:
+        params = with_answers(ctx, params)
+    elif (level := connection.level_to_set(ctx)) is not None:
+        await connection.set_log_level(level)
+    for _ in range(MAX_ROUNDS + 1):
+        try:
+            result = await _sent(ctx, upstream, connection, params, held)
+        except RpcError as error:
+            if held is not None and await _has_visited_urls(held, error, era):
+                continue
+            raise
+        if era.asks_by_retry and result.get("resultType") == "input_required":
+            try:
+                if ctx.era.asks_by_retry:
+                    return passed_on(ctx, era, result)
+                params = await answered_round(ctx, era, params, result)
+            except RemoteProtocolError as error:
+                raise failure_for_client(name, error) from error
+            continue
+        return _for_caller(ctx, upstream, era, result)
+    raise UpstreamMisbehaved(name, f"it still asks for input after {MAX_ROUNDS} rounds")
+
+
+async def _sent(
+    ctx: Context[Any],
+    upstream: UpstreamActor,
+    connection: UpstreamConnection,
+    params: dict[str, Any],
+    held: HeldCall | None,
+) -> dict[str, Any]:
     requests = connection.client._requests
-    options = requests.options
-    meta = callers_meta(ctx.meta)
-    if meta:
-        options = attrs.evolve(options, meta=meta)
-    if ctx.call.invocation.progress_token is not None:
-
-        async def report(progress: Progress) -> None:
-            await ctx.progress(progress.progress, progress.total, progress.message)
-
-        options = attrs.evolve(options, on_progress=report)
-    connection.calls[ctx] = None
+    options = call_options(ctx, connection, (lambda: ctx) if held is None else (lambda: held.ctx))
+    began = trio.current_time()
     try:
         result = await requests.send(ctx.method, params, options)
-    except ConnectionLost as error:
-        raise UpstreamUnavailable(upstream.settings.name, str(error)) from error
-    finally:
-        del connection.calls[ctx]
-    if connection.era is ctx.era:
-        return result
-    return read_result(connection.era, result, ctx.call.invocation.method.result)
+        if result.get("resultType", "complete") in requests.extensions.results:
+            made = requests.extensions.results[result["resultType"]]
+            call = AnsweredCall(ctx.method, params, options, requests.send, began)
+            result = await made(call, result)
+    except RpcError as error:
+        upstream.answered(connection)
+        raise failure_for_client(upstream.settings.name, error) from None
+    except CallTimeout as error:
+        upstream.timed_out()
+        raise failure_for_client(upstream.settings.name, error) from None
+    except McpError as error:
+        raise failure_for_client(upstream.settings.name, error) from error
+    upstream.answered(connection)
+    return result
+
+
+def _for_caller(ctx: Context[Any], upstream: UpstreamActor, era: Era, result: dict[str, Any]) -> Any:
+    """Returns a result in a form that the caller's revision can write."""
+    method = ctx.call.invocation.method
+    if era is ctx.era:
+        answer: Any = result
+    else:
+        if "_meta" in result and SERVER_INFO in (result["_meta"] or ()):
+            # Who has answered is said by each hop of itself.
+            meta = {key: value for key, value in result["_meta"].items() if key != SERVER_INFO}
+            result = {**result, "_meta": meta} if meta else {k: v for k, v in result.items() if k != "_meta"}
+        if method.result is dict:
+            answer = result
+        else:
+            try:
+                answer = read_result(era, result, method.result)
+            except RemoteProtocolError as error:
+                raise failure_for_client(upstream.settings.name, error) from error
+    return _with_hints(ctx, answer) if method.cacheable else answer
+
+
+def _with_hints(ctx: Context[Any], answer: Any) -> Any:
+    """Returns a result whose caching hints are no wider and no longer than those of the upstream.
+
+    One that says nothing must not be reused. What an upstream calls public is private where the gateway knows its
+    callers: which of them may read it, is the gateway's business.
+    """
+    private = ctx.principal is not None
+    if isinstance(answer, dict):
+        answer = {"ttlMs": 0, "cacheScope": "private", **answer}
+        if private:
+            answer["cacheScope"] = "private"
+    else:
+        answer.ttl_ms = answer.ttl_ms or 0
+        answer.cache_scope = "private" if private else answer.cache_scope or "private"
+    return answer
+
+
+async def _has_visited_urls(held: HeldCall, error: RpcError, era: Era) -> bool:
+    """Whether a server of sessions asked for visits to URLs by an error, and they were made: then it is called again.
+
+    MCP 2025-11-25, Elicitation, URL Elicitation Required Error.
+    """
+    if error.code != URL_ELICITATION_REQUIRED or not era.client.visits_urls_on_error or held.ctx is None:
+        return False
+    listed = error.data.get("elicitations") if isinstance(error.data, dict) else None
+    if not isinstance(listed, list) or not listed:
+        return False
+    peer = held.ctx.peer
+    for each in listed:
+        try:
+            question = era.structure(each, ElicitUrlParams)
+        except Exception:  # cattrs raises whatever the member's own conversion raised
+            return False
+        if missing_capability(question, peer.raw_capabilities, peer.era) is not None:
+            return False
+        answer = await held.ask(question)
+        if not isinstance(answer, ElicitResult) or answer.action != "accept":
+            return False
+    return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import attrs
@@ -12,9 +13,11 @@ from mcp_actors._server.handler import Continuation, string_param
 from mcp_actors._server.scope import ServerScope, StateT
 from mcp_actors.context import Context
 from mcp_actors.errors import invalid_params
+from mcp_actors.gateway.client_news import ROOTS_CHANGED, set_log_level, tell_roots_changed
 from mcp_actors.gateway.forwarding import forward
 from mcp_actors.gateway.live import LiveUpstreams, opened
-from mcp_actors.gateway.routes import tool_route
+from mcp_actors.gateway.routes import Route, tool_route
+from mcp_actors.gateway.statistics import UpstreamStatistics
 from mcp_actors.gateway.upstream import UpstreamActor
 from mcp_actors.gateway.upstream_settings import Upstream
 from mcp_actors.server import Server
@@ -44,10 +47,17 @@ class Gateway(Server[StateT]):
         super().__init__(name, capabilities=["tools"], **options)
         self._upstreams = tuple(upstreams)
         self._live: dict[ServerScope, LiveUpstreams] = {}
+        self._runtime.upstreams = self._upstream_statistics
         handlers = self._features.handlers
         self._own = {method: handlers[method] for method in ("tools/call", "tools/list")}
         handlers["tools/call"] = self._call_tool
         handlers["tools/list"] = self._list_tools
+        own_level = handlers["logging/setLevel"]
+        handlers["logging/setLevel"] = lambda ctx: set_log_level(own_level, self._live[ctx._scope], ctx)
+        self.notification(ROOTS_CHANGED, inline=True)(self._roots_changed)
+        for each in upstreams:
+            for method in each.methods:
+                self.method(method, scopes=each.scopes)(partial(self._forward_method, each.name))
 
     @asynccontextmanager
     async def _scope(self) -> AsyncIterator[ServerScope]:
@@ -57,6 +67,16 @@ class Gateway(Server[StateT]):
                 yield scope
             finally:
                 del self._live[scope]
+
+    def _upstream_statistics(self) -> tuple[UpstreamStatistics, ...]:
+        live = self._live.values()
+        return tuple(actor.statistics() for each in live for actor in each.actors.values())
+
+    def _roots_changed(self, ctx: Context[StateT]) -> None:
+        tell_roots_changed(self._live[ctx._scope], ctx)
+
+    async def _forward_method(self, upstream: str, params: dict[str, Any], ctx: Context[StateT]) -> Any:
+        return await forward(ctx, Route(self._live[ctx._scope].actors[upstream], ""), params)
 
     def _call_tool(self, ctx: Context[StateT]) -> Any:
         name = string_param(ctx.params, "name")

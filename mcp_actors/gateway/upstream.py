@@ -1,44 +1,58 @@
-"""The actor of one upstream: it makes connections to its server, and says which of them is whose.
+"""The actor of one upstream: it connects to its server, keeps count of what is asked of it, and knows how it is.
 
-=====================================  ==========================================================================
-server, caller                         connection
-=====================================  ==========================================================================
-one without sessions, or ``"shared"``  one for all callers
-one with sessions, or ``"own"``        one for each session of a client, until that ends; callers without a session
-                                       share one for each principal
-=====================================  ==========================================================================
+A connection is made by a task of the gateway, so that all who need it wait for one attempt, and none of them ends it by
+being cancelled. What fails costs the requests for this upstream alone. A connection that is lost is made again when it
+is needed, and at once where all callers share it; a `CircuitBreaker` says when it is tried.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import attrs
 import trio
 
+from mcp_actors._server.peer_session import PeerSession
 from mcp_actors.abc import ClientTransport
-from mcp_actors.client import Client, Target
+from mcp_actors.client import Target
 from mcp_actors.client_pool import ClientPool
 from mcp_actors.context import Context
-from mcp_actors.errors import McpError, UpstreamUnavailable
-from mcp_actors.gateway.connection import Connection
+from mcp_actors.errors import ConnectionLost, McpError, Overloaded, SessionExpired, UpstreamUnavailable
+from mcp_actors.gateway.connection import UpstreamConnection
+from mcp_actors.gateway.connections import FIRST, SHARED, AloneKey, ConnectionTable, Key, key_of
+from mcp_actors.gateway.health import LONGEST_FAILURE, UpstreamHealth
+from mcp_actors.gateway.held_calls import HeldCalls
+from mcp_actors.gateway.load import UpstreamLoad
+from mcp_actors.gateway.statistics import UpstreamStatistics
 from mcp_actors.gateway.upstream_settings import Upstream
 from mcp_actors.logging import log
+from mcp_actors.printable import printable
 from mcp_actors.supervision import start
-from mcp_actors.task_kinds import UPSTREAM_CONNECT
+from mcp_actors.task_kinds import UPSTREAM_CLOSE, UPSTREAM_CONNECT
+from mcp_actors.types import ClientCapabilities
 
 __all__ = ["UpstreamActor"]
 
-# The key of the connection that all callers share.
-SHARED = "shared"
+# Seconds for which an upstream that is connected to from the start waits for a first caller, with whose capabilities
+# the connection is then made: behind a gateway over stdio there is one at once.
+FIRST_CALLER = 1.0
+# Seconds between an attempt without a caller that failed, and the next one.
+TRY_AGAIN = 1.0
+# Seconds for which a connection is kept that is nobody's and that nobody uses.
+IDLE_TIMEOUT = 300.0
+# Seconds between looks for such connections.
+SWEEP_INTERVAL = 30.0
 
 
 @attrs.define(eq=False)
-class _Attempt:
+class _OpenAttempt:
     """A connection that is being made, for all who wait for it."""
 
+    declared: ClientCapabilities
+    principal: str | None = None
     done: trio.Event = attrs.field(factory=trio.Event)
-    failure: str = ""
+    failure: McpError | None = None
 
 
 class UpstreamActor:
@@ -48,77 +62,211 @@ class UpstreamActor:
         settings: The settings of the server.
         nursery: Owns the tasks that connect.
         pool: Owns the clients.
+        changed: Is told when a connection was made or lost.
+        held: The calls whose clients are asked by results.
     """
 
-    def __init__(self, settings: Upstream, nursery: trio.Nursery, pool: ClientPool) -> None:
+    def __init__(
+        self,
+        settings: Upstream,
+        nursery: trio.Nursery,
+        pool: ClientPool,
+        changed: Callable[[UpstreamActor], object],
+        held: HeldCalls,
+    ) -> None:
         self.settings = settings
+        self.held = held
+        self.health = UpstreamHealth()
+        self.load = UpstreamLoad(settings.max_in_flight)
+        self.connections = ConnectionTable(settings.max_connections)
+        self.met: UpstreamConnection | None = None
+        """The last connection that was made, which says what the server is; ``None`` before the first one."""
         self._nursery = nursery
         self._pool = pool
-        self._connections: dict[object, Connection] = {}
-        self._attempts: dict[object, _Attempt] = {}
+        self._changed = changed
+        self._attempts: dict[object, _OpenAttempt] = {}
         # Whether one connection serves everybody; None as long as nobody knows.
+        self._tells_requests = True
         self._shares: bool | None = {"auto": None, "shared": True, "own": False}[settings.sessions]
+        self._news = trio.lowlevel.ParkingLot()
 
     def __repr__(self) -> str:
-        return f"<UpstreamActor {self.settings.name} connections={len(self._connections)}>"
+        return f"<UpstreamActor {self.settings.name} {self.connections!r} {self.health!r}>"
 
-    def at_hand(self, ctx: Context[Any]) -> Connection | None:
-        """Returns the open connection for the caller, ``None`` if one has to be made."""
-        connection = self._connections.get(self._key_of(ctx))
-        return connection if connection is not None and connection.is_open else None
+    # -- for whoever makes requests --------------------------------------------------------------------------------
 
-    async def connect(self, ctx: Context[Any]) -> Connection:
-        """Returns a connection for the caller, which is made if there is none. Callers with one key wait together.
+    def at_hand(self, ctx: Context[Any]) -> UpstreamConnection | None:
+        """Returns the open connection for a caller, ``None`` if one has to be made; it is given back by `give_back`.
+
+        Raises:
+            UpstreamUnavailable: The upstream has failed too often, and is not tried for a while.
+        """
+        left = self.health.breaker.seconds_left()
+        if left is not None:
+            raise UpstreamUnavailable(self.settings.name, "it has failed several times in a row", left)
+        return self.connections.take(self._key_of(ctx))
+
+    async def connect(self, ctx: Context[Any]) -> UpstreamConnection:
+        """Returns a connection for a caller, which is made if there is none. Callers of one connection wait together.
+
+        Cancelled, the connection is made all the same.
 
         Raises:
             UpstreamUnavailable: It could not be made.
+            Overloaded: There are too many connections.
         """
-        while True:
-            connection = self.at_hand(ctx)
-            if connection is not None:
-                return connection
+        while (connection := self.at_hand(ctx)) is None:
             key = self._key_of(ctx)
-            attempt = self._attempts.get(key)
+            # As long as nobody knows who shares, all wait for the first connection, which shows it.
+            attempt = self._any_attempt() if self._shares is None else self._attempts.get(key)
             if attempt is None:
-                attempt = self._attempts[key] = _Attempt()
-                start(self._nursery, UPSTREAM_CONNECT, self._open, key, attempt, about=self.settings.name)
+                if not ctx.peer.raw_capabilities and self.connections.adopt(key):
+                    continue
+                principal = None if ctx.principal is None else ctx.principal.key
+                attempt = self._begin(key, _OpenAttempt(ctx.peer.capabilities, principal))
             await attempt.done.wait()
-            if attempt.failure:
-                raise UpstreamUnavailable(self.settings.name, attempt.failure)
+            if attempt.failure is not None:
+                if isinstance(attempt.failure, Overloaded):
+                    raise attempt.failure
+                left = self.health.breaker.seconds_left()
+                raise UpstreamUnavailable(self.settings.name, "it cannot be connected to", left)
+        return connection
 
-    async def _open(self, key: object, attempt: _Attempt) -> None:
+    def give_back(self, connection: UpstreamConnection) -> None:
+        """A call over a connection has ended; one that a call has alone is free for the next one."""
+        self.connections.give_back(connection)
+
+    def answered(self, connection: UpstreamConnection) -> None:
+        """Takes note that the server has answered, be it with an error."""
+        connection.has_answered = True
+        self.health.breaker.succeeded()
+
+    def timed_out(self) -> None:
+        """Takes note that a call ran out of its time."""
+        self.health.failed("a call ran out of its time")
+
+    # -- connections -------------------------------------------------------------------------------------------------
+
+    async def keep(self) -> None:
+        """Connects before anybody calls, and again when a connection that all share was lost.
+
+        Returns when it is known that each caller needs a connection of its own.
+        """
+        with trio.move_on_after(FIRST_CALLER):
+            while self.met is None and not self._attempts:
+                await self._news.park()
+        while self._shares is not False or self.met is None:
+            if self._attempts or self.connections.take(SHARED) is not None:
+                await self._news.park()
+            elif (left := self.health.breaker.seconds_left()) is not None:
+                await trio.sleep(left)
+            else:
+                key = SHARED if self._shares else FIRST
+                attempt = self._begin(key, _OpenAttempt(ClientCapabilities()))
+                await attempt.done.wait()
+                if attempt.failure is not None:
+                    await trio.sleep(TRY_AGAIN)
+
+    async def sweep(self) -> None:
+        """Closes connections that nobody has used for a while. Never returns."""
+        while True:
+            await trio.sleep(SWEEP_INTERVAL)
+            for each in self.connections.idle_for(IDLE_TIMEOUT):
+                self._close(each)
+
+    def _any_attempt(self) -> _OpenAttempt | None:
+        return next(iter(self._attempts.values()), None)
+
+    def _begin(self, key: Key, attempt: _OpenAttempt) -> _OpenAttempt:
+        opening = sum(each.principal == attempt.principal for each in self._attempts.values())
+        superfluous = self.connections.require_room(attempt.principal, opening)
+        if superfluous is not None:
+            self._close(superfluous)
+        # Each call that has a connection alone needs one of its own, and the others of one key wait together.
+        self._attempts[attempt if isinstance(key, AloneKey) else key] = attempt
+        self.connections.opening += 1
+        start(self._nursery, UPSTREAM_CONNECT, self._open, key, attempt, about=self.settings.name)
+        self._news.unpark_all()
+        return attempt
+
+    async def _open(self, key: Key, attempt: _OpenAttempt) -> None:
+        attempt.failure = UpstreamUnavailable(self.settings.name, "it cannot be connected to")
         try:
-            former = self._connections.pop(key, None)
-            if former is not None:
-                await self._pool.close(former.client)
-            client = await self._pool.open(self._new_client())
+            connection = UpstreamConnection(self.settings, self._target(), attempt.declared, self._was_lost)
+            connection.principal = attempt.principal
+            await self._pool.open(connection.client)
+            self._tells_requests = connection.tells_requests
             if self._shares is None:
-                self._shares = client.era == "modern"
-            key = SHARED if self._shares else key
-            self._connections[key] = Connection(key, client)
-        except McpError as error:
-            attempt.failure = str(error)
+                self._shares = not connection.keeps_session
+                key = SHARED if self._shares else key
+            self.connections.put(key, connection)
+            self.met = connection
+            attempt.failure = None
+            if isinstance(key, PeerSession):
+                key.on_end(lambda: self._close(connection))
+            self._changed(self)
+        except Exception as error:
+            self.health.failed(str(error))
+            attempt.failure = error if isinstance(error, McpError) else attempt.failure
             log.warning("an upstream cannot be connected to", upstream=self.settings.name, error=str(error))
+            if not isinstance(error, McpError):
+                raise
         finally:
+            self.connections.opening -= 1
             self._attempts = {each: made for each, made in self._attempts.items() if made is not attempt}
             attempt.done.set()
+            self._news.unpark_all()
 
-    def _new_client(self) -> Client:
+    def _close(self, connection: UpstreamConnection) -> None:
+        if self.connections.remove(connection):
+            start(
+                self._nursery, UPSTREAM_CLOSE, self._pool.close, connection.client, about=self.settings.name
+            )
+
+    def _was_lost(self, connection: UpstreamConnection, why: ConnectionLost | SessionExpired) -> None:
+        if connection in self.connections:
+            self.health.lost_connection(str(why), had_answered=connection.has_answered)
+            log.warning("the connection to an upstream was lost", upstream=self.settings.name, error=str(why))
+            self._close(connection)
+            self._news.unpark_all()
+            self._changed(self)
+
+    def _target(self) -> Target:
         target = self.settings.target
-        connected: Target = (
-            target() if callable(target) and not isinstance(target, ClientTransport) else target
-        )
-        return Client(
-            connected,
-            era=self.settings.era,
-            timeout=self.settings.timeout,
-            cap=self.settings.cap,
-            answer_input=False,
-        )
+        return target() if callable(target) and not isinstance(target, ClientTransport) else target
 
-    def _key_of(self, ctx: Context[Any]) -> object:
-        if self._shares:
-            return SHARED
-        if (session := ctx.session) is not None:
-            return session
-        return None if ctx.principal is None else ctx.principal.subject
+    def _key_of(self, ctx: Context[Any]) -> Key:
+        if not self._shares:
+            return key_of(ctx)
+        if ctx.peer.log_level is not None and not self._tells_requests:
+            # Over a connection that does not tell whose they are, the log messages of several callers would mix. A
+            # session whose client has set no level is no reason for another connection.
+            return key_of(ctx)
+        return SHARED
+
+    # -- watching ----------------------------------------------------------------------------------------------------
+
+    def statistics(self) -> UpstreamStatistics:
+        """Returns a snapshot of it."""
+        met, health = self.met, self.health
+        if any(each.is_open for each in self.connections):
+            state = "connected"
+        elif self._attempts:
+            state = "connecting"
+        else:
+            state = "idle" if health.last_failure is None else "away"
+        info = None if met is None else met.client._requests.negotiated.info
+        return UpstreamStatistics(
+            name=self.settings.name,
+            state=state,
+            server=None if info is None else printable(f"{info.name} {info.version}", LONGEST_FAILURE),
+            version=None if met is None else met.era.version,
+            connections=len(self.connections),
+            in_flight=self.load.in_flight,
+            callers=self.load.callers,
+            circuit=health.breaker.state.value,
+            failures=health.breaker.failures,
+            lost=health.lost,
+            retry_after=health.breaker.seconds_left(),
+            last_failure=health.last_failure,
+        )

@@ -7,6 +7,7 @@ from typing import Literal
 
 import attrs
 
+from mcp_actors._client.options import Access
 from mcp_actors.abc import ClientTransport
 from mcp_actors.client import Target
 
@@ -34,6 +35,8 @@ class Upstream:
     """Patterns of the names (its own) and URIs that are offered, as of `fnmatch`."""
     exclude: Collection[str] = ()
     """Patterns of the names and URIs that are not offered, although they are included."""
+    methods: Collection[str] = ()
+    """Methods beyond the protocol that are passed on to it, such as those of an extension: their names."""
     sessions: SessionPolicy = "auto"
     """``"auto"`` shares a connection to a server that keeps no sessions, and makes one for each session of a client
     otherwise; ``"shared"`` and ``"own"`` overrule that."""
@@ -47,6 +50,13 @@ class Upstream:
     """Seconds a call may take in all."""
     scopes: Collection[str] = ()
     """The scopes that a caller needs to see and use it."""
+
+    auth: Access | None = attrs.field(default=None, repr=False)
+    """Access to it, as in `Client`. It is the gateway's own: what a caller presents is never passed on."""
+    max_in_flight: int = 256
+    """How many calls may be in flight at once; one caller may have half of them. More are refused at once."""
+    max_connections: int = 100
+    """How many connections there may be, to a server that needs one for each session: each may be a process."""
 
     @property
     def name_prefix(self) -> str:

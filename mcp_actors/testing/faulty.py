@@ -190,6 +190,10 @@ class FaultyChannel(FrameChannel):
         return self._inner.sessions_only
 
     @property
+    def keeps_session(self) -> bool:
+        return self._inner.keeps_session
+
+    @property
     def needs_pings(self) -> bool:
         return self._inner.needs_pings
 

@@ -40,7 +40,7 @@ def command(where: str, once: bool, as_json: bool, show_traceback: bool) -> None
 
     \b
     q            quit                     s, r    sort by the next column, turn round
-    tab, 1 to 5  another pane             /       show only rows with a text; Esc: all
+    tab, 1 to 6  another pane             /       show only rows with a text; Esc: all
     up, down     choose a row             space   keep this snapshot, go on
     x            cancel the chosen call, or end the chosen session; asks before
 

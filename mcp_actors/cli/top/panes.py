@@ -51,12 +51,18 @@ class Pane:
     """The column that it is sorted by at first, the largest above."""
     counts: Callable[[NodeSnapshot], tuple[int, int]]
     """How many rows a node has told of, and how many it has at least."""
+    always: bool = True
+    """Whether its tab is shown even if it has no rows."""
 
     def heading(self, snapshot: Snapshot) -> str:
         """Returns its name with the number of its rows; of a large server not all are told."""
         counts = [self.counts(each) for each in snapshot.nodes]
         told, there = sum(each[0] for each in counts), sum(max(each) for each in counts)
         return f"{self.name} {told}" if told == there else f"{self.name} {told} of {amount(there)}"
+
+    def is_shown(self, snapshot: Snapshot | None) -> bool:
+        """Whether it has a tab."""
+        return self.always or (snapshot is not None and bool(self.all_rows(snapshot)))
 
     def all_rows(self, snapshot: Snapshot) -> list[Row]:
         """Returns the rows of all nodes."""
@@ -175,6 +181,22 @@ def _crashes(node: NodeSnapshot) -> Iterable[Row]:
         restarted = "restarted" if each.restarted else "ended"
         cells = ((at, each.at), _words(each.kind), _words(restarted), _words(each.error), _words(each.task))
         yield _row(node, f"{each.at}/{number}", cells, "red")
+
+
+def _upstreams(node: NodeSnapshot) -> Iterable[Row]:
+    for each in node.upstreams:
+        cells = (
+            _words(each.name),
+            _words(each.state),
+            _number(each.calls),
+            _number(each.callers),
+            _number(each.connections),
+            _number(each.lost),
+            _words(each.circuit),
+            _words(each.version),
+            _words(each.failure or each.server),
+        )
+        yield _row(node, each.name, cells, "red" if each.circuit == "open" or each.state == "away" else "")
 
 
 def _nodes(node: NodeSnapshot) -> Iterable[Row]:
@@ -301,5 +323,23 @@ PANES = (
         _nodes,
         4,
         lambda node: (1, 0),
+    ),
+    Pane(
+        "upstreams",
+        (
+            Column("UPSTREAM", 12),
+            Column("STATE", 10),
+            Column("CALLS", 6, True),
+            Column("CALLERS", 7, True),
+            Column("CONN", 5, True),
+            Column("LOST", 5, True),
+            Column("CIRCUIT", 9),
+            Column("VERSION", 10),
+            Column("SERVER", 0),
+        ),
+        _upstreams,
+        2,
+        lambda node: (len(node.upstreams), 0),
+        always=False,
     ),
 )

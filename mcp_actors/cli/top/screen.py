@@ -77,6 +77,8 @@ def _head(state: TopState, name: str, width: int) -> list[Text]:
 def _tabs(state: TopState, width: int) -> Text:
     tabs = Text()
     for number, pane in enumerate(PANES):
+        if not pane.is_shown(state.snapshot):
+            continue
         heading = pane.name if state.snapshot is None else pane.heading(state.snapshot)
         tabs.append(f" {number + 1} {heading} ", "reverse" if number == state.number else "").append(" ")
     if state.pattern or state.typing:

@@ -64,6 +64,10 @@ class HttpChannel(FrameChannel):
         return True
 
     @property
+    def keeps_session(self) -> bool:
+        return self._state.session.id is not None or self._state.sse_endpoint is not None
+
+    @property
     def peer(self) -> str:
         """The URL, without its parts that may hold secrets."""
         return self._state.peer

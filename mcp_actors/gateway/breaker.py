@@ -1,0 +1,94 @@
+"""The circuit breaker of an upstream: after failures in a row it refuses at once, instead of trying again and again.
+
+A failure is an attempt to connect that failed, a connection that was lost before it answered anything, or a call that
+ran out of its time. An answer, an error too, is a success.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from types import MappingProxyType
+
+import trio
+
+__all__ = ["PAUSES", "THRESHOLD", "CircuitBreaker", "CircuitEvent", "CircuitState"]
+
+# Failures in a row after which it opens.
+THRESHOLD = 3
+# Seconds for which it stays open, the first time and each time that the trial fails; the last one repeats. Each is cut
+# by up to half at random, so that many upstreams of one machine are not tried at one moment.
+PAUSES = (1.0, 2.0, 5.0, 15.0, 30.0)
+
+
+class CircuitState(enum.Enum):
+    """Whether an upstream is tried."""
+
+    CLOSED = "closed"
+    """It is: requests pass."""
+    OPEN = "open"
+    """It is not: requests are refused at once."""
+    HALF_OPEN = "half-open"
+    """The pause is over, and the next requests show whether it is there again."""
+
+
+class CircuitEvent(enum.Enum):
+    """The events of a breaker."""
+
+    SUCCESS = "success"
+    FAILURES = "failures"
+    """One failure too many in a row."""
+    PAUSE_OVER = "pause over"
+
+
+NEXT_STATE = MappingProxyType(
+    {
+        (CircuitState.CLOSED, CircuitEvent.SUCCESS): CircuitState.CLOSED,
+        (CircuitState.CLOSED, CircuitEvent.FAILURES): CircuitState.OPEN,
+        # A call that was on its way when it opened may still be answered.
+        (CircuitState.OPEN, CircuitEvent.SUCCESS): CircuitState.CLOSED,
+        (CircuitState.OPEN, CircuitEvent.PAUSE_OVER): CircuitState.HALF_OPEN,
+        (CircuitState.HALF_OPEN, CircuitEvent.SUCCESS): CircuitState.CLOSED,
+        (CircuitState.HALF_OPEN, CircuitEvent.FAILURES): CircuitState.OPEN,
+    }
+)
+
+
+class CircuitBreaker:
+    """The breaker of one upstream."""
+
+    def __init__(self) -> None:
+        self.state = CircuitState.CLOSED
+        self.failures = 0
+        """Failures in a row."""
+        self._opened = 0
+        self._until = 0.0
+
+    def __repr__(self) -> str:
+        return f"<CircuitBreaker {self.state.value} failures={self.failures}>"
+
+    def seconds_left(self) -> float | None:
+        """Returns for how long requests are refused, ``None`` if they pass."""
+        if self.state is not CircuitState.OPEN:
+            return None
+        left = self._until - trio.current_time()
+        if left > 0:
+            return left
+        self.state = NEXT_STATE[self.state, CircuitEvent.PAUSE_OVER]
+        return None
+
+    def succeeded(self) -> None:
+        """Takes note of an answer."""
+        if self.failures:
+            self.failures = self._opened = 0
+            self.state = NEXT_STATE[self.state, CircuitEvent.SUCCESS]
+
+    def failed(self) -> None:
+        """Takes note of a failure."""
+        self.failures += 1
+        too_many = self.state is CircuitState.HALF_OPEN or self.failures >= THRESHOLD
+        if too_many and self.state is not CircuitState.OPEN:
+            self.state = NEXT_STATE[self.state, CircuitEvent.FAILURES]
+            pause = PAUSES[min(self._opened, len(PAUSES) - 1)]
+            self._opened += 1
+            self._until = trio.current_time() + pause * (1 - random.random() / 2)

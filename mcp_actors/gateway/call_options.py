@@ -1,0 +1,102 @@
+"""How a request is made at an upstream on behalf of a client: its ``_meta``, its progress and its log messages.
+
+``_meta`` passes both ways, without the members that belong to one hop: the version, the capabilities and the name of
+the client, its token for progress, its log level, the id of its subscription and that of its task. In place of those an
+upstream without sessions is told the gateway's own version and name, and the capabilities and the log level of the
+client on whose behalf the request is made. The name stays the gateway's, which is who the server is connected to.
+
+An upstream is asked for reports of progress if the client wants them. Each one restarts the clock of silence at the
+gateway and, passed on, at the client. While the upstream is silent the gateway sends the client beats of its own
+(`Limits.beat`): the call is alive as long as the gateway waits for it, and the gateway waits for ``timeout`` seconds of
+silence and no longer. So a client that waits for the gateway is told of a server that hangs within that time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+from mcp_actors._actors.outbound_call import CallOptions
+from mcp_actors._eras.era import Era
+from mcp_actors._eras.modern.meta_keys import CAPABILITIES, CLIENT_INFO, ENVELOPE, LOG_LEVEL, SUBSCRIPTION_ID
+from mcp_actors.client import Progress
+from mcp_actors.context import Context
+from mcp_actors.errors import LocalProtocolError
+from mcp_actors.gateway.callbacks import passive_extensions, tell_call
+from mcp_actors.gateway.connection import UpstreamConnection
+from mcp_actors.logging import log
+
+__all__ = ["Present", "call_options"]
+
+Present = Callable[[], Context[Any] | None]
+"""Returns the request of the client that waits for a call now, ``None`` while the client is asked by a result."""
+
+_OF_ONE_HOP = ENVELOPE | {LOG_LEVEL, SUBSCRIPTION_ID, "io.modelcontextprotocol/related-task"}
+
+
+def call_options(ctx: Context[Any], connection: UpstreamConnection, present: Present) -> CallOptions:
+    """Returns the options of a request that is made on behalf of a client."""
+    defaults = connection.client._requests.options
+    invocation = ctx.call.invocation
+    tells_requests = connection.tells_requests
+    if not (invocation.meta or tells_requests or connection.era.declares_in_requests):
+        return defaults
+    return CallOptions(
+        idle=defaults.idle,
+        cap=defaults.cap,
+        on_progress=None if invocation.progress_token is None else _reporter(present),
+        meta={key: value for key, value in invocation.meta.items() if key not in _OF_ONE_HOP},
+        envelope=_envelope(ctx, connection) if connection.era.declares_in_requests else None,
+        on_message=_teller(connection.era, present) if tells_requests else None,
+    )
+
+
+def _envelope(ctx: Context[Any], connection: UpstreamConnection) -> dict[str, Any]:
+    era, own = connection.era, connection.client._connectivity.session.outbound.meta
+    peer = ctx.peer
+    declared = peer.raw_capabilities
+    if declared and peer.era is not era:
+        declared = era.unstructure(peer.capabilities)
+    if "extensions" in declared:
+        extensions = declared["extensions"]
+        passive = passive_extensions(extensions if isinstance(extensions, dict) else None)
+        declared = {**declared, "extensions": passive}
+    envelope = {**own, CAPABILITIES: declared, CLIENT_INFO: own.get(CLIENT_INFO)}
+    level = ctx.log_level
+    if level is not None and connection.can_tell_logs:
+        envelope[LOG_LEVEL] = level
+    else:
+        envelope.pop(LOG_LEVEL, None)
+    return envelope
+
+
+def _reporter(present: Present) -> Callable[[Progress], Any]:
+    async def report(progress: Progress) -> None:
+        ctx = present()
+        if ctx is None:
+            return
+        try:
+            await ctx.progress(progress.progress, progress.total, progress.message)
+        except (LocalProtocolError, trio.BrokenResourceError) as error:
+            log.debug("a report of progress was not passed on", error=str(error))
+
+    return report
+
+
+def _teller(era: Era, present: Present) -> Callable[[str, dict[str, Any]], bool]:
+    """Takes what comes with a request, over bindings that tell so: log messages, and what is beyond the protocol."""
+
+    def tell(method: str, params: dict[str, Any]) -> bool:
+        if method != "notifications/message" and method in era.server_notifications:
+            return False
+        ctx = present()
+        try:
+            if ctx is not None:
+                tell_call(ctx, method, params)
+        except LocalProtocolError as error:
+            log.debug("a notification of an upstream was dropped", method=method, error=str(error))
+        return True
+
+    return tell

@@ -1,0 +1,180 @@
+"""One server of a configuration, and what a client connects to for it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+from urllib.parse import quote, urlsplit
+
+import attrs
+
+from mcp_actors.abc import ClientTransport
+from mcp_actors.discovery import client_transport
+from mcp_actors.errors import ConfigurationError, McpError, TransportNotFound
+from mcp_actors.platform.command_lines import join_words
+from mcp_actors.server_entries.env_file import UnusableFile, read_env_file
+from mcp_actors.server_entries.expansion import ConfigSource, Expansion
+
+__all__ = ["WITH_HEADERS", "GatewayMembers", "ServerEntry"]
+
+WITH_HEADERS = frozenset({"http", "https", "http+unix", "ws", "wss"})
+"""The schemes whose requests, or whose opening, have headers."""
+# RFC 9110 sections 5.1 and 5.5; what is not ASCII means something else to each server.
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
+
+
+@attrs.frozen(kw_only=True)
+class GatewayMembers:
+    """The members of an entry that are for a gateway; ``None`` where it has none. `Upstream` says what each means."""
+
+    prefix: str | None = None
+    rename: Mapping[str, str] | None = None
+    include: Sequence[str] | None = None
+    exclude: Sequence[str] | None = None
+    sessions: Literal["auto", "shared", "own"] | None = None
+    lazy: bool | None = None
+    era: str | None = None
+    timeout: float | None = None
+    cap: float | None = None
+    scopes: Sequence[str] | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Returns those that the entry has."""
+        return {name: value for name, value in attrs.asdict(self).items() if value is not None}
+
+
+@attrs.frozen(kw_only=True, repr=False)
+class ServerEntry:
+    """A server as a configuration has it: a command or a URL. Its texts are expanded by `target`, each time."""
+
+    name: str
+    source: ConfigSource
+    command: str | None = None
+    args: Sequence[str] = ()
+    env: Mapping[str, str | None] = attrs.field(factory=dict)
+    """Beside the variables of this process; ``None`` takes one of those away."""
+    env_file: str | None = None
+    cwd: str | None = None
+    url: str | None = None
+    headers: Mapping[str, str] = attrs.field(factory=dict)
+    disabled: bool = False
+    gateway: GatewayMembers = attrs.field(factory=GatewayMembers)
+    unknown: Sequence[str] = ()
+    """The names of the members that have no effect here."""
+
+    def __repr__(self) -> str:
+        # Arguments, paths and queries may hold secrets.
+        place = os.path.basename(self.command) if self.command is not None else _host(self.url or "")
+        return f"<ServerEntry {self.name} {place}{' disabled' if self.disabled else ''}>"
+
+    @property
+    def takes_auth(self) -> bool:
+        """Whether `target` may be given ``auth``: it has a URL of HTTP or WebSocket, and no credentials of its own."""
+        return (
+            self.url is not None
+            and _scheme(self.url) in WITH_HEADERS
+            and "authorization" not in map(str.lower, self.headers)
+            and "@" not in self.url.partition("://")[2].partition("/")[0]
+        )
+
+    def target(self, *, environ: Mapping[str, str] | None = None, **options: Any) -> str | ClientTransport:
+        """Returns what a `Client` connects to, made anew; nothing is started or opened.
+
+        Args:
+            environ: The variables that the texts of the entry name, and that a child process is given; by default those
+                of this process, as they are now.
+            options: More options of the transport, such as ``stderr`` of one that starts a process, or ``auth`` where
+                `takes_auth`.
+
+        Raises:
+            MissingVariable: The entry names a variable that is not set.
+            ConfigurationError: The binding does not take what the entry has, or its file of variables is none.
+            TransportNotFound: There is no binding for the scheme of the URL.
+        """
+        expansion = Expansion(self.source, self.name, os.environ if environ is None else environ)
+        if self.command is not None:
+            url, given, member = self._command(self.command, expansion), self._process(expansion), "command"
+        else:
+            url, given, member = expansion.of(self.url or "", "url"), self._headers(expansion), "url"
+        if member == "url" and not given and not options:
+            # The era that is found at a URL is remembered for it.
+            self._transport(url, {}, expansion, member)
+            return url
+        return self._transport(url, given | options, expansion, member)
+
+    def _transport(
+        self, url: str, options: dict[str, Any], expansion: Expansion, member: str
+    ) -> ClientTransport:
+        # What bindings say may have parts of the URL, and so secrets: it is not even chained.
+        scheme = _scheme(url)
+        found: object = None
+        try:
+            return client_transport(url, **options)
+        except (ValueError, TypeError, McpError) as error:
+            found = type(error)
+        if found is TransportNotFound:
+            words = f"no transport is installed for {scheme!r}" if scheme else "it is no URL: scheme://..."
+            raise TransportNotFound(f"{self.source.name}, server {self.name[:80]!r}, {member}: {words}")
+        lacks = f"all of: {', '.join(sorted(options))}" if found is TypeError else "it, or one of its headers"
+        problem = f"the binding for {scheme!r} does not take {lacks}"
+        raise ConfigurationError(problem, file=self.source.name, server=self.name, member=member)
+
+    def _command(self, command: str, expansion: Expansion) -> str:
+        words = [os.path.expanduser(expansion.of(command, "command"))]
+        words += [expansion.of(word, f"args[{at}]") for at, word in enumerate(self.args)]
+        if not words[0] or any("\0" in word for word in words):
+            expansion.fail("it is empty, or has a NUL character", "command")
+        return f"stdio:{join_words(words)}"
+
+    def _process(self, expansion: Expansion) -> dict[str, Any]:
+        env = dict(expansion.environ)
+        if self.env_file is not None:
+            path = expansion.path(self.env_file, "envFile")
+            try:
+                env |= read_env_file(path)
+            except UnusableFile as error:
+                expansion.fail(f"{path}: {error}", "envFile")
+        for name, value in self.env.items():
+            if value is None:
+                env.pop(name, None)
+            else:
+                env[name] = expansion.of(value, f"env.{name}")
+        options: dict[str, Any] = {"env": env}
+        if self.cwd is not None:
+            options["cwd"] = expansion.path(self.cwd, "cwd")
+        return options
+
+    def _headers(self, expansion: Expansion) -> dict[str, Any]:
+        headers: dict[str, str] = {}
+        for name, text in self.headers.items():
+            member = f"headers.{name}"
+            value = expansion.of(text, member).strip()
+            if not _HEADER_NAME.fullmatch(name):
+                expansion.fail("it is no name of a header", member)
+            if not _HEADER_VALUE.fullmatch(value):
+                expansion.fail("its value has a character that no header can have", member)
+            headers[name] = value
+        return {"headers": headers} if headers else {}
+
+
+def _scheme(url: str) -> str:
+    scheme, colon, _ = url.partition(":")
+    return scheme.lower()[:32] if colon else ""
+
+
+def _host(url: str) -> str:
+    """Returns a URL without what may hold secrets: its scheme and host."""
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:
+        host = ""
+    return f"{_scheme(url)}://{host}"
+
+
+def over_unix_socket(url: str) -> str:
+    """Returns the URL of HTTP over a Unix socket, which Visual Studio Code writes as ``unix:///PATH#/mcp``."""
+    path, _, endpoint = url.partition("://")[2].partition("#")
+    return f"http+unix://{quote(path, safe='')}{endpoint or '/'}"

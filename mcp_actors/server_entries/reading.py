@@ -1,0 +1,232 @@
+"""Reads the configurations of servers that Claude, Cursor, Windsurf, Visual Studio Code and others have.
+
+Sources, each as of November 2026: the documentation of Claude Desktop (modelcontextprotocol.io, quickstart for users),
+Claude Code (MCP, scopes and expansion), Cursor (MCP), Windsurf (Cascade, MCP), Visual Studio Code (MCP configuration
+reference), Gemini CLI (MCP servers).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import attrs
+
+from mcp_actors.errors import ConfigurationError
+from mcp_actors.platform.command_lines import split_line
+from mcp_actors.server_entries.config_json import NotReadable, read_json
+from mcp_actors.server_entries.entry import WITH_HEADERS, GatewayMembers, ServerEntry, over_unix_socket
+from mcp_actors.server_entries.env_file import UnusableFile, read_file
+from mcp_actors.server_entries.expansion import ConfigSource
+from mcp_actors.server_entries.members import ENTRY_MEMBERS, GATEWAY_MEMBERS, SECTION_MEMBERS, Check
+
+__all__ = ["MAX_CONFIG_BYTES", "MAX_SERVERS", "GatewaySection", "ServerEntries", "read_server_entries"]
+
+# Bytes. The largest that are known, of a client that keeps its history there too, have some tens of MiB.
+MAX_CONFIG_BYTES = 32 * 1024 * 1024
+MAX_SERVERS = 1000
+
+_SECTIONS = ("mcpServers", "servers")
+_HTTP = WITH_HEADERS - {"ws", "wss"}
+# The types of hosts, in lower case and without - and _; and the schemes that a URL of one may have.
+_TYPES: Mapping[str, frozenset[str]] = {
+    "stdio": frozenset({"stdio"}),
+    "http": _HTTP,
+    "streamablehttp": _HTTP,
+    # A server that has nothing newer is recognised without it.
+    "sse": _HTTP,
+    "ws": frozenset({"ws", "wss"}),
+    "websocket": frozenset({"ws", "wss"}),
+}
+# Folders in which a project keeps the settings of a program.
+_SETTINGS_FOLDERS = (".vscode", ".cursor")
+
+
+@attrs.frozen(kw_only=True)
+class GatewaySection:
+    """The object ``gateway`` of a configuration: the gateway as a whole."""
+
+    listen: Sequence[str] = ()
+    name: str | None = None
+    instructions: str | None = None
+    unknown: Sequence[str] = ()
+    """The names of the members that have no effect."""
+
+
+@attrs.frozen
+class ServerEntries:
+    """The servers of a configuration."""
+
+    source: ConfigSource
+    servers: Mapping[str, ServerEntry]
+    """By their names, in the order of the configuration, with those that are disabled."""
+    gateway: GatewaySection = attrs.field(factory=GatewaySection)
+
+    def __iter__(self) -> Iterator[ServerEntry]:
+        """Iterates over the servers that are not disabled."""
+        return (entry for entry in self.servers.values() if not entry.disabled)
+
+
+def read_server_entries(source: str | os.PathLike[str] | Mapping[str, Any]) -> ServerEntries:
+    """Reads a configuration: ``mcpServers`` of Claude, Cursor or Windsurf, or ``servers`` of Visual Studio Code.
+
+    Comments, and a comma behind the last member, are allowed. Members that are not known are left aside.
+
+    Args:
+        source: The path of a file, its text (a `str` with a brace in it), or the mapping that it stands for.
+
+    Raises:
+        ConfigurationError: It cannot be read, names no servers, or a member is of a wrong type; the message names file,
+            server and member.
+    """
+    if isinstance(source, Mapping):
+        return _Reader(ConfigSource("the configuration")).read(source)
+    if isinstance(source, str) and "{" in source:
+        return _read_text(source, ConfigSource("the configuration"))
+    path = Path(source).expanduser()
+    where = ConfigSource(str(path), _project_of(path))
+    try:
+        text = read_file(path, MAX_CONFIG_BYTES)
+    except UnusableFile as error:
+        raise ConfigurationError(str(error), file=where.name) from error
+    return _read_text(text, where)
+
+
+def _read_text(text: str, source: ConfigSource) -> ServerEntries:
+    try:
+        value = read_json(text)
+    except NotReadable as error:
+        raise ConfigurationError(str(error), file=source.name) from error
+    return _Reader(source).read(value)
+
+
+def _project_of(path: Path) -> Path:
+    folder = path.absolute().parent
+    return folder.parent if folder.name in _SETTINGS_FOLDERS else folder
+
+
+class _Reader:
+    """Reads one configuration."""
+
+    def __init__(self, source: ConfigSource) -> None:
+        self._source = source
+
+    def read(self, value: Mapping[str, Any]) -> ServerEntries:
+        self._source = attrs.evolve(self._source, inputs=_inputs(value.get("inputs")))
+        servers: dict[str, ServerEntry] = {}
+        found = [name for name in _SECTIONS if value.get(name) is not None]
+        if not found:
+            self._fail("it has no member mcpServers, or servers as in Visual Studio Code", None, None)
+        for section in found:
+            entries = value[section]
+            if not isinstance(entries, Mapping):
+                self._fail("it is no object", None, section)
+            if len(servers) + len(entries) > MAX_SERVERS:
+                self._fail(f"it has more than {MAX_SERVERS} servers", None, section)
+            for name, entry in entries.items():
+                if not isinstance(name, str) or not name or name in servers:
+                    self._fail("two servers have this name, or it is empty", str(name), section)
+                servers[name] = self._entry(name, entry)
+        return ServerEntries(self._source, servers, self._section(value.get("gateway")))
+
+    def _entry(self, name: str, entry: Any) -> ServerEntry:
+        if not isinstance(entry, Mapping):
+            self._fail("it is no object", name, None)
+        given, unknown = self._checked(entry, {**ENTRY_MEMBERS, **GATEWAY_MEMBERS}, name)
+        urls = [member for member in ("url", "serverUrl", "httpUrl") if member in given]
+        if len(urls) + ("command" in given) != 1:
+            self._fail("it has a command (with args), or a url: one of them", name, None)
+        members: dict[str, Any] = {
+            "gateway": GatewayMembers(**{each: given[each] for each in GATEWAY_MEMBERS if each in given}),
+            "disabled": given.get("disabled", False),
+        }
+        url = given[urls[0]] if urls else None
+        kind = self._kind(given.get("type"), url, name)
+        if url is not None and url.lower().startswith("stdio:"):
+            given |= dict(zip(("command", "args"), self._words(url, name), strict=True))
+            url = None
+        if url is None:
+            env = {each: _env_value(value) for each, value in given.get("env", {}).items()}
+            members |= {"command": given["command"], "args": tuple(given.get("args", ())), "env": env}
+            members |= {"env_file": given.get("envFile"), "cwd": given.get("cwd")}
+            unused = ["headers"]
+        else:
+            if url.lower().startswith("unix:") and kind is not None and _TYPES[kind] is _HTTP:
+                url = over_unix_socket(url)
+            members |= {"url": url, "headers": dict(given.get("headers", {}))}
+            unused = ["args", "env", "envFile", "cwd"]
+        unknown += [each for each in unused if each in given]
+        return ServerEntry(name=name, source=self._source, unknown=tuple(unknown), **members)
+
+    def _kind(self, given: str | None, url: str | None, name: str) -> str | None:
+        """Returns the type of an entry as `_TYPES` has it, which its URL must fit."""
+        if given is None:
+            return None
+        kind = given.lower().replace("-", "").replace("_", "")
+        if kind not in _TYPES:
+            known = "stdio, http, streamable-http, sse, ws"
+            self._fail(f"it is one of {known}, and not needed beside a url", name, "type")
+        scheme = "stdio" if url is None else url.partition(":")[0].lower()
+        # The scheme may be that of a variable's value.
+        fits = scheme in _TYPES[kind] or "${" in scheme or (scheme == "unix" and _TYPES[kind] is _HTTP)
+        if not fits:
+            needed = "command" if kind == "stdio" else f"url with {' or '.join(sorted(_TYPES[kind]))}"
+            self._fail(f"this type needs a {needed}", name, "type")
+        return kind
+
+    def _words(self, url: str, name: str) -> tuple[str, list[str]]:
+        try:
+            program, *args = split_line(url.partition(":")[2])
+        except ValueError:
+            self._fail("it has no command, or a quotation mark without another one", name, "url")
+        return program, args
+
+    def _section(self, section: Any) -> GatewaySection:
+        if section is None:
+            return GatewaySection()
+        if not isinstance(section, Mapping):
+            self._fail("it is no object", None, "gateway")
+        given, unknown = self._checked(section, SECTION_MEMBERS, None)
+        listen = given.pop("listen", ())
+        return GatewaySection(
+            listen=(listen,) if isinstance(listen, str) else tuple(listen), unknown=tuple(unknown), **given
+        )
+
+    def _checked(
+        self, value: Mapping[str, Any], checks: Mapping[str, Check], server: str | None
+    ) -> tuple[dict[str, Any], list[str]]:
+        """Returns the members that are known, which are of the right types, and the names of the others."""
+        given: dict[str, Any] = {}
+        unknown: list[str] = []
+        for member, each in value.items():
+            if member not in checks:
+                unknown.append(str(member)[:80])
+                continue
+            # Programs write null for what an entry does not have.
+            if each is None:
+                continue
+            allows, wanted = checks[member]
+            if not allows(each):
+                self._fail(f"it is {wanted}", server, member if server is not None else f"gateway.{member}")
+            given[member] = each
+        return given, unknown
+
+    def _fail(self, problem: str, server: str | None, member: str | None) -> NoReturn:
+        raise ConfigurationError(problem, file=self._source.name, server=server, member=member)
+
+
+def _env_value(value: str | float | None) -> str | None:
+    return value if value is None or isinstance(value, str) else format(value)
+
+
+def _inputs(value: Any) -> dict[str, str | None]:
+    """Returns the inputs that a file declares, with their defaults; those of passwords have none."""
+    each = [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+    found: dict[str, str | None] = {}
+    for one in each:
+        name, default = one.get("id"), one.get("default")
+        if isinstance(name, str):
+            found[name] = default if isinstance(default, str) and not one.get("password") else None
+    return found

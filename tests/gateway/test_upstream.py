@@ -1,0 +1,278 @@
+"""Which connection serves whom, how an upstream goes and comes back, and what it costs the others."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.lowlevel
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from mcp_actors import Client
+from mcp_actors.errors import Overloaded, RpcError, UpstreamUnavailable
+from mcp_actors.gateway import Gateway, Upstream
+from mcp_actors.gateway.breaker import PAUSES, THRESHOLD
+from mcp_actors.gateway.upstream import IDLE_TIMEOUT, SWEEP_INTERVAL
+from mcp_transports.memory import MemoryTransport
+from tests.gateway.upstreams import Behind
+from tests.middleware.callers import served
+
+
+async def serve(nursery: trio.Nursery, *upstreams: Upstream) -> MemoryTransport:
+    """Serves a gateway, whose clients are in sessions of their own, and returns the way to it."""
+    transport = MemoryTransport()
+    await nursery.start(Gateway(upstreams).serve, transport)
+    return transport
+
+
+async def test_a_server_with_sessions_has_one_for_each_session_of_a_client(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    behind = Behind(nursery)
+    await behind.come()
+    way = await serve(nursery, Upstream(name="u", target=behind, era="legacy", lazy=True))
+    async with Client(way, era="legacy") as first, Client(way, era="modern") as second:
+        assert [(await first.call_tool("u_count")).text for _ in range(3)] == ["1", "2", "3"]
+        assert (await second.call_tool("u_count")).text == "1"
+        assert behind.open == 2
+    await trio.sleep(1)
+    assert behind.open == 0
+
+
+async def test_a_server_without_sessions_is_shared_by_all(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    behind = Behind(nursery)
+    await behind.come()
+    way = await serve(nursery, Upstream(name="u", target=behind, era="modern", lazy=True))
+    async with Client(way, era="legacy") as first, Client(way, era="modern") as second:
+        assert (await first.call_tool("u_add", {"a": 1, "b": 2})).text == "3"
+        assert (await second.call_tool("u_add", {"a": 1, "b": 2})).text == "3"
+        assert (behind.connects, behind.open) == (1, 1)
+
+
+async def test_who_shares_can_be_said(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    behind = Behind(nursery)
+    await behind.come()
+    way = await serve(
+        nursery,
+        Upstream(name="all", target=behind, era="legacy", lazy=True, sessions="shared"),
+        Upstream(name="each", target=behind, era="modern", lazy=True, sessions="own"),
+    )
+    async with Client(way) as first, Client(way) as second:
+        assert (await first.call_tool("all_count")).text == "1"
+        assert (await second.call_tool("all_count")).text == "2"
+        assert behind.open == 1
+        for client in (first, second):
+            await client.call_tool("each_add", {"a": 1, "b": 2})
+        assert behind.open == 3
+
+
+async def test_all_who_need_one_connection_wait_for_one_attempt(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    behind = Behind(nursery)
+    await behind.come()
+    behind.gate = trio.Event()
+    way = await serve(nursery, Upstream(name="u", target=behind, era="modern", lazy=True))
+    async with Client(way) as client, trio.open_nursery() as calls:
+        cancelled = trio.CancelScope()
+
+        async def give_up() -> None:
+            with cancelled:
+                await client.call_tool("u_add", {"a": 1, "b": 2})
+
+        calls.start_soon(give_up)
+        await wait_all_tasks_blocked()
+        for _ in range(5):
+            calls.start_soon(client.call_tool, "u_add", {"a": 1, "b": 2})
+        await wait_all_tasks_blocked()
+        # Whoever waited first gives up, and the others get the connection all the same.
+        cancelled.cancel()
+        await wait_all_tasks_blocked()
+        behind.gate.set()
+    assert cancelled.cancelled_caught
+    assert behind.connects == 1
+
+
+async def test_it_is_connected_to_before_anybody_calls_unless_it_is_lazy(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    eager, lazy = Behind(nursery), Behind(nursery)
+    await eager.come()
+    await lazy.come()
+    await serve(
+        nursery,
+        Upstream(name="eager", target=eager, era="modern"),
+        Upstream(name="lazy", target=lazy, era="modern", lazy=True),
+    )
+    await trio.sleep(10)
+    assert (eager.open, lazy.open) == (1, 0)
+    eager.go()
+    await trio.lowlevel.checkpoint()
+    await eager.come()
+    await trio.sleep(60)
+    assert eager.open == 1
+
+
+async def test_the_connection_that_was_made_first_is_the_first_callers(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    behind = Behind(nursery)
+    await behind.come()
+    way = await serve(nursery, Upstream(name="u", target=behind, era="legacy"))
+    await trio.sleep(10)
+    assert behind.connects == 1
+    async with Client(way, tasks=False, era="legacy") as client:
+        assert (await client.call_tool("u_count")).text == "1"
+        assert behind.connects == 1
+
+
+async def test_a_server_that_went_away_is_refused_at_once_and_tried_again(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    behind, other = Behind(nursery), Behind(nursery)
+    await behind.come()
+    await other.come()
+    way = await serve(
+        nursery,
+        Upstream(name="u", target=behind, era="modern", lazy=True),
+        Upstream(name="v", target=other, era="modern", lazy=True),
+    )
+    async with Client(way) as client:
+        await client.call_tool("u_add", {"a": 1, "b": 2})
+        behind.go()
+        await trio.sleep(0.01)
+        for _ in range(THRESHOLD):
+            with pytest.raises(UpstreamUnavailable, match="it cannot be connected to"):
+                await client.call_tool("u_add", {"a": 1, "b": 2})
+        connects = behind.connects
+        with pytest.raises(UpstreamUnavailable, match="several times in a row") as refused:
+            await client.call_tool("u_add", {"a": 1, "b": 2})
+        assert refused.value.data["upstream"] == "u"
+        assert 0 < refused.value.data["retryAfterMs"] <= PAUSES[0] * 1000
+        assert behind.connects == connects
+        assert (await client.call_tool("v_add", {"a": 1, "b": 2})).text == "3"
+        await behind.come()
+        await trio.sleep(PAUSES[0])
+        assert (await client.call_tool("u_add", {"a": 1, "b": 2})).text == "3"
+
+
+async def test_a_call_whose_server_goes_away_fails_with_its_name_and_no_other_one_does(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    behind, other = Behind(nursery), Behind(nursery)
+    await behind.come()
+    await other.come()
+    way = await serve(
+        nursery, Upstream(name="u", target=behind, lazy=True), Upstream(name="v", target=other, lazy=True)
+    )
+    async with Client(way) as client, trio.open_nursery() as calls:
+
+        async def lost() -> None:
+            with pytest.raises(UpstreamUnavailable, match="'u' is not available: the connection was lost"):
+                await client.call_tool("u_wait", {"seconds": 10})
+
+        async def kept() -> None:
+            assert (await client.call_tool("v_wait", {"seconds": 10})).text == "waited"
+
+        calls.start_soon(lost)
+        calls.start_soon(kept)
+        await trio.sleep(1)
+        behind.go()
+
+
+async def test_a_slow_server_holds_so_many_calls_and_one_caller_half_of_them(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    behind = Behind(nursery)
+    await behind.come()
+    settings = Upstream(name="u", target=behind, era="modern", lazy=True, max_in_flight=4)
+    way = await serve(nursery, settings)
+    async with Client(way) as greedy, Client(way) as modest, Client(way) as late:
+        await greedy.call_tool("u_add", {"a": 1, "b": 2})
+        async with trio.open_nursery() as calls:
+            for client in (greedy, greedy, modest, modest):
+                calls.start_soon(client.call_tool, "u_wait", {"seconds": 5})
+            await wait_all_tasks_blocked()
+            with pytest.raises(
+                Overloaded, match="too many calls at one server of this client: the limit is 2"
+            ):
+                await greedy.call_tool("u_add", {"a": 1, "b": 2})
+            with pytest.raises(Overloaded, match="of all callers"):
+                await late.call_tool("u_add", {"a": 1, "b": 2})
+        assert (await late.call_tool("u_add", {"a": 1, "b": 2})).text == "3"
+
+
+async def test_a_server_that_answers_nothing_is_given_up_for_a_while(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    behind = Behind(nursery)
+    await behind.come()
+    way = await serve(nursery, Upstream(name="u", target=behind, era="modern", lazy=True, timeout=2, cap=3))
+    async with Client(way) as client:
+        for _ in range(THRESHOLD):
+            with pytest.raises(RpcError):
+                await client.call_tool("u_wait", {"seconds": 1000})
+        with pytest.raises(UpstreamUnavailable, match="several times in a row"):
+            await client.call_tool("u_add", {"a": 1, "b": 2})
+
+
+async def test_connections_have_a_bound_and_those_that_nobody_needs_make_room(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    behind = Behind(nursery)
+    await behind.come()
+    settings = Upstream(name="u", target=behind, era="legacy", lazy=True, max_connections=2)
+    way = await serve(nursery, settings)
+    async with Client(way) as first, Client(way) as third:
+        async with Client(way) as second:
+            for client in (first, second):
+                await client.call_tool("u_add", {"a": 1, "b": 2})
+            with pytest.raises(Overloaded, match="connections of all callers to one server"):
+                await third.call_tool("u_add", {"a": 1, "b": 2})
+        await trio.sleep(1)
+        assert (await third.call_tool("u_add", {"a": 1, "b": 2})).text == "3"
+
+
+async def test_what_is_made_before_anybody_calls_is_closed_when_nobody_takes_it(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    behind = Behind(nursery)
+    await behind.come()
+    await serve(nursery, Upstream(name="u", target=behind, era="legacy"))
+    await trio.sleep(10)
+    assert behind.open == 1
+    await trio.sleep(IDLE_TIMEOUT + 2 * SWEEP_INTERVAL)
+    assert behind.open == 0
+
+
+async def test_a_target_that_cannot_be_made_costs_its_upstream_alone(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    def broken() -> MemoryTransport:
+        raise RuntimeError("no target")
+
+    behind = Behind(nursery)
+    await behind.come()
+    way = await serve(
+        nursery, Upstream(name="u", target=broken, lazy=True), Upstream(name="v", target=behind, lazy=True)
+    )
+    async with Client(way) as client:
+        with pytest.raises(UpstreamUnavailable, match="'u' is not available: it cannot be connected to"):
+            await client.call_tool("u_add", {"a": 1, "b": 2})
+        assert (await client.call_tool("v_add", {"a": 1, "b": 2})).text == "3"
+
+
+async def test_one_principal_may_have_half_of_the_connections(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    behind = Behind(nursery)
+    await behind.come()
+    gateway = Gateway([Upstream(name="u", target=behind, era="legacy", lazy=True, max_connections=2)])
+    async with served(gateway) as place:
+        async with place.client("greedy") as one, place.client("greedy") as two:
+            await one.call_tool("u_count")
+            with pytest.raises(Overloaded, match="connections to one server of this client: the limit is 1"):
+                await two.call_tool("u_count")
+            async with place.client("other") as other:
+                assert (await other.call_tool("u_count")).text == "1"

@@ -1,0 +1,292 @@
+"""Configurations as programs write them, and what is wrong with those that cannot be used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_actors.errors import ConfigurationError
+from mcp_actors.server_entries import GatewayMembers, ServerEntries, read_server_entries
+from mcp_actors.server_entries.config_json import NotReadable, read_json
+from mcp_actors.server_entries.reading import MAX_CONFIG_BYTES, MAX_SERVERS
+
+CLAUDE_DESKTOP = """{
+  "globalShortcut": "Ctrl+Space",
+  "mcpServers": {
+    "filesystem": {
+      "command": "npx",
+      "args": ["-y", "@modelcontextprotocol/server-filesystem", "/Users/ada/Desktop"]
+    },
+    "git": {"command": "uvx", "args": ["mcp-server-git", "--repository", "/srv/repo"], "env": {"GIT_PAGER": "cat"}}
+  }
+}
+"""
+VSCODE = """// Visual Studio Code: .vscode/mcp.json
+{
+  "inputs": [
+    {"type": "promptString", "id": "perplexity-key", "description": "API key", "password": true},
+    {"type": "promptString", "id": "region", "description": "Region", "default": "eu"},
+  ],
+  "servers": {
+    /* remote */
+    "github": {"type": "http", "url": "https://api.githubcopilot.com/mcp/"},
+    "perplexity": {
+      "type": "stdio",
+      "command": "npx",
+      "args": ["-y", "server-perplexity-ask", "--region", "${input:region}"],
+      "env": {"PERPLEXITY_API_KEY": "${input:perplexity-key}", "PORT": 3000, "DEBUG": null},
+      "envFile": "${workspaceFolder}/.env", // of the project
+    },
+    "socket": {"type": "http", "url": "unix:///run/server.sock#/mcp/sub"},
+  },
+}
+"""
+CURSOR = {
+    "mcpServers": {
+        "remote": {"url": "http://localhost:3000/mcp", "headers": {"Authorization": "Bearer ${env:TOKEN}"}},
+        "local": {"type": "stdio", "command": "${userHome}/bin/server", "args": [], "envFile": ".env"},
+    }
+}
+WINDSURF = {
+    "mcpServers": {
+        "figma": {"serverUrl": "https://mcp.figma.com/mcp", "disabledTools": ["delete"]},
+        "off": {"serverUrl": "https://example.com/sse", "disabled": True},
+    }
+}
+CLAUDE_CODE = {
+    "mcpServers": {
+        "api": {
+            "type": "sse",
+            "url": "${API_BASE_URL:-https://api.example.com}/mcp",
+            "headers": {"X-Key": "${KEY}"},
+        },
+        "live": {"type": "ws", "url": "wss://example.com/mcp"},
+        "streaming": {"type": "streamable-http", "url": "https://example.com/mcp"},
+    }
+}
+
+
+def problem(source: Any) -> ConfigurationError:
+    with pytest.raises(ConfigurationError) as caught:
+        read_server_entries(source)
+    return caught.value
+
+
+def with_entry(**entry: Any) -> dict[str, Any]:
+    return {"mcpServers": {"one": entry}}
+
+
+def test_a_file_of_claude_desktop(tmp_path: Path) -> None:
+    (tmp_path / "claude_desktop_config.json").write_text(CLAUDE_DESKTOP)
+    entries = read_server_entries(tmp_path / "claude_desktop_config.json")
+    files, git = entries
+    assert (files.name, files.command, files.args[:2]) == (
+        "filesystem",
+        "npx",
+        ("-y", "@modelcontextprotocol/server-filesystem"),
+    )
+    assert (git.command, git.args[0], git.env) == ("uvx", "mcp-server-git", {"GIT_PAGER": "cat"})
+    assert repr(files) == "<ServerEntry filesystem npx>"
+    assert files.gateway == GatewayMembers()
+
+
+def test_a_file_of_visual_studio_code(tmp_path: Path) -> None:
+    folder = tmp_path / ".vscode"
+    folder.mkdir()
+    (folder / "mcp.json").write_text(VSCODE)
+    entries = read_server_entries(str(folder / "mcp.json"))
+    github, perplexity, socket = entries
+    assert github.url == "https://api.githubcopilot.com/mcp/"
+    assert perplexity.env == {"PERPLEXITY_API_KEY": "${input:perplexity-key}", "PORT": "3000", "DEBUG": None}
+    assert socket.url == "http+unix://%2Frun%2Fserver.sock/mcp/sub"
+    assert entries.source.folder == tmp_path
+    assert entries.source.inputs == {"perplexity-key": None, "region": "eu"}
+
+
+def test_entries_of_cursor_windsurf_and_claude_code() -> None:
+    remote, local = read_server_entries(CURSOR)
+    assert remote.headers == {"Authorization": "Bearer ${env:TOKEN}"}
+    assert (local.command, local.args, local.env_file) == ("${userHome}/bin/server", (), ".env")
+    windsurf = read_server_entries(WINDSURF)
+    assert [entry.name for entry in windsurf] == ["figma"]
+    assert windsurf.servers["off"].disabled
+    assert windsurf.servers["figma"].unknown == ("disabledTools",)
+    assert [entry.url for entry in read_server_entries(CLAUDE_CODE)] == [
+        "${API_BASE_URL:-https://api.example.com}/mcp",
+        "wss://example.com/mcp",
+        "https://example.com/mcp",
+    ]
+
+
+def test_any_url_of_a_transport_is_an_address() -> None:
+    urls = ["tcp://127.0.0.1:9000", "unix:///run/s.sock", "memory:x", "stdio:python -m 'a b'"]
+    entries = read_server_entries({"mcpServers": {url: {"url": url} for url in urls}})
+    assert [(each.url, each.command, each.args) for each in entries] == [
+        *((url, None, ()) for url in urls[:3]),
+        (None, "python", ("-m", "a b")),
+    ]
+
+
+def test_members_for_a_gateway_stand_in_the_entry_and_beside_the_servers() -> None:
+    members = {
+        "prefix": "",
+        "rename": {"a": "b"},
+        "include": ["x*"],
+        "sessions": "own",
+        "lazy": True,
+        "timeout": 5,
+    }
+    value = with_entry(command="x", scopes=["read"], **members)
+    value["gateway"] = {
+        "listen": "http://127.0.0.1:8000/mcp",
+        "name": "all",
+        "instructions": "Ask.",
+        "colour": 1,
+    }
+    entries = read_server_entries(value)
+    (entry,) = entries
+    assert entry.gateway.given() == {**members, "scopes": ["read"]}
+    assert entries.gateway.listen == ("http://127.0.0.1:8000/mcp",)
+    assert (entries.gateway.name, entries.gateway.instructions) == ("all", "Ask.")
+    assert entries.gateway.unknown == ("colour",)
+
+
+def test_members_that_are_not_known_are_left_aside() -> None:
+    (entry,) = read_server_entries(with_entry(command="x", autoApprove=["y"], headers={"A": "b"}, args=None))
+    assert entry.unknown == ("autoApprove", "headers")
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"command": ["npx"]}, "command: it is a text"),
+    ({"command": ""}, "command: it is a text"),
+    ({"command": "x", "args": "-y"}, "args: it is a list of texts"),
+    ({"command": "x", "args": ["--port", 8080]}, "args: it is a list of texts"),
+    ({"command": "x", "env": ["A=b"]}, "env: it is an object of names and texts"),
+    ({"command": "x", "env": {"A": True}}, "env: it is an object of names and texts"),
+    ({"command": "x", "env": {"A=B": "c"}}, "env: it is an object of names and texts"),
+    ({"command": "x", "env": {"A": "b\0"}}, "env: it is an object of names and texts"),
+    ({"command": "x", "disabled": "no"}, "disabled: it is true or false"),
+    ({"command": "x", "timeout": 0}, "timeout: it is a number of seconds above 0"),
+    ({"command": "x", "sessions": "mine"}, "sessions: it is one of 'auto', 'shared', 'own'"),
+    ({"url": "http://a", "headers": {"A": 1}}, "headers: it is an object of names and texts"),
+    ({"url": "http://a", "type": "stdio"}, "type: this type needs a command"),
+    ({"url": "http://a", "type": "ws"}, "type: this type needs a url with ws or wss"),
+    ({"command": "x", "type": "sse"}, "type: this type needs a url with http or http+unix or https"),
+    ({"command": "x", "type": "pigeon"}, "type: it is one of stdio, http"),
+    ({"url": "stdio:"}, "url: it has no command"),
+    ({"url": "stdio:'x"}, "url: it has no command"),
+    ({"command": "x", "url": "http://a"}, "it has a command (with args), or a url"),
+    ({}, "it has a command (with args), or a url"),
+]
+
+
+@pytest.mark.parametrize(("entry", "says"), WRONG, ids=lambda each: str(each)[:40])
+def test_a_wrong_member_names_file_server_and_member(
+    entry: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": {"one": entry}}))
+    error = problem(path)
+    assert str(error).startswith(f"{path}, server 'one'")
+    assert says in str(error)
+    assert (error.file, error.server) == (str(path), "one")
+    assert error.member is None or says.startswith(error.member)
+
+
+def test_what_is_wrong_as_a_whole(tmp_path: Path) -> None:
+    assert "it has no member mcpServers" in str(problem({}))
+    assert "it is no object" in str(problem({"mcpServers": []}))
+    assert "it is no object" in str(problem({"mcpServers": {"a": "b"}}))
+    assert "gateway.listen: it is a URL, or a list of URLs" in str(
+        problem({"servers": {}, "gateway": {"listen": 1}})
+    )
+    assert "it is no object" in str(problem({"servers": {}, "gateway": 1}))
+    both = {"servers": {"a": {"command": "x"}}, "mcpServers": {"a": {"command": "x"}}}
+    assert "two servers have this name" in str(problem(both))
+    assert f"more than {MAX_SERVERS} servers" in str(
+        problem({"servers": {str(n): {"command": "x"} for n in range(MAX_SERVERS + 1)}})
+    )
+    assert "cannot be read (No such file" in str(problem(tmp_path / "none.json"))
+    assert "it is no file" in str(problem(tmp_path))
+    (tmp_path / "bad").write_bytes(b'{"a": "\xff"}')
+    assert "it is not UTF-8 (byte 7)" in str(problem(tmp_path / "bad"))
+    with open(tmp_path / "long", "wb") as file:
+        file.truncate(MAX_CONFIG_BYTES + 1)
+    assert f"more than {MAX_CONFIG_BYTES} bytes" in str(problem(tmp_path / "long"))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{\n "servers": {]}', "line 2, column 14: expecting property name"),
+        ('{"servers": {} /* secret', "line 1, column 25: expecting ',' delimiter"),
+        ('{"servers": {"a": {"command": "secret', "unterminated string"),
+        ('{"servers": {"a": {}, "a": {}}}', "an object has the name 'a' twice"),
+        ('{"servers": NaN}', "NaN or an infinity"),
+        ('{"servers": ' + "9" * 5000 + "}", "a number that is too long"),
+        ("[" * 100_000 + "{", "nested too deep"),
+        ('["{"]', "the whole is no object"),
+        ('{"servers": {},,}', "expecting property name"),
+    ],
+)
+def test_a_text_that_is_no_json_is_shown_nowhere(text: str, says: str) -> None:
+    error = problem(text)
+    assert says in str(error)
+    assert "secret" not in str(error)
+
+
+def test_comments_and_last_commas_may_stand_in_strings() -> None:
+    text = '{"a": "// no /* comment */ ,]", // yes\r\n "b": [1, 2, /* , */ ], "c": "\\\\", "d": "\\",}", }'
+    assert read_json(text) == {"a": "// no /* comment */ ,]", "b": [1, 2], "c": "\\", "d": '",}'}
+
+
+@pytest.mark.parametrize(
+    "text", ["{" + "/* " * 200_000, '{"a": "' + '\\"' * 200_000, "{" + "," * 200_000, "{" + "/" * 200_000]
+)
+def test_no_text_takes_long(text: str) -> None:
+    """Reading one of these twice over for each of its characters would take minutes."""
+    with pytest.raises(NotReadable):
+        read_json(text)
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers(-1000, 1000) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(), _json, max_size=4), st.sampled_from(["", "// c\n", "/* , } */", " \n"]))
+def test_comments_between_the_parts_change_nothing(value: dict[str, Any], comment: str) -> None:
+    """A comment goes behind each comma and colon that is no part of a string: those of an encoder of our own."""
+
+    def write(part: Any) -> str:
+        if isinstance(part, dict):
+            return (
+                "{" + "".join(f"{json.dumps(k)}:{comment}{write(v)},{comment}" for k, v in part.items()) + "}"
+            )
+        if isinstance(part, list):
+            return "[" + "".join(f"{write(each)}{comment},{comment}" for each in part) + "]"
+        return json.dumps(part)
+
+    assert read_json(f"{comment}{write(value)}{comment}") == value
+
+
+_entry = st.dictionaries(
+    st.sampled_from(["command", "args", "url", "type", "env", "headers", "prefix", "timeout", "lazy", "x"]),
+    _json,
+)
+
+
+@given(st.dictionaries(st.text(max_size=3), _entry | _json, max_size=3), _json)
+def test_whatever_a_configuration_has_is_read_or_refused_with_its_place(servers: Any, section: Any) -> None:
+    try:
+        found: object = read_server_entries({"mcpServers": servers, "gateway": section})
+    except ConfigurationError as error:
+        found = error.file
+    assert isinstance(found, ServerEntries) or found == "the configuration"
