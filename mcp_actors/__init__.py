@@ -18,6 +18,7 @@ from mcp_actors import abc, errors, types
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import Progress
 from mcp_actors.client import Client
+from mcp_actors.client_group import ClientGroup
 from mcp_actors.client_pool import ClientPool
 from mcp_actors.context import Context, SyncContext
 from mcp_actors.discovery import register_transport
@@ -56,6 +57,7 @@ __all__ = [
     "CallCancelled",
     "CallTimeout",
     "Client",
+    "ClientGroup",
     "ClientPool",
     "ClosedElsewhere",
     "ConnectFailed",

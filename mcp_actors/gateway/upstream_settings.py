@@ -15,8 +15,8 @@ __all__ = ["SessionPolicy", "Upstream", "UpstreamTarget"]
 
 SessionPolicy = Literal["auto", "shared", "own"]
 """Who shares a connection to an upstream."""
-UpstreamTarget = Target | Callable[[], ClientTransport]
-"""What a `Client` connects to, or a function that makes a transport, which is called for each connection."""
+UpstreamTarget = Target | Callable[[], str | ClientTransport]
+"""What a `Client` connects to, or a function that returns a URL or makes a transport, called for each connection."""
 
 
 @attrs.frozen(kw_only=True)

@@ -52,7 +52,8 @@ for line in () if gone.exists() else sys.stdin:
         print(json.dumps(replies if isinstance(message, list) else replies[0]), flush=True)
 """
 
-# `{shy}`, `{broken}` and `{locked}` are URLs of servers, `{served}` is a target.
+# `{shy}`, `{broken}` and `{locked}` are URLs of servers, `{served}` is a target, and `{of_nobody}`, `{of_locked}` and
+# `{of_nothing}` are configurations.
 CASES: dict[str, list[tuple[str, int]]] = {
     "demo": [("--sessions 0", 2)],
     "serve": [
@@ -83,6 +84,23 @@ CASES: dict[str, list[tuple[str, int]]] = {
         ("{served}:nothing", 2),
         ("{served} --listen unix:/no/such/folder/socket", 1),
         ("{served} --shared redis://127.0.0.1:1", 1),
+    ],
+    "gateway": [
+        ("nowhere.json", 2),
+        ("{of_nobody} --listen htp://127.0.0.1:0", 2),
+        ("{of_nobody} --allow-host example.org", 2),
+        ("{of_nobody} --listen unix:/no/such/folder/socket", 1),
+        ("{of_nobody} --check", 1),
+        ("{of_locked} --check", 3),
+        ("{of_nothing} --check", 1),
+    ],
+    "bridge": [
+        ("htp://x stdio:", 2),
+        (f"{NOBODY} htp://127.0.0.1:0", 2),
+        (f"{NOBODY} stdio: --era 1999-01-01", 2),
+        (f"{NOBODY} stdio: --issuer https://login.example.org", 2),
+        (f"{NOBODY} stdio:python", 2),
+        (f"{NOBODY} unix:/no/such/folder/socket", 1),
     ],
     "top": [("htp://x", 2), ("nonsense", 2), ("unix:/nowhere", 1)],
     "install": [
@@ -149,6 +167,10 @@ def test_the_code_of_a_command(
     for name, program in (("shy", SHY), ("broken", BROKEN)):
         (tmp_path / f"{name}.py").write_text(program)
         places[name] = shlex.quote(f"stdio:{shlex.join([sys.executable, str(tmp_path / name)])}.py")
+    for name, url in (("nobody", NOBODY), ("locked", locked), ("nothing", 1)):
+        config = tmp_path / f"{name}.json"
+        config.write_text(json.dumps({"mcpServers": {"one": {"url": url}}}))
+        places[f"of_{name}"] = str(config)
     found, shown = ended(command, *shlex.split(words.format(**places)))
     assert found == code, shown
     assert shown
