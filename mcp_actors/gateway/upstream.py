@@ -77,7 +77,7 @@ class UpstreamActor:
         self.settings = settings
         self.held = held
         self.health = UpstreamHealth()
-        self.load = UpstreamLoad(settings.max_in_flight)
+        self.load = UpstreamLoad(settings.max_in_flight, settings.max_notifications)
         self.connections = ConnectionTable(settings.max_connections)
         self.met: UpstreamConnection | None = None
         """The last connection that was made, which says what the server is; ``None`` before the first one."""
@@ -195,6 +195,7 @@ class UpstreamActor:
             connection = UpstreamConnection(self.settings, self._target(), attempt.declared, self._was_lost)
             connection.principal = attempt.principal
             await self._pool.open(connection.client)
+            connection.client._connectivity.session.pace = self.load.pace
             self._tells_requests = connection.tells_requests
             if self._shares is None:
                 self._shares = not connection.keeps_session

@@ -16,11 +16,14 @@ __all__ = ["Behind", "make_server"]
 
 
 def make_server() -> Server:
-    """Returns a server with tools that add, count in their session, wait, and say what their client declares."""
+    """Returns a server with tools that add, count in their session, wait, and say what their client declares.
+
+    None of them runs in a thread, of which a clock that jumps knows nothing.
+    """
     server = Server("behind")
 
     @server.tool
-    def add(a: int, b: int) -> int:
+    async def add(a: int, b: int) -> int:
         """Adds."""
         return a + b
 
