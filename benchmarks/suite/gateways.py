@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.suite.peers import OURS, OWN, PROGRAMS
+from benchmarks.suite.peers import OURS, PROGRAMS
+from mcp_actors.platform.command_lines import join_words
 
 __all__ = ["GATEWAYS", "GatewayProgram", "Hop", "UpstreamPlace", "chain_of"]
 
@@ -50,7 +51,8 @@ def port_of(url: str) -> str:
 
 
 def ours(prepared: dict[str, str], url: str, upstream: UpstreamPlace) -> list[str]:
-    return [prepared["python"], "-m", f"{OWN}.ours_gateway", url, json.dumps(upstream)]
+    reached = upstream if isinstance(upstream, str) else f"stdio:{join_words(upstream)}"
+    return [prepared["python"], "-m", "mcp_actors", "bridge", reached, url]
 
 
 def fastmcp(prepared: dict[str, str], url: str, upstream: UpstreamPlace) -> list[str]:
