@@ -49,9 +49,9 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     loads = tuple(str(Path(name).resolve()) for name in options.load)
     load_files(loads)
     if options.goals:
-        if options.scenarios or options.transports or options.peers or options.eras:
-            raise LoadError("--goals says by itself what runs")
-        cases = goal_cases()
+        if options.transports or options.peers or options.eras:
+            raise LoadError("--goals says by itself what runs; names of scenarios make it less")
+        cases = goal_cases(options.scenarios)
     else:
         cases = make_plan(
             size,

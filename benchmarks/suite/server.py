@@ -104,6 +104,9 @@ class ServerProcess:
     def pid(self) -> int:
         return self._process.pid
 
+    def pids(self) -> list[int]:
+        return [self.pid]
+
     def cpu_seconds(self) -> float:
         return cpu_seconds(self.pid)
 

@@ -178,8 +178,19 @@ def test_a_peer_is_asked_for_its_own_places_only() -> None:
 
 
 def test_goals_say_by_themselves_what_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "roundtrip", "--goals"]) == 2
+    assert main(["run", "--peers", "ours", "--goals"]) == 2
     assert "--goals says" in capsys.readouterr().err
+
+
+def test_goals_can_be_those_of_some_scenarios() -> None:
+    assert {case.scenario.name for case in goal_cases(["gateway_hop"])} == {"gateway_hop"}
+    with pytest.raises(LoadError, match="no goal is measured by codec; there are: roundtrip"):
+        goal_cases(["codec"])
+
+
+def test_the_table_has_the_columns_that_its_rows_need() -> None:
+    head, _ = goal_rows(run_of(per_second=[(1000.0, 100.0)]), [FASTER])
+    assert [cell.text for cell in head] == ["what", "mcp-actors", "official Python SDK"]
 
 
 def test_what_is_not_installed_is_told_in_one_line() -> None:

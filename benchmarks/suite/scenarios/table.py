@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.suite.bench import Bench
+from benchmarks.suite.gateways import GATEWAYS
 from benchmarks.suite.job import BenchmarkJob, Point
 from benchmarks.suite.scenarios.cancel import cancel_latency
 from benchmarks.suite.scenarios.clients import client_calls
+from benchmarks.suite.scenarios.hops import gateway_hop
 from benchmarks.suite.scenarios.mixed import mixed
 from benchmarks.suite.scenarios.roundtrip import roundtrip
 from benchmarks.suite.scenarios.sessions import fan_out, many_sessions
@@ -171,6 +173,16 @@ SCENARIOS = {
             quick_eras=("modern",),
             peers=("ours", "official", "fastmcp", "typescript1", "typescript2"),
             streams=True,
+        ),
+        Scenario(
+            "gateway_hop",
+            "calls of a small typed tool through gateways, beside the server alone",
+            solo=gateway_hop,
+            quick={"to": ["stdio"], "hops": [1], "windows": [1, 64]},
+            full={"to": ["stdio", "http"], "hops": [1, 3], "windows": [1, 64]},
+            toy={"to": ["stdio"], "hops": [1], "windows": [1, 4]},
+            schemes=("stdio", "http"),
+            peers=tuple(GATEWAYS),
         ),
         Scenario(
             "codec",
