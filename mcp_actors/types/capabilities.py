@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 
 from mcp_actors.types.icons import Icon
+from mcp_actors.types.vocabulary import Vocabulary
 
 __all__ = [
     "ClientCapabilities",
@@ -21,8 +22,8 @@ __all__ = [
 ]
 
 
-@attrs.define
-class Implementation:
+@attrs.define(eq=False, repr=False)
+class Implementation(Vocabulary):
     """The name and version of a program, for display and diagnosis only: no behaviour may depend on it."""
 
     name: str
@@ -34,16 +35,16 @@ class Implementation:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class RootsCapability:
+@attrs.define(eq=False, repr=False)
+class RootsCapability(Vocabulary):
     """The client answers ``roots/list``; with ``list_changed`` it also notifies the server of changes."""
 
     list_changed: bool | None = None
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class SamplingCapability:
+@attrs.define(eq=False, repr=False)
+class SamplingCapability(Vocabulary):
     """The client answers ``sampling/createMessage``. A member that is ``{}`` means that the feature is supported."""
 
     context: dict[str, Any] | None = None
@@ -51,8 +52,8 @@ class SamplingCapability:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class ElicitationCapability:
+@attrs.define(eq=False, repr=False)
+class ElicitationCapability(Vocabulary):
     """The client answers ``elicitation/create``. Without any member it supports forms only."""
 
     form: dict[str, Any] | None = None
@@ -60,8 +61,8 @@ class ElicitationCapability:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class ClientCapabilities:
+@attrs.define(eq=False, repr=False)
+class ClientCapabilities(Vocabulary):
     """The capabilities of a client. A member that is present is declared, even if it is empty.
 
     ``extensions`` maps the identifier of an extension to its settings; ``tasks`` is passed on unchanged.
@@ -76,16 +77,16 @@ class ClientCapabilities:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class PromptsCapability:
+@attrs.define(eq=False, repr=False)
+class PromptsCapability(Vocabulary):
     """The server has prompts."""
 
     list_changed: bool | None = None
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class ResourcesCapability:
+@attrs.define(eq=False, repr=False)
+class ResourcesCapability(Vocabulary):
     """The server has resources; with ``subscribe`` it also notifies clients of changes of a single one."""
 
     subscribe: bool | None = None
@@ -93,16 +94,16 @@ class ResourcesCapability:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class ToolsCapability:
+@attrs.define(eq=False, repr=False)
+class ToolsCapability(Vocabulary):
     """The server has tools."""
 
     list_changed: bool | None = None
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class ServerCapabilities:
+@attrs.define(eq=False, repr=False)
+class ServerCapabilities(Vocabulary):
     """The capabilities of a server. A member that is present is declared, even if it is empty."""
 
     experimental: dict[str, Any] | None = None

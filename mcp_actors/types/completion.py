@@ -6,6 +6,8 @@ from typing import Any, ClassVar, Literal
 
 import attrs
 
+from mcp_actors.types.vocabulary import Vocabulary
+
 __all__ = [
     "CompleteParams",
     "CompleteResult",
@@ -18,8 +20,8 @@ __all__ = [
 ]
 
 
-@attrs.define
-class PromptReference:
+@attrs.define(eq=False, repr=False)
+class PromptReference(Vocabulary):
     """Refers to a prompt by its name."""
 
     type: ClassVar[Literal["ref/prompt"]] = "ref/prompt"
@@ -29,8 +31,8 @@ class PromptReference:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class ResourceTemplateReference:
+@attrs.define(eq=False, repr=False)
+class ResourceTemplateReference(Vocabulary):
     """Refers to a resource template; ``uri`` is the text of the template."""
 
     type: ClassVar[Literal["ref/resource"]] = "ref/resource"
@@ -42,8 +44,8 @@ class ResourceTemplateReference:
 CompletionReference = PromptReference | ResourceTemplateReference
 
 
-@attrs.define
-class CompletionArgument:
+@attrs.define(eq=False, repr=False)
+class CompletionArgument(Vocabulary):
     """The argument that is being typed, and the part of its value that was typed so far."""
 
     name: str
@@ -51,16 +53,16 @@ class CompletionArgument:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class CompletionContext:
+@attrs.define(eq=False, repr=False)
+class CompletionContext(Vocabulary):
     """The values of the arguments that were completed before."""
 
     arguments: dict[str, str] | None = None
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class CompleteParams:
+@attrs.define(eq=False, repr=False)
+class CompleteParams(Vocabulary):
     """Params of ``completion/complete``, which asks for values of one argument."""
 
     ref: CompletionReference
@@ -70,8 +72,8 @@ class CompleteParams:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class Completion:
+@attrs.define(eq=False, repr=False)
+class Completion(Vocabulary):
     """At most 100 values, the best first. ``total`` also counts those that were not sent."""
 
     values: list[str]
@@ -80,8 +82,8 @@ class Completion:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class CompleteResult:
+@attrs.define(eq=False, repr=False)
+class CompleteResult(Vocabulary):
     """Result of ``completion/complete``."""
 
     result_type: ClassVar[Literal["complete"]] = "complete"

@@ -14,6 +14,7 @@ from mcp_actors.types.resources import (
     TextResourceContents,
     decoded,
 )
+from mcp_actors.types.vocabulary import Vocabulary
 
 __all__ = [
     "BLOCKS",
@@ -27,8 +28,8 @@ __all__ = [
 ]
 
 
-@attrs.define
-class TextContent:
+@attrs.define(eq=False, repr=False)
+class TextContent(Vocabulary):
     """Plain text."""
 
     type: ClassVar[Literal["text"]] = "text"
@@ -39,8 +40,8 @@ class TextContent:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class ImageContent:
+@attrs.define(eq=False, repr=False)
+class ImageContent(Vocabulary):
     """An image; ``data`` is base64."""
 
     type: ClassVar[Literal["image"]] = "image"
@@ -60,8 +61,8 @@ class ImageContent:
         return decoded(self.data)
 
 
-@attrs.define
-class AudioContent:
+@attrs.define(eq=False, repr=False)
+class AudioContent(Vocabulary):
     """Sound; ``data`` is base64."""
 
     type: ClassVar[Literal["audio"]] = "audio"
@@ -81,15 +82,15 @@ class AudioContent:
         return decoded(self.data)
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class ResourceLink(Resource):
     """Refers to a resource that the client may read; ``resources/list`` need not have it."""
 
     type: ClassVar[Literal["resource_link"]] = "resource_link"
 
 
-@attrs.define
-class EmbeddedResource:
+@attrs.define(eq=False, repr=False)
+class EmbeddedResource(Vocabulary):
     """The contents of a resource, inside a message."""
 
     type: ClassVar[Literal["resource"]] = "resource"

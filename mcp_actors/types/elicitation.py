@@ -7,6 +7,8 @@ from typing import Any, ClassVar, Literal
 
 import attrs
 
+from mcp_actors.types.vocabulary import Vocabulary
+
 __all__ = [
     "ElicitAction",
     "ElicitFormParams",
@@ -20,8 +22,8 @@ __all__ = [
 ElicitAction = Literal["accept", "decline", "cancel"]
 
 
-@attrs.define
-class ElicitFormParams:
+@attrs.define(eq=False, repr=False)
+class ElicitFormParams(Vocabulary):
     """Asks by a form. ``requested_schema`` is the plain JSON Schema of a flat object: see `form_schema`.
 
     A server must not ask for secrets this way (MCP 2025-11-25, Client Features, Elicitation).
@@ -36,8 +38,8 @@ class ElicitFormParams:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class ElicitUrlParams:
+@attrs.define(eq=False, repr=False)
+class ElicitUrlParams(Vocabulary):
     """Asks the user to visit ``url``.
 
     ``elicitation_id`` is required in the only revision with sessions that has this mode, and left out in others.
@@ -56,8 +58,8 @@ class ElicitUrlParams:
 ElicitParams = ElicitFormParams | ElicitUrlParams
 
 
-@attrs.define
-class ElicitResult:
+@attrs.define(eq=False, repr=False)
+class ElicitResult(Vocabulary):
     """The reaction of the user. Only an accepted form has ``content``: strings, numbers, booleans, lists of strings."""
 
     action: ElicitAction
@@ -66,8 +68,8 @@ class ElicitResult:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class ElicitationCompleteParams:
+@attrs.define(eq=False, repr=False)
+class ElicitationCompleteParams(Vocabulary):
     """Params of ``notifications/elicitation/complete``: the user has finished at the URL."""
 
     elicitation_id: str

@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 
 import attrs
 
+from mcp_actors.types.vocabulary import Vocabulary
+
 __all__ = [
     "BooleanSchema",
     "EnumOption",
@@ -32,8 +34,8 @@ __all__ = [
 StringFormat = Literal["email", "uri", "date", "date-time"]
 
 
-@attrs.define(kw_only=True)
-class StringSchema:
+@attrs.define(kw_only=True, eq=False, repr=False)
+class StringSchema(Vocabulary):
     """A text field."""
 
     type: ClassVar[str] = "string"
@@ -46,8 +48,8 @@ class StringSchema:
     default: str | None = None
 
 
-@attrs.define(kw_only=True)
-class NumberSchema:
+@attrs.define(kw_only=True, eq=False, repr=False)
+class NumberSchema(Vocabulary):
     """A field for a number; with ``type="integer"`` for an integer."""
 
     type: Literal["number", "integer"] = "number"
@@ -58,8 +60,8 @@ class NumberSchema:
     default: float | None = None
 
 
-@attrs.define(kw_only=True)
-class BooleanSchema:
+@attrs.define(kw_only=True, eq=False, repr=False)
+class BooleanSchema(Vocabulary):
     """A field for a boolean."""
 
     type: ClassVar[str] = "boolean"
@@ -69,16 +71,16 @@ class BooleanSchema:
     default: bool | None = None
 
 
-@attrs.define
-class EnumOption:
+@attrs.define(eq=False, repr=False)
+class EnumOption(Vocabulary):
     """One choice: ``const`` is the value in the answer, ``title`` the text that is shown."""
 
     const: str
     title: str
 
 
-@attrs.define
-class UntitledSingleSelectEnumSchema:
+@attrs.define(eq=False, repr=False)
+class UntitledSingleSelectEnumSchema(Vocabulary):
     """A choice of one value; the values themselves are shown."""
 
     type: ClassVar[str] = "string"
@@ -89,8 +91,8 @@ class UntitledSingleSelectEnumSchema:
     default: str | None = attrs.field(default=None, kw_only=True)
 
 
-@attrs.define
-class TitledSingleSelectEnumSchema:
+@attrs.define(eq=False, repr=False)
+class TitledSingleSelectEnumSchema(Vocabulary):
     """A choice of one value; their titles are shown."""
 
     type: ClassVar[str] = "string"
@@ -101,8 +103,8 @@ class TitledSingleSelectEnumSchema:
     default: str | None = attrs.field(default=None, kw_only=True)
 
 
-@attrs.define
-class UntitledMultiSelectEnumSchema:
+@attrs.define(eq=False, repr=False)
+class UntitledMultiSelectEnumSchema(Vocabulary):
     """A choice of several values; the values themselves are shown."""
 
     type: ClassVar[str] = "array"
@@ -115,8 +117,8 @@ class UntitledMultiSelectEnumSchema:
     default: Sequence[str] | None = attrs.field(default=None, kw_only=True)
 
 
-@attrs.define
-class TitledMultiSelectEnumSchema:
+@attrs.define(eq=False, repr=False)
+class TitledMultiSelectEnumSchema(Vocabulary):
     """A choice of several values; their titles are shown."""
 
     type: ClassVar[str] = "array"
@@ -129,8 +131,8 @@ class TitledMultiSelectEnumSchema:
     default: Sequence[str] | None = attrs.field(default=None, kw_only=True)
 
 
-@attrs.define
-class LegacyTitledEnumSchema:
+@attrs.define(eq=False, repr=False)
+class LegacyTitledEnumSchema(Vocabulary):
     """A choice of one value, as earlier revisions have it: ``enum_names`` has the titles in the order of ``enum``."""
 
     type: ClassVar[str] = "string"

@@ -6,11 +6,13 @@ from typing import Any
 
 import attrs
 
+from mcp_actors.types.vocabulary import Vocabulary
+
 __all__ = ["Icon"]
 
 
-@attrs.define
-class Icon:
+@attrs.define(eq=False, repr=False)
+class Icon(Vocabulary):
     """An image for a server, tool, prompt or resource. It comes from the peer, so it is untrusted.
 
     ``src`` is an https or ``data:`` URI, ``sizes`` are like ``"48x48"`` or ``"any"``, ``theme`` is ``"light"`` or

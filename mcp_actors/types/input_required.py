@@ -9,6 +9,7 @@ import attrs
 from mcp_actors.types.elicitation import ElicitFormParams, ElicitResult, ElicitUrlParams
 from mcp_actors.types.roots import ListRootsParams, ListRootsResult
 from mcp_actors.types.sampling import CreateMessageParams, CreateMessageResult
+from mcp_actors.types.vocabulary import Vocabulary
 
 __all__ = ["InputRequest", "InputRequiredResult", "InputResponse"]
 
@@ -18,8 +19,8 @@ InputRequest = ElicitFormParams | ElicitUrlParams | CreateMessageParams | ListRo
 InputResponse = ElicitResult | CreateMessageResult | ListRootsResult
 
 
-@attrs.define
-class InputRequiredResult:
+@attrs.define(eq=False, repr=False)
+class InputRequiredResult(Vocabulary):
     """Asks the client to send the same request again, with answers to the questions and the unchanged state.
 
     At least one of the two members is present. Without ``input_requests`` the client only sends ``request_state``.

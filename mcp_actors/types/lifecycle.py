@@ -8,6 +8,7 @@ import attrs
 
 from mcp_actors.types.caching import CacheScope, not_negative
 from mcp_actors.types.capabilities import ClientCapabilities, Implementation, ServerCapabilities
+from mcp_actors.types.vocabulary import Vocabulary
 
 __all__ = [
     "CancelledParams",
@@ -25,24 +26,24 @@ __all__ = [
 ProgressToken = int | str
 
 
-@attrs.define
-class RequestParams:
+@attrs.define(eq=False, repr=False)
+class RequestParams(Vocabulary):
     """Params of a request without members of its own."""
 
     meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class NotificationParams:
+@attrs.define(eq=False, repr=False)
+class NotificationParams(Vocabulary):
     """Params of a notification without members of its own."""
 
     meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class PaginatedParams:
+@attrs.define(eq=False, repr=False)
+class PaginatedParams(Vocabulary):
     """Params of a request for one page of a list; ``cursor`` is opaque and comes from the previous page."""
 
     cursor: str | None = None
@@ -50,8 +51,8 @@ class PaginatedParams:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class EmptyResult:
+@attrs.define(eq=False, repr=False)
+class EmptyResult(Vocabulary):
     """A result without members of its own."""
 
     result_type: ClassVar[Literal["complete"]] = "complete"
@@ -60,8 +61,8 @@ class EmptyResult:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class InitializeParams:
+@attrs.define(eq=False, repr=False)
+class InitializeParams(Vocabulary):
     """Params of ``initialize``, which opens a session (MCP 2025-11-25, Lifecycle)."""
 
     protocol_version: str
@@ -71,8 +72,8 @@ class InitializeParams:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class InitializeResult:
+@attrs.define(eq=False, repr=False)
+class InitializeResult(Vocabulary):
     """Result of ``initialize``; ``instructions`` are for the model."""
 
     protocol_version: str
@@ -83,8 +84,8 @@ class InitializeResult:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class DiscoverResult:
+@attrs.define(eq=False, repr=False)
+class DiscoverResult(Vocabulary):
     """Result of ``server/discover`` (MCP 2026-07-28): the versions and capabilities of a server without sessions."""
 
     result_type: ClassVar[Literal["complete"]] = "complete"
@@ -98,8 +99,8 @@ class DiscoverResult:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class ProgressParams:
+@attrs.define(eq=False, repr=False)
+class ProgressParams(Vocabulary):
     """Params of ``notifications/progress``. ``progress`` only increases; ``total`` is absent if it is not known."""
 
     progress_token: ProgressToken
@@ -110,8 +111,8 @@ class ProgressParams:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class CancelledParams:
+@attrs.define(eq=False, repr=False)
+class CancelledParams(Vocabulary):
     """Params of ``notifications/cancelled``. Without ``request_id`` it is ignored."""
 
     request_id: int | str | None = None

@@ -6,6 +6,8 @@ from typing import Any, Literal, get_args
 
 import attrs
 
+from mcp_actors.types.vocabulary import Vocabulary
+
 __all__ = ["LOGGING_LEVELS", "LoggingLevel", "LoggingMessageParams", "SetLevelParams"]
 
 LoggingLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
@@ -14,8 +16,8 @@ LOGGING_LEVELS: tuple[LoggingLevel, ...] = get_args(LoggingLevel)
 """The levels of RFC 5424 section 6.2.1, the least severe first."""
 
 
-@attrs.define
-class SetLevelParams:
+@attrs.define(eq=False, repr=False)
+class SetLevelParams(Vocabulary):
     """Params of ``logging/setLevel``: the least severe level that is sent in this session (revisions with sessions)."""
 
     level: LoggingLevel
@@ -23,8 +25,8 @@ class SetLevelParams:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class LoggingMessageParams:
+@attrs.define(eq=False, repr=False)
+class LoggingMessageParams(Vocabulary):
     """Params of ``notifications/message``; ``data`` is any JSON value, including null."""
 
     level: LoggingLevel

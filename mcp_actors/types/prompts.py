@@ -10,6 +10,7 @@ from mcp_actors.types.caching import CacheScope, not_negative
 from mcp_actors.types.content import ContentBlock, text_of
 from mcp_actors.types.icons import Icon
 from mcp_actors.types.resources import Role
+from mcp_actors.types.vocabulary import Vocabulary
 
 __all__ = [
     "GetPromptParams",
@@ -21,8 +22,8 @@ __all__ = [
 ]
 
 
-@attrs.define
-class PromptArgument:
+@attrs.define(eq=False, repr=False)
+class PromptArgument(Vocabulary):
     """An argument of a prompt, whose value is always text. It may be left out unless ``required`` is true."""
 
     name: str
@@ -32,8 +33,8 @@ class PromptArgument:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class Prompt:
+@attrs.define(eq=False, repr=False)
+class Prompt(Vocabulary):
     """The description of a prompt in ``prompts/list``."""
 
     name: str
@@ -45,8 +46,8 @@ class Prompt:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class ListPromptsResult:
+@attrs.define(eq=False, repr=False)
+class ListPromptsResult(Vocabulary):
     """One page of prompts. It is the last one if ``next_cursor`` is absent; an empty string is a cursor."""
 
     result_type: ClassVar[Literal["complete"]] = "complete"
@@ -59,8 +60,8 @@ class ListPromptsResult:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class GetPromptParams:
+@attrs.define(eq=False, repr=False)
+class GetPromptParams(Vocabulary):
     """Params of ``prompts/get``.
 
     ``input_responses`` maps the key of a question to the answer as plain JSON: see `InputRequiredResult`.
@@ -74,8 +75,8 @@ class GetPromptParams:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class PromptMessage:
+@attrs.define(eq=False, repr=False)
+class PromptMessage(Vocabulary):
     """One message of a prompt, with exactly one block."""
 
     role: Role
@@ -83,8 +84,8 @@ class PromptMessage:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class GetPromptResult:
+@attrs.define(eq=False, repr=False)
+class GetPromptResult(Vocabulary):
     """Result of ``prompts/get``: the prompt with its arguments filled in."""
 
     result_type: ClassVar[Literal["complete"]] = "complete"

@@ -10,6 +10,7 @@ import attrs
 from mcp_actors.errors import RemoteProtocolError
 from mcp_actors.types.caching import CacheScope, not_negative
 from mcp_actors.types.icons import Icon
+from mcp_actors.types.vocabulary import Vocabulary
 
 __all__ = [
     "Annotations",
@@ -32,8 +33,8 @@ __all__ = [
 Role = Literal["user", "assistant"]
 
 
-@attrs.define
-class Annotations:
+@attrs.define(eq=False, repr=False)
+class Annotations(Vocabulary):
     """Hints for displaying content: its audience, its priority from 0 to 1, the time of its last change (ISO 8601)."""
 
     audience: list[Role] | None = None
@@ -42,8 +43,8 @@ class Annotations:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class Resource:
+@attrs.define(eq=False, repr=False)
+class Resource(Vocabulary):
     """A resource that can be read by its ``uri``. ``size`` is in bytes, before any encoding."""
 
     uri: str
@@ -58,8 +59,8 @@ class Resource:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class ResourceTemplate:
+@attrs.define(eq=False, repr=False)
+class ResourceTemplate(Vocabulary):
     """A set of resources whose URIs have the form of ``uri_template`` (RFC 6570)."""
 
     uri_template: str
@@ -73,8 +74,8 @@ class ResourceTemplate:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class TextResourceContents:
+@attrs.define(eq=False, repr=False)
+class TextResourceContents(Vocabulary):
     """Contents as text. ``uri`` may be that of a sub-resource of the one that was read."""
 
     uri: str
@@ -84,8 +85,8 @@ class TextResourceContents:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class BlobResourceContents:
+@attrs.define(eq=False, repr=False)
+class BlobResourceContents(Vocabulary):
     """Contents as bytes; ``blob`` is base64."""
 
     uri: str
@@ -106,8 +107,8 @@ class BlobResourceContents:
 ResourceContents = TextResourceContents | BlobResourceContents
 
 
-@attrs.define
-class ListResourcesResult:
+@attrs.define(eq=False, repr=False)
+class ListResourcesResult(Vocabulary):
     """One page of resources. It is the last one if ``next_cursor`` is absent; an empty string is a cursor."""
 
     result_type: ClassVar[Literal["complete"]] = "complete"
@@ -120,8 +121,8 @@ class ListResourcesResult:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class ListResourceTemplatesResult:
+@attrs.define(eq=False, repr=False)
+class ListResourceTemplatesResult(Vocabulary):
     """One page of resource templates."""
 
     result_type: ClassVar[Literal["complete"]] = "complete"
@@ -134,8 +135,8 @@ class ListResourceTemplatesResult:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class ReadResourceParams:
+@attrs.define(eq=False, repr=False)
+class ReadResourceParams(Vocabulary):
     """Params of ``resources/read``.
 
     ``input_responses`` maps the key of a question to the answer as plain JSON: see `InputRequiredResult`.
@@ -148,8 +149,8 @@ class ReadResourceParams:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class ReadResourceResult:
+@attrs.define(eq=False, repr=False)
+class ReadResourceResult(Vocabulary):
     """Result of ``resources/read``: the contents of one resource, or of several for a resource like a directory."""
 
     result_type: ClassVar[Literal["complete"]] = "complete"
@@ -177,8 +178,8 @@ class ReadResourceResult:
         )
 
 
-@attrs.define
-class SubscribeParams:
+@attrs.define(eq=False, repr=False)
+class SubscribeParams(Vocabulary):
     """Params of ``resources/subscribe`` (revisions with sessions)."""
 
     uri: str
@@ -186,8 +187,8 @@ class SubscribeParams:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class UnsubscribeParams:
+@attrs.define(eq=False, repr=False)
+class UnsubscribeParams(Vocabulary):
     """Params of ``resources/unsubscribe`` (revisions with sessions)."""
 
     uri: str
@@ -195,8 +196,8 @@ class UnsubscribeParams:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class ResourceUpdatedParams:
+@attrs.define(eq=False, repr=False)
+class ResourceUpdatedParams(Vocabulary):
     """Params of ``notifications/resources/updated``. ``uri`` may be that of a sub-resource of the subscribed one."""
 
     uri: str

@@ -6,11 +6,13 @@ from typing import Any, ClassVar, Literal
 
 import attrs
 
+from mcp_actors.types.vocabulary import Vocabulary
+
 __all__ = ["ListRootsParams", "ListRootsResult", "Root"]
 
 
-@attrs.define
-class Root:
+@attrs.define(eq=False, repr=False)
+class Root(Vocabulary):
     """A ``file://`` URI. It is information for the server, which must check paths itself."""
 
     uri: str
@@ -19,8 +21,8 @@ class Root:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class ListRootsParams:
+@attrs.define(eq=False, repr=False)
+class ListRootsParams(Vocabulary):
     """Params of ``roots/list``."""
 
     method: ClassVar[Literal["roots/list"]] = "roots/list"
@@ -29,8 +31,8 @@ class ListRootsParams:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class ListRootsResult:
+@attrs.define(eq=False, repr=False)
+class ListRootsResult(Vocabulary):
     """Result of ``roots/list``."""
 
     roots: list[Root]

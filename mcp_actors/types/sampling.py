@@ -10,6 +10,7 @@ from mcp_actors.types.content import AudioContent, ContentBlock, ImageContent, T
 from mcp_actors.types.resources import Role
 from mcp_actors.types.tools import Tool
 from mcp_actors.types.unset import UNSET
+from mcp_actors.types.vocabulary import Vocabulary
 
 __all__ = [
     "CreateMessageParams",
@@ -27,8 +28,8 @@ __all__ = [
 IncludeContext = Literal["none", "thisServer", "allServers"]
 
 
-@attrs.define
-class ToolUseContent:
+@attrs.define(eq=False, repr=False)
+class ToolUseContent(Vocabulary):
     """The model asks for the call of a tool; the `ToolResultContent` with its result has the same ``id``."""
 
     type: ClassVar[Literal["tool_use"]] = "tool_use"
@@ -40,8 +41,8 @@ class ToolUseContent:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class ToolResultContent:
+@attrs.define(eq=False, repr=False)
+class ToolResultContent(Vocabulary):
     """The result of a tool, for the model."""
 
     type: ClassVar[Literal["tool_result"]] = "tool_result"
@@ -57,8 +58,8 @@ class ToolResultContent:
 SamplingContent = TextContent | ImageContent | AudioContent | ToolUseContent | ToolResultContent
 
 
-@attrs.define
-class SamplingMessage:
+@attrs.define(eq=False, repr=False)
+class SamplingMessage(Vocabulary):
     """One message of the conversation, with one block or a list of blocks as it was received."""
 
     role: Role
@@ -67,16 +68,16 @@ class SamplingMessage:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class ModelHint:
+@attrs.define(eq=False, repr=False)
+class ModelHint(Vocabulary):
     """A part of a model's name, such as ``"sonnet"``."""
 
     name: str | None = None
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class ModelPreferences:
+@attrs.define(eq=False, repr=False)
+class ModelPreferences(Vocabulary):
     """Preferences for the choice of a model: hints in order of preference, and weights from 0 to 1."""
 
     hints: list[ModelHint] | None = None
@@ -86,16 +87,16 @@ class ModelPreferences:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class ToolChoice:
+@attrs.define(eq=False, repr=False)
+class ToolChoice(Vocabulary):
     """Whether the model may, must or must not use tools. The default is ``"auto"``."""
 
     mode: Literal["auto", "required", "none"] | None = None
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class CreateMessageParams:
+@attrs.define(eq=False, repr=False)
+class CreateMessageParams(Vocabulary):
     """Params of ``sampling/createMessage``: asks for the next message, of at most ``max_tokens`` tokens."""
 
     method: ClassVar[Literal["sampling/createMessage"]] = "sampling/createMessage"
@@ -114,8 +115,8 @@ class CreateMessageParams:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class CreateMessageResult:
+@attrs.define(eq=False, repr=False)
+class CreateMessageResult(Vocabulary):
     """The message of the model. ``stop_reason`` is ``endTurn``, ``stopSequence``, ``maxTokens``, ``toolUse``, other."""
 
     role: Role

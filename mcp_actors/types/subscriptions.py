@@ -6,6 +6,8 @@ from typing import Any, ClassVar, Literal
 
 import attrs
 
+from mcp_actors.types.vocabulary import Vocabulary
+
 __all__ = [
     "SubscriptionFilter",
     "SubscriptionsAcknowledgedParams",
@@ -14,8 +16,8 @@ __all__ = [
 ]
 
 
-@attrs.define
-class SubscriptionFilter:
+@attrs.define(eq=False, repr=False)
+class SubscriptionFilter(Vocabulary):
     """The changes that a client asks for, or (in the acknowledgement) those that the server will send."""
 
     tools_list_changed: bool | None = None
@@ -25,8 +27,8 @@ class SubscriptionFilter:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class SubscriptionsListenParams:
+@attrs.define(eq=False, repr=False)
+class SubscriptionsListenParams(Vocabulary):
     """Params of ``subscriptions/listen``, which opens a subscription (MCP 2026-07-28)."""
 
     notifications: SubscriptionFilter
@@ -34,8 +36,8 @@ class SubscriptionsListenParams:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class SubscriptionsAcknowledgedParams:
+@attrs.define(eq=False, repr=False)
+class SubscriptionsAcknowledgedParams(Vocabulary):
     """Params of the first notification of a subscription; ``meta`` has its id."""
 
     notifications: SubscriptionFilter
@@ -43,8 +45,8 @@ class SubscriptionsAcknowledgedParams:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class SubscriptionsListenResult:
+@attrs.define(eq=False, repr=False)
+class SubscriptionsListenResult(Vocabulary):
     """Result of ``subscriptions/listen``: the server ended the subscription regularly; ``meta`` has its id."""
 
     result_type: ClassVar[Literal["complete"]] = "complete"

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import attrs
 
 from mcp_actors.types.caching import not_negative
+from mcp_actors.types.vocabulary import Vocabulary
 
 __all__ = [
     "CreateTaskResult",
@@ -25,8 +26,8 @@ TaskStatusName = Literal["working", "input_required", "completed", "failed", "ca
 _TERMINAL: frozenset[TaskStatusName] = frozenset({"completed", "failed", "cancelled"})
 
 
-@attrs.define
-class Task:
+@attrs.define(eq=False, repr=False)
+class Task(Vocabulary):
     """A task in MCP 2025-11-25. The times are in milliseconds; a ``ttl`` of ``None`` means without an end."""
 
     task_id: str
@@ -40,8 +41,8 @@ class Task:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class CreateTaskResult:
+@attrs.define(eq=False, repr=False)
+class CreateTaskResult(Vocabulary):
     """Result of a request with ``params.task`` (MCP 2025-11-25)."""
 
     task: Task
@@ -49,8 +50,8 @@ class CreateTaskResult:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class ListTasksResult:
+@attrs.define(eq=False, repr=False)
+class ListTasksResult(Vocabulary):
     """Result of ``tasks/list`` (MCP 2025-11-25). It is the last page if ``next_cursor`` is absent."""
 
     tasks: list[Task]
@@ -59,8 +60,8 @@ class ListTasksResult:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class DetailedTask:
+@attrs.define(eq=False, repr=False)
+class DetailedTask(Vocabulary):
     """A task of the extension ``io.modelcontextprotocol/tasks``. The times are in milliseconds.
 
     A task that asks has ``input_requests``, a completed one has ``result``, and a failed one has ``error``. The answer
@@ -81,8 +82,8 @@ class DetailedTask:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class GetTaskParams:
+@attrs.define(eq=False, repr=False)
+class GetTaskParams(Vocabulary):
     """Params of ``tasks/get``, ``tasks/result`` and ``tasks/cancel``."""
 
     task_id: str
@@ -90,8 +91,8 @@ class GetTaskParams:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class UpdateTaskParams:
+@attrs.define(eq=False, repr=False)
+class UpdateTaskParams(Vocabulary):
     """Params of ``tasks/update``: answers to the questions of a task, by their keys (SEP-2663)."""
 
     task_id: str

@@ -10,6 +10,7 @@ from mcp_actors.types.caching import CacheScope, not_negative
 from mcp_actors.types.content import ContentBlock, text_of
 from mcp_actors.types.icons import Icon
 from mcp_actors.types.unset import UNSET
+from mcp_actors.types.vocabulary import Vocabulary
 
 __all__ = [
     "CallToolParams",
@@ -21,8 +22,8 @@ __all__ = [
 ]
 
 
-@attrs.define
-class ToolAnnotations:
+@attrs.define(eq=False, repr=False)
+class ToolAnnotations(Vocabulary):
     """Hints about a tool. A client must not rely on them unless it trusts the server.
 
     The defaults are: not read-only, destructive, not idempotent, open world.
@@ -36,16 +37,16 @@ class ToolAnnotations:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class ToolExecution:
+@attrs.define(eq=False, repr=False)
+class ToolExecution(Vocabulary):
     """Execution as a task: ``task_support`` is ``"forbidden"`` (the default), ``"optional"`` or ``"required"``."""
 
     task_support: str | None = None
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class Tool:
+@attrs.define(eq=False, repr=False)
+class Tool(Vocabulary):
     """The description of a tool in ``tools/list``. The schemas are plain JSON Schema and are never changed."""
 
     name: str
@@ -60,8 +61,8 @@ class Tool:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class ListToolsResult:
+@attrs.define(eq=False, repr=False)
+class ListToolsResult(Vocabulary):
     """One page of tools. It is the last one if ``next_cursor`` is absent; an empty string is a cursor."""
 
     result_type: ClassVar[Literal["complete"]] = "complete"
@@ -74,8 +75,8 @@ class ListToolsResult:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class CallToolParams:
+@attrs.define(eq=False, repr=False)
+class CallToolParams(Vocabulary):
     """Params of ``tools/call``.
 
     ``input_responses`` maps the key of a question to the answer as plain JSON: see `InputRequiredResult`.
@@ -89,8 +90,8 @@ class CallToolParams:
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define
-class CallToolResult:
+@attrs.define(eq=False, repr=False)
+class CallToolResult(Vocabulary):
     """Result of ``tools/call``.
 
     ``structured_content`` is any JSON value, including null, or `UNSET` if there is none. ``is_error`` marks a failure

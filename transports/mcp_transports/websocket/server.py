@@ -51,7 +51,7 @@ from mcp_transports.websocket.protocol import GOING_AWAY
 __all__ = ["WebSocketServerStatistics", "WebSocketServerTransport"]
 
 SUBPROTOCOL = "mcp"
-# Each costs two tasks, a descriptor and some KiB.
+# Each costs a task or two, a descriptor and some KiB.
 DEFAULT_MAX_CONNECTIONS = 20_000
 # The request's head, a TLS handshake, and the answer to it, each.
 DEFAULT_HANDSHAKE_TIME = 10.0
