@@ -59,7 +59,6 @@ class UpstreamConnection:
     ) -> None:
         self.key: Hashable = None
         """Whose it is; see `mcp_actors.gateway.connections`."""
-        self.upstream = settings.name
         self.principal: str | None = None
         """The key of the principal that it was made for, if the transport has authenticated one."""
         self.declared = declared
