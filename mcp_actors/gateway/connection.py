@@ -76,7 +76,6 @@ class UpstreamConnection:
         """Whether its server has answered anything since the handshake."""
         self.idle_since = trio.current_time()
         """When the last call over it has ended."""
-        self.callbacks = UpstreamCallbacks(self)
         self.client = Client(
             target,
             era=settings.era,
@@ -87,7 +86,7 @@ class UpstreamConnection:
             telemetry=telemetry,
             on_lost=lambda why: lost(self, why),
             on_change=partial(changed, self),
-            **self.callbacks.options(declared),
+            **UpstreamCallbacks(self).options(declared),
         )
 
     def __repr__(self) -> str:
