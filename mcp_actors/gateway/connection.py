@@ -59,7 +59,6 @@ class UpstreamConnection:
     ) -> None:
         self.key: Hashable = None
         """Whose it is; see `mcp_actors.gateway.connections`."""
-        self.upstream = settings.name
         self.principal: str | None = None
         """The key of the principal that it was made for, if the transport has authenticated one."""
         self.declared = declared
@@ -77,7 +76,6 @@ class UpstreamConnection:
         """Whether its server has answered anything since the handshake."""
         self.idle_since = trio.current_time()
         """When the last call over it has ended."""
-        self.callbacks = UpstreamCallbacks(self)
         self.client = Client(
             target,
             era=settings.era,
@@ -88,7 +86,7 @@ class UpstreamConnection:
             telemetry=telemetry,
             on_lost=lambda why: lost(self, why),
             on_change=partial(changed, self),
-            **self.callbacks.options(declared),
+            **UpstreamCallbacks(self).options(declared),
         )
 
     def __repr__(self) -> str:

@@ -51,6 +51,7 @@ def has_tasks(connection: UpstreamConnection) -> bool:
 
 async def made_with_tasks(
     ctx: Context[Any],
+    upstream: str,
     connection: UpstreamConnection,
     params: dict[str, Any],
     options: CallOptions,
@@ -60,6 +61,7 @@ async def made_with_tasks(
 
     Args:
         ctx: The caller's call.
+        upstream: The name of the server.
         connection: The connection.
         params: The params for the server.
         options: How the request is made.
@@ -93,7 +95,7 @@ async def made_with_tasks(
         try:
             outcome = await _waited(later, connection, longer, began, result)
         except McpError as error:
-            raise failure_for_client(connection.upstream, error) from error
+            raise failure_for_client(upstream, error) from error
         return finish(later, outcome)
 
     return await _tasks_of(ctx).go_on(ctx, go_on), True

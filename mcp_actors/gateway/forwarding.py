@@ -137,7 +137,9 @@ async def _sent(
             def finish(later: Context[Any], result: dict[str, Any]) -> Any:
                 return _for_caller(later, upstream, connection.era, result)
 
-            result, is_answer = await made_with_tasks(ctx, connection, params, options, finish)
+            result, is_answer = await made_with_tasks(
+                ctx, upstream.settings.name, connection, params, options, finish
+            )
         else:
             result = await connection.client._requests.send(ctx.method, params, options)
     except RpcError as error:

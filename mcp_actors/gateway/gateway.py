@@ -7,6 +7,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 
+import trio
+
+from mcp_actors._actors.event_bus import DEFAULT_MAX_URIS
 from mcp_actors._eras.modern.annotations import MirroredParam
 from mcp_actors._server.handler import Continuation, Handler, string_param, uri_param
 from mcp_actors._server.scope import ServerScope, StateT
@@ -17,14 +20,18 @@ from mcp_actors.gateway.connection import UpstreamConnection
 from mcp_actors.gateway.description import described, merged_instructions, presented, without_tasks
 from mcp_actors.gateway.forwarding import forward
 from mcp_actors.gateway.listing import LIST_KINDS, ListKind
-from mcp_actors.gateway.lists import ListedRow
+from mcp_actors.gateway.lists import LIST_TIMEOUT, ListedRow
 from mcp_actors.gateway.live import GatewayPlan, LiveUpstreams, opened
 from mcp_actors.gateway.merged import CachingHints, merged_page
 from mcp_actors.gateway.routes import Route, Visible
 from mcp_actors.gateway.statistics import UpstreamStatistics
 from mcp_actors.gateway.upstream import UpstreamActor
 from mcp_actors.gateway.upstream_settings import Upstream, UpstreamTarget
+from mcp_actors.logging import log
+from mcp_actors.printable import printable
 from mcp_actors.server import Server, TaskRules
+from mcp_actors.supervision import start
+from mcp_actors.task_kinds import UPSTREAM_WAIT
 from mcp_actors.tasks import TASKS, Tasks
 from mcp_actors.types import CompleteResult, Completion
 
@@ -340,18 +347,25 @@ class Gateway(Server[StateT]):
         asked: Any = ctx.params.get("notifications")
         uris = asked.get("resourceSubscriptions") if isinstance(asked, dict) else None
         async with AsyncExitStack() as stack:
-            if isinstance(uris, list) and all(isinstance(each, str) for each in uris):
-                granted = [each for each in dict.fromkeys(uris) if await self._granted(ctx, each, stack)]
-                ctx.params = {**ctx.params, "notifications": {**asked, "resourceSubscriptions": granted}}
+            # Too many of them, and what is no URI, are refused by the server's own handler.
+            if isinstance(uris, list) and len(uris) <= DEFAULT_MAX_URIS:
+                granted = {each for each in uris if isinstance(each, str)}
+                foreign = {each for each in granted if not self._features.resources.covers(each)}
+                granted -= foreign
+                with trio.move_on_after(LIST_TIMEOUT):
+                    async with trio.open_nursery() as nursery:
+                        for each in sorted(foreign):
+                            start(nursery, UPSTREAM_WAIT, self._grant, ctx, each, stack, granted)
+                left = [each for each in uris if not isinstance(each, str) or each in granted]
+                ctx.params = {**ctx.params, "notifications": {**asked, "resourceSubscriptions": left}}
             return await self._own["subscriptions/listen"](ctx)()
 
-    async def _granted(self, ctx: Context[StateT], uri: str, stack: AsyncExitStack) -> bool:
-        if self._features.resources.covers(uri):
-            return True
+    async def _grant(self, ctx: Context[StateT], uri: str, stack: AsyncExitStack, granted: set[str]) -> None:
         live = self._live[ctx._scope]
         try:
             routes = await live.routes.of_uri(ctx, uri)
             await stack.enter_async_context(live.subscriptions.subscribed(ctx, routes, uri))
-        except RpcError:
-            return False
-        return True
+        except RpcError as error:
+            log.debug("a subscription is not granted", error=printable(str(error), 200))
+        else:
+            granted.add(uri)

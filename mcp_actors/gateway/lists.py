@@ -154,7 +154,12 @@ class UpstreamLists:
             for actor in waiting:
                 if actor.settings.name not in found:
                     self._without(actor, ctx, kind, found)
-        return {name: found[name] for actor in actors if (name := actor.settings.name) in found}
+        # One that was replaced while another one was waited for has lost its names already.
+        return {
+            name: listing if listing.uses else self.known.get((name, kind.name), listing)
+            for actor in actors
+            if (listing := found.get(name := actor.settings.name)) is not None
+        }
 
     def claim(self, kind: ListKind, listings: Mapping[str, UpstreamListing]) -> None:
         """Gives the names in lists to their upstreams, as far as they are nobody else's."""
@@ -175,7 +180,8 @@ class UpstreamLists:
             if name is None:
                 continue
             if name not in listing.held:
-                if not claims.claim(name, upstream, own):
+                # Nobody would release the names of a list that is kept nowhere, as its connection has ended.
+                if not listing.uses or not claims.claim(name, upstream, own):
                     continue
                 listing.held.add(name)
             shown = entry if name == own else attrs.evolve(entry, name=name)

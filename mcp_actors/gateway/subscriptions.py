@@ -36,6 +36,7 @@ from mcp_actors.gateway.load import RETRY_AFTER
 from mcp_actors.gateway.routes import Route
 from mcp_actors.gateway.upstream import UpstreamActor
 from mcp_actors.logging import log
+from mcp_actors.middleware.callers import caller_of
 from mcp_actors.supervision import start
 from mcp_actors.task_kinds import UPSTREAM_SUBSCRIPTION
 
@@ -54,6 +55,8 @@ class _Followed:
     actor: UpstreamActor
     connection: UpstreamConnection
     uri: str
+    caller: str
+    """Whoever subscribed first; empty after a reconnection."""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     begun: trio.Event = attrs.field(factory=trio.Event)
     ended: trio.Event = attrs.field(factory=trio.Event)
@@ -97,7 +100,7 @@ class UpstreamSubscriptions:
         """Makes the subscriptions again that were lost with the connection before."""
         for uri in sorted(self._lost.pop((actor.settings.name, connection.key), ())):
             if uri in self._wanted:
-                self._begin(actor, connection, uri)
+                self._begin(actor, connection, uri, "")
                 self._changes.put("resource_updated", uri)
 
     def closed(self, actor: UpstreamActor, connection: UpstreamConnection, *, lost: bool) -> None:
@@ -161,14 +164,26 @@ class UpstreamSubscriptions:
                 await followed.ended.wait()
                 followed = self._followed.get((connection, uri))
             if followed is None:
-                if len(connection.followed) >= MOST_FOLLOWED:
-                    raise Overloaded.for_caller("subscriptions at one server", MOST_FOLLOWED, RETRY_AFTER)
-                followed = self._begin(actor, connection, uri)
+                caller = caller_of(ctx)
+                self._require_room(connection, caller)
+                followed = self._begin(actor, connection, uri, caller)
             await followed.begun.wait()
             if followed.failure is not None:
                 raise _refusal(actor, followed.failure)
         finally:
             actor.give_back(connection)
+
+    def _require_room(self, connection: UpstreamConnection, caller: str) -> None:
+        """Raises `Overloaded` if a connection, or one caller over it, has too many subscriptions."""
+        if len(connection.followed) >= MOST_FOLLOWED:
+            raise Overloaded.for_caller(
+                "subscriptions of all clients at one server", MOST_FOLLOWED, RETRY_AFTER
+            )
+        of_caller = sum(
+            each.connection is connection and each.caller == caller for each in self._followed.values()
+        )
+        if of_caller >= MOST_FOLLOWED // 2:
+            raise Overloaded.for_caller("subscriptions at one server", MOST_FOLLOWED // 2, RETRY_AFTER)
 
     def _release(self, uri: str) -> None:
         """Takes subscriptions back that nobody needs."""
@@ -183,8 +198,10 @@ class UpstreamSubscriptions:
 
     # -- at the upstream -----------------------------------------------------------------------------------------------
 
-    def _begin(self, actor: UpstreamActor, connection: UpstreamConnection, uri: str) -> _Followed:
-        followed = self._followed[connection, uri] = _Followed(actor, connection, uri)
+    def _begin(
+        self, actor: UpstreamActor, connection: UpstreamConnection, uri: str, caller: str
+    ) -> _Followed:
+        followed = self._followed[connection, uri] = _Followed(actor, connection, uri, caller)
         connection.followed.add(uri)
         start(self._nursery, UPSTREAM_SUBSCRIPTION, self._hold, followed, about=actor.settings.name)
         return followed

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from mcp_actors import Client, Context, Server
-from mcp_actors.errors import ResourceNotFound, RpcError
+from mcp_actors.errors import Overloaded, ResourceNotFound, RpcError
 from mcp_actors.gateway import Gateway, Upstream
 from mcp_transports.memory import MemoryTransport
 from tests.gateway.upstreams import Behind
@@ -156,3 +156,37 @@ async def test_a_gateways_own_resources_are_subscribed_to_as_ever() -> None:
         gateway.bus.publish("resource_updated", "own://a")
         assert (await anext(changes)).uri == "own://a"
     assert subscribed == ["own://a"]
+
+
+async def test_a_server_that_does_nothing_delays_a_subscription_by_a_bound(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    stuck, watched = Behind(nursery, Watched().server), Watched()
+    stuck.gate = trio.Event()
+    upstreams = [
+        Upstream(name="v", target=watched.server, era="legacy"),
+        Upstream(name="stuck", target=stuck),
+    ]
+    gateway = Gateway(upstreams)
+    async with (
+        Client(gateway, era="modern", timeout=60, probe_timeout=60) as client,
+        client.listen(uris=("y://z", "x://a")) as changes,
+    ):
+        assert changes.honored is not None
+        assert changes.honored.resource_subscriptions == ["x://a"]
+        watched.change()
+        assert (await anext(changes)).uri == "x://a"
+
+
+async def test_one_caller_has_no_more_than_half_of_the_subscriptions(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    monkeypatch.setattr("mcp_actors.gateway.subscriptions.MOST_FOLLOWED", 2)
+    gateway = Gateway([Upstream(name="u", target=Watched().server, era="legacy")])
+    async with Client(gateway, era="legacy") as client:
+        await client.subscribe_resource("x://a")
+        with pytest.raises(Overloaded, match="too many subscriptions at one server"):
+            await client.subscribe_resource("x://b")
+        await client.unsubscribe_resource("x://a")
+        await trio.sleep(1)
+        await client.subscribe_resource("x://b")

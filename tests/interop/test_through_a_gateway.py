@@ -1,0 +1,53 @@
+"""Official clients reach official servers of the other era through a gateway, and see what they see without it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from .installation import Peers
+from .servers import Endpoint, reachable
+from .test_official_clients import report_of, run
+
+PROGRAM = Path(__file__).parent / "gateway_program.py"
+ROWS = [
+    # An official client, an official server, and the era in which the gateway speaks with it.
+    ("python-legacy", "python", "modern"),
+    ("typescript-client-legacy", "python", "modern"),
+    ("python-legacy", "typescript", "modern"),
+    ("typescript-client-auto", "typescript", "legacy"),
+]
+# The eras differ in these on the official servers themselves: a server has subscriptions, levels or the title of a form
+# in one of its eras only, and a gateway answers what only some of its servers have with nothing.
+OF_THE_ERA = {
+    "asked",
+    "capabilities",
+    "complete_prompt",
+    "complete_template",
+    "honored",
+    "notified",
+    "progress",
+    "set_level",
+    "subscribe",
+    "unsubscribe",
+}
+
+
+@pytest.mark.parametrize(("client", "server", "era"), ROWS)
+def test_a_client_sees_the_server_of_the_other_era(peers: Peers, client: str, server: str, era: str) -> None:
+    with reachable(peers, server, "stdio") as there:
+        done = run(peers, client, there)
+        direct = report_of(done, client, done.stderr)
+        command = (sys.executable, str(PROGRAM), era, "stdio:", there.target)
+        done = run(peers, client, Endpoint("stdio", command))
+        through = report_of(done, client, done.stderr)
+    assert {name for name in direct if direct[name] != through.get(name)} <= OF_THE_ERA
+    # The official client may lose a last report that comes with the answer.
+    reports = zip(direct["progress"], through["progress"], strict=False)
+    assert [one for one, other in reports if one != other] == []
+    assert [method for method, _ in through["asked"]] == [method for method, _ in direct["asked"]]
+    if server == "python":
+        # The other one has no tools that ask.
+        assert "I am the model" in str(through["test_sampling"])
