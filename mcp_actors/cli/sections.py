@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import click
 
-__all__ = ["BRIDGE", "GATEWAY", "SERVE", "CommandWithSections", "Section"]
+__all__ = ["BENCH", "BRIDGE", "GATEWAY", "SERVE", "CommandWithSections", "Section"]
 
 
 @attrs.frozen
@@ -50,6 +50,24 @@ class CommandWithSections(click.Command):
             formatter.write_dl(list(left.values()))
 
 
+BENCH = (
+    Section(
+        "The load",
+        [
+            "--window",
+            "--rate",
+            "--ramp",
+            "--sessions",
+            "--duration",
+            "--calls",
+            "--warm-up",
+            "--cancel",
+            "--calls-file",
+        ],
+    ),
+    Section("The figures", ["--json", "--html", "--fail-if", "--compare"]),
+    Section("The server", ["--era", "--timeout", "--cap", "--header", "--bearer-env"]),
+)
 SERVE = (
     Section("Addresses", ["--listen", "--allow-host", "--allow-origin"]),
     Section("Authorization, for HTTP and WebSocket", ["--issuer", "--resource", "--scope"]),

@@ -116,6 +116,12 @@ CASES: dict[str, list[tuple[str, int]]] = {
         ("{broken} --in-flight 0", 4),
         ("{shy} --in-flight 0", 5),
     ],
+    "bench": [
+        (f"{NOBODY} add", 1),
+        ("htp://x add", 2),
+        ("{locked} add", 3),
+        ("{served_url} add a=1 --calls 5 --warm-up 0 --fail-if 'mean>0us'", 6),
+    ],
     "list": [(NOBODY, 1), ("htp://x", 2), ("{locked}", 3)],
     "call": [(f"{NOBODY} add", 1), ("htp://x add", 2), ("{locked} add", 3)],
     "read": [(f"{NOBODY} a:b", 1), ("htp://x a:b", 2), ("{locked} a:b", 3)],
@@ -163,7 +169,9 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
 def test_the_code_of_a_command(
     ended: Ended, tmp_path: Path, locked: str, command: str, words: str, code: int
 ) -> None:
+    serving_words = [sys.executable, "-m", "mcp_actors", "serve", str(SERVED)]
     places = {"served": str(SERVED), "locked": locked}
+    places["served_url"] = shlex.quote(f"stdio:{shlex.join(serving_words)}")
     for name, program in (("shy", SHY), ("broken", BROKEN)):
         (tmp_path / f"{name}.py").write_text(program)
         places[name] = shlex.quote(f"stdio:{shlex.join([sys.executable, str(tmp_path / name)])}.py")

@@ -10,16 +10,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple
 
-from benchmarks.suite.eras import Era
-from benchmarks.suite.fields.field import ANSWER_WITHIN_SECONDS, Arrival, Field
-from benchmarks.suite.messages import Message
-from benchmarks.suite.process import LoadError
+from mcp_actors.bench.eras import Era
+from mcp_actors.bench.fields.field import ANSWER_WITHIN_SECONDS, Arrival, Field
+from mcp_actors.bench.messages import Message
+from mcp_actors.bench.process import LoadError
 
 __all__ = ["Ends", "Framing", "Lines", "StreamField", "wait_for"]
 
 READ_BYTES = 65_536
+# Of one message: more is no answer that anybody waits for.
+MOST_BYTES = 64 * 2**20
 # Timers of the system are late by about as much: the rest of a wait is spent looking.
 LOOK_SECONDS = 0.0001
+# epoll counts milliseconds: a longer wait begins with it, because that is one call of the system and not two.
+COARSE_SECONDS = 0.004
 
 
 class Ends(NamedTuple):
@@ -44,6 +48,7 @@ class Framing(ABC):
 class Lines(Framing):
     def __init__(self) -> None:
         self._rest: list[bytes] = []
+        self._size = 0
 
     def wrap(self, data: bytes) -> bytes:
         return data + b"\n"
@@ -53,19 +58,30 @@ class Lines(Framing):
         if lines and self._rest:
             lines[0] = b"".join([*self._rest, lines[0]])
             self._rest.clear()
+            self._size = 0
         if rest:
             self._rest.append(rest)
+            self._size += len(rest)
+            if self._size > MOST_BYTES:
+                raise LoadError(f"a message of more than {MOST_BYTES} bytes")
         return lines
 
 
-def wait_for(poll: select.epoll, until: float | None) -> list[tuple[int, int]]:
+def wait_for(
+    poll: select.epoll, until: float | None, patience: float = ANSWER_WITHIN_SECONDS
+) -> list[tuple[int, int]]:
     """Returns events, or none when ``until`` has passed. Raises `LoadError` if nothing happens without ``until``."""
     if until is None:
-        events = poll.poll(ANSWER_WITHIN_SECONDS)
+        events = poll.poll(patience)
         if not events:
-            raise LoadError(f"no answer within {ANSWER_WITHIN_SECONDS:g} s")
+            raise LoadError(f"no answer within {patience:g} s")
         return events
     left = until - time.perf_counter()
+    if left > COARSE_SECONDS:
+        events = poll.poll(left - COARSE_SECONDS / 2)
+        if events:
+            return events
+        left = until - time.perf_counter()
     if left > LOOK_SECONDS:
         # epoll alone counts milliseconds: an arrival rate would come in bursts.
         select.select([poll.fileno()], [], [], left - LOOK_SECONDS)
@@ -117,14 +133,16 @@ class StreamField(Field):
 
     async def arrivals(self, until: float | None = None) -> list[Arrival]:
         found: list[Arrival] = []
-        while not found:
+        while not (found or self.troubles):
             self._flush()
-            ready = wait_for(self._poll, until)
+            if self.troubles:
+                break
+            ready = wait_for(self._poll, until, self.patience)
             for descriptor, event in ready:
                 # What can be written to again is what `_flush` tries next. A peer that takes no more may be one
                 # that must be read first: both ends of a pipe may be full.
-                if event != select.EPOLLOUT:
-                    self._read(self._reading[descriptor], found)
+                if event != select.EPOLLOUT and (lane := self._reading.get(descriptor)) is not None:
+                    self._read(lane, found)
             if not ready and until is not None and time.perf_counter() >= until:
                 break
         return found
@@ -135,11 +153,20 @@ class StreamField(Field):
         except BlockingIOError:
             return
         except OSError as error:
-            raise LoadError(f"a connection broke: {error}") from error
+            self._lose(lane, f"a connection broke: {error}")
+            return
         if not data:
-            raise LoadError("the server closed a connection")
+            self._lose(lane, "the server closed a connection")
+            return
         number = lane.number
-        found.extend([(number, message) for message in lane.framing.feed(data)])
+        try:
+            found.extend([(number, message) for message in lane.framing.feed(data)])
+        except LoadError as error:
+            self._lose(lane, str(error))
+
+    def _lose(self, lane: _StreamLane, text: str) -> None:
+        self.fail(lane.number, None, "connection lost", text)
+        self._forget(lane.number)
 
     def _flush(self) -> None:
         for number in tuple(self._unsent):
@@ -150,7 +177,8 @@ class StreamField(Field):
             except BlockingIOError:
                 sent = 0
             except OSError as error:
-                raise LoadError(f"a connection broke: {error}") from error
+                self._lose(lane, f"a connection broke: {error}")
+                continue
             if sent == len(data):
                 lane.out = []
                 self._unsent.discard(number)
@@ -174,6 +202,10 @@ class StreamField(Field):
 
     async def leave(self, lane: int) -> None:
         self._flush()
+        if lane in self._lanes:
+            self._forget(lane)
+
+    def _forget(self, lane: int) -> None:
         left = self._lanes.pop(lane)
         if left.blocked and lane in self._unsent and left.ends.read != left.ends.write:
             self._watch(left, False)

@@ -12,8 +12,10 @@ __all__ = ["Plot", "PlotLine", "colour"]
 WIDTH, HEIGHT = 460, 300
 LEFT, RIGHT, TOP, BOTTOM = 62, 26, 34, 46
 LEGEND_LINE = 15
+# The mean width of a letter of a title.
+TITLE_LETTER = 7.6
 # After Okabe and Ito: told apart by the colour-blind too.
-COLOURS = ("#0072b2", "#777777", "#d55e00", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#000000")
+COLOURS = ("#0072b2", "#777777", "#d55e00", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "currentColor")
 KNOWN = (
     "ours",
     "floor",
@@ -24,13 +26,31 @@ KNOWN = (
     "floor_inline",
     "ours_protected",
 )
-# A second line of the same peer is dotted.
-DASHES = {"floor": "5 3", "floor_inline": "2 2", "beside stalled": "1 3"}
+# Peers that are variants of another one have its colour.
+VARIANTS = {
+    "asyncio": "ours",
+    "sync": "ours",
+    "ours_asgi": "ours",
+    "official_asgi": "official",
+    "floor_asgi": "floor",
+}
+# Variants, and a second line of the same peer, are dashed or dotted, in the legend too.
+DASHES = {
+    "floor": "5 3",
+    "floor_inline": "2 2",
+    "floor_asgi": "8 2",
+    "asyncio": "7 3",
+    "sync": "2 3",
+    "ours_asgi": "8 2 2 2",
+    "official_asgi": "7 3",
+    "beside stalled": "1 3",
+}
 
 
 def colour(name: str, others: Sequence[str] = ()) -> str:
     """A peer has the same colour in every plot; others get one by their place."""
     peer = name.partition(", ")[0]
+    peer = VARIANTS.get(peer, peer)
     if peer in KNOWN:
         return COLOURS[KNOWN.index(peer)]
     return COLOURS[list(others).index(name) % len(COLOURS)] if name in others else COLOURS[-1]
@@ -81,7 +101,7 @@ class Plot:
         height = HEIGHT + LEGEND_LINE * math.ceil(len(lines) / columns)
         parts = [
             f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(self.title)}">',
-            f'<text x="{LEFT}" y="18" class="title">{escape(self.title)}</text>',
+            f'<text x="14" y="18" class="title"{_squeezed(self.title)}>{escape(self.title)}</text>',
         ]
         for value in _ticks(min(ys), max(ys), self.log_y):
             y = up(value)
@@ -106,7 +126,9 @@ class Plot:
             x = LEFT + 396 // columns * (place % columns)
             y = HEIGHT + LEGEND_LINE * (place // columns) + 4
             ink = colour(line.name, names)
-            parts.append(f'<line x1="{x}" x2="{x + 18}" y1="{y}" y2="{y}" stroke="{ink}" stroke-width="3"/>')
+            parts.append(
+                f'<line x1="{x}" x2="{x + 18}" y1="{y}" y2="{y}" stroke="{ink}" stroke-width="3"{_dash(line.name)}/>'
+            )
             parts.append(f'<text x="{x + 23}" y="{y + 4}">{escape(line.name)}</text>')
         return "\n".join([*parts, "</svg>"])
 
@@ -116,9 +138,7 @@ def _draw(
 ) -> list[str]:
     points = sorted(line.points)
     path = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y, _, _ in points)
-    dashes = DASHES.get(line.name.partition(", ")[2] or line.name)
-    dash = f' stroke-dasharray="{dashes}"' if dashes else ""
-    parts = [f'<polyline points="{path}" fill="none" stroke="{ink}" stroke-width="2"{dash}/>']
+    parts = [f'<polyline points="{path}" fill="none" stroke="{ink}" stroke-width="2"{_dash(line.name)}/>']
     for x, y, low, high in points:
         place = f"{across(x):.1f}"
         parts.append(
@@ -129,6 +149,18 @@ def _draw(
             f'<circle cx="{place}" cy="{up(y):.1f}" r="3" fill="{ink}"><title>{escape(told)}</title></circle>'
         )
     return parts
+
+
+def _squeezed(title: str) -> str:
+    """The attributes of a title that is longer than the plot is wide."""
+    room = WIDTH - 28
+    return f' textLength="{room}" lengthAdjust="spacingAndGlyphs"' if len(title) * TITLE_LETTER > room else ""
+
+
+def _dash(name: str) -> str:
+    """The attribute of a line that is dotted, in the plot and in its legend."""
+    dashes = DASHES.get(name.partition(", ")[2] or name)
+    return f' stroke-dasharray="{dashes}"' if dashes else ""
 
 
 def _scale(values: Sequence[float], log: bool, start: float, end: float) -> Callable[[float], float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from benchmarks.suite.process import LoadError
+from mcp_actors.bench.process import LoadError
 
 __all__ = ["ResponsePiece", "ResponseReader"]
 
@@ -15,6 +15,8 @@ _SESSION = re.compile(rb"\r\nmcp-session-id: *([\x21-\x7e]+)", re.IGNORECASE)
 _EVENTS = re.compile(rb"\r\ncontent-type: *text/event-stream", re.IGNORECASE)
 _MOST_HEADS = 1000
 _CHUNKS = -1
+# Of one answer, or of an event that has no end.
+MOST_BYTES = 64 * 2**20
 
 
 class ResponsePiece(NamedTuple):
@@ -66,6 +68,8 @@ class ResponseReader:
         self._rest.append(data)
         self._size += len(data)
         if self._size < self._head.length:
+            if self._head.length > MOST_BYTES:
+                raise LoadError(f"an answer of more than {MOST_BYTES} bytes")
             return _NOTHING
         if self._size > self._head.length:
             raise LoadError(f"more than one answer: {data[:300]!r}")
@@ -75,6 +79,8 @@ class ResponseReader:
     def _chunks(self, data: bytes) -> ResponsePiece:
         self._rest.append(data)
         self._size += len(data)
+        if self._size > MOST_BYTES:
+            raise LoadError(f"an answer of more than {MOST_BYTES} bytes")
         if self._size < self._needed:
             return _NOTHING
         data = b"".join(self._rest)

@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from benchmarks.suite.eras import LEGACY_VERSION, META, MODERN_VERSION, Era
-from benchmarks.suite.process import LoadError
+from mcp_actors.bench.eras import LEGACY_VERSION, META, MODERN_VERSION, Era
+from mcp_actors.bench.process import LoadError
 
 __all__ = [
     "Calls",
@@ -35,9 +35,9 @@ class Message(NamedTuple):
     method: str = ""
     name: str = ""
 
-    def headers(self, era: Era) -> dict[str, str]:
+    def headers(self, era: Era, version: str = "") -> dict[str, str]:
         if era == "legacy":
-            return {} if self.method == "initialize" else {"mcp-protocol-version": LEGACY_VERSION}
+            return {} if self.method == "initialize" else {"mcp-protocol-version": version or LEGACY_VERSION}
         named = {"mcp-name": self.name} if self.name else {}
         return {"mcp-protocol-version": MODERN_VERSION, "mcp-method": self.method} | named
 
@@ -64,12 +64,12 @@ def cancelled(id: int) -> Message:
     return notification("notifications/cancelled", {"requestId": id, "reason": "no longer wanted"})
 
 
-def opening(era: Era, id: int) -> Message:
-    """The first request of a connection."""
+def opening(era: Era, id: int, version: str = "") -> Message:
+    """The first request of a connection; ``version`` is the revision that a legacy one asks for, or the latest."""
     if era == "modern":
         return request(era, id, "server/discover", {})
     params = {
-        "protocolVersion": LEGACY_VERSION,
+        "protocolVersion": version or LEGACY_VERSION,
         "capabilities": {},
         "clientInfo": {"name": "load", "version": "1"},
     }

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 
-from benchmarks.suite.fields.streams import Framing
-from benchmarks.suite.process import LoadError
+from mcp_actors.bench.fields.streams import MOST_BYTES, Framing
+from mcp_actors.bench.process import LoadError
 
 __all__ = ["WebSocketFrames", "upgrade"]
 
@@ -58,6 +59,8 @@ class WebSocketFrames(Framing):
                 body += width
             if body > end or body + size > end:
                 self._needed = body + size - start if body <= end else 0
+                if self._needed > MOST_BYTES:
+                    raise LoadError(f"a message of more than {MOST_BYTES} bytes")
                 break
             start = body + size
             kind = first & 0x0F
@@ -74,12 +77,15 @@ class WebSocketFrames(Framing):
         return messages, start
 
 
-def upgrade(connection: socket.socket, host: str, path: str) -> None:
+def upgrade(
+    connection: socket.socket, host: str, path: str, headers: Mapping[str, str] | None = None
+) -> None:
     """Makes a client's handshake. Raises `LoadError` if the server does not switch protocols."""
     head = (
         f"GET {path} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        f"Sec-WebSocket-Key: {KEY}\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: mcp\r\n\r\n"
+        f"Sec-WebSocket-Key: {KEY}\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: mcp\r\n"
     )
+    head += "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items()) + "\r\n"
     connection.sendall(head.encode())
     answer = b""
     while not answer.endswith(b"\r\n\r\n"):

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import trio
 import trio.lowlevel
 
-from benchmarks.suite.eras import Era
-from benchmarks.suite.fields.field import ANSWER_WITHIN_SECONDS, Arrival, Field
-from benchmarks.suite.messages import Message, cancelled
-from benchmarks.suite.process import LoadError
-from mcp_actors.abc import Frame, FrameChannel, NoAnswer
+from mcp_actors.abc import ClientTransport, Frame, FrameChannel, NoAnswer, Waiting
+from mcp_actors.bench.eras import Era
+from mcp_actors.bench.fields.field import ANSWER_WITHIN_SECONDS, Arrival, Field
+from mcp_actors.bench.messages import Message, cancelled
+from mcp_actors.bench.process import LoadError
 from mcp_actors.discovery import client_transport
 from mcp_actors.errors import ConnectFailed
 
-__all__ = ["ChannelField"]
+__all__ = ["ChannelField", "channels"]
 
 START_WITHIN_SECONDS = 30.0
 LOOK_EVERY_SECONDS = 0.02
@@ -39,9 +40,9 @@ class ChannelField(Field):
     The load itself costs more than on a raw field, so figures compare peers on one transport only.
     """
 
-    def __init__(self, era: Era, url: str, nursery: trio.Nursery) -> None:
+    def __init__(self, era: Era, target: str | ClientTransport, nursery: trio.Nursery) -> None:
         super().__init__(era)
-        self._url = url
+        self._target = target
         self._nursery = nursery
         self._lanes: dict[int, _ChannelLane] = {}
         self._numbers = 0
@@ -50,23 +51,27 @@ class ChannelField(Field):
         self._broken: BaseException | None = None
 
     async def connect(self) -> int:
-        deadline = time.monotonic() + START_WITHIN_SECONDS
+        # A server that was started for this load may not listen yet; with troubles it was there before.
+        within = START_WITHIN_SECONDS if self.troubles is None else 0.0
+        deadline = time.monotonic() + within
         while True:
             stack = AsyncExitStack()
             try:
-                channel = await stack.enter_async_context(client_transport(self._url).connect())
+                target = self._target
+                transport = client_transport(target) if isinstance(target, str) else target
+                channel = await stack.enter_async_context(transport.connect())
                 break
             except ConnectFailed as error:
-                if time.monotonic() > deadline:
-                    raise LoadError(f"{self._url}: {error}") from error
+                if time.monotonic() >= deadline:
+                    raise LoadError(str(error)) from error
                 await trio.sleep(LOOK_EVERY_SECONDS)
         self._numbers += 1
         lane = self._lanes[self._numbers] = _ChannelLane(channel, stack)
-        self._nursery.start_soon(self._write, lane)
+        self._nursery.start_soon(self._write, self._numbers, lane)
         self._nursery.start_soon(self._read, self._numbers, lane)
         return self._numbers
 
-    async def _write(self, lane: _ChannelLane) -> None:
+    async def _write(self, number: int, lane: _ChannelLane) -> None:
         with lane.scope:
             while True:
                 await lane.wake.wait()
@@ -76,7 +81,7 @@ class ChannelField(Field):
                     try:
                         await lane.channel.send_many(frames)
                     except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                        self._fail(error)
+                        self._lose(number, error)
                         return
 
     async def _read(self, number: int, lane: _ChannelLane) -> None:
@@ -85,17 +90,26 @@ class ChannelField(Field):
                 try:
                     frames = await lane.channel.receive_many()
                 except (trio.BrokenResourceError, trio.ClosedResourceError, trio.EndOfChannel) as error:
-                    self._fail(error)
+                    self._lose(number, error)
                     return
                 for frame in frames:
                     if isinstance(frame, NoAnswer):
-                        self._fail(frame.reason or LoadError("a request got no answer"))
-                    else:
+                        reason = frame.reason or LoadError("a request got no answer")
+                        about = frame.about if isinstance(frame.about, int) else -1
+                        self._note(number, about, "no answer", reason)
+                    elif not isinstance(frame, Waiting):
                         self._found.append((number, frame.data))
                 self._arrived.set()
 
-    def _fail(self, error: BaseException) -> None:
-        self._broken = self._broken or error
+    def _lose(self, number: int, error: BaseException) -> None:
+        self._note(number, None, "connection lost", error)
+
+    def _note(self, number: int, id: int | None, kind: str, error: BaseException) -> None:
+        if self.troubles is None:
+            self._broken = self._broken or error
+        else:
+            text = str(error) or type(error).__name__
+            self.fail(number, id, kind, text)
         self._arrived.set()
 
     def post(self, lane: int, message: Message) -> None:
@@ -107,7 +121,7 @@ class ChannelField(Field):
     def _send(self, lane: int, message: Message, cancels: int | None) -> None:
         frame = Frame(
             message.data,
-            metadata=message.headers(self.era),
+            metadata=message.headers(self.era, self.version),
             method=message.method,
             request=message.id,
             cancels=cancels,
@@ -119,10 +133,15 @@ class ChannelField(Field):
                 return
             except trio.WouldBlock:
                 here.wake.set()
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                if self.troubles is None:
+                    raise
+                self._lose(lane, error)
+                return
         here.out.append(frame)
 
     async def arrivals(self, until: float | None = None) -> list[Arrival]:
-        while not self._found:
+        while not (self._found or self.troubles):
             if self._broken is not None:
                 raise LoadError(f"a channel broke: {self._broken!r}") from self._broken
             self._arrived = trio.Event()
@@ -141,11 +160,17 @@ class ChannelField(Field):
 
     async def leave(self, lane: int) -> None:
         left = self._lanes.pop(lane)
-        while left.out:
-            await trio.lowlevel.checkpoint()
+        with trio.move_on_after(self.patience):
+            while left.out:
+                await trio.lowlevel.checkpoint()
         left.scope.cancel()
         left.reading.cancel()
         await left.stack.aclose()
+
+    async def drop(self, lane: int) -> None:
+        if lane in self._lanes:
+            self._lanes[lane].out.clear()
+            await self.leave(lane)
 
     async def stall(self, lane: int) -> None:
         while self._lanes[lane].out:
@@ -159,3 +184,16 @@ class ChannelField(Field):
         """Closes every lane."""
         for lane in tuple(self._lanes):
             await self.leave(lane)
+
+
+@asynccontextmanager
+async def channels(era: Era, target: str | ClientTransport) -> AsyncIterator[ChannelField]:
+    """Has a field for the length of a block, and closes its lanes."""
+    async with trio.open_nursery() as nursery:
+        field = ChannelField(era, target, nursery)
+        try:
+            yield field
+        finally:
+            with trio.CancelScope(shield=True):
+                await field.aclose()
+        nursery.cancel_scope.cancel()

@@ -7,20 +7,20 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from benchmarks.suite.eras import LEGACY_VERSION, Era
-from benchmarks.suite.fields.field import Arrival, Field
-from benchmarks.suite.fields.responses import ResponsePiece, ResponseReader
-from benchmarks.suite.fields.streams import READ_BYTES, wait_for
-from benchmarks.suite.messages import Message
-from benchmarks.suite.process import LoadError
+from mcp_actors.bench.eras import LEGACY_VERSION, Era
+from mcp_actors.bench.fields.field import Arrival, Field
+from mcp_actors.bench.fields.responses import ResponsePiece, ResponseReader
+from mcp_actors.bench.fields.streams import READ_BYTES, wait_for
+from mcp_actors.bench.messages import Message
+from mcp_actors.bench.process import LoadError
 
 __all__ = ["HttpField"]
 
 
 class _KeepAliveConnection:
-    __slots__ = ("asked", "blocked", "lane", "out", "reader", "socket", "stream")
+    __slots__ = ("again", "asked", "blocked", "lane", "out", "reader", "socket", "stream", "used")
 
     def __init__(self, lane: _HttpLane, connection: socket.socket) -> None:
         self.lane = lane
@@ -30,6 +30,9 @@ class _KeepAliveConnection:
         self.out = b""
         self.blocked = False
         self.stream = False
+        # A server may close what is idle while a request is on its way: it is sent again, once, on a new connection.
+        self.used = False
+        self.again = b""
 
 
 class _HttpLane:
@@ -46,17 +49,22 @@ class _HttpLane:
 class HttpField(Field):
     """Lanes over Streamable HTTP.
 
-    ``opener`` opens a connection to the server; ``host``, ``path`` and the access token are those of its requests.
+    ``opener`` opens a connection to the server; ``host``, ``path`` and ``headers`` are those of its requests.
     """
 
     def __init__(
-        self, era: Era, opener: Callable[[], socket.socket], host: str, path: str, token: str = ""
+        self,
+        era: Era,
+        opener: Callable[[], socket.socket],
+        host: str,
+        path: str,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(era)
         self._opener = opener
         self._host = host
         self._path = path
-        self._token = token
+        self._headers = dict(headers or {})
         self._poll = select.epoll()
         self._lanes: dict[int, _HttpLane] = {}
         self._open: dict[int, _KeepAliveConnection] = {}
@@ -78,12 +86,15 @@ class HttpField(Field):
         if head is None:
             if len(self._heads) > 20_000:
                 self._heads.clear()
-            head = self._heads[key] = self._head(here, "POST", message.headers(self.era), length=True)
+            head = self._heads[key] = self._head(
+                here, "POST", message.headers(self.era, self.version), length=True
+            )
         connection = self._take(here)
         connection.asked = message.id
         if message.id is not None:
             here.busy[message.id] = connection
         connection.out = head % len(message.data) + message.data
+        connection.again = connection.out if connection.used and self.troubles is not None else b""
         here.unsettled += 1
         self._unsent.append(connection)
 
@@ -94,13 +105,12 @@ class HttpField(Field):
         return lane
 
     def _settle_all(self, lane: _HttpLane) -> None:
-        while lane.unsettled:
+        while lane.unsettled and not self.troubles:
             self._turn(None, [])
 
     def _head(self, lane: _HttpLane, verb: str, headers: dict[str, str], *, length: bool) -> bytes:
         lines = {"host": self._host, "accept": "application/json, text/event-stream"} | headers
-        if self._token:
-            lines["authorization"] = f"Bearer {self._token}"
+        lines |= self._headers
         if lane.session:
             lines["mcp-session-id"] = lane.session
         if length:
@@ -116,9 +126,12 @@ class HttpField(Field):
             connection.lane = lane
             return connection
         connection = _KeepAliveConnection(lane, self._opener())
+        self._watch(connection)
+        return connection
+
+    def _watch(self, connection: _KeepAliveConnection) -> None:
         self._open[connection.socket.fileno()] = connection
         self._poll.register(connection.socket, select.EPOLLIN)
-        return connection
 
     def _flush(self) -> None:
         waiting = []
@@ -128,7 +141,8 @@ class HttpField(Field):
             except BlockingIOError:
                 sent = 0
             except OSError as error:
-                raise LoadError(f"a connection broke: {error}") from error
+                self._lost(connection, f"a connection broke: {error}")
+                continue
             connection.out = connection.out[sent:]
             if connection.out:
                 waiting.append(connection)
@@ -142,6 +156,8 @@ class HttpField(Field):
         found: list[Arrival] = []
         while not found:
             ready = self._turn(until, found)
+            if self.troubles:
+                break
             if not ready and until is not None and time.perf_counter() >= until:
                 break
         return found
@@ -149,7 +165,9 @@ class HttpField(Field):
     def _turn(self, until: float | None, found: list[Arrival]) -> bool:
         """Sends and reads as much as possible; returns whether anything happened."""
         self._flush()
-        ready = wait_for(self._poll, until)
+        if self.troubles:
+            return True
+        ready = wait_for(self._poll, until, self.patience)
         for descriptor, event in ready:
             connection = self._open.get(descriptor)
             if connection is not None and event != select.EPOLLOUT:
@@ -162,19 +180,19 @@ class HttpField(Field):
         except BlockingIOError:
             return
         except OSError as error:
-            raise LoadError(f"a connection broke: {error}") from error
+            self._lost(connection, f"a connection broke: {error}")
+            return
         lane = connection.lane
         if not data:
-            busy = connection.asked is not None or connection.stream
-            self._drop(connection)
-            if busy:
-                raise LoadError("the server closed a connection in the middle of an answer")
-            if connection in lane.free:
-                lane.free.remove(connection)
-            if connection in self._spare:
-                self._spare.remove(connection)
+            self._lost(connection, "the server closed a connection in the middle of an answer")
             return
-        response = connection.reader.feed(data)
+        try:
+            response = connection.reader.feed(data)
+        except LoadError as error:
+            connection.again = b""
+            self._lost(connection, str(error))
+            return
+        connection.again = b""
         if response.session and not lane.session:
             lane.session = response.session
         if response.messages:
@@ -182,11 +200,45 @@ class HttpField(Field):
         if response.complete:
             self._settle(connection, response)
 
+    def _lost(self, connection: _KeepAliveConnection, text: str) -> None:
+        """Drops a connection; its request gets another one if the server cannot have seen it."""
+        lane, again, asked = connection.lane, connection.again, connection.asked
+        idle = not (asked is not None or connection.stream or again)
+        self._drop(connection)
+        if idle:
+            if connection in lane.free:
+                lane.free.remove(connection)
+            if connection in self._spare:
+                self._spare.remove(connection)
+            return
+        if again:
+            try:
+                other = _KeepAliveConnection(lane, self._opener())
+            except LoadError as error:
+                text = str(error)
+            else:
+                self._watch(other)
+                other.asked, other.out = asked, again
+                if asked is not None:
+                    lane.busy[asked] = other
+                self._unsent.append(other)
+                return
+        lane.unsettled -= 1
+        if asked is not None:
+            lane.busy.pop(asked, None)
+            self.fail(lane.number, asked, "connection lost", text)
+        elif self.troubles is None:
+            raise LoadError(text)
+
     def _settle(self, connection: _KeepAliveConnection, response: ResponsePiece) -> None:
+        lane = connection.lane
         if response.status >= 400:
             text = f"{response.status} {b' '.join(response.messages)[:300]!r}"
-            raise LoadError(f"refused over HTTP: {text}")
-        lane = connection.lane
+            asked = connection.asked
+            self.fail(lane.number, -1 if asked is None else asked, f"http {response.status}", text)
+        elif connection.asked is not None and not response.messages:
+            self._unanswered(connection, lane)
+        connection.used = True
         if not connection.stream:
             lane.unsettled -= 1
         if connection.asked is not None:
@@ -195,11 +247,18 @@ class HttpField(Field):
         connection.stream = False
         lane.free.append(connection)
 
+    def _unanswered(self, connection: _KeepAliveConnection, lane: _HttpLane) -> None:
+        """The end of a response without its message: whoever collects troubles knows whether the answer came before."""
+        if self.troubles is not None:
+            text = "the response ended without an answer"
+            self.fail(lane.number, connection.asked, "no answer", text)
+
     def _drop(self, connection: _KeepAliveConnection) -> None:
         descriptor = connection.socket.fileno()
         if self._open.pop(descriptor, None) is not None:
             self._poll.unregister(descriptor)
         connection.socket.close()
+        connection.again = b""
 
     def cancel(self, lane: int, id: int) -> None:
         """Closes the connection of the request in the modern era, which cancels it."""
@@ -207,6 +266,19 @@ class HttpField(Field):
             super().cancel(lane, id)
             return
         connection = self._lanes[lane].busy.pop(id, None)
+        if connection is not None:
+            self._drop(connection)
+
+    def is_quiet(self, lane: int) -> bool:
+        return not self._lanes[lane].unsettled
+
+    async def drop(self, lane: int) -> None:
+        if lane in self._lanes:
+            self.rest(lane)
+
+    def abandon(self, lane: int, id: int) -> None:
+        """Closes the connection that still waits for the answer."""
+        connection = self._lanes[lane].busy.pop(id, None) if lane in self._lanes else None
         if connection is not None:
             self._drop(connection)
 

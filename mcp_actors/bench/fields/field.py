@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from benchmarks.suite.eras import Era
-from benchmarks.suite.messages import Message, answer_to, cancelled, id_of, notification, opening
-from benchmarks.suite.process import LoadError
+from mcp_actors.bench.eras import Era
+from mcp_actors.bench.messages import Message, answer_to, cancelled, id_of, notification, opening
+from mcp_actors.bench.process import LoadError
 
-__all__ = ["ANSWER_WITHIN_SECONDS", "Arrival", "Field", "run_blocking"]
+__all__ = ["ANSWER_WITHIN_SECONDS", "Arrival", "Field", "Trouble", "run_blocking"]
 
 ANSWER_WITHIN_SECONDS = 30.0
 # Ids of openings and of single questions; scenarios count from one.
@@ -21,17 +21,33 @@ Arrival = tuple[int, bytes]
 T = TypeVar("T")
 
 
+class Trouble(NamedTuple):
+    """A request that gets no answer, or, without ``id``, a lane that is lost. ``kind`` is by what it is counted."""
+
+    lane: int
+    id: int | None
+    kind: str
+    text: str
+
+
 class Field(ABC):
     """Lanes to one server: connections, or their equivalent in a transport without connections.
 
     Raw fields block in their ``async`` methods and never suspend: `run_blocking` drives them, so that no scheduler's
     time is in a figure. Fields on Trio suspend.
+
+    ``troubles`` collects what goes wrong once it is a list, and `arrivals` returns at each; before that it raises
+    `LoadError`. ``version`` is the revision that a legacy server has chosen; ``patience`` bounds what has no other
+    bound, in seconds.
     """
 
     era: Era
 
     def __init__(self, era: Era) -> None:
         self.era = era
+        self.version = ""
+        self.patience = ANSWER_WITHIN_SECONDS
+        self.troubles: list[Trouble] | None = None
         self._ids = iter(range(_FIRST_OWN_ID, 2**53))
 
     @abstractmethod
@@ -64,6 +80,22 @@ class Field(ABC):
     def cancel(self, lane: int, id: int) -> None:
         """Cancels a request as this transport does."""
         self.post(lane, cancelled(id))
+
+    def abandon(self, lane: int, id: int) -> None:  # noqa: B027 - most transports need nothing
+        """Releases what is held for a request whose answer is no longer waited for."""
+
+    def is_quiet(self, lane: int) -> bool:
+        """Whether everything that was sent on a lane has arrived, so that what is sent next cannot overtake it."""
+        return True
+
+    async def drop(self, lane: int) -> None:  # noqa: B027 - most transports need nothing
+        """Releases what a lost lane still holds; the server is sent nothing."""
+
+    def fail(self, lane: int, id: int | None, kind: str, text: str) -> None:
+        """Adds to the ``troubles``. Raises `LoadError` if nobody collects them."""
+        if self.troubles is None:
+            raise LoadError(text)
+        self.troubles.append(Trouble(lane, id, kind, text))
 
     async def attend(self, lane: int) -> None:  # noqa: B027 - most transports need nothing
         """Makes messages arrive that answer no request, where that needs a stream of its own."""

@@ -1,4 +1,4 @@
-"""The data of a run: jobs for load processes, the rows that they return, and a document with all of them."""
+"""The results of a run: rows, each with the figures of one place in one round, and a document with all of them."""
 
 from __future__ import annotations
 
@@ -7,19 +7,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from benchmarks.suite.eras import Era
-from benchmarks.suite.process import LoadError
+from mcp_actors.bench.process import LoadError
 
 __all__ = [
     "METRICS",
-    "BenchmarkJob",
     "Document",
     "JobFailure",
     "Key",
     "Metric",
     "Place",
-    "Point",
-    "Row",
+    "ResultRow",
     "place_text",
 ]
 
@@ -40,6 +37,7 @@ class Metric(NamedTuple):
 METRICS = {
     "per_second": Metric("throughput", "1/s", "higher"),
     "p50_us": Metric("median latency", "us", "lower"),
+    "p90_us": Metric("90th percentile", "us", "lower"),
     "p99_us": Metric("99th percentile", "us", "lower"),
     "p999_us": Metric("99.9th percentile", "us", "lower"),
     "max_us": Metric("longest", "us", "lower"),
@@ -58,50 +56,10 @@ METRICS = {
     "encode_us": Metric("writing an answer", "us", "lower"),
     "late_p99_us": Metric("the generator was late by (99th percentile)", "us", "lower"),
     "never": Metric("handlers that were not cancelled", "", "lower"),
+    "failed_share": Metric("calls that failed", "%", "lower"),
     "beside_p99_us": Metric("99th percentile beside a stalled peer", "us", "lower"),
     "growth_mib": Metric("memory that a stalled peer costs", "MiB", "lower"),
 }
-
-
-@dataclass(frozen=True)
-class BenchmarkJob:
-    """One load process's work. ``peer`` and ``prepared`` name a program and what starts it; see `peers`. ``prefix`` is
-    a command that starts the program's own, as profilers do.
-    """
-
-    scenario: str
-    transport: str
-    peer: str
-    era: Era
-    seed: int
-    seconds: float
-    parameters: dict[str, Any]
-    prepared: dict[str, str] = field(default_factory=dict)
-    loads: tuple[str, ...] = ()
-    prefix: tuple[str, ...] = ()
-
-    @classmethod
-    def from_json(cls, text: str) -> BenchmarkJob:
-        members = json.loads(text)
-        return cls(**members | {name: tuple(members[name]) for name in ("loads", "prefix")})
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-
-@dataclass
-class Point:
-    """The measurement of a scenario at one place. ``took`` has the seconds of each request.
-
-    ``generator`` is the share of a processor that the load itself took, where that is another process; ``note`` is
-    what a reader of the figure must know.
-    """
-
-    at: dict[str, int | str]
-    metrics: dict[str, float]
-    took: list[float] = field(default_factory=list)
-    generator: float | None = None
-    note: str = ""
 
 
 class Key(NamedTuple):
@@ -119,7 +77,7 @@ def place_text(at: Place) -> str:
 
 
 @dataclass
-class Row:
+class ResultRow:
     """One place of one job in one round: the samples of a document. ``latency`` is an HdrHistogram in nanoseconds."""
 
     round: int
@@ -150,7 +108,7 @@ class JobFailure:
 
 @dataclass
 class Document:
-    """A run: the machine, the versions, every sample, and the failures."""
+    """A run: the machine, the versions, every sample, and the failures. ``details`` is what no row has."""
 
     machine: dict[str, str]
     versions: dict[str, str]
@@ -158,9 +116,10 @@ class Document:
     started: str
     options: dict[str, Any]
     seconds: float = 0.0
-    rows: list[Row] = field(default_factory=list)
+    rows: list[ResultRow] = field(default_factory=list)
     failures: list[JobFailure] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    details: dict[str, Any] = field(default_factory=dict)
 
     def samples(self) -> dict[Key, dict[str, list[float]]]:
         """For each key the samples of each metric, one a round."""
@@ -181,7 +140,7 @@ class Document:
             members = json.loads(path.read_text())
             if members.pop("format") != FORMAT:
                 raise LoadError(f"{path} is of another version of the suite")
-            members["rows"] = [Row(**each) for each in members["rows"]]
+            members["rows"] = [ResultRow(**each) for each in members["rows"]]
             members["failures"] = [JobFailure(**each) for each in members["failures"]]
             return cls(**members)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

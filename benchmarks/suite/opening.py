@@ -7,25 +7,13 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from benchmarks.suite.eras import Era
-from benchmarks.suite.fields.channels import ChannelField
 from benchmarks.suite.programs.ours import server
+from mcp_actors.bench.eras import Era
+from mcp_actors.bench.fields.channels import ChannelField, channels
 
 __all__ = ["channels", "in_memory", "run"]
 
 run = trio.run
-
-
-@asynccontextmanager
-async def channels(era: Era, url: str) -> AsyncIterator[ChannelField]:
-    async with trio.open_nursery() as nursery:
-        field = ChannelField(era, url, nursery)
-        try:
-            yield field
-        finally:
-            with trio.CancelScope(shield=True):
-                await field.aclose()
-        nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager

@@ -5,21 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from benchmarks.suite.model import METRICS, Document, Key, place_text
-from benchmarks.suite.statistics import Interval, adjusted, mann_whitney, median, ratio_interval, smallest_p
+from mcp_actors.bench.results import METRICS, Document, Key, place_text
+from mcp_actors.bench.statistics import Interval, adjusted, mann_whitney, median, ratio_interval, smallest_p
 
-__all__ = ["Change", "Comparison", "compare", "comparison_text"]
+__all__ = ["Comparison", "FigureChange", "compare", "comparison_text"]
 
 SIGNIFICANT = 0.05
 # Says something of the load, not of what was measured.
 NOT_COMPARED = ("late_p99_us",)
+BESIDE = " --beside floor compares ratios to the floor of the same run instead."
 MACHINE = ("processor", "memory", "system", "python")
+
+# The last of them are those of a load on one server.
+OPTIONS = ("size", "seconds", "url", "version", "calls", "sessions", "cancel_share")
 
 Verdict = Literal["regression", "improvement", "no clear change", "too few rounds"]
 
 
 @dataclass
-class Change:
+class FigureChange:
     """``times`` is after / before; ``p`` is the chance to see such a difference if there is none; ``corrected`` is that
     for all places of the scenario together, of which some always differ by chance.
     """
@@ -45,14 +49,14 @@ class Change:
 
 @dataclass
 class Comparison:
-    changes: list[Change] = field(default_factory=list)
+    changes: list[FigureChange] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
-    def of(self, verdict: Verdict) -> list[Change]:
+    def of(self, verdict: Verdict) -> list[FigureChange]:
         return [change for change in self.changes if change.verdict == verdict]
 
     @property
-    def regressions(self) -> list[Change]:
+    def regressions(self) -> list[FigureChange]:
         """Returns the regressions that are significant after correction for the number of comparisons."""
         return [change for change in self.of("regression") if change.sure]
 
@@ -80,8 +84,8 @@ def compare(before: Document, after: Document, *, beside: str = "", least: float
             times = median(new) / median(old)
             interval = ratio_interval(new, old)
             p = mann_whitney(old, new)
-            comparison.changes.append(Change(key, metric, median(old), median(new), times, interval, p))
-    families: dict[tuple[str, str], list[Change]] = {}
+            comparison.changes.append(FigureChange(key, metric, median(old), median(new), times, interval, p))
+    families: dict[tuple[str, str], list[FigureChange]] = {}
     for change in comparison.changes:
         families.setdefault((change.key.scenario, change.metric), []).append(change)
     for family in families.values():
@@ -100,7 +104,7 @@ def compare(before: Document, after: Document, *, beside: str = "", least: float
     return comparison
 
 
-def _verdict(change: Change, rounds: tuple[int, int], least: float) -> Verdict:
+def _verdict(change: FigureChange, rounds: tuple[int, int], least: float) -> Verdict:
     if smallest_p(*rounds) > SIGNIFICANT:
         return "too few rounds"
     apart = change.interval.low > 1.0 or change.interval.high < 1.0
@@ -130,13 +134,13 @@ def _remarks(before: Document, after: Document, beside: str) -> list[str]:
     pairs = [
         *((name, before.machine.get(name), after.machine.get(name)) for name in MACHINE),
         *((name, before.versions.get(name), after.versions.get(name)) for name in before.versions),
-        *((name, before.options.get(name), after.options.get(name)) for name in ("size", "seconds")),
+        *((name, before.options.get(name), after.options.get(name)) for name in OPTIONS),
     ]
     remarks = [f"{name} differs: {old} / {new}" for name, old, new in pairs if old != new]
     if not beside:
         remarks.append(
-            "The runs were taken one after the other: a drift of the machine between them looks like a change. "
-            "--beside floor compares ratios to the floor of the same run instead."
+            "The runs were taken one after the other: a drift of the machine between them looks like a change."
+            + BESIDE * any(row.peer == "floor" for row in before.rows)
         )
     return sorted(remarks)
 
@@ -170,7 +174,7 @@ def comparison_text(comparison: Comparison) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(change: Change) -> str:
+def _row(change: FigureChange) -> str:
     key, metric = change.key, METRICS[change.metric]
     cells = [
         key.scenario,
