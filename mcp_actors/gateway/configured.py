@@ -82,7 +82,7 @@ def bridge_to(
         TypeError: As `Gateway`.
     """
     upstream = Upstream(name="bridge", target=target, prefix="", sessions=sessions, **(settings or {}))
-    return Gateway([upstream], **{"name": "bridge", **options})
+    return Gateway([upstream], **{"name": "bridge", "presents": True, **options})
 
 
 def _upstream(entry: ServerEntry, auth: Access | None) -> Upstream:
