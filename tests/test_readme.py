@@ -112,6 +112,7 @@ PRINTING = [
     "guarded.py",
     "patient.py",
     "inspecting.py",
+    "record_calls.py",
 ]
 
 
