@@ -246,3 +246,14 @@ def test_the_program_of_the_page_records_a_load(
     done = mcp("bench", target, "--calls-file", "recorded.jsonl", "--calls", "40", "--warm-up", "0", "-q")
     assert done.returncode == 0, done.stderr
     assert "0 failed" in done.stdout
+
+
+def test_without_the_extra_it_is_said_what_to_install(tmp_path: Path, environment: dict[str, str]) -> None:
+    program = "import sys; sys.modules['hdrh'] = None; from mcp_actors.cli import main; main()"
+    command = [sys.executable, "-c", program, "bench", "stdio:x", "add"]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT
+    )
+    assert done.returncode == 2
+    assert "pip install 'mcp-actors[bench]'" in done.stderr
+    assert "Traceback" not in done.stderr
