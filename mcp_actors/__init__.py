@@ -105,6 +105,9 @@ _LATE = {
     "SyncContext": "mcp_actors.context",
 }
 
+# Programs that import the package alone find these in it, as they would if it had imported them.
+_LATE_MODULES = frozenset(module.removeprefix("mcp_actors.") for module in _LATE.values())
+
 
 def __getattr__(name: str) -> object:
     """Loads a name of the table above when it is first asked for.
@@ -112,6 +115,9 @@ def __getattr__(name: str) -> object:
     Raises:
         AttributeError: There is no such name.
     """
+    if name in _LATE_MODULES:
+        # Importing it makes it an attribute.
+        return importlib.import_module(f"{__name__}.{name}")
     module = _LATE.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

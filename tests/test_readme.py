@@ -114,6 +114,7 @@ PRINTING = [
     "inspecting.py",
     "passing.py",
     "hosting.py",
+    "record_calls.py",
 ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mcp_actors.bench.statistics import interval, median
 
-__all__ = ["figure_text", "number"]
+__all__ = ["figure_text", "milliseconds", "number"]
 
 
 def number(value: float) -> str:
@@ -18,3 +18,10 @@ def figure_text(samples: list[float]) -> str:
         return number(samples[0])
     low, high, _ = interval(samples)
     return f"{number(median(samples))} ({number(low)} to {number(high)})"
+
+
+def milliseconds(seconds: float) -> str:
+    """Returns a duration with three digits that mean something."""
+    if seconds >= 1:
+        return f"{seconds:.3g} s"
+    return f"{seconds * 1000:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,7 @@ from mcp_actors.cli.bench.page import page
 from mcp_actors.cli.bench.text import summary_lines
 from mcp_actors.discovery import client_transport
 from mcp_actors.testing import RecordingTransport
-from tests.cli.conftest import ROOT, SERVED, Ran
+from tests.cli.conftest import LIMIT, ROOT, SERVED, Ran
 from tests.cli.test_serve_http import serving
 
 Mcp = Callable[..., Ran]
@@ -37,7 +40,7 @@ def test_a_load_over_stdio_with_its_files(mcp: Mcp, url: str, tmp_path: Path) ->
     assert "served 1.2 (modern, 2026-07-28, stdio, 1 session) answered" in done.stdout
     assert "with 16 in flight" in done.stdout
     assert "calls were cancelled in flight" in done.stdout
-    assert "warming up, " in done.stderr  # while it ran
+    assert "opening sessions: " in done.stderr  # while it ran
     document = Document.read(tmp_path / "run.json")
     assert {row.transport for row in document.rows} == {"stdio"}
     assert len(document.rows) == 10
@@ -227,3 +230,30 @@ def test_the_commands_of_the_page_are_commands() -> None:
             assert options <= {name for each in command.params for name in each.opts}, words
         else:
             assert command.make_context("bench", arguments).params["url"], words
+
+
+def test_the_program_of_the_page_records_a_load(
+    mcp: Mcp, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    pages = PAGE + (ROOT / "README.md").read_text()
+    for name in ("record_calls.py", "weather.py"):
+        text = pages.partition(f"```python\n# {name}\n")[2].partition("```")[0]
+        (tmp_path / name).write_text(text)
+    python = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"}
+    command = [sys.executable, "record_calls.py"]
+    subprocess.run(command, cwd=tmp_path, env=environment | python, check=True, timeout=LIMIT)
+    target = f"stdio:{shlex.join([sys.executable, str(tmp_path / 'weather.py')])}"
+    done = mcp("bench", target, "--calls-file", "recorded.jsonl", "--calls", "40", "--warm-up", "0", "-q")
+    assert done.returncode == 0, done.stderr
+    assert "0 failed" in done.stdout
+
+
+def test_without_the_extra_it_is_said_what_to_install(tmp_path: Path, environment: dict[str, str]) -> None:
+    program = "import sys; sys.modules['hdrh'] = None; from mcp_actors.cli import main; main()"
+    command = [sys.executable, "-c", program, "bench", "stdio:x", "add"]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT
+    )
+    assert done.returncode == 2
+    assert "pip install 'mcp-actors[bench]'" in done.stderr
+    assert "Traceback" not in done.stderr

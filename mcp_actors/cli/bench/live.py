@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from mcp_actors.cli.bench.text import milliseconds
+from mcp_actors.bench.figures import milliseconds
 
 __all__ = ["LoadView"]
 

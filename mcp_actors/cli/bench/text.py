@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mcp_actors.bench.documents import knee
+from mcp_actors.bench.figures import milliseconds
 from mcp_actors.bench.results import Document
 from mcp_actors.bench.statistics import interval
 from mcp_actors.printable import safe
@@ -14,19 +15,11 @@ __all__ = [
     "call_rows",
     "cancellation_text",
     "figure_rows",
-    "milliseconds",
     "summary_lines",
     "summary_sentence",
 ]
 
 _MOST_LINES = 20
-
-
-def milliseconds(seconds: float) -> str:
-    """Returns a duration with three digits that mean something."""
-    if seconds >= 1:
-        return f"{seconds:.3g} s"
-    return f"{seconds * 1000:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
 
 
 def summary_sentence(document: Document) -> str:
