@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
@@ -39,6 +39,10 @@ def is_wanted(level: str, wanted: str | None) -> bool:
     return wanted is not None and _RANK[level] >= _RANK.get(wanted, 0)
 
 
+# Most sessions have none, and share it.
+_NONE: Mapping[Hashable, Callable[[], object]] = {}
+
+
 class PeerSession:
     """One session of a client, seen from functions; ``ctx.session`` of each call in it.
 
@@ -54,7 +58,7 @@ class PeerSession:
         self._legacy = legacy
         self._kept: dict[Any, Any] = {}
         # The functions that are called when the session ends; None once it has ended.
-        self._at_end: tuple[Callable[[], object], ...] | None = ()
+        self._at_end: Mapping[Hashable, Callable[[], object]] | None = _NONE
         self.list_kinds: frozenset[EventKind] = frozenset()
         """The lists of which the client was told that it is notified of their changes."""
 
@@ -167,24 +171,25 @@ class PeerSession:
         """
         return await self._dispatcher.request(method, params, CallOptions(idle=timeout, cap=timeout))
 
-    def on_end(self, callback: Callable[[], object]) -> None:
+    def on_end(self, key: Hashable, callback: Callable[[], object]) -> None:
         """Registers a function that is called once when the session ends, in the event loop; at once if it has ended.
 
         It must not wait, and what it raises is logged. It is for what is kept for the session somewhere else, and has
         to be closed.
 
         Args:
+            key: Whose function it is: it takes the place of an earlier one with the same key.
             callback: The function, without parameters.
         """
         if self._at_end is None:
             callback()
         else:
-            self._at_end = (*self._at_end, callback)
+            self._at_end = {**self._at_end, key: callback}
 
     def end(self) -> None:
         """Calls what `on_end` was given; the session has ended."""
-        callbacks, self._at_end = self._at_end or (), None
-        for each in callbacks:
+        callbacks, self._at_end = self._at_end or _NONE, None
+        for each in callbacks.values():
             try:
                 each()
             except Exception as error:

@@ -111,7 +111,7 @@ class UpstreamSubscriptions:
         if lost and uris:
             key = (actor.settings.name, connection.key)
             if key not in self._lost and isinstance(connection.key, PeerSession):
-                connection.key.on_end(lambda: self._lost.pop(key, None))
+                connection.key.on_end((self, actor), lambda: self._lost.pop(key, None))
             self._lost.setdefault(key, set()).update(uris)
 
     def updated(self, connection: UpstreamConnection, uri: str) -> None:

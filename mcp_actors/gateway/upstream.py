@@ -244,7 +244,7 @@ class UpstreamActor:
             self.met = connection
             attempt.failure = None
             if isinstance(key, PeerSession):
-                key.on_end(lambda: self._close(connection))
+                key.on_end(self, lambda: self._close(connection))
             self._observer.connected(self, connection)
         except Exception as error:
             self.health.failed(str(error))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import trio
 import trio.lowlevel
@@ -11,6 +13,7 @@ from mcp_actors import Client
 from mcp_actors.errors import Overloaded, RpcError, UpstreamUnavailable
 from mcp_actors.gateway import Gateway, Upstream
 from mcp_actors.gateway.breaker import PAUSES, THRESHOLD
+from mcp_actors.gateway.connection import UpstreamConnection
 from mcp_actors.gateway.upstream import IDLE_TIMEOUT, SWEEP_INTERVAL
 from mcp_transports.memory import MemoryTransport
 from tests.gateway.upstreams import Behind
@@ -276,3 +279,21 @@ async def test_one_principal_may_have_half_of_the_connections(
                 await two.call_tool("u_count")
             async with place.client("other") as other:
                 assert (await other.call_tool("u_count")).text == "1"
+
+
+async def test_a_connection_that_was_lost_is_forgotten_while_its_session_goes_on(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    behind = Behind(nursery)
+    await behind.come()
+    way = await serve(nursery, Upstream(name="u", target=behind, era="legacy"))
+    async with Client(way, era="legacy") as client:
+        for _ in range(5):
+            assert (await client.call_tool("u_count")).text == "1"
+            behind.go()
+            await trio.sleep(1)
+            await behind.come()
+        gc.collect()
+        kept = [each for each in gc.get_objects() if isinstance(each, UpstreamConnection)]
+        # The last one says what the server is, as long as there is no other.
+        assert len(kept) <= 2
