@@ -65,6 +65,13 @@ def test_a_client_imports_no_server() -> None:
     assert loaded & {"mcp_actors.server", "mcp_actors._server"} == set()
 
 
+def test_a_module_that_is_loaded_late_is_an_attribute_of_the_package_all_the_same() -> None:
+    program = (
+        "import mcp_actors, json; print(json.dumps([mcp_actors.client.__name__, mcp_actors.server.__name__]))"
+    )
+    assert in_a_fresh_interpreter(program) == ["mcp_actors.client", "mcp_actors.server"]
+
+
 def test_type_checkers_are_told_the_names_that_are_loaded_late() -> None:
     stub = ast.parse(Path(mcp_actors.__file__).with_suffix(".pyi").read_text())
     told = {
