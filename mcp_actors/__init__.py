@@ -10,16 +10,17 @@ Every connection, session and call is an actor: a task with an owner. ``supervis
 # bottom: _wire (JSON-RPC messages as bytes), _uri (URI templates), types (the objects of the protocol), _eras (the
 # differences between revisions), abc and framing (the contracts of transports), _schema (JSON Schema from type hints),
 # _actors (connections, sessions, calls), then _client and _server, which do not import each other.
+# What only some programs use is loaded when it is first asked for: `__getattr__` does it, and `__init__.pyi` tells type
+# checkers what there is.
 # A module imports only from packages below its own; tests/test_architecture.py has the rules.
+
+import importlib
 
 from msgspec import Meta
 
 from mcp_actors import abc, errors, types
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import Progress
-from mcp_actors.client import Client
-from mcp_actors.client_pool import ClientPool
-from mcp_actors.context import Context, SyncContext
 from mcp_actors.discovery import register_transport
 from mcp_actors.errors import (
     CallCancelled,
@@ -48,7 +49,6 @@ from mcp_actors.errors import (
     UnexpectedResult,
     UnsupportedVersion,
 )
-from mcp_actors.server import Server
 from mcp_actors.types import Audio, File, Image
 
 __all__ = [
@@ -56,6 +56,7 @@ __all__ = [
     "CallCancelled",
     "CallTimeout",
     "Client",
+    "ClientGroup",
     "ClientPool",
     "ClosedElsewhere",
     "ConnectFailed",
@@ -93,3 +94,30 @@ __all__ = [
     "register_transport",
     "types",
 ]
+
+# A server has no use for the client, nor a client for the server, and each takes a third of the time of a start.
+_LATE = {
+    "Client": "mcp_actors.client",
+    "ClientGroup": "mcp_actors.client_group",
+    "ClientPool": "mcp_actors.client_pool",
+    "Context": "mcp_actors.context",
+    "Server": "mcp_actors.server",
+    "SyncContext": "mcp_actors.context",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Loads a name of the table above when it is first asked for.
+
+    Raises:
+        AttributeError: There is no such name.
+    """
+    module = _LATE.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATE})

@@ -7,7 +7,8 @@ A binding is published under its scheme in the entry-point group ``mcp_actors.tr
     [project.entry-points."mcp_actors.transports"]
     pigeon = "my_package.pigeon:from_url"
 
-Entry points are read when the first URL is looked up, and a binding is imported when a URL has its scheme.
+Entry points are read when the first URL with another scheme than those of this project is looked up, and a binding is
+imported when a URL has its scheme.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import functools
 import importlib
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from mcp_actors.abc import ClientTransport, ServerTransport
 from mcp_actors.errors import TransportNotFound
@@ -27,6 +28,20 @@ FromUrl = Callable[..., ServerTransport | ClientTransport]
 
 _GROUP = "mcp_actors.transports"
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")  # RFC 3986 section 3.1, after lower-casing
+
+# The bindings of this project, as it publishes them: reading the metadata of everything that is installed takes longer
+# than importing one of them.
+_OURS = {
+    "stdio": "mcp_transports.stdio",
+    "memory": "mcp_transports.memory",
+    "http": "mcp_transports.http",
+    "https": "mcp_transports.http",
+    "http+unix": "mcp_transports.http",
+    "ws": "mcp_transports.websocket",
+    "wss": "mcp_transports.websocket",
+    "tcp": "mcp_transports.sockets",
+    "unix": "mcp_transports.sockets",
+}
 
 _registered: dict[str, FromUrl] = {}
 
@@ -93,7 +108,7 @@ def register_transport(scheme: str, from_url: FromUrl) -> None:
 
 def installed_schemes() -> tuple[str, ...]:
     """Returns the schemes of all bindings, sorted. No binding is imported for it."""
-    return tuple(sorted({*_registered, *_entry_points()}))
+    return tuple(sorted({*_registered, *_OURS, *_entry_points()}))
 
 
 def _find(url: str) -> FromUrl:
@@ -106,7 +121,7 @@ def _find(url: str) -> FromUrl:
     _require_port(url)
     if scheme in _registered:
         return _registered[scheme]
-    entry_point = _entry_points().get(scheme)
+    entry_point = _our_entry_point(scheme) or _entry_points().get(scheme)
     if entry_point is None:
         host = re.fullmatch(r"[\w.-]+:\d+(/.*)?", url)
         meant = f"for an HTTP server write http://{url}{'' if host[1] else '/mcp'}; " if host else ""
@@ -122,6 +137,23 @@ def _find(url: str) -> FromUrl:
             f"{type(error).__name__}: {error}"
         ) from error
     return loaded
+
+
+class _OurEntryPoint(NamedTuple):
+    name: str
+    module: str
+
+    @property
+    def value(self) -> str:
+        return f"{self.module}:from_url"
+
+    def load(self) -> Any:
+        return importlib.import_module(self.module).from_url
+
+
+def _our_entry_point(scheme: str) -> _EntryPoint | None:
+    module = _OURS.get(scheme)
+    return None if module is None else _OurEntryPoint(scheme, module)
 
 
 @functools.cache
@@ -153,22 +185,11 @@ def _meant(text: str) -> str:
 
 
 def _url_beginnings() -> str:
-    schemes = installed_schemes()
-    return (
-        " or ".join(f"'{scheme}:'" for scheme in schemes)
-        if schemes
-        else f"a scheme, but {_installed_bindings()}"
-    )
+    return " or ".join(f"'{scheme}:'" for scheme in installed_schemes())
 
 
 def _installed_bindings() -> str:
-    schemes = installed_schemes()
-    if not schemes:
-        return (
-            "no transport at all is installed: this looks like a checkout without its metadata, "
-            "'pip install -e .' in it adds the entry points"
-        )
     return (
-        f"installed are: {', '.join(schemes)}. Install a distribution with an entry point in the group {_GROUP!r}, "
-        "or call mcp_actors.discovery.register_transport"
+        f"installed are: {', '.join(installed_schemes())}. Install a distribution with an entry point in the group "
+        f"{_GROUP!r}, or call mcp_actors.discovery.register_transport"
     )

@@ -34,6 +34,12 @@ CLIENT_LIFE = TaskKind(
     "connection",
     "whoever called: ConnectionLost; whoever closes the client",
 )
+GROUP_WORK = TaskKind(
+    "group work",
+    "client group",
+    "member",
+    "whoever opened the group or made the call: its outcome is the crash",
+)
 CLIENT_CONNECTION = TaskKind("client connection", "client", "connection", "whoever called: ConnectionLost")
 CLIENT_HANDSHAKE = TaskKind(
     "handshake request", "client connection", "connection", "whoever connects: ConnectFailed"

@@ -68,6 +68,7 @@ FLOORS = {
     "mcp_actors.testing": 7,
     "mcp_actors.simulate": 7,
     "mcp_actors.__main__": 8,
+    "mcp_actors.bench": 8,
     "mcp_actors.cli": 8,
     "mcp_actors.examples": 8,
     "mcp_transports": 8,

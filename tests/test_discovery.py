@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -112,21 +113,43 @@ def test_a_scheme_must_be_one() -> None:
         discovery.register_transport("a:b", Pigeon)
 
 
-def test_a_checkout_without_metadata_says_so() -> None:
+def test_a_checkout_without_metadata_has_the_bindings_of_this_project() -> None:
     """With nothing but the checkout on the path no entry point exists: a metadata finder that finds none stands in."""
     code = (
         "import sys, importlib.metadata as m\n"
         "m.entry_points = lambda group: []\n"
         "from mcp_actors import discovery, errors\n"
-        "for url in ('stdio:', 'plain'):\n"
-        "    try: discovery.server_transport(url)\n"
-        "    except errors.TransportNotFound as error: print(error)\n"
+        "print(type(discovery.server_transport('stdio:')).__name__)\n"
+        "try: discovery.server_transport('plain')\n"
+        "except errors.TransportNotFound as error: print(error)\n"
     )
     run = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
 
-    assert run.stdout.count("pip install -e .") == 2
+    served, refused = run.stdout.splitlines()
+    assert served == "StdioServerTransport"
+    assert "'http:'" in refused
+
+
+def test_the_bindings_that_are_known_are_those_that_are_published() -> None:
+    published = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+
+    assert {scheme: f"{module}:from_url" for scheme, module in discovery._OURS.items()} == published[
+        "mcp_actors.transports"
+    ]
+
+
+@pytest.mark.parametrize(
+    "program", ["discovery.server_transport('stdio:')", "discovery.client_transport('http://host/mcp')"]
+)
+def test_a_binding_of_this_project_is_found_without_the_metadata_of_all_others(program: str) -> None:
+    code = f"from mcp_actors import discovery; {program}; print(discovery._entry_points.cache_info().misses)"
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert run.stdout == "0\n"
 
 
 def test_nothing_is_looked_up_on_import() -> None:

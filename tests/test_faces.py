@@ -19,13 +19,14 @@ from typing import Any
 
 import pytest
 
-from mcp_actors import client, client_pool
+from mcp_actors import client, client_group, client_pool
 from mcp_actors.bridges.faces import Face
 
 ROOT = Path(__file__).parent.parent
 WORLDS = ("asyncio", "sync")
 ORIGINALS: dict[str, type] = {
     "Client": client.Client,
+    "ClientGroup": client_group.ClientGroup,
     "ClientPool": client_pool.ClientPool,
     "TaskHandle": client.TaskHandle,
     "Listener": client.Listener,
@@ -33,14 +34,15 @@ ORIGINALS: dict[str, type] = {
 # The members of the originals that programs without Trio have no use for: those of Trio, and those for the client.
 LEFT_OUT = {
     "Client": set(),
+    "ClientGroup": {"for_each"},
     "ClientPool": set(),
     "TaskHandle": {"look", "read", "wait", "wait_or_cancel"},
     "Listener": {"deliver", "end", "raise_if_lost", "acknowledged", "on_end"},
 }
 RENAMED = {"aclose": "close"}
 DUNDERS = {
-    "asyncio": ("__init__", "__aenter__", "__aexit__", "__aiter__", "__anext__"),
-    "sync": ("__init__", "__enter__", "__exit__", "__iter__", "__next__"),
+    "asyncio": ("__init__", "__aenter__", "__aexit__", "__aiter__", "__anext__", "__getitem__"),
+    "sync": ("__init__", "__enter__", "__exit__", "__iter__", "__next__", "__getitem__"),
 }
 # Callbacks may be plain functions, where those of the engine's own client are async ones.
 CALLBACKS = {
@@ -133,7 +135,8 @@ class Stub:
                 member not in DUNDERS[self.world] or is_made_by_client(name, member)
             ):
                 continue
-            is_mirrored = member in mirrored and (member in vars(face) or member == "__init__")
+            like_original = member in vars(face) or member in ("__init__", "__getitem__")
+            is_mirrored = member in mirrored and like_original
             found = (mirrored if is_mirrored else written)[member]
             bodies += self.stubs_of(face, member, found)
         return f"class {name}:\n" + "\n\n".join(bodies)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+import mcp_actors
+
 ROOT = Path(__file__).parent.parent
 # What a server that speaks stdio has no use for.
 NOT_FOR_STDIO = {
-    "anyio", "click", "h11", "httpcore2", "httptools", "httpx", "httpx2", "hypothesis", "jwt", "pydantic", "pytest",
+    "anyio", "asyncio", "click", "h11", "httpcore2", "httptools", "httpx", "httpx2", "hypothesis", "jwt", "pydantic",
+    "pytest", "importlib.metadata", "mcp_actors._client", "mcp_actors.client", "mcp_actors.client_pool",
     "rich", "trio_websocket", "watchfiles", "wsproto", "mcp_actors.cli", "mcp_actors.examples", "mcp_actors.testing",
     "mcp_actors.extensions", "mcp_actors._server.server_extension", "mcp_actors._server.detached",
     "mcp_actors._actors.detached_call", "mcp_actors._client.client_extension", "mcp_actors._eras.extension_ids",
@@ -37,10 +44,11 @@ def in_a_fresh_interpreter(program: str) -> Any:
 
 
 IMPORT = "import mcp_actors, mcp_transports.stdio, mcp_transports.memory; server = mcp_actors.Server('x')\n"
+FOUND = IMPORT + "from mcp_actors import discovery; discovery.server_transport('stdio:')\n"
 
 
 def test_a_stdio_server_imports_only_what_it_uses() -> None:
-    program = IMPORT + "import json, sys; print(json.dumps(sorted(sys.modules)))"
+    program = FOUND + "import json, sys; print(json.dumps(sorted(sys.modules)))"
     loaded = set(in_a_fresh_interpreter(program))
     # structlog itself looks for rich, and takes it where it is installed.
     by_structlog = set(
@@ -48,6 +56,28 @@ def test_a_stdio_server_imports_only_what_it_uses() -> None:
     )
     assert "mcp_transports.stdio" in loaded
     assert (loaded - by_structlog) & NOT_FOR_STDIO == set()
+
+
+def test_a_client_imports_no_server() -> None:
+    program = "from mcp_actors import Client\nimport json, sys; print(json.dumps(sorted(sys.modules)))"
+    loaded = set(in_a_fresh_interpreter(program))
+    assert "mcp_actors._client" in loaded
+    assert loaded & {"mcp_actors.server", "mcp_actors._server"} == set()
+
+
+def test_type_checkers_are_told_the_names_that_are_loaded_late() -> None:
+    stub = ast.parse(Path(mcp_actors.__file__).with_suffix(".pyi").read_text())
+    told = {
+        name.name: getattr(importlib.import_module(node.module or ""), name.name)
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for name in node.names
+    }
+    assert set(mcp_actors.__all__) == set(told)
+    assert set(told) <= set(dir(mcp_actors))
+    assert {name: getattr(mcp_actors, name) for name in told} == told
+    with pytest.raises(AttributeError, match="no attribute 'Pigeon'"):
+        getattr(mcp_actors, "Pigeon")  # noqa: B009
 
 
 def test_a_client_with_credentials_imports_no_server_and_nothing_for_signatures() -> None:

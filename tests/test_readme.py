@@ -112,6 +112,8 @@ PRINTING = [
     "guarded.py",
     "patient.py",
     "inspecting.py",
+    "passing.py",
+    "hosting.py",
 ]
 
 

@@ -16,7 +16,13 @@ from mcp_actors.task_kinds import TASKS
 from tests.test_architecture import Module, load_sources
 
 # Programs, examples and what tests are made of: they are users of the engine, and their failures are their own.
-USERS = ("mcp_actors.cli", "mcp_actors.examples", "mcp_actors.testing", "mcp_actors.simulate")
+USERS = (
+    "mcp_actors.bench",
+    "mcp_actors.cli",
+    "mcp_actors.examples",
+    "mcp_actors.testing",
+    "mcp_actors.simulate",
+)
 # What starts tasks beside a nursery's methods.
 STARTERS = {"serve_tcp", "serve_listeners", "serve_ssl_over_tcp", "spawn_system_task"}
 # (module, function) -> why it may start a task by itself.

@@ -67,6 +67,10 @@ async def in_a_loop(server: Server) -> None:
     await opened.aclose()
     async with mcp_actors.asyncio.ClientPool() as pool:
         assert_type(await pool.open(opened), mcp_actors.asyncio.Client)
+    async with mcp_actors.asyncio.ClientGroup("mcp.json", restart=False) as group:
+        assert_type(group["one"], mcp_actors.asyncio.Client)
+        assert_type(await group.tools(), list[Tool])
+        assert_type(await group.call_tool("one__forecast"), CallToolResult)
 
 
 def without_a_loop(server: Server) -> None:
@@ -88,3 +92,6 @@ def without_a_loop(server: Server) -> None:
     mcp_actors.sync.Client("stdio:server").open().close()
     with mcp_actors.sync.ClientPool() as pool:
         assert_type(pool.open(client), mcp_actors.sync.Client)
+    with mcp_actors.sync.ClientGroup({"one": server}) as group:
+        assert_type(group["one"], mcp_actors.sync.Client)
+        assert_type(group.call_all([("one__forecast", None)]), list[CallToolResult | Exception])

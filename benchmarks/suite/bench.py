@@ -11,22 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from benchmarks.suite.eras import Era
-from benchmarks.suite.fields.field import Field
-from benchmarks.suite.model import BenchmarkJob
-from benchmarks.suite.process import cpu_seconds, peak_mib, resident_kib
+from benchmarks.suite.job import BenchmarkJob
 from benchmarks.suite.server import HandlerEvents
+from mcp_actors.bench.eras import Era
+from mcp_actors.bench.fields.field import Field
+from mcp_actors.bench.process import cpu_seconds, peak_mib, resident_kib
 
 __all__ = ["Bench", "Served", "ThisProcess", "TimedBlock", "percentile_us"]
 
 
 class Served(Protocol):
-    """Figures of the server's process."""
+    """Figures of the server's process, and the processes that answer a request."""
 
     told: HandlerEvents
 
     @property
     def pid(self) -> int: ...
+    def pids(self) -> list[int]: ...
     def cpu_seconds(self) -> float: ...
     def peak_mib(self) -> float: ...
     def resident_kib(self) -> int: ...
@@ -39,6 +40,9 @@ class ThisProcess:
         self.told = told
 
     pid = 0
+
+    def pids(self) -> list[int]:
+        return []
 
     def cpu_seconds(self) -> float:
         return cpu_seconds(os.getpid())
@@ -93,17 +97,18 @@ class Bench:
             yield
             return
         all_of_them = os.sched_getaffinity(0)
-        _pin(self.server.pid, {max(all_of_them)})
+        _pin(self.server.pids(), {max(all_of_them)})
         try:
             yield
         finally:
-            _pin(self.server.pid, all_of_them)
+            _pin(self.server.pids(), all_of_them)
 
 
-def _pin(server: int, processors: set[int]) -> None:
+def _pin(server: list[int], processors: set[int]) -> None:
     os.sched_setaffinity(0, processors)
-    for task in Path(f"/proc/{server}/task").iterdir():
-        os.sched_setaffinity(int(task.name), processors)
+    for pid in server:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            os.sched_setaffinity(int(task.name), processors)
 
 
 def percentile_us(took: list[float], share: float) -> float:

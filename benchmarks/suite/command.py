@@ -11,19 +11,19 @@ from pathlib import Path
 from rich.console import Console
 from rich.markdown import Markdown
 
-from benchmarks.suite.compare import compare, comparison_text
 from benchmarks.suite.endpoints import TRANSPORTS
 from benchmarks.suite.goal_table import goals_markdown, write_readme
 from benchmarks.suite.goals import GOALS_SIZE, goal_cases
 from benchmarks.suite.loading import load_files
-from benchmarks.suite.model import Document
 from benchmarks.suite.page import page
 from benchmarks.suite.peers import PEERS, default_cache
 from benchmarks.suite.plan import FULL, QUICK, TOY, make_plan
-from benchmarks.suite.process import LoadError
 from benchmarks.suite.report import markdown
 from benchmarks.suite.running import prepare_peers, run_plan
 from benchmarks.suite.scenarios.table import SCENARIOS
+from mcp_actors.bench.compare import compare, comparison_text
+from mcp_actors.bench.process import LoadError
+from mcp_actors.bench.results import Document
 from mcp_actors.discovery import installed_schemes
 
 __all__ = ["main"]
@@ -49,9 +49,9 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     loads = tuple(str(Path(name).resolve()) for name in options.load)
     load_files(loads)
     if options.goals:
-        if options.scenarios or options.transports or options.peers or options.eras:
-            raise LoadError("--goals says by itself what runs")
-        cases = goal_cases()
+        if options.transports or options.peers or options.eras:
+            raise LoadError("--goals says by itself what runs; names of scenarios make it less")
+        cases = goal_cases(options.scenarios)
     else:
         cases = make_plan(
             size,

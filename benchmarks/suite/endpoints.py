@@ -7,12 +7,12 @@ import socket
 from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
-from benchmarks.suite.eras import Era
-from benchmarks.suite.fields.http import HttpField
-from benchmarks.suite.fields.streams import Ends, Lines, StreamField
-from benchmarks.suite.fields.websocket import WebSocketFrames, upgrade
-from benchmarks.suite.process import LoadError
 from benchmarks.suite.server import ServerProcess
+from mcp_actors.bench.eras import Era
+from mcp_actors.bench.fields.http import HttpField
+from mcp_actors.bench.fields.streams import Ends, Lines, StreamField
+from mcp_actors.bench.fields.websocket import WebSocketFrames, upgrade
+from mcp_actors.bench.process import LoadError
 
 __all__ = ["TRANSPORTS", "Transport", "raw_field", "transport"]
 
@@ -81,7 +81,8 @@ def raw_field(here: Transport, era: Era, server: ServerProcess, token: str = "")
         connection.setblocking(False)
         return connection
 
-    return HttpField(era, open_http, host, parts.path or "/", token)
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    return HttpField(era, open_http, host, parts.path or "/", headers)
 
 
 def _connect(server: ServerProcess) -> socket.socket:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.suite.goals import COLUMNS, GOALS, ITSELF, Against, Goal
-from benchmarks.suite.model import METRICS, Document, Key
-from benchmarks.suite.process import LoadError
-from benchmarks.suite.statistics import interval, median
-from benchmarks.suite.views import number
+from mcp_actors.bench.figures import number
+from mcp_actors.bench.process import LoadError
+from mcp_actors.bench.results import METRICS, Document, Key
+from mcp_actors.bench.statistics import interval, median
 
 __all__ = ["Cell", "about_goals", "goal_rows", "goals_markdown", "write_readme"]
 
@@ -29,12 +29,11 @@ def goal_rows(document: Document, goals: Sequence[Goal] = GOALS) -> list[list[Ce
     """Returns the head, then a row for each goal with a ratio; nothing if there is none."""
     found = _by_round(document)
     ran = {row.peer for row in document.rows} | {failure.peer for failure in document.failures}
-    rows = [
-        [Cell(goal.what), *(_cell(goal, column, found, ran) for column in COLUMNS)]
-        for goal in goals
-        if any(_ratios(goal, each, found) for each in goal.against)
-    ]
-    head = [Cell("what"), *(Cell(f"{title}") for title in COLUMNS.values())]
+    shown = [goal for goal in goals if any(_ratios(goal, each, found) for each in goal.against)]
+    asked = {ITSELF, *(each.column for goal in shown for each in goal.against)}
+    columns = [column for column in COLUMNS if column in asked]
+    rows = [[Cell(goal.what), *(_cell(goal, column, found, ran) for column in columns)] for goal in shown]
+    head = [Cell("what"), *(Cell(COLUMNS[column]) for column in columns)]
     return [head, *rows] if rows else []
 
 

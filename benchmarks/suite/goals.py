@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from benchmarks.suite.model import METRICS, Key
-from benchmarks.suite.peers import ASGI, FACES, FLOOR, OFFICIAL_ASGI, OURS, PROTECTED
+from benchmarks.suite.peers import ASGI, FACES, FLOOR, OFFICIAL_ASGI, OURS, PEERS, PROTECTED
 from benchmarks.suite.plan import Case, Size
 from benchmarks.suite.scenarios.table import SCENARIOS
+from mcp_actors.bench.process import LoadError
+from mcp_actors.bench.results import METRICS, Key
 
 __all__ = ["COLUMNS", "GOALS", "GOALS_SIZE", "ITSELF", "Against", "Goal", "goal_cases"]
 
@@ -17,11 +18,14 @@ __all__ = ["COLUMNS", "GOALS", "GOALS_SIZE", "ITSELF", "Against", "Goal", "goal_
 GOALS_SIZE = Size("goals", 5, 0.75, (), (), budget=870.0)
 
 OFFICIAL, TYPESCRIPT, INLINE, ITSELF = "official", "typescript1", "floor_inline", "itself"
+PYTHON_PROXY, NODE_PROXY = "python_proxy", "node_proxy"
 COLUMNS = {
     ITSELF: "mcp-actors",
     OFFICIAL: "official Python SDK",
     TYPESCRIPT: "official TypeScript SDK 1.x",
     FLOOR: "floor on Trio",
+    PYTHON_PROXY: "gateway in Python",
+    NODE_PROXY: "gateway in Node",
 }
 
 # Of all that is measured beside each other: enough sessions to see what each costs, few enough for the slowest.
@@ -35,6 +39,19 @@ LIVE_CALLS = 200
 # Of the faces of the client and of the mounted server.
 FACE_BESIDE_OFFICIAL, FACE_MORE_US = 4.0, 200.0
 ASGI_BESIDE_OFFICIAL = 5.0
+# Of gateways: calls a second beside each of the others, and what a hop adds to the median.
+PROXY_BOUNDS = {PYTHON_PROXY: 5.0, NODE_PROXY: 2.0}
+HOP_MORE_US = 150.0
+BINDING_NAMES = {"stdio": "stdio", "http": "HTTP"}
+# The bindings that a gateway serves and reaches its upstream by, in which era, and which others can do that.
+HOPS_BESIDE: tuple[tuple[str, str, str, dict[str, str]], ...] = (
+    ("stdio", "stdio", "legacy", {PYTHON_PROXY: "fastmcp_proxy"}),
+    ("stdio", "stdio", "modern", {PYTHON_PROXY: "fastmcp_proxy"}),
+    ("http", "stdio", "legacy", {PYTHON_PROXY: "mcp_proxy", NODE_PROXY: "supergateway"}),
+    ("http", "stdio", "legacy", {PYTHON_PROXY: "fastmcp_proxy"}),
+    ("stdio", "http", "legacy", {PYTHON_PROXY: "mcp_proxy", NODE_PROXY: "supergateway"}),
+    ("stdio", "http", "legacy", {PYTHON_PROXY: "fastmcp_proxy", NODE_PROXY: "mcp_remote"}),
+)
 
 
 class Against(NamedTuple):
@@ -86,6 +103,10 @@ def _calls(transport: str, era: str, window: int, **at: str) -> Key:
 
 def _client(transport: str, era: str, window: int) -> Key:
     return _key("client_calls", transport, era, OURS, in_flight=window)
+
+
+def _hop(served: str, reached: str, era: str, hops: int, window: int) -> Key:
+    return _key("gateway_hop", served, era, OURS, to=reached, hops=hops, in_flight=window)
 
 
 def _of_servers() -> Iterator[Goal]:
@@ -167,16 +188,54 @@ def _of_sessions() -> Iterator[Goal]:
         yield Goal(what, "cpu_us", many, (Against(ITSELF, few, UNCHANGED),))
 
 
-GOALS = (*_of_servers(), *_of_protection(), *_of_clients(), *_of_faces(), *_of_mounts(), *_of_sessions())
+def _of_gateways() -> Iterator[Goal]:
+    for served, reached, era, others in HOPS_BESIDE:
+        many = _hop(served, reached, era, 1, 64)
+        against = [
+            Against(column, many._replace(peer=each), PROXY_BOUNDS[column]) for column, each in others.items()
+        ]
+        route = f"{BINDING_NAMES[served]} to {BINDING_NAMES[reached]}"
+        told = " and ".join(PEERS[each].title for each in others.values())
+        what = f"one hop, {route}, {era}, 64 in flight, beside {told}"
+        yield Goal(what, "per_second", many, tuple(against))
+    for era in ("legacy", "modern"):
+        alone, behind = (_hop("stdio", "stdio", era, hops, 1) for hops in (0, 1))
+        what = f"median latency that a hop adds, stdio to stdio, {era}"
+        yield Goal(what, "p50_us", behind, (Against(ITSELF, alone, HOP_MORE_US, difference=True),))
+
+
+GOALS = (
+    *_of_servers(),
+    *_of_protection(),
+    *_of_clients(),
+    *_of_faces(),
+    *_of_mounts(),
+    *_of_sessions(),
+    *_of_gateways(),
+)
 
 # Which parameter of a scenario brings a member of a place.
-PARAMETERS = {"in_flight": "windows", "sessions": "sessions", "live_calls": "live"}
+PARAMETERS = {
+    "in_flight": "windows",
+    "sessions": "sessions",
+    "live_calls": "live",
+    "to": "to",
+    "hops": "hops",
+}
 
 
-def goal_cases(goals: tuple[Goal, ...] = GOALS) -> list[Case]:
-    """Returns the jobs for these rows and no more. The parameters of a peer are the places at which it is needed."""
+def goal_cases(scenarios: Sequence[str] = ()) -> list[Case]:
+    """Returns the jobs for the rows, of all or of some scenarios, and no more. The parameters of a peer are the places
+    at which it is needed. Raises `LoadError` for a scenario without a goal.
+    """
+    known = dict.fromkeys(goal.ours.scenario for goal in GOALS)
+    unknown = [name for name in scenarios if name not in known]
+    if unknown:
+        raise LoadError(f"no goal is measured by {', '.join(unknown)}; there are: {', '.join(known)}")
     needed: dict[tuple[str, str, str], dict[str, dict[str, Any]]] = {}
-    for goal in goals:
+    for goal in GOALS:
+        if scenarios and goal.ours.scenario not in scenarios:
+            continue
         for key in goal.keys:
             by_peer = needed.setdefault((key.scenario, key.transport, key.era), {})
             parameters = by_peer.setdefault(key.peer, {})

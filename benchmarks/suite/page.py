@@ -3,47 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from html import escape
 
 from benchmarks.suite.goal_table import goal_rows
-from benchmarks.suite.model import METRICS, Document, place_text
 from benchmarks.suite.peers import OURS
-from benchmarks.suite.plots import Plot, PlotLine
 from benchmarks.suite.report import about, how_to_read, tables
-from benchmarks.suite.statistics import interval, median
-from benchmarks.suite.views import percentiles, warnings_in_short
+from benchmarks.suite.summary import summary
+from benchmarks.suite.views import transport_name, warnings_in_short
+from mcp_actors.bench.histograms import percentiles
+from mcp_actors.bench.html import about_list, document_head, table
+from mcp_actors.bench.plots import Plot, PlotLine
+from mcp_actors.bench.results import METRICS, Document, place_text
+from mcp_actors.bench.statistics import interval, median
 
 __all__ = ["page"]
 
-STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; color: #222; background: #fff }
-body { max-width: 1440px; margin: 2rem auto; padding: 0 1rem } h1 { font-size: 1.6rem }
-h2 { font-size: 1.15rem; margin-top: 2.2rem; border-bottom: 1px solid #ddd; padding-bottom: .3rem }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem } dt { color: #666 } dd { margin: 0 }
-.plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(430px, 1fr)); gap: 1rem }
-svg { width: 100%; border: 1px solid #eee; border-radius: 6px }
-svg text { font: 11px system-ui, sans-serif; fill: #333 } svg .title { font-size: 13px; font-weight: 600 }
-svg .end { text-anchor: end } svg .mid { text-anchor: middle } svg .grid { stroke: #e6e6e6 }
-.wide { overflow-x: auto } table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums }
-th, td { padding: .2rem .6rem; text-align: right; border-bottom: 1px solid #eee; white-space: nowrap }
-th { background: #f6f6f6 } th:nth-child(-n+4), td:nth-child(-n+4) { text-align: left }
-.goals td { white-space: normal } .goals td, .goals th { text-align: left } .missed { color: #b00020; font-weight: 600 }
-.mind { background: #fff7e0; border-left: 4px solid #e69f00; padding: .4rem 1rem }
-"""
-
-# Which member of a place is a plot's x, for which metrics, and what it is called.
-CURVES = (
+# Which member of a place is a plot's x, for which metric, what it is called, and what is plotted.
+Curve = tuple[str, str, str, str, str]
+THROUGHPUT: tuple[Curve, ...] = (
     ("roundtrip", "in_flight", "per_second", "requests in flight", "Throughput against concurrency"),
-    ("roundtrip", "in_flight", "p99_us", "requests in flight", "99th percentile against concurrency"),
     ("client_calls", "in_flight", "per_second", "calls in flight", "Clients"),
+    ("large_payload", "bytes", "mib_per_second", "bytes of the text", "Large payloads"),
+    ("progress_stream", "reports_a_call", "per_second", "reports a call", "Progress reports"),
+)
+LATENCY: tuple[Curve, ...] = (
+    ("roundtrip", "in_flight", "p99_us", "requests in flight", "99th percentile against concurrency"),
+    ("fan_out", "subscribers", "p99_us", "subscribers", "One change, told to all"),
+    ("mixed", "users", "p99_us", "users", "Mixed requests"),
+)
+COST: tuple[Curve, ...] = (
     ("many_sessions", "sessions", "cpu_us", "sessions", "Cost of a call among sessions"),
     ("many_sessions", "sessions", "kib_each", "sessions", "Memory of an idle session"),
-    ("fan_out", "subscribers", "p99_us", "subscribers", "One change, told to all"),
-    ("large_payload", "bytes", "mib_per_second", "bytes of the text", "Large payloads"),
     ("large_payload", "bytes", "rss_mib", "bytes of the text", "Memory with large payloads"),
-    ("progress_stream", "reports_a_call", "per_second", "reports a call", "Progress reports"),
-    ("mixed", "users", "p99_us", "users", "Mixed requests"),
 )
 # Distributions of the longest closed loop and of open loops; of these all places.
 DISTRIBUTIONS = ("roundtrip", "cancel_latency", "stalled_peer", "mixed")
@@ -51,61 +43,62 @@ WINDOW_SHOWN = 64
 
 
 def page(document: Document) -> str:
-    parts = [
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Benchmarks of mcp-actors</title>',
-        f"<style>{STYLE}</style><h1>Benchmarks of mcp-actors</h1><dl>",
-        *(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in about(document)),
-        f"</dl><p>{escape(how_to_read(document))}</p>",
-    ]
+    """Returns the page: what came of it, its contents, how to read it, goals, throughput, latency, and every figure."""
+    sections = list(_sections(document))
+    parts = document_head("Benchmarks of mcp-actors", (), summary(document))
+    links = "".join(
+        f'<li><a href="#s{at}">{escape(title)}</a></li>' for at, (title, _) in enumerate(sections)
+    )
+    parts.append(f'<nav aria-label="Contents"><ol>{links}</ol></nav>')
+    parts += [f"<p>{escape(how_to_read(document))}</p>", about_list(about(document))]
     if document.warnings:
         items = "".join(f"<li>{escape(warning)}</li>" for warning in warnings_in_short(document))
         parts.append(f'<div class="mind"><strong>Mind</strong><ul>{items}</ul></div>')
-    parts += _goals(document)
-    sections: tuple[tuple[str, Callable[[Document], list[Plot]]], ...] = (
-        ("Latency distributions", _distributions),
-        ("Transports on one engine", _transports),
-        ("Throughput, scaling and memory", _curves),
-        ("Memory of servers", _memory),
-    )
-    for title, make in sections:
-        drawn = "".join(plot.svg() for plot in make(document))
-        if drawn:
-            parts.append(f'<h2>{title}</h2><div class="plots">{drawn}</div>')
-    for title, rows in tables(document):
-        head = "".join(f"<th>{escape(cell)}</th>" for cell in rows[0])
-        body = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows[1:]
-        )
-        parts.append(f'<h2>{escape(title)}</h2><div class="wide"><table><tr>{head}</tr>{body}</table></div>')
-    if document.failures:
-        items = "".join(
-            f"<li>{escape(f'{each.scenario}, {each.transport}, {each.era}, {each.peer}: {each.reason}')}</li>"
-            for each in document.failures
-        )
-        parts.append(f"<h2>No figure</h2><ul>{items}</ul>")
+    parts += [f'<h2 id="s{at}">{escape(title)}</h2>{text}' for at, (title, text) in enumerate(sections)]
     return "\n".join([*parts, "</html>\n"])
 
 
-def _goals(document: Document) -> list[str]:
+def _sections(document: Document) -> Iterator[tuple[str, str]]:
+    """The sections that have anything in them, as titles and HTML."""
+    if goals := _goals(document):
+        yield "Goals", goals
+    drawn = (
+        ("Throughput", _curves(document, THROUGHPUT)),
+        ("Own transports beside each other", _transports(document)),
+        ("Latency", [*_curves(document, LATENCY), *_distributions(document)]),
+        ("Processor time and memory", [*_curves(document, COST), *_memory(document)]),
+    )
+    for title, plots in drawn:
+        if svg := "".join(plot.svg() for plot in plots):
+            yield title, f'<div class="plots">{svg}</div>'
+    for title, rows in tables(document):
+        yield title, table(rows)
+    if document.failures:
+        yield "No figure", _failures(document)
+
+
+def _failures(document: Document) -> str:
+    told = (
+        f"{each.scenario}, {transport_name(each.transport)}, {each.era}, {each.peer}: {each.reason}"
+        for each in document.failures
+    )
+    return f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in told)}</ul>"
+
+
+def _goals(document: Document) -> str:
     """The table of goals, as far as there are figures for it."""
-    rows = goal_rows(document)
-    if not rows:
-        return []
     lines = []
-    for number, row in enumerate(rows):
+    for number, row in enumerate(goal_rows(document)):
         tag = "td" if number else "th"
         cells = [f"<{tag}{' class=missed' * cell.missed}>{escape(cell.text)}</{tag}>" for cell in row]
         lines.append(f"<tr>{''.join(cells)}</tr>")
-    return [
-        "<h2>Goals</h2><p>Here a ratio is ours divided by theirs.</p>",
-        f'<div class="wide"><table class="goals">{"".join(lines)}</table></div>',
-    ]
+    return f'<div class="wide"><table class="goals">{"".join(lines)}</table></div>' if lines else ""
 
 
-def _curves(document: Document) -> list[Plot]:
+def _curves(document: Document, curves: Sequence[Curve]) -> list[Plot]:
     plots = []
     samples = document.samples()
-    for scenario, member, metric, x, title in CURVES:
+    for scenario, member, metric, x, title in curves:
         found: dict[tuple[str, str], dict[str, PlotLine]] = {}
         for key, metrics in samples.items():
             at = dict(key.at)
@@ -115,7 +108,7 @@ def _curves(document: Document) -> list[Plot]:
                 line.points.append(_point(float(at[member]), metrics[metric]))
         plots += [
             Plot(
-                f"{title}: {transport}, {era}",
+                f"{title}: {transport_name(transport)}, {era}",
                 x,
                 METRICS[metric].title + f", {METRICS[metric].unit}",
                 list(lines.values()),
@@ -132,7 +125,7 @@ def _point(x: float, samples: list[float]) -> tuple[float, float, float, float]:
 
 
 def _transports(document: Document) -> list[Plot]:
-    """Ours on every transport, in one picture."""
+    """Ours on every transport, in one picture: throughput first."""
     samples = document.samples()
     plots = []
     for metric in ("per_second", "p50_us", "cpu_us"):
@@ -142,7 +135,7 @@ def _transports(document: Document) -> list[Plot]:
                 at = dict(key.at)
                 here = (key.scenario, key.peer, key.era) == ("roundtrip", OURS, era)
                 if here and set(at) == {"in_flight"} and metric in metrics:
-                    line = lines.setdefault(key.transport, PlotLine(key.transport, []))
+                    line = lines.setdefault(key.transport, PlotLine(transport_name(key.transport), []))
                     line.points.append(_point(float(at["in_flight"]), metrics[metric]))
             told = METRICS[metric]
             plots.append(Plot(f"{told.title}, {era}", "requests in flight", told.unit, list(lines.values())))
@@ -168,7 +161,9 @@ def _distributions(document: Document) -> list[Plot]:
     plots = []
     for (scenario, transport, era, where), lines in found.items():
         reach = max((point[0] for line in lines for point in line.points), default=0.0)
-        title = f"{scenario}: {transport}, {era}" + (f", {where}" if where not in ("", "-") else "")
+        title = f"{scenario}: {transport_name(transport)}, {era}" + (
+            f", {where}" if where not in ("", "-") else ""
+        )
         shown = [tick for tick in ticks if tick[0] <= reach]
         plots.append(Plot(title, "percentile of requests", "latency, us", lines, log_x=False, ticks_x=shown))
     return plots
@@ -189,7 +184,7 @@ def _memory(document: Document) -> list[Plot]:
             line = lines.setdefault(f"{key.peer}", PlotLine(key.peer, []))
             place = transports.index(key.transport) + (0.15 if key.era == "modern" else -0.15)
             line.points.append(_point(place, metrics["rss_mib"]))
-    ticks = [(float(place), name) for place, name in enumerate(transports)]
+    ticks = [(float(place), transport_name(name)) for place, name in enumerate(transports)]
     plot = Plot(
         "Memory of a server that has answered once", "transport (legacy, modern)", "MiB", list(lines.values())
     )

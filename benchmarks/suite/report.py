@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from benchmarks.suite.goal_table import goal_rows, goals_markdown
-from benchmarks.suite.model import METRICS, Document, place_text
 from benchmarks.suite.peers import OURS, PEERS
 from benchmarks.suite.scenarios.table import SCENARIOS
-from benchmarks.suite.statistics import interval
+from benchmarks.suite.summary import summary
 from benchmarks.suite.views import (
     Group,
     compared_peers,
-    figure_text,
     groups,
     ratio_text,
     shown_metrics,
+    transport_name,
     warnings_in_short,
 )
+from mcp_actors.bench.figures import figure_text
+from mcp_actors.bench.results import METRICS, Document, place_text
+from mcp_actors.bench.statistics import interval
 
-__all__ = ["about", "how_to_read", "markdown", "tables"]
+__all__ = ["RATIO", "about", "how_to_read", "markdown", "tables"]
+
+RATIO = (
+    "A ratio is ours divided by theirs, everywhere: of calls a second 2x is twice as many, of a time or of memory 0.5x "
+    "is half as much."
+)
 
 
 def about(document: Document) -> list[tuple[str, str]]:
@@ -30,8 +37,11 @@ def about(document: Document) -> list[tuple[str, str]]:
     versions = ", ".join(
         version if " " in version else f"{name} {version}" for name, version in document.versions.items()
     )
+    there = {row.peer for row in document.rows}
+    peers = "; ".join(f"{name}: {peer.title}" for name, peer in PEERS.items() if name in there)
     return [
         *document.machine.items(),
+        ("peers", peers),
         ("versions", versions),
         ("commit", document.commit),
         ("date", document.started),
@@ -49,10 +59,9 @@ def how_to_read(document: Document) -> str:
             "the distribution). "
         )
     return (
-        f"{samples}Every round measures all peers one after the other; ratios are taken within a round and "
-        "say how many times better mcp-actors is, above 1 in its favour. Load comes from a process of its own; "
-        "open loops send at a fixed rate and count from when a request was meant to be sent. Compare ratios: "
-        "absolute figures drift from machine to machine and from hour to hour."
+        f"{RATIO} {samples}Every round measures all peers one after the other, and ratios are taken within a round. "
+        "Load comes from a process of its own; open loops send at a fixed rate and count from when a request was "
+        "meant to be sent. Compare ratios: absolute figures drift from machine to machine and from hour to hour."
     )
 
 
@@ -66,7 +75,7 @@ def tables(document: Document) -> list[tuple[str, list[list[str]]]]:
     for name, here in by_scenario.items():
         there = [peer for peer in (OURS, *others) if any(peer in group.samples for group in here)]
         against = [peer for peer in there if peer != OURS] if OURS in there else []
-        head = ["transport", "era", "where", "what", *there, *(f"against {peer}" for peer in against)]
+        head = ["transport", "era", "where", "what", *there, *(f"ours / {peer}" for peer in against)]
         rows = [head]
         for group in sorted(here, key=lambda each: (each.transport, each.era)):
             for metric in shown_metrics(name, here):
@@ -77,22 +86,24 @@ def tables(document: Document) -> list[tuple[str, list[list[str]]]]:
                 if set(cells) == {"-"}:
                     continue
                 told = METRICS[metric]
-                ratios = [ratio_text(group, metric, told.better, peer) for peer in against]
-                what = f"{told.title}, {told.unit}" if told.unit else told.title
-                rows.append([group.transport, group.era, place_text(group.at), what, *cells, *ratios])
+                ratios = [ratio_text(group, metric, peer) for peer in against]
+                unit = f", {told.unit}" if told.unit else ""
+                what = f"{told.title}{unit} ({'more' if told.better == 'higher' else 'less'} is better)"
+                where = transport_name(group.transport), group.era, place_text(group.at)
+                rows.append([*where, what, *cells, *ratios])
         title = SCENARIOS[name].title if name in SCENARIOS else ""
         found.append((f"{name}: {title}", rows))
     return found
 
 
 def markdown(document: Document) -> str:
-    lines = ["# Benchmarks of mcp-actors", ""]
+    lines = ["# Benchmarks of mcp-actors", "", summary(document), ""]
     lines += [f"- {name}: {value}" for name, value in about(document)]
     lines += ["", how_to_read(document), ""]
     if document.warnings:
         lines += ["## Mind", "", *(f"- {warning}" for warning in warnings_in_short(document)), ""]
     if goal_rows(document):
-        lines += ["## Goals", "", "Here a ratio is ours divided by theirs.", "", goals_markdown(document)]
+        lines += ["## Goals", "", goals_markdown(document)]
     for title, rows in tables(document):
         lines += [f"## {title}", "", _line(rows[0]), "|" + "---|" * len(rows[0])]
         lines += [*map(_line, rows[1:]), ""]
@@ -100,7 +111,7 @@ def markdown(document: Document) -> str:
         lines += ["## No figure", ""]
         for failure in document.failures:
             peer = PEERS[failure.peer].title if failure.peer in PEERS else failure.peer
-            where = f"{failure.scenario}, {failure.transport}, {failure.era}, {peer}"
+            where = f"{failure.scenario}, {transport_name(failure.transport)}, {failure.era}, {peer}"
             lines.append(f"- {where}: {' '.join(failure.reason.split())}")
         lines.append("")
     return "\n".join(lines)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +22,13 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from benchmarks.suite.model import BenchmarkJob, Document, JobFailure, Row, place_text
+from benchmarks.suite.job import BenchmarkJob
 from benchmarks.suite.peers import PEERS
 from benchmarks.suite.plan import Case, Size
-from benchmarks.suite.process import LoadError
 from benchmarks.suite.server import ROOT
+from mcp_actors.bench.process import LoadError
+from mcp_actors.bench.results import Document, JobFailure, ResultRow, place_text
+from mcp_actors.bench.surroundings import machine, versions
 
 __all__ = ["prepare_peers", "run_job", "run_plan"]
 
@@ -37,7 +37,6 @@ JOB_WITHIN_SECONDS = 300.0
 BUSY_SHARE = 0.9
 # Later than this after it was meant to, and a generator measures itself.
 LATE_US = 1000.0
-OWN_PACKAGES = ("mcp-actors", "trio", "msgspec", "attrs", "cattrs", "httptools", "hdrhistogram")
 
 
 def prepare_peers(
@@ -98,7 +97,7 @@ def run_plan(
     load = "{:.1f} {:.1f}".format(*os.getloadavg()[:2])
     document = Document(
         machine(load),
-        versions(prepared),
+        versions() | {name: each["version"] for name, each in prepared.items() if "version" in each},
         commit(),
         time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         options,
@@ -149,7 +148,7 @@ def _take(document: Document, turn: int, job: BenchmarkJob, answer: list[dict[st
     for point in answer:
         era = str(point["at"].pop("era", job.era))
         note = point.pop("note")
-        row = Row(turn, job.scenario, scheme, era, job.peer, **point)
+        row = ResultRow(turn, job.scenario, scheme, era, job.peer, **point)
         document.rows.append(row)
         where = f"{row.scenario} {scheme} {era} {row.peer}, {place_text(row.key.at)}"
         if row.generator is not None and row.generator > BUSY_SHARE:
@@ -175,33 +174,6 @@ def _progress(console: Console, total: int) -> Iterator[Any]:
         task = progress.add_task("", total=total, completed=-1)
         yield lambda text: progress.update(task, advance=1, description=text)
         progress.update(task, completed=total, description="done")
-
-
-def machine(load: str) -> dict[str, str]:
-    """Returns a description of this machine."""
-    cpuinfo = Path("/proc/cpuinfo")
-    model = platform.processor() or platform.machine()
-    if cpuinfo.exists():
-        names = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
-        model = names[0].partition(":")[2].strip() if names else model
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return {
-        "processor": f"{model}, {os.cpu_count()} processors",
-        "memory": f"{memory:.0f} GiB",
-        "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-        "load before": f"{load} (1 and 5 minutes; other work makes figures worse)",
-    }
-
-
-def versions(prepared: dict[str, dict[str, str]]) -> dict[str, str]:
-    found = {}
-    for name in OWN_PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found | {name: each["version"] for name, each in prepared.items() if "version" in each}
 
 
 def commit() -> str:

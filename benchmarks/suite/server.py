@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from benchmarks.suite.fields.streams import Ends
-from benchmarks.suite.process import LoadError, cpu_seconds, peak_mib, resident_kib
 from benchmarks.suite.programs.telling import TELL
+from mcp_actors.bench.fields.streams import Ends
+from mcp_actors.bench.process import LoadError, cpu_seconds, peak_mib, resident_kib
 
 __all__ = [
     "END_WITHIN_SECONDS",
@@ -103,6 +103,9 @@ class ServerProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def pids(self) -> list[int]:
+        return [self.pid]
 
     def cpu_seconds(self) -> float:
         return cpu_seconds(self.pid)

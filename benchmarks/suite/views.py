@@ -6,22 +6,19 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from hdrh.histogram import HdrHistogram
-
-from benchmarks.suite.model import Document, Key, Place
 from benchmarks.suite.peers import FLOOR, OURS, PEERS
-from benchmarks.suite.statistics import Interval, interval, median
+from mcp_actors.bench.results import Document, Key, Place
+from mcp_actors.bench.statistics import Interval, interval, median
 
 __all__ = [
     "SHOWN",
     "Group",
     "compared_peers",
-    "figure_text",
     "groups",
-    "number",
-    "percentiles",
     "ratio_text",
+    "ratios",
     "shown_metrics",
+    "transport_name",
 ]
 
 # The metrics that a reader looks at, by scenario; of others all that there are.
@@ -40,7 +37,14 @@ SHOWN = {
     ),
     "mixed": ("per_second", "p50_us", "p99_us", "cpu_us"),
 }
-PERCENTILES = (0.0, 10, 25, 50, 75, 90, 95, 99, 99.5, 99.9, 99.95, 99.99)
+
+_TRANSPORT_NAMES = {
+    "http": "HTTP",
+    "http+unix": "HTTP over a Unix socket",
+    "tcp": "TCP",
+    "unix": "Unix socket",
+    "ws": "WebSocket",
+}
 
 
 class Group(NamedTuple):
@@ -71,29 +75,27 @@ def shown_metrics(scenario: str, all_of_it: Iterable[Group]) -> list[str]:
     return [metric for metric in wanted if metric in there] if wanted else list(there)
 
 
-def number(value: float) -> str:
-    """Returns a figure with its significant digits."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def figure_text(samples: list[float]) -> str:
-    """The median and where it lies."""
-    if len(samples) == 1:
-        return number(samples[0])
-    low, high, _ = interval(samples)
-    return f"{number(median(samples))} ({number(low)} to {number(high)})"
-
-
-def ratio_text(group: Group, metric: str, better: str, other: str) -> str:
-    """Returns the ratio of ours to ``other``: the median of the ratios of the rounds, with its interval."""
+def ratios(group: Group, metric: str, other: str) -> list[float]:
+    """Returns ours divided by the figure of ``other``, in each round; nothing where one of them is missing or zero."""
     mine = group.samples.get(OURS, {}).get(metric)
     theirs = group.samples.get(other, {}).get(metric)
-    if not mine or not theirs or len(mine) != len(theirs) or not all(mine) or not all(theirs):
+    if not mine or not theirs or len(mine) != len(theirs) or not all(theirs):
+        return []
+    return [ours / their for ours, their in zip(mine, theirs, strict=True)]
+
+
+def ratio_text(group: Group, metric: str, other: str) -> str:
+    """Returns the median of the `ratios` of the rounds, with its interval."""
+    found = ratios(group, metric, other)
+    if not found:
         return "-"
-    pairs = zip(mine, theirs, strict=True)
-    ratios = [ours / their if better == "higher" else their / ours for ours, their in pairs]
-    where: Interval = interval(ratios)
-    return f"{median(ratios):.2f}x" + (f" ({where.low:.2f} to {where.high:.2f})" if len(ratios) > 1 else "")
+    where: Interval = interval(found)
+    return f"{median(found):.2f}x" + (f" ({where.low:.2f} to {where.high:.2f})" if len(found) > 1 else "")
+
+
+def transport_name(transport: str) -> str:
+    """Returns how people call a transport; one of the reader's own has the name that was given to it."""
+    return _TRANSPORT_NAMES.get(transport) or transport.partition("=")[0]
 
 
 def warnings_in_short(document: Document) -> list[str]:
@@ -115,20 +117,3 @@ def compared_peers(document: Document) -> list[str]:
     return [name for name in PEERS if name in there and name not in (OURS, FLOOR)] + [FLOOR] * (
         FLOOR in there
     )
-
-
-def percentiles(document: Document, key: Key) -> list[tuple[float, float]]:
-    """(percentile, microseconds) of all rounds of a place together; the last is the longest."""
-    merged: HdrHistogram | None = None
-    for row in document.rows:
-        if row.latency and row.key == key:
-            histogram = HdrHistogram.decode(row.latency)
-            if merged is None:
-                merged = histogram
-            else:
-                merged.add(histogram)
-    if merged is None or not merged.total_count:
-        return []
-    total = merged.total_count
-    told = [each for each in PERCENTILES if each == 0 or total * (100 - each) >= 100]
-    return [(each, merged.get_value_at_percentile(each) / 1000) for each in told]

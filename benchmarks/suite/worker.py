@@ -16,16 +16,11 @@ from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 
-from hdrh.histogram import HdrHistogram
-
 from benchmarks.suite.bench import Bench, Served, ThisProcess
 from benchmarks.suite.endpoints import Transport, raw_field, transport
-from benchmarks.suite.eras import Era
-from benchmarks.suite.fields.field import Field, run_blocking
+from benchmarks.suite.job import BenchmarkJob, Point
 from benchmarks.suite.loading import load_files
-from benchmarks.suite.model import BenchmarkJob, Point
 from benchmarks.suite.peers import PEERS, server_command
-from benchmarks.suite.process import LoadError
 from benchmarks.suite.programs.telling import TELL
 from benchmarks.suite.scenarios.table import SCENARIOS
 from benchmarks.suite.server import (
@@ -35,26 +30,19 @@ from benchmarks.suite.server import (
     ServerProcess,
     free_port,
 )
+from mcp_actors.bench.eras import Era
+from mcp_actors.bench.fields.field import Field, run_blocking
+from mcp_actors.bench.histograms import encoded
+from mcp_actors.bench.process import LoadError
 
-__all__ = ["encoded", "main", "measure"]
+__all__ = ["main", "measure"]
 
-# Nanoseconds, to two digits that mean something: what a figure of a shared machine deserves.
-HIGHEST_NS, DIGITS = 600_000_000_000, 2
 FILES = 65_536
-
-
-def encoded(took: list[float]) -> str:
-    """The distribution as an HdrHistogram in nanoseconds, compressed, in base 64."""
-    histogram = HdrHistogram(1, HIGHEST_NS, DIGITS)
-    for seconds in took:
-        histogram.record_value(max(1, min(HIGHEST_NS, round(seconds * 1e9))))
-    text: bytes = histogram.encode()
-    return text.decode()
 
 
 def _opening() -> ModuleType:
     # Loaded when needed: raw fields need no Trio, and it takes longer to import than many a job.
-    return importlib.import_module("benchmarks.suite.fields.opening")
+    return importlib.import_module("benchmarks.suite.opening")
 
 
 class _Starter:

@@ -139,8 +139,9 @@ class Beats:
         self._interval = interval
         # In the order in which they are due, because all of them are due after the same time.
         self._watched: dict[ProgressReports, None] = {}
-        # What the task waits for while there is no call to watch.
+        # What the task waits for while there is no call to watch, and when the first beat after that is due.
         self._has_watched: trio.Event | None = None
+        self._first_due = math.inf
 
     def __repr__(self) -> str:
         return f"<Beats of {len(self._watched)} calls, every {self._interval:g} s>"
@@ -152,6 +153,7 @@ class Beats:
             reports.due = call.started + self._interval
             self._watched[reports] = None
             if self._has_watched is not None:
+                self._first_due = reports.due
                 self._has_watched.set()
                 self._has_watched = None
         return reports
@@ -174,6 +176,8 @@ class Beats:
             if not self._watched:
                 self._has_watched = trio.Event()
                 await self._has_watched.wait()
+                # Most calls have ended before this task runs: if it waited for the next one now, each would wake it.
+                await trio.sleep_until(self._first_due)
                 continue
             due = next(iter(self._watched)).due
             if due > trio.current_time():

@@ -159,6 +159,11 @@ class InboundCall:
         """Whether its scope was cancelled, by `cancel` or `replace`. Asking the scope is dearer."""
         return self.state == "cancelled" or self.state == "replaced"
 
+    @property
+    def stands(self) -> bool:
+        """Whether it is not about to be answered: a subscription goes on until the session ends."""
+        return self._on_drain is not None
+
     def cancel(self, reason: str | None = None) -> None:
         """The peer no longer wants the answer: the handler sees `trio.Cancelled` and nothing is sent."""
         if self.state != "answered":
@@ -182,11 +187,9 @@ class InboundCall:
     # -- for the handler's context ---------------------------------------------------------------------------------
 
     def on_drain(self, callback: Callable[[], None]) -> None:
-        """Registers how a call that would go on for ever (a subscription) is ended gracefully.
-
-        Such a call gets no beats: it has no progress, and nobody waits for its end.
-        """
+        """Registers how a call that would go on for ever (a subscription) is ended gracefully. It gets no beats."""
         self._on_drain = callback
+        # It has no progress, and nobody waits for its end.
         if self.reports is not None:
             self.reports.stop()
 

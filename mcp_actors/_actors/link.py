@@ -1,4 +1,4 @@
-"""The link: an actor that owns a channel. Its mailbox is the outbox; its task writes bursts.
+"""The link: an actor that owns a channel. Its mailbox is the outbox; its task writes bursts, once there are any.
 
 Reading needs no task of its own: the session, whose mailbox the other direction is, calls `receive` and gets all
 the messages that one read brought, decoded.
@@ -7,9 +7,8 @@ the messages that one read brought, decoded.
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import attrs
 import trio
@@ -53,7 +52,7 @@ class LinkOwner(Protocol):
     """The dispatcher that takes the messages of a link, seen from the link."""
 
     @property
-    def calls(self) -> Mapping[Any, object]: ...
+    def calls(self) -> Mapping[Any, CallInFlight]: ...
 
     @property
     def outbound(self) -> Pending: ...
@@ -61,11 +60,23 @@ class LinkOwner(Protocol):
     def dispatch(self, message: Received, outlet: Outlet) -> None: ...
 
 
+class CallInFlight(Protocol):
+    """A call of the peer."""
+
+    @property
+    def stands(self) -> bool:
+        """Whether it is not about to be answered."""
+
+
 class Pending(Protocol):
     """The requests of ours that wait for an answer."""
 
     @property
     def pending(self) -> Mapping[Any, object]: ...
+
+    @property
+    def standing(self) -> int:
+        """The number of these requests that are not about to be answered."""
 
     @property
     def waits_for_person(self) -> bool: ...
@@ -79,6 +90,11 @@ def _take_nothing(frame: Frame) -> bool:
     return False
 
 
+def _no_writer(inbox: trio.MemoryReceiveChannel[Frame]) -> NoReturn:
+    """Refuses to write, before the session runs and after its link was closed."""
+    raise trio.ClosedResourceError("the connection is closed")
+
+
 class Link:
     """Owns one channel; `run` is its writer, and `receive` is called by its reader."""
 
@@ -90,10 +106,13 @@ class Link:
         self._on_broken = on_broken
         self._served: LinkOwner | None = None
         self._on_crash: Callable[[Exception], None] = _no_crash
-        self._outbox, self._inbox = trio.open_memory_channel[Frame](limits.outbox)
+        # Opened, with the task that empties it, when a frame cannot be written at once for the first time: of many
+        # sessions most never come to that, and both take more memory than all the rest of the link.
+        self._outbox: trio.MemorySendChannel[Frame] | None = None
+        self._start_writer: Callable[[trio.MemoryReceiveChannel[Frame]], object] = _no_writer
         # What must not wait: cancellations, refusals and other answers that the session gives itself. Bounded by
         # the number of calls in flight plus one batch, because the session waits in `flow` before it reads on.
-        self._held: deque[Frame] = deque()
+        self._held: list[Frame] = []
         self._unwritten = 0
         self._progressed = trio.lowlevel.ParkingLot()
         # A channel in memory takes a frame for less than it costs to wake the writer.
@@ -116,7 +135,19 @@ class Link:
         self._on_crash = on_crash
         self.channel.deliver_to(self._take)
 
+    def write_by(self, start_writer: Callable[[trio.MemoryReceiveChannel[Frame]], object]) -> None:
+        """Says how a task is started that runs `run`, which happens when there is something for it to do."""
+        self._start_writer = start_writer
+
     # -- outgoing ------------------------------------------------------------------------------------------------
+
+    def _opened(self) -> trio.MemorySendChannel[Frame]:
+        """Returns the outbox; raises `trio.ClosedResourceError` if there is none because the link was closed."""
+        if self._outbox is None:
+            outbox, inbox = trio.open_memory_channel[Frame](self.limits.outbox)
+            self._start_writer(inbox)
+            self._outbox = outbox
+        return self._outbox
 
     def post(self, frame: Frame) -> None:
         """Queues a frame without waiting, even when the outbox is full: for what must always get through.
@@ -128,7 +159,7 @@ class Link:
             return
         self._unwritten += 1
         try:
-            self._outbox.send_nowait(frame)
+            (self._outbox or self._opened()).send_nowait(frame)
         except trio.WouldBlock:
             self._held.append(frame)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -140,7 +171,7 @@ class Link:
         if not self._unwritten and self._sent_at_once(frame):
             return True
         try:
-            self._outbox.send_nowait(frame)
+            (self._outbox or self._opened()).send_nowait(frame)
         except trio.WouldBlock:
             return False
         except trio.ClosedResourceError:
@@ -163,7 +194,7 @@ class Link:
             written = self._frames_out
             with trio.move_on_after(self.limits.stall_timeout):
                 try:
-                    await self._outbox.send(frame)
+                    await self._opened().send(frame)
                 except trio.ClosedResourceError:
                     raise trio.BrokenResourceError("the connection is closed") from None
                 return
@@ -227,7 +258,7 @@ class Link:
         Called only when nothing is queued.
         """
         try:
-            if not (self._expects_no_other() and self.channel.write_now(frame)):
+            if not (self._expects_no_other(frame) and self.channel.write_now(frame)):
                 if not self._direct:
                     return False
                 self.channel.send_nowait(frame)
@@ -240,46 +271,48 @@ class Link:
         self._bytes_out += len(frame.data)
         return True
 
-    def _expects_no_other(self) -> bool:
+    def _expects_no_other(self, frame: Frame) -> bool:
         """Whether no other frame is likely to be sent soon, with which this one had better be written.
 
         That is so outside of a burst, if no inbound call is running (one that answers has left the table) and no
-        outbound call is pending but the one that sends.
+        outbound call is pending but the one that sends. A subscription does not count, but for what it sends itself:
+        notifications often come together.
         """
         served = self._served
-        return (
-            not self.in_burst
-            and served is not None
-            and not served.calls
-            and len(served.outbound.pending) <= 1
-        )
+        if self.in_burst or served is None or len(served.outbound.pending) > 1 + served.outbound.standing:
+            return False
+        running = len(served.calls)
+        if running == 1 and (frame.last or frame.request is not None):
+            (call,) = served.calls.values()
+            return call.stands
+        return not running
 
-    async def run(self) -> None:
+    async def run(self, inbox: trio.MemoryReceiveChannel[Frame]) -> None:
         """The writer: takes everything that is queued and makes one write of it. Ends when the link is closed."""
         try:
-            async for frame in self._inbox:
-                burst = self._take_all(frame)
+            async for frame in inbox:
+                burst = self._take_all(frame, inbox)
                 await self.channel.send_many(burst)
                 self._written(burst)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self._on_broken(error)
         finally:
-            self._inbox.close()
+            inbox.close()
             self._unwritten = 0
             self._held.clear()
             self._progressed.unpark_all()
 
-    def _take_all(self, first: Frame) -> list[Frame]:
+    def _take_all(self, first: Frame, inbox: trio.MemoryReceiveChannel[Frame]) -> list[Frame]:
         burst, size = [first], len(first.data)
         try:
             while size < MAX_BURST_BYTES and len(burst) < MAX_BURST_FRAMES:
-                frame = self._inbox.receive_nowait()
+                frame = inbox.receive_nowait()
                 burst.append(frame)
                 size += len(frame.data)
         except (trio.WouldBlock, trio.EndOfChannel):
             pass
         # What was held came after what is still in the outbox: a cancellation must not overtake its request.
-        if self._held and not self._inbox.statistics().current_buffer_used:
+        if self._held and not inbox.statistics().current_buffer_used:
             burst.extend(self._held)
             self._held.clear()
         return burst
@@ -297,7 +330,9 @@ class Link:
         with trio.move_on_after(self.limits.close_timeout, shield=True):
             while self._unwritten > 0:
                 await self._progressed.park()
-        self._outbox.close()
+        self._start_writer = _no_writer
+        if self._outbox is not None:
+            self._outbox.close()
         with trio.move_on_after(self.limits.close_timeout, shield=True):
             await self.channel.aclose()
         # The channel refers to the link, and the link to its session, which have ended.
@@ -338,11 +373,10 @@ class Link:
 
     def statistics(self) -> LinkStatistics:
         """Returns a snapshot of the link."""
-        outbox = self._outbox.statistics()
         return LinkStatistics(
             outbox=self._unwritten,
             outbox_limit=self.limits.outbox,
-            blocked=outbox.tasks_waiting_send,
+            blocked=0 if self._outbox is None else self._outbox.statistics().tasks_waiting_send,
             frames_in=self._frames_in,
             frames_out=self._frames_out,
             bytes_in=self._bytes_in,

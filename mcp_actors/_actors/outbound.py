@@ -54,6 +54,8 @@ class OutboundCalls:
 
     def __init__(self, carrier: CallCarrier, limits: Limits) -> None:
         self.pending: dict[RequestId, OutboundCall] = {}
+        self.standing = 0
+        """How many of them are subscriptions, which are answered when they end."""
         self.clock = DeadlineClock(self.pending, carrier.start_task)
         self.meta: Mapping[str, Any] = {}
         """What every request of this session carries in its ``_meta``."""

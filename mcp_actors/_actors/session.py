@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import trio
@@ -21,6 +22,7 @@ from mcp_actors._actors.dispatcher import (
 from mcp_actors._actors.inbound_call import Responder
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.link import Link
+from mcp_actors._actors.pace import ReadingPace
 from mcp_actors._actors.task_pool import TaskPool
 from mcp_actors.abc import FrameChannel
 from mcp_actors.errors import (
@@ -69,6 +71,8 @@ class Session:
         self.outbound = self.dispatcher.outbound
         """The requests of ours."""
         self.ended = trio.Event()
+        self.pace: ReadingPace | None = None
+        """The budget of notifications of the peer, if it has one."""
         self._reading = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
         self._breaking: BaseException | None = None
@@ -92,7 +96,10 @@ class Session:
         with Containment(SESSION, details={"session": self.dispatcher.name}):
             try:
                 async with trio.open_nursery() as connection:
-                    start(connection, CONNECTION_WRITER, self.link.run, on_crash=self._broken)
+                    link = self.link
+                    link.write_by(
+                        partial(start, connection, CONNECTION_WRITER, link.run, on_crash=self._broken)
+                    )
                     await self._converse(task_status)
                     connection.cancel_scope.cancel(reason="the session ended")
             finally:
@@ -151,8 +158,11 @@ class Session:
                         await self._dispatch_burst(messages)
                     else:
                         self.dispatcher.dispatch(messages[0], link)
+                    wait = 0.0 if self.pace is None else self.pace.take(messages)
                     # An idle session must not keep what the peer sent last.
                     del messages
+                    if wait:
+                        await trio.sleep(wait)
                     if link.congested:
                         await link.flow()
         except trio.EndOfChannel:

@@ -1,8 +1,8 @@
 """The tasks in which inbound calls run. One task runs all calls of a burst, one after the other, until one has to wait.
 
 Switching tasks costs more than decoding a message, and most calls never wait. So calls are queued, and one worker is
-woken that takes one after the other. Before a worker runs a call, it makes sure that another worker is scheduled if
-more calls are queued: if the call waits, that worker goes on with the queue, and the first one stays with its call.
+woken that takes one after the other. If a call waits while more calls are queued, its worker has another one scheduled,
+which goes on with the queue, and stays with its call.
 
 A call cannot tell that it shares a task: it has the task for itself, inside a cancel scope that was not cancelled
 before, in a context of its own that is derived from its session's. A worker whose scope was cancelled ends with that
@@ -41,7 +41,7 @@ class TaskPool:
         self._queue: deque[InboundCall] = deque()
         self._idle: list[trio.lowlevel.Task] = []
         # Workers that were woken or started and have not run yet. A worker that waits or ends while calls are queued
-        # has scheduled another one, so no call is forgotten.
+        # schedules another one, so no call is forgotten.
         self._scheduled = 0
         # How many workers are woken next: more each time, as long as calls wait, so that many start within few turns.
         self._more = 1
@@ -92,9 +92,9 @@ class TaskPool:
                 while self._queue or await self._wait_for_calls(task):
                     if not self._queue:
                         continue  # other workers were faster
-                    call = self._take()
+                    call = self._queue.popleft()
                     try:
-                        cut_short = await _Isolated(self._context.copy(), call.run(scope), call, task)
+                        cut_short = await _Isolated(self._context.copy(), call.run(scope), call, task, self)
                     finally:
                         retired = getattr(task, INNERMOST_SCOPE, None) is not innermost
                         if retired:
@@ -113,15 +113,16 @@ class TaskPool:
                 method=None if call is None else call.invocation.method.name,
                 error=str(error).partition("\n")[0],
             )
+        finally:
+            self.hand_on()
         return call if call is not None and call.cut_short else None
 
-    def _take(self) -> InboundCall:
-        call = self._queue.popleft()
+    def hand_on(self) -> None:
+        """Has other workers go on with the queue, because the one that runs cannot."""
         if self._queue and not self._scheduled:
             for _ in range(min(self._more, len(self._queue))):
                 self._wake()
             self._more *= 2
-        return call
 
     async def _wait_for_calls(self, task: trio.lowlevel.Task) -> bool:
         """Waits until calls are queued, which other workers may have taken by then.
@@ -183,7 +184,7 @@ class _Isolated:
     same turn as what the worker did before, so it is made in the context by hand.
     """
 
-    __slots__ = ("_call", "_context", "_coroutine", "_task", "close", "send", "throw")
+    __slots__ = ("_call", "_context", "_coroutine", "_pool", "_task", "close", "send", "throw")
 
     def __init__(
         self,
@@ -191,7 +192,9 @@ class _Isolated:
         coroutine: Coroutine[Any, Any, bool],
         call: InboundCall,
         task: trio.lowlevel.Task,
+        pool: TaskPool,
     ) -> None:
+        self._pool = pool
         self._context = context
         self._coroutine = coroutine
         self._call = call
@@ -212,6 +215,7 @@ class _Isolated:
         if self._task.context is self._context:
             return self._coroutine.send(None)
         waits_for = self._context.run(self._coroutine.send, None)
+        self._pool.hand_on()
         # Only a call that waits can be seen by anybody.
         self._task.context = self._context
         self._task.name = f"{_IDLE} {self._call.invocation.method.name}"

@@ -188,7 +188,11 @@ class Subscriptions:
             with trio.CancelScope() as scope:
                 listener.on_end = lambda: scope.cancel(reason="the listener is closed")
                 session = self._connectivity.session
-                await session.outbound.request(method, params, UNBOUNDED, id=id, metadata=metadata)
+                session.outbound.standing += 1
+                try:
+                    await session.outbound.request(method, params, UNBOUNDED, id=id, metadata=metadata)
+                finally:
+                    session.outbound.standing -= 1
         except trio.Cancelled:
             raise
         except BaseException as error:

@@ -50,8 +50,8 @@ def class_reader(converter: Converter, cls: type, absent: frozenset[str]) -> Hoo
             if member is None:
                 extra[name] = item
                 continue
-            attribute, hook, null_is_absent = member
-            if hook is not None:
+            attribute, hook, null_is_absent, plain = member
+            if hook is not None and item.__class__ is not plain:
                 if item is None and null_is_absent:
                     continue
                 try:
@@ -76,28 +76,30 @@ def class_reader(converter: Converter, cls: type, absent: frozenset[str]) -> Hoo
 
 def _members(
     converter: Converter, cls: type, absent: frozenset[str]
-) -> tuple[dict[str, tuple[str, Hook | None, bool]], list[str]]:
+) -> tuple[dict[str, tuple[str, Hook | None, bool, type | None]], list[str]]:
     """The members by their JSON name, and the names of the required ones.
 
-    Each member has its attribute (empty for a constant), its hook, and whether null means that it is absent.
+    Each member has its attribute (empty for a constant), its hook, whether null means that it is absent, and the class
+    of which the hook would return every value as it is.
     """
     hints = get_type_hints(cls)
-    members: dict[str, tuple[str, Hook | None, bool]] = {}
+    members: dict[str, tuple[str, Hook | None, bool, type | None]] = {}
     needed: list[str] = []
     for field in attrs.fields(cls):
         if field.name == "extra" or field.name in absent or not field.init:
             continue
         # Many peers write null for an absent member. Where null is a legal value, it is kept.
         null_is_absent = field.default is None
-        hook = reader_of(converter, hints[field.name])
+        hook, plain = reader_of(converter, hints[field.name]), _PLAIN.get(hints[field.name])
         if field.validator is not_negative:
-            hook = _clamping(hook)
-        members[wire_name(field.name)] = (field.name, hook, null_is_absent)
+            hook, plain = _clamping(hook), None
+        members[wire_name(field.name)] = (field.name, hook, null_is_absent, plain)
         if field.default is attrs.NOTHING:
             needed.append(wire_name(field.name))
     constants = constants_of(cls, absent)
     for name, constant in constants.items():
-        members[name] = ("", reader_of(converter, Literal[constant]), MAY_BE_ABSENT.get(name) == constant)
+        hook = reader_of(converter, Literal[constant])
+        members[name] = ("", hook, MAY_BE_ABSENT.get(name) == constant, None)
         if MAY_BE_ABSENT.get(name) != constant:
             needed.append(name)
     return members, needed
@@ -144,7 +146,7 @@ def _union_reader(converter: Converter, parts: list[Any]) -> Hook | None:
     if set(parts) == set(get_args(InputRequest)):
         return _input_request_reader(converter)
     tag = next(name for name in ("type", "mode") if is_constant(parts[0], name))
-    return _tag_reader(wire_name(tag), {getattr(part, tag): _late_reader(converter, part) for part in parts})
+    return _tag_reader(converter, wire_name(tag), {getattr(part, tag): part for part in parts})
 
 
 def _late_reader(converter: Converter, cls: Any) -> Hook:
@@ -160,21 +162,26 @@ def _late_reader(converter: Converter, cls: Any) -> Hook:
     return read
 
 
-def _tag_reader(tag: str, hooks: Mapping[str, Hook]) -> Hook:
+def _tag_reader(converter: Converter, tag: str, classes: Mapping[str, Any]) -> Hook:
     implied = MAY_BE_ABSENT.get(tag, "")
+    # Filled at the first value of each class, since classes may contain each other.
+    hooks: dict[str, Hook] = {}
 
     def read(value: Any, _: Any = None) -> Any:
         if value.__class__ is not dict:
             raise StructureError(f"must be an object, not {_kind(value)}")
+        kind = value.get(tag, implied)
         try:
-            hook = hooks[value.get(tag, implied)]
+            hook = hooks[kind]
         except (KeyError, TypeError):
-            problem = f"must be one of {', '.join(hooks)}" if tag in value else f"lacks {tag!r}"
-            error = StructureError(problem)
-            if tag in value:
-                error.path.append(tag)
-            raise error from None
-        return hook(value)
+            if not isinstance(kind, str) or kind not in classes:
+                problem = f"must be one of {', '.join(classes)}" if tag in value else f"lacks {tag!r}"
+                error = StructureError(problem)
+                if tag in value:
+                    error.path.append(tag)
+                raise error from None
+            hook = hooks[kind] = converter.get_structure_hook(classes[kind])
+        return hook(value, None)
 
     return read
 
@@ -301,6 +308,13 @@ def _read_id(value: Any, _: Any = None) -> int | str:
 
 
 _SCALARS: dict[Any, Hook] = {str: _read_str, bool: _read_bool, int: _read_int, float: _read_float}
+
+# By annotation, the class of which every value is good as it is.
+_PLAIN: dict[Any, type] = {kind | None: kind for kind in _SCALARS} | {
+    **{kind: kind for kind in _SCALARS},
+    dict[str, Any]: dict,
+    dict[str, Any] | None: dict,
+}
 
 
 def _kind(value: Any) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import collections.abc
 import functools
 import inspect
-import math
 import types
 import typing
 from collections.abc import Callable, Sequence
@@ -34,12 +33,7 @@ from mcp_actors._schema.explain import Problem, json_type
 from mcp_actors._schema.fields import NO_DEFAULT, TypeField, strip
 from mcp_actors._schema.generate import SchemaWriter, root_schema
 from mcp_actors._schema.injection import check_receiver, function_hints, injected_parameter
-from mcp_actors._schema.pydantic_types import (
-    PydanticType,
-    has_pydantic_metadata,
-    is_pydantic_model,
-    is_pydantic_type,
-)
+from mcp_actors._schema.output import output_encoder
 from mcp_actors._schema.validate import Validator, compile_schema
 from mcp_actors.types import CallToolResult
 from mcp_actors.types.content import BLOCKS
@@ -121,7 +115,7 @@ class Signature:
             return to_json_value
         if schema is None:
             return to_json_value
-        return _checked(_encoder(self._returned), _compiled(schema), _scalars(self._returned))
+        return output_encoder(self._returned, _compiled(schema))
 
 
 def read_signature(call: Callable[..., Any], *, injected: type, raw: bool = False) -> Signature:
@@ -326,48 +320,6 @@ def _is_content(tp: Any) -> bool:
     if typing.get_origin(bare) in (typing.Union, types.UnionType):
         return any(_is_content(each) for each in typing.get_args(bare))
     return isinstance(bare, type) and issubclass(bare, (*BLOCKS, *MEDIA))
-
-
-def _encoder(tp: Any) -> Callable[[Any], Any]:
-    """The encoder of results: pydantic's for the types that only pydantic can encode as declared."""
-    bare, metadata = strip(tp)
-    if has_pydantic_metadata(metadata) or (is_pydantic_type(bare) and not is_pydantic_model(bare)):
-        return PydanticType(tp).encode
-    return to_json_value
-
-
-def _scalars(tp: Any) -> frozenset[type]:
-    """The classes of which every exact instance is JSON that fits the schema of ``tp``.
-
-    Only numbers, booleans and ``None`` without constraints are among them: Python checks nothing that is in a class or
-    a container.
-    """
-    is_union = typing.get_origin(tp) in (typing.Union, types.UnionType)
-    members = typing.get_args(tp) if is_union else (tp,)
-    found = {each for each in members if each in (int, bool, float, type(None))}
-    return frozenset(found | {int} if float in found else found)
-
-
-def _checked(
-    encode: Callable[[Any], Any], validator: Validator | None, scalars: frozenset[type]
-) -> Callable[[Any], Any]:
-    """An encoder whose results are validated, unless the value is one of ``scalars``."""
-    if validator is None:
-        return encode
-    fits = validator.is_valid
-
-    def encode_output(value: Any) -> Any:
-        kind = value.__class__
-        # JSON has no infinity and no NaN: the validator refuses those floats.
-        if kind in scalars and (kind is not float or math.isfinite(value)):
-            return value
-        content = encode(value)
-        if not fits(content):
-            problems = "; ".join(validator.problems(content))
-            raise TypeError(f"what was returned is not of the declared type: {problems}")
-        return content
-
-    return encode_output
 
 
 def _compiled(schema: dict[str, Any]) -> Validator | None:

@@ -97,11 +97,9 @@ _decode_array = msgspec.json.Decoder(Annotated[list[Raw], msgspec.Meta(max_lengt
 _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
-# The minimum length of a message without its method and its payload. A message that is shorter than this plus
-# _SHORTEST_MEMBER cannot contain a repeated member.
-_SHORTEST_REQUEST = len('{"jsonrpc":"2.0","id":0,"method":"","params":}')
-_SHORTEST_REPLY = len('{"jsonrpc":"2.0","id":0,"result":}')
-_SHORTEST_MEMBER = len('"id":0,')
+# The minimum length, without its method and its payload, of a message that repeats a member.
+_LONGER_REQUEST = len('{"jsonrpc":"2.0","id":0,"id":0,"method":"","params":}')
+_LONGER_REPLY = len('{"jsonrpc":"2.0","id":0,"id":0,"result":}')
 
 # Bytes that are split at their quotes at once, so that the pieces stay in the processor's caches.
 _SPLIT_BYTES = 16 * 1024
@@ -118,7 +116,9 @@ def decode(
     Raises:
         MalformedMessage: with the code -32700 for a frame that is not JSON and -32600 for JSON that is no message.
     """
-    _check_text(data, max_depth)
+    # Each level needs two bytes, so a shorter message cannot be too deep.
+    if len(data) > 2 * max_depth or not data.isascii():
+        _check_text(data, max_depth)
     if data[:1] != b"{" and data.lstrip()[:1] == b"[":
         return _decode_batch(data)
     return _decode_one(data)
@@ -200,8 +200,8 @@ def _check_text(data: bytes, max_depth: int) -> None:
             data.decode("utf-8")
         except UnicodeDecodeError as error:
             raise MalformedMessage(f"invalid UTF-8 at byte {error.start}") from None
-    # Each level needs two bytes, so a shorter message cannot be too deep, and each part needs one.
-    if (len(data) > 2 * max_depth and _has_more_brackets(data, max_depth)) or (
+    # Each part needs a byte.
+    if _has_more_brackets(data, max_depth) or (
         len(data) > MAX_PARTS and data.count(b":") + data.count(b"{") + data.count(b"[") > MAX_PARTS
     ):
         structure = _outside_of_strings(data).translate(None, _NOT_STRUCTURE)
@@ -279,13 +279,21 @@ def _decode_one(data: bytes) -> JsonRpcMessage:
         ) from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise MalformedMessage(f"invalid JSON: {error}") from None
-    if (
-        not _is_compact(data, message)
-        and _may_repeat_members(data, message)
-        and _repeats_members(data, message)
-    ):
-        raise MalformedMessage("a member name occurs twice", code=INVALID_REQUEST)
     id = message.id
+    if id.__class__ is int and message.error is UNSET and message.jsonrpc == "2.0":
+        # A message of a common form that is too short to repeat a member needs no other check.
+        method, params, result = message.method, message.params, message.result
+        if method is UNSET:
+            if result is not UNSET and len(data) - len(result) < _LONGER_REPLY:
+                return JsonRpcResult(id, result)
+        elif (
+            result is UNSET
+            and params is not UNSET
+            and len(data) - len(method) - len(params) < _LONGER_REQUEST
+        ):
+            return JsonRpcRequest(id, method, params)
+    if _may_repeat_members(data, message) and _repeats_members(data, message):
+        raise MalformedMessage("a member name occurs twice", code=INVALID_REQUEST)
     if len(data) > LONGEST_ID and isinstance(id, str) and len(id) > LONGEST_ID:
         raise MalformedMessage(
             f"the id has {len(id)} characters, the limit is {LONGEST_ID}", code=INVALID_REQUEST
@@ -329,20 +337,6 @@ def _readable_id(data: bytes) -> RequestId | None:
         return None
     is_id = type(value) is int or (isinstance(value, str) and len(value) <= LONGEST_ID)
     return value if is_id else None
-
-
-def _is_compact(data: bytes, message: _Incoming) -> bool:
-    """Whether the message is too short to repeat a member. This is quick, and true of most messages."""
-    if message.jsonrpc is UNSET or message.id is UNSET:
-        return False
-    method, params, result = message.method, message.params, message.result
-    if method is not UNSET and params is not UNSET:
-        rest = len(data) - len(method) - len(params) - _SHORTEST_REQUEST
-    elif result is not UNSET:
-        rest = len(data) - len(result) - _SHORTEST_REPLY
-    else:
-        return False
-    return rest < _SHORTEST_MEMBER
 
 
 def _may_repeat_members(data: bytes, message: _Incoming) -> bool:

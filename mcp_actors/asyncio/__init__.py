@@ -1,7 +1,7 @@
 """The engine for programs that run on asyncio, notebooks included."""
 
-from mcp_actors.asyncio.client import Client, ClientPool, Listener, TaskHandle
+from mcp_actors.asyncio.client import Client, ClientGroup, ClientPool, Listener, TaskHandle
 from mcp_actors.asyncio.lifespan import lifespan
 from mcp_actors.asyncio.serve import serve
 
-__all__ = ["Client", "ClientPool", "Listener", "TaskHandle", "lifespan", "serve"]
+__all__ = ["Client", "ClientGroup", "ClientPool", "Listener", "TaskHandle", "lifespan", "serve"]

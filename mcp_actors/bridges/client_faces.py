@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
@@ -51,19 +51,30 @@ class ClientFace(Face):
 
     def __init__(self, target: Any, **options: Any) -> None:
         opened = Opened()
-        adapted = adapted_options(options, partial(self._adapted, opened))
-        if adapted.get("auth") is not None:
-            adapted["auth"] = adapted_access(
-                adapted["auth"], partial(self._adapted, None), self._known_access
-            )
-        if adapted.get("extensions"):
-            adapt = partial(self._adapted, opened)
-            adapted["extensions"] = adapted_extensions(adapted["extensions"], adapt, self._back)
-        if adapted.get("middleware"):
-            adapt = partial(self._adapted, opened)
-            adapted["middleware"] = adapted_middleware(adapted["middleware"], adapt, self._back)
-        super().__init__(type(self)._make(target, **adapted), opened)
+        super().__init__(type(self)._make(target, **self._for_engine(opened, options)), opened)
         self._block: EngineBlock | None = None
+
+    @classmethod
+    def _for_engine(cls, opened: Opened, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the options of a client, with functions for the engine in place of those of the program."""
+        adapted = adapted_options(options, partial(cls._adapted, opened))
+        if adapted.get("auth") is not None:
+            adapted["auth"] = adapted_access(adapted["auth"], partial(cls._adapted, None), cls._known_access)
+        if adapted.get("extensions"):
+            adapt = partial(cls._adapted, opened)
+            adapted["extensions"] = adapted_extensions(adapted["extensions"], adapt, cls._back)
+        if adapted.get("middleware"):
+            adapt = partial(cls._adapted, opened)
+            adapted["middleware"] = adapted_middleware(adapted["middleware"], adapt, cls._back)
+        return adapted
+
+    @classmethod
+    def _of(cls, original: Any, source: Face) -> Self:
+        """Returns the client of the program for one that belongs to something else, which opens and closes it."""
+        made = cls.__new__(cls)
+        Face.__init__(made, original, source._opened, source)
+        made._block = None
+        return made
 
     def __del__(self) -> None:
         # A mistake in the arguments leaves it without its attributes.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import sys
 
 __all__ = ["refuse_asyncio"]
 
@@ -17,6 +17,10 @@ def refuse_asyncio(what: str, instead: str) -> None:
     Raises:
         RuntimeError: An asyncio loop runs in this thread.
     """
+    # No loop runs where the module was never imported, and importing it takes longer than many servers take to start.
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None:
+        return
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,16 +1,17 @@
 """The command line ``mcp-actors``.
 
 This file knows the commands by name and imports the one that is run, so that ``serve`` does not import the parts that
-draw. Each command has a file: `serve`, `listing`, `inspect` with `inspect_text`, `call`, `tasks`, `read`, `prompt`,
-`login`, `logout`, `whoami`, `demo`. `install` with `uninstall`, and `top`, have a folder.
+draw. Each command has a file: `serve`, `gateway` with `gateway_check`, `bridge`, `listing`, `inspect` with
+`inspect_text`, `call`, `tasks`, `read`, `prompt`, `login`, `logout`, `whoami`, `demo`. `install` with `uninstall`,
+`top` and `bench` have a folder.
 
 They use `sections` (headings in the help), `target` (TARGET -> Server), `client_session` (URL -> Client, Ctrl-C) with
 `connection_options` and `headers`, `arguments` (``key=text``), `output` (results -> text or JSON), `task_results`
 (those that come later), `elicitation` (questions on a terminal), `progress` (the bar), `failures` (exceptions -> one
 line and an exit code), `stored_login`, `login_session` and `login_text` (what a login leaves, how it is made, and in
-words), `interruptible` (Ctrl-C without a client), and ``demo_*`` (the load of the demo and its table). `serve_options`
-has the rules for what options of ``serve`` go together; `admin_option`, `observing`, `otel_sdk`, `reload` and `workers`
-are what they do.
+words), `interruptible` (Ctrl-C without a client), and ``demo_*`` (its tour, its load and their lines). `serve_options`
+has the options and rules of what serves, `serving_at` the addresses that they name, and `upstream_access` the logins at
+the servers behind a gateway; `admin_option`, `observing`, `otel_sdk`, `reload` and `workers` are what the options do.
 """
 
 from __future__ import annotations
@@ -40,9 +41,11 @@ Exit codes
 _COMMANDS: dict[str, tuple[str, str]] = {
     "demo": (
         "mcp_actors.cli.demo",
-        "Run hundreds of sessions on this machine, and cancel some calls.",
+        "Show what the engine can do, then under what load.",
     ),
     "serve": ("mcp_actors.cli.serve", "Serve a Server from a file or a module, over stdio or at URLs."),
+    "gateway": ("mcp_actors.cli.gateway", "Serve the servers of a configuration as one."),
+    "bridge": ("mcp_actors.cli.bridge", "Serve a server at another address, over another binding."),
     "top": (
         "mcp_actors.cli.top",
         "Show what runs in a server, live; end calls and sessions.",
@@ -55,6 +58,10 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "inspect": (
         "mcp_actors.cli.inspect",
         "Say what a server is, what it violates, and how fast it is.",
+    ),
+    "bench": (
+        "mcp_actors.cli.bench.command",
+        "Put a load on any server; throughput, latencies, limits for CI.",
     ),
     "list": ("mcp_actors.cli.listing", "Show tools, resources, prompts, era and capabilities of a server."),
     "call": ("mcp_actors.cli.call", "Call a tool, with a live progress bar; Ctrl-C cancels the call."),

@@ -21,7 +21,7 @@ from mcp_actors.errors import McpError
 from mcp_actors.platform.command_lines import join_words
 from mcp_actors.types import CallToolResult, TextContent
 
-__all__ = ["BINDINGS", "ERAS", "Binding", "Load"]
+__all__ = ["BINDINGS", "ERAS", "Binding", "DemoLoad"]
 
 ERAS = ("legacy", "modern")
 
@@ -29,6 +29,7 @@ _SHARE_OF_HELD = 0.15  # calls that are cancelled in flight
 _SHARE_OF_STEPS = 0.30  # calls that report progress
 _MAX_HOLD = 0.02  # seconds from a held call's first report to its cancellation, at most
 _CONFIRM_WITHIN = 5.0  # seconds for the server to have counted all cancellations of a session
+_OPEN_WITHIN = 10.0  # seconds for all sessions to be open; then those call that are
 _CALL_WITHIN = 20.0  # seconds; a call that takes longer is an error of the demo
 
 Target = Server | str
@@ -87,13 +88,15 @@ class WrongAnswer(Exception):
 
 
 @attrs.define(eq=False)
-class Load:
+class DemoLoad:
     """All sessions of one run; ``tallies`` may be read at any time."""
 
     sessions: int
     seconds: float
     random: random.Random
     tallies: list[tuple[Binding, Tally]] = attrs.field(init=False)
+    starting: trio.Event = attrs.field(factory=trio.Event)
+    """Set when all sessions are open: they begin to call together."""
     stopping: trio.Event = attrs.field(factory=trio.Event)
     began: float | None = attrs.field(init=False, default=None)
     ended: float | None = attrs.field(init=False, default=None)
@@ -117,7 +120,6 @@ class Load:
 
     async def run(self) -> None:
         """Opens all sessions at once, returns when all have ended; `stop` makes that soon."""
-        self.began = trio.current_time()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._stop_in_time)
             async with trio.open_nursery() as bindings:
@@ -130,6 +132,7 @@ class Load:
         if self.ended is None:
             self.ended = trio.current_time()
         self.stopping.set()
+        self.starting.set()  # who waits for it may leave
 
     @property
     def elapsed(self) -> float:
@@ -138,7 +141,19 @@ class Load:
             return 0.0
         return (self.ended or trio.current_time()) - self.began
 
+    def _start_if_open(self) -> None:
+        if sum(row.opened + row.failures.count for row in self.rows) >= self.sessions:
+            self._start()
+
+    def _start(self) -> None:
+        if self.began is None and self.ended is None:
+            self.began = trio.current_time()
+            self.starting.set()
+
     async def _stop_in_time(self) -> None:
+        with trio.move_on_after(_OPEN_WITHIN):
+            await self.starting.wait()
+        self._start()
         await trio.sleep(self.seconds)
         self.stop()
 
@@ -156,12 +171,15 @@ class Load:
             async with Client(target, era=tally.era, timeout=_CALL_WITHIN, cap=2 * _CALL_WITHIN) as client:
                 tally.opened += 1
                 tally.live += 1
+                self._start_if_open()
                 try:
+                    await self.starting.wait()
                     await self._use(client, tally, who)
                 finally:
                     tally.live -= 1
         except Exception as error:
             tally.failures.add(f"{who}: {type(error).__name__}: {error}")
+            self._start_if_open()
 
     async def _use(self, client: Client, tally: Tally, who: str) -> None:
         session = _DemoSession(client, tally, who)

@@ -26,6 +26,7 @@ from mcp_actors.errors import (
 
 __all__ = [
     "EXIT_CODES",
+    "EXIT_CROSSED",
     "EXIT_FAILED",
     "EXIT_INTERRUPTED",
     "EXIT_LOGIN",
@@ -46,6 +47,7 @@ EXIT_USAGE = 2  # click's own for bad options
 EXIT_LOGIN = 3
 EXIT_VIOLATES = 4
 EXIT_UNCHECKED = 5
+EXIT_CROSSED = 6
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 EXIT_CODES = {
     0: "done",
@@ -54,6 +56,7 @@ EXIT_CODES = {
     EXIT_LOGIN: "the server asks for authorization, and a person has to log in: mcp-actors login URL",
     EXIT_VIOLATES: "mcp-actors inspect: the server violates a rule of the protocol",
     EXIT_UNCHECKED: "mcp-actors inspect: no violation was found, but some rules could not be checked",
+    EXIT_CROSSED: "mcp-actors bench: a limit of --fail-if was crossed, or a regression was found",
     EXIT_INTERRUPTED: "ended by Ctrl-C; a call in flight was cancelled at the server too",
 }
 """All exit codes of all commands, as ``mcp-actors --help`` lists them."""

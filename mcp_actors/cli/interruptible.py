@@ -15,7 +15,7 @@ __all__ = ["run_interruptible"]
 _T = TypeVar("_T")
 
 
-class _Stopped(CommandFailure):
+class _StoppedBySignal(CommandFailure):
     """Ctrl-C or SIGTERM ended the command."""
 
     exit_code = EXIT_INTERRUPTED
@@ -49,7 +49,7 @@ async def _run(work: Callable[[], Awaitable[_T]], stopped: str) -> _T:
     if failure is not None:
         raise failure
     if not results:
-        raise _Stopped(stopped)
+        raise _StoppedBySignal(stopped)
     return results[0]
 
 

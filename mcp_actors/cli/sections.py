@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import click
 
-__all__ = ["SERVE", "CommandWithSections", "Section"]
+__all__ = ["BENCH", "BRIDGE", "GATEWAY", "SERVE", "CommandWithSections", "Section"]
 
 
 @attrs.frozen
@@ -50,6 +50,24 @@ class CommandWithSections(click.Command):
             formatter.write_dl(list(left.values()))
 
 
+BENCH = (
+    Section(
+        "The load",
+        [
+            "--window",
+            "--rate",
+            "--ramp",
+            "--sessions",
+            "--duration",
+            "--calls",
+            "--warm-up",
+            "--cancel",
+            "--calls-file",
+        ],
+    ),
+    Section("The figures", ["--json", "--html", "--fail-if", "--compare"]),
+    Section("The server", ["--era", "--timeout", "--cap", "--header", "--bearer-env"]),
+)
 SERVE = (
     Section("Addresses", ["--listen", "--allow-host", "--allow-origin"]),
     Section("Authorization, for HTTP and WebSocket", ["--issuer", "--resource", "--scope"]),
@@ -71,4 +89,25 @@ SERVE = (
         ["--reload", "--reload-dir", "--traceback"],
         "A reload keeps the connections; an error in a file is shown, and what was there serves on.",
     ),
+)
+
+_CALLERS = (
+    Section("Authorization, for HTTP and WebSocket", ["--issuer", "--resource", "--scope"]),
+    Section("For operators", ["--admin", "--metrics", "--health", "--telemetry"]),
+)
+
+GATEWAY = (
+    Section("The gateway", ["--check", "--name"]),
+    Section("Addresses", ["--listen", "--allow-host", "--allow-origin"]),
+    *_CALLERS,
+)
+
+BRIDGE = (
+    Section(
+        "The server",
+        ["--header", "--bearer-env", "--sessions", "--era", "--timeout", "--cap"],
+        "A login of mcp-actors login URL is used by itself. What the clients of the bridge present is never passed on.",
+    ),
+    Section("The address", ["--allow-host", "--allow-origin"]),
+    *_CALLERS,
 )

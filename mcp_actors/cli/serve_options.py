@@ -5,12 +5,24 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import attrs
 import click
 
-__all__ = ["HTTP", "RULES", "STDIO", "WITH_HOST", "ServeOptions", "require_fitting"]
+__all__ = [
+    "HTTP",
+    "RULES",
+    "STDIO",
+    "WITH_HOST",
+    "ServeOptions",
+    "address_options",
+    "caller_options",
+    "require_fitting",
+]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 STDIO = "stdio:"
 HTTP = ("http:", "https:", "http+unix:")
@@ -32,10 +44,10 @@ class ServeOptions:
     admin: str | None
     metrics: str | None
     telemetry: str | None
-    workers: int | None
-    shared: str | None
-    reload: bool
-    reload_dir: Sequence[str]
+    workers: int | None = None
+    shared: str | None = None
+    reload: bool = False
+    reload_dir: Sequence[str] = ()
 
     def paths(self) -> dict[str, str]:
         """Returns the paths that are served beside MCP, by their options."""
@@ -52,6 +64,71 @@ def require_fitting(options: ServeOptions) -> None:
     for broken, text in RULES:
         for found in broken(options):
             raise click.UsageError(text.format(**found))
+
+
+def address_options(function: _F) -> _F:
+    """Adds the options that say where a command serves, and for whom: they become a `ServeOptions`."""
+    listen = click.option(
+        "--listen", metavar="URL", multiple=True, help="Where to serve; may be repeated. Default: stdio:"
+    )
+    return listen(caller_options(function))
+
+
+def caller_options(function: _F) -> _F:
+    """Adds those of `address_options` that say for whom a command serves, and who may look at it."""
+    for option in reversed(_CALLER_OPTIONS):
+        function = option(function)
+    return function
+
+
+_CALLER_OPTIONS: Sequence[Callable[..., Any]] = (
+    click.option(
+        "--allow-host",
+        metavar="HOST",
+        multiple=True,
+        help="For HTTP and WebSocket: a name by which clients may call this server. Default: the address itself.",
+    ),
+    click.option(
+        "--allow-origin",
+        metavar="ORIGIN",
+        multiple=True,
+        help="For HTTP and WebSocket: a web site whose pages may use it, such as https://app.example.org.",
+    ),
+    click.option(
+        "--issuer",
+        metavar="URL",
+        multiple=True,
+        help="Demand access tokens, of this authorization server; may be repeated.",
+    ),
+    click.option("--resource", metavar="URL", help="With --issuer: the URL that clients know the server by."),
+    click.option(
+        "--scope",
+        metavar="SCOPE",
+        multiple=True,
+        help="With --issuer: scopes that every request needs; blanks between several, may be repeated.",
+    ),
+    click.option(
+        "--health",
+        metavar="PATH",
+        help="For HTTP: a path, such as /health, where load balancers may ask how the server is.",
+    ),
+    click.option(
+        "--admin",
+        metavar="URL",
+        help="Where operators may look at what runs: unix:PATH, or http://127.0.0.1:PORT with a token. See "
+        "mcp-actors top.",
+    ),
+    click.option(
+        "--metrics",
+        metavar="PATH",
+        help="For HTTP: a path, such as /metrics, where Prometheus finds the numbers of this server.",
+    ),
+    click.option(
+        "--telemetry",
+        type=click.Choice(["otel"]),
+        help="Trace and measure by OpenTelemetry, to where OTEL_EXPORTER_OTLP_ENDPOINT says.",
+    ),
+)
 
 
 _Found = Iterable[dict[str, object]]

@@ -26,7 +26,7 @@ from mcp_actors.gateway.merged import CachingHints, merged_page
 from mcp_actors.gateway.routes import Route, Visible
 from mcp_actors.gateway.statistics import UpstreamStatistics
 from mcp_actors.gateway.upstream import UpstreamActor
-from mcp_actors.gateway.upstream_settings import Upstream
+from mcp_actors.gateway.upstream_settings import Upstream, UpstreamTarget
 from mcp_actors.logging import log
 from mcp_actors.printable import printable
 from mcp_actors.server import Server, TaskRules
@@ -111,8 +111,40 @@ class Gateway(Server[StateT]):
         self._runtime.upstreams = self._upstream_statistics
         self.notification(ROOTS_CHANGED, inline=True)(self._roots_changed)
         for each in upstreams:
-            for method in each.methods:
-                self.method(method, scopes=each.scopes)(partial(self._forward_method, each.name))
+            self._forward_methods(each)
+
+    def mount(self, name: str, target: UpstreamTarget, **settings: Any) -> Upstream:
+        """Adds an upstream behind the others, also while the gateway serves: clients are told that lists have changed.
+
+        Args:
+            name: Its name in the gateway.
+            target: A `Server`, or whatever else the target of an `Upstream` may be.
+            settings: The other settings of an `Upstream`.
+
+        Returns:
+            The settings of it.
+
+        Raises:
+            ValueError: An upstream has this name, the names of this one are not possible, or the gateway presents
+                itself as another one.
+            TypeError: There is no such setting.
+            LocalProtocolError: One of its methods is answered already, or the event loop is blocked.
+        """
+        if self._presents:
+            raise ValueError("a gateway that presents itself as its upstream has no others")
+        upstream = Upstream(name=name, target=target, **settings)
+        self._features.loop.call(partial(self._mount, upstream))
+        return upstream
+
+    def _mount(self, upstream: Upstream) -> None:
+        self._plan.add(upstream)
+        self._forward_methods(upstream)
+        for live in self._live.values():
+            live.add(upstream)
+
+    def _forward_methods(self, upstream: Upstream) -> None:
+        for method in upstream.methods:
+            self.method(method, scopes=upstream.scopes)(partial(self._forward_method, upstream.name))
 
     @asynccontextmanager
     async def _scope(self) -> AsyncIterator[ServerScope]:

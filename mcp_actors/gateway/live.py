@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -47,15 +47,22 @@ class GatewayPlan:
         publish: Callable[[EventKind, str | None], None],
         met: Callable[[UpstreamActor, UpstreamConnection], None],
     ) -> None:
-        self.upstreams = tuple(upstreams)
-        self.tables: Mapping[str, NameTable] = {each.name: NameTable(each) for each in upstreams}
-        if len(self.tables) < len(self.upstreams):
-            raise ValueError("two upstreams have the same name")
+        self.upstreams: list[Upstream] = []
+        self.tables: dict[str, NameTable] = {}
+        for each in upstreams:
+            self.add(each)
         self.visible = visible
         self.publish = publish
         self.telemetry: Telemetry | None = None
         """The receiver of the requests to upstreams."""
         self.met = met
+
+    def add(self, upstream: Upstream) -> None:
+        """Adds an upstream behind the others; raises `ValueError` as above."""
+        if upstream.name in self.tables:
+            raise ValueError(f"two upstreams have the name {upstream.name!r}")
+        self.tables[upstream.name] = NameTable(upstream)
+        self.upstreams.append(upstream)
 
 
 class LiveUpstreams:
@@ -68,23 +75,36 @@ class LiveUpstreams:
     """
 
     def __init__(self, plan: GatewayPlan, nursery: trio.Nursery, pool: ClientPool) -> None:
-        changes = ChangeDelivery(plan.publish)
+        self._changes = changes = ChangeDelivery(plan.publish)
         self._met = plan.met
+        self._nursery = nursery
+        self._pool = pool
         self.lists = UpstreamLists(plan.tables, nursery, changes)
         self.subscriptions = UpstreamSubscriptions(nursery, changes)
         self.held = HeldCalls(nursery)
         self.telemetry = plan.telemetry
-        self.actors = {each.name: UpstreamActor(each, nursery, pool, self) for each in plan.upstreams}
+        self.actors: dict[str, UpstreamActor] = {}
         self.routes = UpstreamRoutes(self.actors, self.lists, plan.visible)
         start_again(nursery, UPSTREAM_CHANGES, changes.run)
-        for actor in self.actors.values():
-            name = actor.settings.name
-            if not actor.settings.lazy:
-                start_again(nursery, UPSTREAM_KEEP, actor.keep, about=name)
-            start_again(nursery, UPSTREAM_SWEEP, actor.sweep, about=name)
+        for each in plan.upstreams:
+            self._add(each)
 
     def __repr__(self) -> str:
         return f"<LiveUpstreams {', '.join(self.actors)}>"
+
+    def add(self, upstream: Upstream) -> None:
+        """Adds an upstream while the gateway serves; clients are told that the lists have changed."""
+        self._add(upstream)
+        kinds: tuple[EventKind, ...] = ("tools", "prompts", "resources")
+        for kind in kinds:
+            self._changes.put(kind)
+
+    def _add(self, upstream: Upstream) -> None:
+        name = upstream.name
+        actor = self.actors[name] = UpstreamActor(upstream, self._nursery, self._pool, self)
+        if not upstream.lazy:
+            start_again(self._nursery, UPSTREAM_KEEP, actor.keep, about=name)
+        start_again(self._nursery, UPSTREAM_SWEEP, actor.sweep, about=name)
 
     def is_met(self, *, also_lazy: bool) -> bool:
         """Whether it is known of all upstreams what they are, as far as that is worth waiting for."""

@@ -1,7 +1,8 @@
-"""The load of an upstream: calls in flight, by caller, and the bounds on them."""
+"""The load of an upstream: calls in flight, by caller, and the bounds on them and on what it tells unasked."""
 
 from __future__ import annotations
 
+from mcp_actors._actors.pace import ReadingPace
 from mcp_actors.errors import Overloaded
 
 __all__ = ["UpstreamLoad"]
@@ -15,10 +16,12 @@ class UpstreamLoad:
 
     Args:
         limit: How many there may be.
+        notifications: How many notifications its connections are read a second.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, notifications: int) -> None:
         self.limit = limit
+        self.pace = ReadingPace(notifications)
         self.limit_of_caller = max(1, limit // 2)
         self.in_flight = 0
         self._of_callers: dict[object, int] = {}

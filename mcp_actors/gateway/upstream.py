@@ -96,7 +96,7 @@ class UpstreamActor:
     ) -> None:
         self.settings = settings
         self.health = UpstreamHealth()
-        self.load = UpstreamLoad(settings.max_in_flight)
+        self.load = UpstreamLoad(settings.max_in_flight, settings.max_notifications)
         self.connections = ConnectionTable(settings.max_connections)
         self.met: UpstreamConnection | None = None
         """The last connection that was made, which says what the server is; ``None`` before the first one."""
@@ -233,6 +233,7 @@ class UpstreamActor:
             )
             connection.principal = attempt.principal
             await self._pool.open(connection.client)
+            connection.client._connectivity.session.pace = self.load.pace
             connection.traits = ServerTraits(
                 connection.client._connectivity.session.link.channel.mirrors, has_tasks(connection)
             )

@@ -15,8 +15,8 @@ __all__ = ["SessionPolicy", "Upstream", "UpstreamTarget"]
 
 SessionPolicy = Literal["auto", "shared", "own"]
 """Who shares a connection to an upstream."""
-UpstreamTarget = Target | Callable[[], ClientTransport]
-"""What a `Client` connects to, or a function that makes a transport, which is called for each connection."""
+UpstreamTarget = Target | Callable[[], str | ClientTransport]
+"""What a `Client` connects to, or a function that returns a URL or makes a transport, called for each connection."""
 
 
 @attrs.frozen(kw_only=True)
@@ -57,6 +57,9 @@ class Upstream:
     """How many calls may be in flight at once; one caller may have half of them. More are refused at once."""
     max_connections: int = 100
     """How many connections there may be, to a server that needs one for each session: each may be a process."""
+    max_notifications: int = 1000
+    """How many notifications a second are read of it, over all its connections: log messages, progress, changes. Each
+    costs as much as a call, so one that sends more is not read for a while, and waits; its answers come later too."""
 
     @property
     def name_prefix(self) -> str:

@@ -43,14 +43,14 @@ def read_json(text: str) -> dict[str, Any]:
     except ValueError as error:
         # Ours, and Python's own for a number with thousands of digits.
         raise NotReadable(
-            str(error) if isinstance(error, _Refused) else "it has a number that is too long"
+            str(error) if isinstance(error, _NoJson) else "it has a number that is too long"
         ) from None
     if not isinstance(value, dict):
         raise NotReadable("the whole is no object")
     return value
 
 
-class _Refused(ValueError):
+class _NoJson(ValueError):
     """Leaves the JSON reader."""
 
 
@@ -63,9 +63,9 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(made) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in made if names.count(name) > 1)
-        raise _Refused(f"an object has the name {twice[:80]!r} twice")
+        raise _NoJson(f"an object has the name {twice[:80]!r} twice")
     return made
 
 
 def _no_constant(_name: str) -> None:
-    raise _Refused("it has NaN or an infinity, which is no JSON")
+    raise _NoJson("it has NaN or an infinity, which is no JSON")

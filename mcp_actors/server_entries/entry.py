@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
@@ -13,6 +14,7 @@ import attrs
 from mcp_actors.abc import ClientTransport
 from mcp_actors.discovery import client_transport
 from mcp_actors.errors import ConfigurationError, McpError, TransportNotFound
+from mcp_actors.logging import write_to_stderr
 from mcp_actors.platform.command_lines import join_words
 from mcp_actors.server_entries.env_file import UnusableFile, read_env_file
 from mcp_actors.server_entries.expansion import ConfigSource, Expansion
@@ -80,8 +82,25 @@ class ServerEntry:
             and "@" not in self.url.partition("://")[2].partition("/")[0]
         )
 
+    def address(self, *, environ: Mapping[str, str] | None = None) -> str | None:
+        """Returns the URL with its variables, which may be secrets; ``None`` for a server that is a command.
+
+        Args:
+            environ: As for `target`.
+
+        Raises:
+            MissingVariable: It names a variable that is not set.
+            ConfigurationError: It has something else that cannot be expanded.
+        """
+        return None if self.url is None else self._expansion(environ).of(self.url, "url")
+
+    def _expansion(self, environ: Mapping[str, str] | None) -> Expansion:
+        return Expansion(self.source, self.name, os.environ if environ is None else environ)
+
     def target(self, *, environ: Mapping[str, str] | None = None, **options: Any) -> str | ClientTransport:
         """Returns what a `Client` connects to, made anew; nothing is started or opened.
+
+        What a child process writes to its stderr is written to ours, behind the name of the server.
 
         Args:
             environ: The variables that the texts of the entry name, and that a child process is given; by default those
@@ -94,7 +113,7 @@ class ServerEntry:
             ConfigurationError: The binding does not take what the entry has, or its file of variables is none.
             TransportNotFound: There is no binding for the scheme of the URL.
         """
-        expansion = Expansion(self.source, self.name, os.environ if environ is None else environ)
+        expansion = self._expansion(environ)
         if self.command is not None:
             url, given, member = self._command(self.command, expansion), self._process(expansion), "command"
         else:
@@ -142,7 +161,7 @@ class ServerEntry:
                 env.pop(name, None)
             else:
                 env[name] = expansion.of(value, f"env.{name}")
-        options: dict[str, Any] = {"env": env}
+        options: dict[str, Any] = {"env": env, "stderr": partial(_write_line, self.name)}
         if self.cwd is not None:
             options["cwd"] = expansion.path(self.cwd, "cwd")
         return options
@@ -158,6 +177,10 @@ class ServerEntry:
                 expansion.fail("its value has a character that no header can have", member)
             headers[name] = value
         return {"headers": headers} if headers else {}
+
+
+def _write_line(name: str, line: str) -> None:
+    write_to_stderr(f"{name}: {line}")
 
 
 def _scheme(url: str) -> str:

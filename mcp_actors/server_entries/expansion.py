@@ -27,7 +27,7 @@ _KNOWN = "known are ${VAR}, ${VAR:-default}, ${env:VAR}, ${input:ID}, ${userHome
 
 @attrs.frozen
 class ConfigSource:
-    """Where a configuration came from."""
+    """The origin of a configuration."""
 
     name: str
     """The file, or words for something else, for errors."""

@@ -82,7 +82,7 @@ def read_server_entries(source: str | os.PathLike[str] | Mapping[str, Any]) -> S
             server and member.
     """
     if isinstance(source, Mapping):
-        return _Reader(ConfigSource("the configuration")).read(source)
+        return _EntryReader(ConfigSource("the configuration")).read(source)
     if isinstance(source, str) and "{" in source:
         return _read_text(source, ConfigSource("the configuration"))
     path = Path(source).expanduser()
@@ -99,7 +99,7 @@ def _read_text(text: str, source: ConfigSource) -> ServerEntries:
         value = read_json(text)
     except NotReadable as error:
         raise ConfigurationError(str(error), file=source.name) from error
-    return _Reader(source).read(value)
+    return _EntryReader(source).read(value)
 
 
 def _project_of(path: Path) -> Path:
@@ -107,7 +107,7 @@ def _project_of(path: Path) -> Path:
     return folder.parent if folder.name in _SETTINGS_FOLDERS else folder
 
 
-class _Reader:
+class _EntryReader:
     """Reads one configuration."""
 
     def __init__(self, source: ConfigSource) -> None:

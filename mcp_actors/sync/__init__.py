@@ -1,5 +1,5 @@
 """The engine for programs that have no event loop."""
 
-from mcp_actors.sync.client import Client, ClientPool, Listener, TaskHandle
+from mcp_actors.sync.client import Client, ClientGroup, ClientPool, Listener, TaskHandle
 
-__all__ = ["Client", "ClientPool", "Listener", "TaskHandle"]
+__all__ = ["Client", "ClientGroup", "ClientPool", "Listener", "TaskHandle"]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from mcp_actors import client, client_pool
+from mcp_actors import client, client_group, client_pool
 from mcp_actors.bridges.client_faces import SyncClientFace, SyncPoolFace
 from mcp_actors.bridges.face_parts import SyncListener, SyncTaskHandle
+from mcp_actors.bridges.group_faces import SyncGroupFace
 from mcp_actors.bridges.mirrored import mirror
 
-__all__ = ["Client", "ClientPool", "Listener", "TaskHandle"]
+__all__ = ["Client", "ClientGroup", "ClientPool", "Listener", "TaskHandle"]
 
 
 Client = mirror(
@@ -58,6 +59,23 @@ ClientPool = mirror(
     """,
     module=__name__,
     _make=client_pool.ClientPool,
+)
+ClientGroup = mirror(
+    client_group.ClientGroup,
+    SyncGroupFace,
+    """Clients of many servers for programs without a loop, used as ``with ClientGroup("mcp.json") as group``.
+
+Entering the block connects to all of them at once. One that cannot be connected to is among `failures`, and the
+others are there; a connection that is lost later is made again by itself. ``group["name"]`` is the `Client` of a
+server. Leaving the block closes all of them, within a bounded time.
+
+A tool or prompt is called ``server__tool`` here: the name of its server, with ``_`` for every character that the
+APIs of models do not allow, the separator, and its own name.
+""",
+    module=__name__,
+    without=("for_each",),
+    _make=client_group.ClientGroup,
+    _client=Client,
 )
 for _face in (Client, TaskHandle, Listener):
     _face._faces = {client.TaskHandle: TaskHandle, client.Listener: Listener}

@@ -2,7 +2,7 @@
 
 # Written by tests/test_faces.py.
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import UnionType
 from typing import Any, Self, TypeAlias, overload
@@ -23,6 +23,8 @@ from mcp_actors._client.tool_methods import T
 from mcp_actors._eras.era import EraName
 from mcp_actors.abc import Telemetry
 from mcp_actors.client import ClientCall, Event
+from mcp_actors.client_group.members import GroupServers, OptionsFor
+from mcp_actors.errors import McpError
 from mcp_actors.types import (
     CallToolResult,
     ClientCapabilities,
@@ -53,7 +55,7 @@ from mcp_actors.types import (
 )
 from mcp_actors.types.tasks import TaskStatus
 
-__all__ = ["Client", "ClientPool", "Listener", "TaskHandle"]
+__all__ = ["Client", "ClientGroup", "ClientPool", "Listener", "TaskHandle"]
 
 _SamplingHandler: TypeAlias = Callable[
     [CreateMessageParams], CreateMessageResult | Awaitable[CreateMessageResult]
@@ -670,6 +672,186 @@ class Client:
             ConnectionLost: There is no connection.
             ConnectFailed: The connection was lost and could not be made again.
             SessionExpired: The server has forgotten the session.
+        """
+
+class ClientGroup:
+    """Clients of many servers for programs without a loop, used as ``with ClientGroup("mcp.json") as group``.
+
+    Entering the block connects to all of them at once. One that cannot be connected to is among `failures`, and the
+    others are there; a connection that is lost later is made again by itself. ``group["name"]`` is the `Client` of a
+    server. Leaving the block closes all of them, within a bounded time.
+
+    A tool or prompt is called ``server__tool`` here: the name of its server, with ``_`` for every character that the
+    APIs of models do not allow, the separator, and its own name.
+
+    Args:
+        servers: The path of a configuration, its text or the mapping that it stands for, as in
+            `~mcp_actors.server_entries.read_server_entries`; what that returned, or some of its entries; or a mapping
+            of names to whatever a `Client` takes as its target, and to entries of a configuration.
+        required: Names of servers without which entering the block fails.
+        separator: What stands between the name of a server and that of its tool.
+        at_once: How many servers are connected to at a time, and how many calls one `call_all` has in flight.
+        connect_timeout: Seconds after which a server that has not completed its handshake counts as failed. A program
+            that is downloaded first may need more than the 60 of the default: `reconnect` tries again.
+        options_for: Returns more options for the client of the server with a name, so that ``elicitation``, for
+            example, knows which server asks, as a host has to show (MCP 2026-07-28, Elicitation).
+        options: Options of each `Client`; ``restart`` is true by default here. The members ``era``, ``timeout`` and
+            ``cap`` of an entry take precedence, and ``auth`` is for the servers at URLs of HTTP and WebSocket that have
+            no credentials of their own.
+
+    Raises:
+        ConfigurationError: The configuration as a whole cannot be read.
+        TypeError: A target or an option is of a wrong kind.
+        ValueError: A target or an option cannot be, a required server is none of them, or two names of servers cannot
+            be told apart.
+        TransportNotFound: There is no binding for the URL of a target that is none of a configuration.
+    """
+
+    def __init__(
+        self,
+        servers: GroupServers,
+        *,
+        required: Collection[str] = (),
+        separator: str = "__",
+        at_once: int = 32,
+        connect_timeout: float = 60.0,
+        options_for: OptionsFor | None = None,
+        **options: Any,
+    ) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exc_info: object) -> None: ...
+    def __getitem__(self, name: str) -> Client: ...
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of all servers, in the order in which they were given."""
+
+    @property
+    def failures(self) -> Mapping[str, McpError]:
+        """The reasons why servers cannot be used at present, by their names.
+
+        A server is among them if it could not be connected to, if its connection was lost and is not made again yet,
+        and if the last list that was asked of it could not be had. One that is there again is no longer among them.
+        """
+
+    def reconnect(self, name: str) -> Client:
+        """Connects to a server anew, whether it failed before or is connected; its variables are looked up again.
+
+        Cancelled, or if it fails, the server is not connected.
+
+        Args:
+            name: The server.
+
+        Returns:
+            Its client, which is another one than before.
+
+        Raises:
+            KeyError: The group has no server of this name.
+            LocalProtocolError: The group is not open, or the server is being connected to.
+            McpError: What entering a `Client` raises; it is among `failures`, too.
+        """
+
+    def tools(self, *, refresh: bool = False) -> list[Tool]:
+        """Returns the tools of all servers, under the names that `call_tool` takes, in the order of the servers.
+
+        A server whose list cannot be had is left out; it is among `failures` then.
+
+        Args:
+            refresh: Whether servers are asked even if an earlier answer is good still, as they said themselves.
+
+        Raises:
+            LocalProtocolError: The group is not open.
+        """
+
+    def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        cap: float | None = None,
+        on_progress: ProgressCallback | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> CallToolResult:
+        """Calls a tool of one of the servers; `Client.call_tool` has more options.
+
+        Args:
+            name: The tool, as `tools` names it: ``"weather__forecast"``.
+            arguments: Its arguments, as JSON values.
+            timeout: Seconds without an answer or a progress report; by default the client's.
+            cap: Seconds in all; by default the client's.
+            on_progress: A function, sync or async, that is called with each report.
+            meta: Further members of the request's ``_meta``.
+
+        Raises:
+            LocalProtocolError: No server of the group has a name that this one begins with.
+            ConnectFailed: The server could not be connected to.
+            McpError: What else `Client.call_tool` raises.
+        """
+
+    def call_all(
+        self,
+        calls: Iterable[tuple[str, Mapping[str, Any] | None]],
+        *,
+        timeout: float | None = None,
+        cap: float | None = None,
+    ) -> list[CallToolResult | Exception]:
+        """Makes many calls at once, each of which fails alone; ``at_once`` of them are in flight at a time.
+
+        Cancelled, all of them are, at their servers as well.
+
+        Args:
+            calls: The tools, as `tools` names them, and their arguments.
+            timeout: Seconds that each may take without an answer or a progress report; by default those of its client.
+            cap: Seconds that each may take in all; by default those of its client.
+
+        Returns:
+            The result of each call, or the exception that `call_tool` raised for it, in the order of the calls.
+        """
+
+    def prompts(self, *, refresh: bool = False) -> list[Prompt]:
+        """Returns the prompts of all servers, under the names that `get_prompt` takes; see `tools`.
+
+        Args:
+            refresh: Whether servers are asked even if an earlier answer is good still, as they said themselves.
+
+        Raises:
+            LocalProtocolError: The group is not open.
+        """
+
+    def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> GetPromptResult:
+        """Fills in a prompt of one of the servers.
+
+        Args:
+            name: The prompt, as `prompts` names it.
+            arguments: Its arguments; all are text.
+
+        Raises:
+            LocalProtocolError: No server of the group has a name that this one begins with.
+            ConnectFailed: The server could not be connected to.
+            McpError: What else `Client.get_prompt` raises.
+        """
+
+    def resources(self, *, refresh: bool = False) -> dict[str, list[Resource]]:
+        """Returns the resources of all servers, by the names of the servers, whose ``read_resource`` takes their URIs.
+
+        A URI is no name, and two servers may have the same one. A server whose list cannot be had is left out; it is
+        among `failures` then.
+
+        Args:
+            refresh: Whether servers are asked even if an earlier answer is good still, as they said themselves.
+
+        Raises:
+            LocalProtocolError: The group is not open.
+        """
+
+    def resource_templates(self, *, refresh: bool = False) -> dict[str, list[ResourceTemplate]]:
+        """Returns the resource templates of all servers, by the names of the servers; see `resources`.
+
+        Args:
+            refresh: Whether servers are asked even if an earlier answer is good still, as they said themselves.
+
+        Raises:
+            LocalProtocolError: The group is not open.
         """
 
 class ClientPool:

@@ -11,11 +11,11 @@ import pytest
 from benchmarks.suite.command import main
 from benchmarks.suite.goal_table import goal_rows, goals_markdown, write_readme
 from benchmarks.suite.goals import COLUMNS, GOALS, ITSELF, Against, Goal, goal_cases
-from benchmarks.suite.model import Document, JobFailure, Key, Row
 from benchmarks.suite.page import page
 from benchmarks.suite.peers import PEERS
-from benchmarks.suite.process import LoadError
 from benchmarks.suite.report import markdown
+from mcp_actors.bench.process import LoadError
+from mcp_actors.bench.results import Document, JobFailure, Key, ResultRow
 
 ROOT = Path(__file__).parent.parent.parent
 OURS, OTHER = (
@@ -35,7 +35,7 @@ def run_of(**figures: list[tuple[float, float]]) -> Document:
         for turn, pair in enumerate(rounds, 1):
             for key, value in zip((OURS, OTHER), pair, strict=True):
                 at = dict(key.at)
-                row = Row(turn, key.scenario, key.transport, key.era, key.peer, at, {metric: value})
+                row = ResultRow(turn, key.scenario, key.transport, key.era, key.peer, at, {metric: value})
                 document.rows.append(row)
     return document
 
@@ -114,11 +114,15 @@ def test_the_table_says_where_with_what_when_and_how_it_was_taken() -> None:
     assert len({line.count("|") for line in text.splitlines() if line.startswith("|")}) == 1
 
 
+def _section(shown: str, title: str) -> str:
+    return shown[shown.index(f">{title}</h2>") :].partition("<h2 ")[0]
+
+
 def test_reports_show_the_goals_first() -> None:
     document = run_of(per_second=[(1000.0, 100.0)])
     told, shown = markdown(document), page(document)
     assert told.index("## Goals") < told.index("## roundtrip")
-    assert "class=missed" in shown[shown.index("<h2>Goals") : shown.index("<h2>roundtrip")]
+    assert "class=missed" in _section(shown, "Goals")
 
 
 def test_a_document_without_figures_for_goals_has_no_table() -> None:
@@ -174,8 +178,19 @@ def test_a_peer_is_asked_for_its_own_places_only() -> None:
 
 
 def test_goals_say_by_themselves_what_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "roundtrip", "--goals"]) == 2
+    assert main(["run", "--peers", "ours", "--goals"]) == 2
     assert "--goals says" in capsys.readouterr().err
+
+
+def test_goals_can_be_those_of_some_scenarios() -> None:
+    assert {case.scenario.name for case in goal_cases(["gateway_hop"])} == {"gateway_hop"}
+    with pytest.raises(LoadError, match="no goal is measured by codec; there are: roundtrip"):
+        goal_cases(["codec"])
+
+
+def test_the_table_has_the_columns_that_its_rows_need() -> None:
+    head, _ = goal_rows(run_of(per_second=[(1000.0, 100.0)]), [FASTER])
+    assert [cell.text for cell in head] == ["what", "mcp-actors", "official Python SDK"]
 
 
 def test_what_is_not_installed_is_told_in_one_line() -> None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from benchmarks.suite.command import main
-from benchmarks.suite.compare import compare, comparison_text
-from benchmarks.suite.model import METRICS, Document, JobFailure, Row
+from benchmarks.suite.goals import GOALS
 from benchmarks.suite.page import page
-from benchmarks.suite.plots import Plot, PlotLine
-from benchmarks.suite.process import LoadError
-from benchmarks.suite.report import markdown
-from benchmarks.suite.worker import encoded
+from benchmarks.suite.report import RATIO, markdown
+from benchmarks.suite.views import groups, ratios
+from mcp_actors.bench.compare import compare, comparison_text
+from mcp_actors.bench.histograms import encoded
+from mcp_actors.bench.plots import Plot, PlotLine
+from mcp_actors.bench.process import LoadError
+from mcp_actors.bench.results import METRICS, Document, JobFailure, ResultRow
 
 PEERS = ("ours", "floor", "official")
 
@@ -39,7 +42,9 @@ def made_up(rounds: int = 6, *, seed: int = 1, drift: float = 1.0, ours: float =
                         "cpu_us": us / 2,
                     }
                     at: dict[str, int | str] = {"in_flight": window}
-                    row = Row(turn, "roundtrip", transport, "modern", peer, at, metrics, encoded(took), 0.1)
+                    row = ResultRow(
+                        turn, "roundtrip", transport, "modern", peer, at, metrics, encoded(took), 0.1
+                    )
                     document.rows.append(row)
     return document
 
@@ -112,8 +117,14 @@ def test_the_report_tells_medians_ratios_and_what_failed() -> None:
     document.failures.append(JobFailure("mixed", "http", "legacy", "floor", "it broke"))
     document.warnings.append("the generator was busy")
     text = markdown(document)
-    assert "against official" in text
-    assert "2.00x" in text or "1.99x" in text or "2.01x" in text
+    assert "ours / official" in text
+    twice, half = ("2.00x", "1.99x", "2.01x"), ("0.50x", "0.49x", "0.51x")
+    of_calls = [line for line in text.splitlines() if "| throughput" in line and "| HTTP |" in line]
+    of_times = [line for line in text.splitlines() if "| median latency" in line and "| HTTP |" in line]
+    assert [line for line in of_calls if not any(each in line for each in twice)] == []
+    assert [line for line in of_times if not any(each in line for each in half)] == []
+    assert of_calls
+    assert of_times
     assert "it broke" in text
     assert "the generator was busy" in text
 
@@ -125,6 +136,73 @@ def test_the_page_is_whole_and_needs_nothing_else() -> None:
         ElementTree.fromstring("<svg" + svg.partition("</svg>")[0] + "</svg>")
     for outside in ("http://", "https://", "<script", "src=", "@import", "url("):
         assert outside not in text
+
+
+def test_the_page_begins_with_a_sentence_and_its_contents() -> None:
+    document = made_up()
+    document.failures.append(JobFailure("mixed", "http", "legacy", "floor", "no"))
+    text = page(document)
+    begins = [text.index(part) for part in ('<p class="sentence">', "<nav ", "<h2 ")]
+    assert begins == sorted(begins)
+    assert "over HTTP (modern, 64 in flight)" in text.partition("</p>")[0]  # what came of it
+    links, targets = re.findall(r'href="#([^"]*)"', text), re.findall(r'<h2 id="([^"]*)"', text)
+    assert links == targets
+    assert len(set(targets)) == len(targets) > 4
+
+
+def test_throughput_comes_before_latency() -> None:
+    text = page(made_up())
+    titles = re.findall(r"<h2 id=[^>]*>([^<]*)</h2>", text)
+    assert titles.index("Throughput") < titles.index("Own transports beside each other")
+    assert titles.index("Own transports beside each other") < titles.index("Latency")
+    plots = re.findall(r'<svg [^>]*aria-label="([^"]*)"', text)
+    assert plots[0].startswith("Throughput")
+
+
+def test_a_ratio_is_defined_once_and_in_one_direction() -> None:
+    document = made_up()
+    # A goal of the table, so that this section is there as well.
+    for key in GOALS[0].keys:
+        document.rows += [
+            ResultRow(turn, *key[:3], key.peer, dict(key.at), {GOALS[0].metric: 10.0}) for turn in range(1, 7)
+        ]
+    for text in (page(document), markdown(document)):
+        assert text.count(RATIO) == 1
+        assert "better mcp-actors" not in text
+        assert "against official" not in text
+        assert len(re.findall(r"ratio is", text)) == 1
+        assert text.index(RATIO) < text.index("Goals</h2>" if "</h2>" in text else "## Goals")
+    [group] = [
+        each
+        for each in groups(made_up(ours=0.5))
+        if each.transport == "http" and each.at == (("in_flight", 1),)
+    ]
+    for metric in ("per_second", "p50_us"):
+        mine, theirs = group.samples["ours"][metric], group.samples["official"][metric]
+        assert ratios(group, metric, "official") == [mine[at] / theirs[at] for at in range(6)]
+
+
+def test_a_legend_is_dashed_as_its_line_is() -> None:
+    names = ["ours", "floor", "floor_inline", "ours, beside stalled"]
+    lines = [PlotLine(name, [(1.0, 1.0, 1.0, 1.0), (2.0, 2.0, 2.0, 2.0)]) for name in names]
+    svg = ElementTree.fromstring(Plot("t", "x", "y", lines).svg())
+    drawn = {each.get("stroke-dasharray") for each in svg.findall("polyline")}
+    in_legend = [
+        each.get("stroke-dasharray") for each in svg.findall("line") if each.get("stroke-width") == "3"
+    ]
+    assert len(in_legend) == len(names)
+    assert set(in_legend) == drawn
+    assert len(drawn - {None}) == 3
+
+
+def test_transports_have_the_names_that_people_know() -> None:
+    document = made_up(2)
+    for row in document.rows:
+        row.transport = {"stdio": "mine=mine:{directory}/nest", "http": "ws"}[row.transport]
+    for text in (page(document), markdown(document)):
+        assert "{directory}" not in text
+        assert "WebSocket" in text
+    assert "Throughput against concurrency: mine, modern" in page(document)
 
 
 def test_names_in_a_page_are_no_markup() -> None:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from benchmarks.suite.command import main
-from benchmarks.suite.eras import Era
+from benchmarks.suite.gateways import GATEWAYS, chain_of
 from benchmarks.suite.goals import GOALS, goal_cases
-from benchmarks.suite.model import METRICS, BenchmarkJob, Document
-from benchmarks.suite.peers import PROGRAMS, Peer
+from benchmarks.suite.job import BenchmarkJob
+from benchmarks.suite.peers import PEERS, PROGRAMS, Peer
 from benchmarks.suite.plan import FULL, QUICK, TOY, Case, make_plan
-from benchmarks.suite.process import LoadError
 from benchmarks.suite.running import run_job, run_plan
 from benchmarks.suite.scenarios import streams
 from benchmarks.suite.scenarios.table import SCENARIOS
 from benchmarks.suite.worker import measure
+from mcp_actors.bench.eras import Era
+from mcp_actors.bench.process import LoadError
+from mcp_actors.bench.results import METRICS, Document
 
 HERE = {"python": sys.executable}
 # A transport of somebody else's, in a file of their own: lines over TCP under another name.
@@ -160,6 +163,47 @@ def test_a_peer_says_what_it_needs_and_has_not(tmp_path: Path) -> None:
         Peer("mine", "mine", "mine", needs=("nowhere_to_be_found",)).prepare(tmp_path)
 
 
+@pytest.mark.parametrize(("transport", "era"), [("stdio", "legacy"), ("http", "modern")])
+def test_a_hop_through_a_gateway_costs_something(transport: str, era: Era) -> None:
+    alone, behind, *_ = toy("gateway_hop", transport, era=era)
+    assert alone["per_second"] > 0 < behind["per_second"]
+    assert "cpu_us" not in alone
+    assert behind["rss_mib"] > 10
+
+
+def test_three_hops_take_turns_with_two_bindings() -> None:
+    """Which needs processes of all kinds: some are started by the one before them, and some stand alone."""
+    parameters = {"to": ["http"], "hops": [3], "windows": [4]}
+    points = measure(BenchmarkJob("gateway_hop", "stdio", "ours", "modern", 1, TOY.seconds, parameters, HERE))
+    assert [point.at for point in points] == [{"to": "http", "hops": hops, "in_flight": 4} for hops in (0, 3)]
+    assert chain_of("stdio", "http", 3) == ("stdio", "http", "stdio", "http")
+
+
+def test_a_gateway_is_asked_for_hops_that_it_can_make() -> None:
+    assert GATEWAYS["mcp_remote"].can(chain_of("stdio", "http", 1))
+    assert not GATEWAYS["mcp_remote"].can(chain_of("stdio", "http", 3))
+    assert GATEWAYS["supergateway"].can(chain_of("http", "stdio", 3))
+    assert not GATEWAYS["supergateway"].can(chain_of("stdio", "stdio", 1))
+    job = BenchmarkJob(
+        "gateway_hop", "http", "mcp_remote", "legacy", 1, 0.05, {"to": ["stdio"], "hops": [1]}, HERE
+    )
+    with pytest.raises(LoadError, match="cannot make any of these hops"):
+        measure(job)
+
+
+def test_every_gateway_is_a_peer_and_has_a_command_for_each_of_its_hops() -> None:
+    prepared = {"python": "/env/bin/python", "node": "/env/node", "modules": "/env"}
+    for name, gateway in GATEWAYS.items():
+        for served, reached in gateway.hops:
+            url = {"stdio": "stdio:", "http": "http://127.0.0.1:9001/mcp"}[served]
+            upstream = {"stdio": ["upstream"], "http": "http://127.0.0.1:9002/mcp"}[reached]
+            command = " ".join(gateway.command(prepared, url, upstream))
+            assert PEERS[name].has(served)
+            assert ("9001" in command) is (served == "http")
+            assert ("9002" in command) is (reached == "http")
+            assert ("upstream" in command) is (reached == "stdio")
+
+
 @pytest.mark.parametrize("peer", ["ours_asgi", "floor_asgi"])
 def test_round_trips_under_uvicorn(peer: str) -> None:
     assert all(metrics["per_second"] > 0 for metrics in toy("roundtrip", "http", peer))
@@ -195,17 +239,21 @@ def test_a_transport_of_somebody_else_takes_one_command(tmp_path: Path) -> None:
     assert "pigeon" in (tmp_path / "results.html").read_text()
 
 
+def small(value: Any) -> Any:
+    return min(value, 10) if isinstance(value, int) else value
+
+
 @pytest.mark.parametrize("scenario", sorted({goal.ours.scenario for goal in GOALS}))
 def test_the_places_of_goals_are_those_that_scenarios_give(scenario: str) -> None:
     """At toy size: a goal that names a place in another way than its scenario would never have a figure."""
     case = next(each for each in goal_cases() if each.scenario.name == scenario and "ours" in each.peers)
     few = {
-        name: sorted({min(each, 10) for each in values}) if isinstance(values, list) else values
+        name: sorted({small(each) for each in values}) if isinstance(values, list) else values
         for name, values in case.parameters["ours"].items()
     }
     points = run_job(BenchmarkJob(scenario, case.transport, "ours", case.era, 1, TOY.seconds, few, HERE))
     wanted = [
-        (goal.metric, {name: min(each, 10) if isinstance(each, int) else each for name, each in key.at})
+        (goal.metric, {name: small(each) for name, each in key.at})
         for goal in GOALS
         for key in goal.keys
         if key[:3] == (scenario, case.transport, case.era) and key.peer == "ours"
@@ -242,6 +290,19 @@ def test_plans_have_what_peers_can_do_and_nothing_else() -> None:
             assert case.scenario.name != "client_calls" or "typescript1" not in case.peers
             assert "typescript1" not in case.peers or case.era == "legacy"
     assert {case.scenario.name for case in make_plan(FULL)} == set(SCENARIOS)
+
+
+def test_a_quick_run_has_the_peers_that_its_page_says() -> None:
+    cases = [(case.scenario.name, case.peers) for case in make_plan(QUICK)]
+    others = {"fastmcp", "typescript1"}
+    assert {name for name, peers in cases if others & set(peers)} == {"roundtrip"}
+    assert {peer for name, peers in cases if name == "roundtrip" for peer in peers} >= others | {
+        "official",
+        "ours",
+    }
+    assert "FastMCP and the TypeScript SDK 1.x in `roundtrip`" in (PROGRAMS.parent / "README.md").read_text()
+    asked = make_plan(QUICK, peers=["ours"])
+    assert {case.peers for case in asked} == {("ours",)}  # names that were given are all
 
 
 @pytest.mark.parametrize("names", [{"scenarios": ["juggling"]}, {"peers": ["nobody"]}])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.suite.statistics import (
+from mcp_actors.bench.statistics import (
     adjusted,
     interval,
     mann_whitney,

@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.suite.bench import Bench, ThisProcess
-from benchmarks.suite.fields.field import Arrival, Field, run_blocking
-from benchmarks.suite.fields.responses import ResponseReader
-from benchmarks.suite.fields.streams import Framing, Lines
-from benchmarks.suite.fields.websocket import WebSocketFrames
-from benchmarks.suite.messages import Calls, Message, check_sums, id_of
-from benchmarks.suite.model import BenchmarkJob
-from benchmarks.suite.process import LoadError
+from benchmarks.suite.job import BenchmarkJob
 from benchmarks.suite.scenarios import loops
 from benchmarks.suite.server import HandlerEvents
+from mcp_actors.bench.fields.field import Arrival, Field, run_blocking
+from mcp_actors.bench.fields.responses import ResponseReader
+from mcp_actors.bench.fields.streams import Framing, Lines
+from mcp_actors.bench.fields.websocket import WebSocketFrames
+from mcp_actors.bench.messages import Calls, Message, check_sums, id_of
+from mcp_actors.bench.process import LoadError
 
 MESSAGES = st.lists(
     st.binary(min_size=1, max_size=300).map(lambda data: data.replace(b"\n", b" ")), max_size=5

@@ -61,6 +61,13 @@ class Tab:
         await self._call("Page.navigate", url=url)
         await self._loaded()
 
+    async def show_as(self, *, width: int, colours: str) -> None:
+        """Lays pages out as in a window of ``width`` pixels, for a person who prefers ``light`` or ``dark``."""
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        await self._call("Emulation.setDeviceMetricsOverride", **size)
+        features = [{"name": "prefers-color-scheme", "value": colours}]
+        await self._call("Emulation.setEmulatedMedia", features=features)
+
     async def click(self, selector: str) -> None:
         """Clicks at what leads to another page, and waits until that one is loaded."""
         await self.evaluate(f"document.querySelector({json.dumps(selector)}).click()")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -13,10 +14,14 @@ import pytest
 from click.testing import CliRunner
 
 from mcp_actors import Server
-from mcp_actors.cli import demo_load, demo_server
+from mcp_actors.cli import demo_load, demo_server, demo_tour
 from mcp_actors.cli.demo import command
 from mcp_actors.cli.demo_figures import CallLatencies, Tally
-from mcp_actors.cli.demo_load import Load
+from mcp_actors.cli.demo_load import DemoLoad, WrongAnswer
+from mcp_actors.cli.demo_stage import DemoStage
+from mcp_actors.cli.demo_table import plain_table, summary
+from mcp_actors.cli.demo_text import tour_lines
+from mcp_actors.cli.demo_tour import TOUR, Demonstration, Shown
 
 from .conftest import LIMIT, Ran, Started
 
@@ -40,6 +45,25 @@ def test_the_demo_makes_calls_over_every_binding_in_both_eras(mcp: Callable[...,
     assert words is not None
     assert words[1] == words[2] != "0"
     assert " 0 errors" in result.stdout
+    lines = result.stdout.splitlines()
+    begins = [next(at for at, line in enumerate(lines) if line.startswith(each.title)) for each in TOUR]
+    assert begins == sorted(begins)  # first what it can do, and then under what load
+    assert begins[-1] < lines.index(next(line for line in lines if line.startswith("Under load")))
+
+
+def test_as_json_it_is_one_document(mcp: Callable[..., Ran]) -> None:
+    result = mcp("demo", "--sessions", "24", "--seconds", "1", "--seed", "7", "--json")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stderr == ""
+    whole = json.loads(result.stdout)
+    assert [each["title"] for each in whole["tour"]] == [each.title for each in TOUR]
+    assert [each for each in whole["tour"] if each["failed"] or not each["text"]] == []
+    load = whole["load"]
+    assert (load["seed"], load["interrupted"], load["error_examples"]) == (7, False, [])
+    for member in ("sessions", "calls", "cancelled", "confirmed", "errors", "progress_reports"):
+        assert sum(row[member] for row in load["rows"]) == load["total"][member]
+    assert load["total"]["sessions"] == 24
+    assert load["total"]["cancelled"] == load["total"]["confirmed"]
 
 
 def test_a_module_in_the_current_folder_is_not_run(environment: dict[str, str], tmp_path: Path) -> None:
@@ -60,8 +84,19 @@ def test_ctrl_c_ends_it_early_with_the_summary(started: Started) -> None:
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
         rest, _ = process.communicate(timeout=LIMIT)
-    assert process.returncode == 0, rest
+    assert process.returncode == 130, rest
     assert "8 sessions, " in rest
+
+
+def test_ctrl_c_in_the_tour_ends_all_of_it(started: Started) -> None:
+    with started("demo", "--seconds", "600", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert "What it can do" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        rest, said = process.communicate(timeout=LIMIT)
+    assert process.returncode == 130, rest
+    assert "Under load" not in rest
+    assert said == "mcp-actors: the demo was interrupted\n"
 
 
 def test_a_wrong_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,9 +120,38 @@ def test_a_wrong_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "WrongAnswer" in result.output
 
 
+def test_a_demonstration_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lie(stage: DemoStage) -> str:
+        raise WrongAnswer("this came instead")
+
+    memory = next(binding for binding in demo_load.BINDINGS if binding.name == "memory")
+    monkeypatch.setattr(demo_load, "BINDINGS", (memory,))
+    monkeypatch.setattr(demo_tour, "TOUR", (Demonstration("tools", lie), TOUR[0]))
+    result = CliRunner().invoke(command, ["--sessions", "1", "--seconds", "0.1"])
+    assert result.exit_code == 1
+    assert "failed: WrongAnswer: this came instead" in result.output
+    assert f"\n{TOUR[0].title} " in result.output  # the others are shown all the same
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    rows = DemoLoad(300, 1, random.Random(0)).rows
+    for row in rows:
+        row.opened, row.calls, row.cancelled, row.confirmed = row.planned, 123_456, 9_999, 9_999
+        row.latencies.add(0.9999)
+    shown = [Shown(each.title, "words, " * 24) for each in TOUR]
+    text = "\n".join([*(tour_lines(each, width) for each in shown), plain_table(rows, 10, width)])
+    text += "\n" + summary(rows, 10, width)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    assert [line for line in plain.splitlines() if len(line) > width] == []
+    for title in ("sessions", "calls", "calls/s", "cancelled", "confirmed", "p50 ms", "p99 ms", "errors"):
+        assert plain.count(f" {title}") >= 1  # a narrow terminal has every column too
+    assert plain.count("words,") == 24 * len(TOUR)
+
+
 def test_sessions_are_dealt_out_to_the_bindings() -> None:
     def planned(sessions: int) -> dict[tuple[str, str], int]:
-        return {(row.binding, row.era): row.planned for row in Load(sessions, 1, random.Random(0)).rows}
+        return {(row.binding, row.era): row.planned for row in DemoLoad(sessions, 1, random.Random(0)).rows}
 
     assert sum(planned(300).values()) == 300
     assert len(planned(300)) == len(demo_load.BINDINGS) * len(demo_load.ERAS)

@@ -52,7 +52,8 @@ for line in () if gone.exists() else sys.stdin:
         print(json.dumps(replies if isinstance(message, list) else replies[0]), flush=True)
 """
 
-# `{shy}`, `{broken}` and `{locked}` are URLs of servers, `{served}` is a target.
+# `{shy}`, `{broken}` and `{locked}` are URLs of servers, `{served}` is a target, and `{of_nobody}`, `{of_locked}` and
+# `{of_nothing}` are configurations.
 CASES: dict[str, list[tuple[str, int]]] = {
     "demo": [("--sessions 0", 2)],
     "serve": [
@@ -84,6 +85,23 @@ CASES: dict[str, list[tuple[str, int]]] = {
         ("{served} --listen unix:/no/such/folder/socket", 1),
         ("{served} --shared redis://127.0.0.1:1", 1),
     ],
+    "gateway": [
+        ("nowhere.json", 2),
+        ("{of_nobody} --listen htp://127.0.0.1:0", 2),
+        ("{of_nobody} --allow-host example.org", 2),
+        ("{of_nobody} --listen unix:/no/such/folder/socket", 1),
+        ("{of_nobody} --check", 1),
+        ("{of_locked} --check", 3),
+        ("{of_nothing} --check", 1),
+    ],
+    "bridge": [
+        ("htp://x stdio:", 2),
+        (f"{NOBODY} htp://127.0.0.1:0", 2),
+        (f"{NOBODY} stdio: --era 1999-01-01", 2),
+        (f"{NOBODY} stdio: --issuer https://login.example.org", 2),
+        (f"{NOBODY} stdio:python", 2),
+        (f"{NOBODY} unix:/no/such/folder/socket", 1),
+    ],
     "top": [("htp://x", 2), ("nonsense", 2), ("unix:/nowhere", 1)],
     "install": [
         ("nowhere.py --client cursor", 2),
@@ -97,6 +115,12 @@ CASES: dict[str, list[tuple[str, int]]] = {
         ("{locked}", 3),
         ("{broken} --in-flight 0", 4),
         ("{shy} --in-flight 0", 5),
+    ],
+    "bench": [
+        (f"{NOBODY} add", 1),
+        ("htp://x add", 2),
+        ("{locked} add", 3),
+        ("{served_url} add a=1 --calls 5 --warm-up 0 --fail-if 'mean>0us'", 6),
     ],
     "list": [(NOBODY, 1), ("htp://x", 2), ("{locked}", 3)],
     "call": [(f"{NOBODY} add", 1), ("htp://x add", 2), ("{locked} add", 3)],
@@ -145,10 +169,16 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
 def test_the_code_of_a_command(
     ended: Ended, tmp_path: Path, locked: str, command: str, words: str, code: int
 ) -> None:
+    serving_words = [sys.executable, "-m", "mcp_actors", "serve", str(SERVED)]
     places = {"served": str(SERVED), "locked": locked}
+    places["served_url"] = shlex.quote(f"stdio:{shlex.join(serving_words)}")
     for name, program in (("shy", SHY), ("broken", BROKEN)):
         (tmp_path / f"{name}.py").write_text(program)
         places[name] = shlex.quote(f"stdio:{shlex.join([sys.executable, str(tmp_path / name)])}.py")
+    for name, url in (("nobody", NOBODY), ("locked", locked), ("nothing", 1)):
+        config = tmp_path / f"{name}.json"
+        config.write_text(json.dumps({"mcpServers": {"one": {"url": url}}}))
+        places[f"of_{name}"] = str(config)
     found, shown = ended(command, *shlex.split(words.format(**places)))
     assert found == code, shown
     assert shown

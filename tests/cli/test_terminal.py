@@ -10,6 +10,7 @@ import select
 import shlex
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -115,6 +116,28 @@ def test_ctrl_c_cancels_the_call(
     assert session.wait() == 130
     assert ended.exists()  # the handler saw its cancellation
     assert "mcp-actors: cancelled; the server was told" in session.text
+    assert "Traceback" not in session.text
+
+
+@pytest.mark.parametrize("seen", ["typed tools", "Ctrl-C ends it early"])
+def test_ctrl_c_in_the_demo_leaves_a_clean_terminal(terminal: Callable[..., Terminal], seen: str) -> None:
+    session = terminal("demo", "--sessions", "8", "--seconds", "600", COLUMNS="40")
+    session.until(lambda: seen in session.text)
+    settings = termios.tcgetattr(session.master)
+    session.type(CTRL_C)
+    assert session.wait() == 130
+    assert session.screen.rfind(b"\x1b[?25h") >= session.screen.rfind(b"\x1b[?25l")  # the cursor is seen
+    assert termios.tcgetattr(session.master) == settings
+    assert "Traceback" not in session.text
+
+
+def test_ctrl_c_ends_a_load_with_its_figures(terminal: Callable[..., Terminal], url: str) -> None:
+    session = terminal("bench", url, "add", "a=1", "--duration", "60", "--warm-up", "0")
+    session.until(lambda: "Ctrl-C ends it early" in session.text and "p99" in session.text)
+    session.type(CTRL_C)
+    assert session.wait() == 0
+    assert "answered" in session.text
+    assert "Mind: it was ended early." in session.text
     assert "Traceback" not in session.text
 
 

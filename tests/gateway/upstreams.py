@@ -16,7 +16,10 @@ __all__ = ["Behind", "make_server"]
 
 
 def make_server() -> Server:
-    """Returns a server with tools that add, count in their session, wait, and say what their client declares."""
+    """Returns a server with tools that add, count in their session, wait, and say what their client declares.
+
+    None of them runs in a thread, of which a clock that jumps knows nothing.
+    """
     server = Server("behind")
 
     @server.tool

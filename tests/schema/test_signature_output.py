@@ -6,7 +6,8 @@ import datetime
 import decimal
 import pathlib
 from dataclasses import dataclass
-from typing import Annotated, Any, NoReturn
+from enum import IntEnum, StrEnum
+from typing import Annotated, Any, NoReturn, TypedDict
 
 import pytest
 from hypothesis import given
@@ -31,6 +32,19 @@ from .signature_samples import (
     read,
     taking,
 )
+
+
+class Sum(TypedDict):
+    total: int
+    mean: float | None
+
+
+class Name(StrEnum):
+    TOTAL = "total"
+
+
+class Number(IntEnum):
+    SEVEN = 7
 
 
 class TestOutput:
@@ -79,6 +93,10 @@ class TestOutput:
             (int | None, None, None),
             (float, 3, 3),
             (bool | float, 0.5, 0.5),
+            (Sum, {"total": 1, "mean": None}, {"total": 1, "mean": None}),
+            (Sum, {"total": 1, "mean": 2}, {"total": 1, "mean": 2}),
+            (Sum, {Name.TOTAL: 1, "mean": 0.5}, {"total": 1, "mean": 0.5}),
+            (Sum, {"total": Number.SEVEN, "mean": 0.5}, {"total": 7, "mean": 0.5}),
         ],
     )
     def test_values_become_plain_json(self, hint: Any, value: Any, encoded: Any) -> None:
@@ -100,6 +118,14 @@ class TestOutput:
             (float | None, float("inf"), "not of the declared type"),
             (Annotated[int, Meta(ge=1)], 0, "not of the declared type: must be at least 1, got 0"),
             (Point, None, "not of the declared type: expected object, got null"),
+            (Point, {}, "not of the declared type: x: is required but missing"),
+            (
+                Sum,
+                {"total": True, "mean": 1},
+                "not of the declared type: total: expected integer, got boolean",
+            ),
+            (Sum, {"total": 1, "mean": float("inf")}, "not of the declared type: mean"),
+            (Sum, {"total": 1}, "not of the declared type: mean: is required but missing"),
             (list[Point], [Point("x")], r"not of the declared type: \[0\].x: expected integer, got string"),  # type: ignore[arg-type]
         ],
     )
@@ -109,6 +135,14 @@ class TestOutput:
         call.__annotations__["return"] = hint
         with pytest.raises(TypeError, match=message):
             read(call).encode_output(value)
+
+    def test_a_record_that_is_json_already_is_copied(self) -> None:
+        def call() -> Sum: ...
+
+        state: Sum = {"total": 1, "mean": 1.0}
+        encoded = read(call).encode_output(state)
+        state["total"] = 2
+        assert encoded == {"total": 1, "mean": 1.0}
 
     def test_a_value_that_holds_itself_is_an_error(self) -> None:
         endless: list[Any] = []

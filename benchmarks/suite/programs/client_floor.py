@@ -10,9 +10,9 @@ import httpx2
 import msgspec
 import trio
 
-from benchmarks.suite.eras import Era
-from benchmarks.suite.messages import Calls, Message, notification, opening
 from benchmarks.suite.programs.calling import measure
+from mcp_actors.bench.eras import Era
+from mcp_actors.bench.messages import Calls, Message, notification, opening
 
 TIMEOUT_SECONDS = 30.0
 ALWAYS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}

@@ -12,7 +12,15 @@ import msgspec
 import trio
 import trio_websocket
 
-from benchmarks.suite.programs.answers import ACCEPTED, ANSWERS, HEAD, encode, sum_result
+from benchmarks.suite.programs.answers import (
+    ACCEPTED,
+    ANSWERS,
+    HEAD,
+    NO_STREAM,
+    UNKNOWN_METHOD,
+    encode,
+    sum_result,
+)
 
 READ_BYTES = 65_536
 
@@ -36,10 +44,11 @@ def answer(data: bytes | str) -> bytes | None:
     if request.id is None:
         return None
     if request.method == "tools/call" and request.params is not None:
-        result: dict[str, Any] = sum_result(**request.params.arguments)
+        result: dict[str, Any] | None = sum_result(**request.params.arguments)
     else:
-        result = ANSWERS[request.method]
-    return encode({"jsonrpc": "2.0", "id": request.id, "result": result})
+        result = ANSWERS.get(request.method)
+    outcome = {"error": UNKNOWN_METHOD} if result is None else {"result": result}
+    return encode({"jsonrpc": "2.0", "id": request.id, **outcome})
 
 
 async def serve_stdio() -> None:
@@ -64,19 +73,23 @@ class InlineHttpConnection:
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         self.ready: list[bytes] = []
+        self.parser = httptools.HttpRequestParser(self)
 
     def on_body(self, data: bytes) -> None:
         self.pieces.append(data)
 
     def on_message_complete(self) -> None:
-        body = answer(b"".join(self.pieces)) if self.pieces else None
+        if not self.pieces:
+            self.ready.append(NO_STREAM if self.parser.get_method() == b"GET" else ACCEPTED)
+            return
+        body = answer(b"".join(self.pieces))
         self.ready.append(HEAD % len(body) + body if body is not None else ACCEPTED)
         self.pieces.clear()
 
 
 async def serve_http(stream: trio.SocketStream) -> None:
     connection = InlineHttpConnection()
-    feed = httptools.HttpRequestParser(connection).feed_data
+    feed = connection.parser.feed_data
     receive, send = stream.socket.recv, stream.send_all
     try:
         while data := await receive(READ_BYTES):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 from benchmarks.suite.bench import Bench, percentile_us
-from benchmarks.suite.messages import request
-from benchmarks.suite.model import Point
-from benchmarks.suite.process import LoadError
+from benchmarks.suite.job import Point
 from benchmarks.suite.scenarios.loops import warm_up
+from mcp_actors.bench.messages import request
+from mcp_actors.bench.process import LoadError
 
 __all__ = ["cancel_latency"]
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.suite.endpoints import transport
-from benchmarks.suite.model import BenchmarkJob, Point
+from benchmarks.suite.job import BenchmarkJob, Point
 from benchmarks.suite.peers import OURS, client_command, server_command
-from benchmarks.suite.process import LoadError
 from benchmarks.suite.scenarios.solo import Start
 from benchmarks.suite.server import ROOT, ServerProcess, free_port
+from mcp_actors.bench.process import LoadError
 
 __all__ = ["client_calls"]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from benchmarks.suite.bench import Bench, percentile_us
-from benchmarks.suite.messages import Calls
-from benchmarks.suite.model import Point
+from benchmarks.suite.job import Point
 from benchmarks.suite.peers import OURS
 from benchmarks.suite.scenarios.loops import Taken, closed_loop, open_loop, warm_up
+from mcp_actors.bench.messages import Calls
 
 __all__ = ["latency", "measure_window", "roundtrip"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 
 from benchmarks.suite.bench import Bench, percentile_us
-from benchmarks.suite.messages import Calls, request
-from benchmarks.suite.model import Point
-from benchmarks.suite.process import LoadError
+from benchmarks.suite.job import Point
 from benchmarks.suite.scenarios.loops import closed_loop, warm_up
 from benchmarks.suite.scenarios.roundtrip import latency
+from mcp_actors.bench.messages import Calls, request
+from mcp_actors.bench.process import LoadError
 
 __all__ = ["fan_out", "many_sessions"]
 

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
 from benchmarks.suite.bench import Bench
-from benchmarks.suite.eras import Era
-from benchmarks.suite.model import BenchmarkJob, Point
+from benchmarks.suite.job import BenchmarkJob, Point
 from benchmarks.suite.peers import server_command
-from benchmarks.suite.process import LoadError
 from benchmarks.suite.scenarios.loops import warm_up
 from benchmarks.suite.scenarios.roundtrip import measure_window
 from benchmarks.suite.server import ROOT
+from mcp_actors.bench.eras import Era
+from mcp_actors.bench.process import LoadError
 
 __all__ = ["Start", "codec", "eras", "startup"]
 

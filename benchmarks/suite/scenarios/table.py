@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.suite.bench import Bench
-from benchmarks.suite.model import BenchmarkJob, Point
+from benchmarks.suite.gateways import GATEWAYS
+from benchmarks.suite.job import BenchmarkJob, Point
 from benchmarks.suite.scenarios.cancel import cancel_latency
 from benchmarks.suite.scenarios.clients import client_calls
+from benchmarks.suite.scenarios.hops import gateway_hop
 from benchmarks.suite.scenarios.mixed import mixed
 from benchmarks.suite.scenarios.roundtrip import roundtrip
 from benchmarks.suite.scenarios.sessions import fan_out, many_sessions
@@ -29,8 +31,8 @@ class Scenario:
     """``run`` drives one server that was started for it; ``solo`` starts its own. ``quick``, ``full`` and ``toy`` are
     the parameters of the three sizes. ``lanes`` tells that one connection is not enough; ``streams`` that servers
     which can choose must answer with streams over HTTP. ``quick_extra`` are transports that a quick run adds, in the
-    modern era. ``clients`` tells that not servers are measured but clients. ``schemes`` and ``peers`` are all, if there
-    are none.
+    modern era, and ``quick_peers`` peers. ``clients`` tells that not servers are measured but clients. ``schemes`` and
+    ``peers`` are all, if there are none.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Scenario:
     quick_eras: tuple[str, ...] = BOTH
     peers: tuple[str, ...] = ()
     quick_extra: tuple[str, ...] = ()
+    quick_peers: tuple[str, ...] = ()
     schemes: tuple[str, ...] = ()
     lanes: bool = False
     streams: bool = False
@@ -66,6 +69,7 @@ SCENARIOS = {
             full={"windows": [1, 8, 32, 64, 256, 1024], "rates": [500, 2000], "inline": True},
             toy={"windows": [1, 4], "rates": [100], "inline": True},
             quick_extra=("memory", "tcp", "unix", "ws"),
+            quick_peers=("fastmcp", "typescript1"),
         ),
         Scenario(
             "eras",
@@ -169,6 +173,16 @@ SCENARIOS = {
             quick_eras=("modern",),
             peers=("ours", "official", "fastmcp", "typescript1", "typescript2"),
             streams=True,
+        ),
+        Scenario(
+            "gateway_hop",
+            "calls of a small typed tool through gateways, beside the server alone",
+            solo=gateway_hop,
+            quick={"to": ["stdio"], "hops": [1], "windows": [1, 64]},
+            full={"to": ["stdio", "http"], "hops": [1, 3], "windows": [1, 64]},
+            toy={"to": ["stdio"], "hops": [1], "windows": [1, 4]},
+            schemes=("stdio", "http"),
+            peers=tuple(GATEWAYS),
         ),
         Scenario(
             "codec",

@@ -1,0 +1,85 @@
+"""The types of the public names, of which some are loaded late: see ``__init__.py``."""
+
+from msgspec import Meta
+
+from mcp_actors import abc, errors, types
+from mcp_actors._actors.limits import Limits
+from mcp_actors._actors.outbound_call import Progress
+from mcp_actors.client import Client
+from mcp_actors.client_group import ClientGroup
+from mcp_actors.client_pool import ClientPool
+from mcp_actors.context import Context, SyncContext
+from mcp_actors.discovery import register_transport
+from mcp_actors.errors import (
+    CallCancelled,
+    CallTimeout,
+    ClosedElsewhere,
+    ConnectFailed,
+    ConnectionLost,
+    HeaderMismatch,
+    InputRequired,
+    LocalProtocolError,
+    MalformedMessage,
+    McpError,
+    MethodNotFound,
+    MissingCapability,
+    Overloaded,
+    ProtocolError,
+    RemoteProtocolError,
+    ResourceNotFound,
+    RpcError,
+    SessionExpired,
+    SubscriptionLost,
+    ToolError,
+    ToolFailed,
+    TransportNotFound,
+    Unavailable,
+    UnexpectedResult,
+    UnsupportedVersion,
+)
+from mcp_actors.server import Server
+from mcp_actors.types import Audio, File, Image
+
+__all__ = [
+    "Audio",
+    "CallCancelled",
+    "CallTimeout",
+    "Client",
+    "ClientGroup",
+    "ClientPool",
+    "ClosedElsewhere",
+    "ConnectFailed",
+    "ConnectionLost",
+    "Context",
+    "File",
+    "HeaderMismatch",
+    "Image",
+    "InputRequired",
+    "Limits",
+    "LocalProtocolError",
+    "MalformedMessage",
+    "McpError",
+    "Meta",
+    "MethodNotFound",
+    "MissingCapability",
+    "Overloaded",
+    "Progress",
+    "ProtocolError",
+    "RemoteProtocolError",
+    "ResourceNotFound",
+    "RpcError",
+    "Server",
+    "SessionExpired",
+    "SubscriptionLost",
+    "SyncContext",
+    "ToolError",
+    "ToolFailed",
+    "TransportNotFound",
+    "Unavailable",
+    "UnexpectedResult",
+    "UnsupportedVersion",
+    "abc",
+    "errors",
+    "register_transport",
+    "types",
+]

@@ -1,0 +1,235 @@
+"""Connections that carry nothing but messages: lines over pipes and sockets, frames of WebSocket."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple
+
+from mcp_actors.bench.eras import Era
+from mcp_actors.bench.fields.field import ANSWER_WITHIN_SECONDS, Arrival, Field
+from mcp_actors.bench.messages import Message
+from mcp_actors.bench.process import LoadError
+
+__all__ = ["Ends", "Framing", "Lines", "StreamField", "wait_for"]
+
+READ_BYTES = 65_536
+# Of one message: more is no answer that anybody waits for.
+MOST_BYTES = 64 * 2**20
+# Timers of the system are late by about as much: the rest of a wait is spent looking.
+LOOK_SECONDS = 0.0001
+# epoll counts milliseconds: a longer wait begins with it, because that is one call of the system and not two.
+COARSE_SECONDS = 0.004
+
+
+class Ends(NamedTuple):
+    """The non-blocking file descriptors of an open connection, and the function that closes it."""
+
+    read: int
+    write: int
+    close: Callable[[], None]
+
+
+class Framing(ABC):
+    """The framing of messages in the bytes of one connection."""
+
+    @abstractmethod
+    def wrap(self, data: bytes) -> bytes: ...
+
+    @abstractmethod
+    def feed(self, data: bytes) -> list[bytes]:
+        """Returns the messages that ``data`` completes."""
+
+
+class Lines(Framing):
+    def __init__(self) -> None:
+        self._rest: list[bytes] = []
+        self._size = 0
+
+    def wrap(self, data: bytes) -> bytes:
+        return data + b"\n"
+
+    def feed(self, data: bytes) -> list[bytes]:
+        *lines, rest = data.split(b"\n")
+        if lines and self._rest:
+            lines[0] = b"".join([*self._rest, lines[0]])
+            self._rest.clear()
+            self._size = 0
+        if rest:
+            self._rest.append(rest)
+            self._size += len(rest)
+            if self._size > MOST_BYTES:
+                raise LoadError(f"a message of more than {MOST_BYTES} bytes")
+        return lines
+
+
+def wait_for(
+    poll: select.epoll, until: float | None, patience: float = ANSWER_WITHIN_SECONDS
+) -> list[tuple[int, int]]:
+    """Returns events, or none when ``until`` has passed. Raises `LoadError` if nothing happens without ``until``."""
+    if until is None:
+        events = poll.poll(patience)
+        if not events:
+            raise LoadError(f"no answer within {patience:g} s")
+        return events
+    left = until - time.perf_counter()
+    if left > COARSE_SECONDS:
+        events = poll.poll(left - COARSE_SECONDS / 2)
+        if events:
+            return events
+        left = until - time.perf_counter()
+    if left > LOOK_SECONDS:
+        # epoll alone counts milliseconds: an arrival rate would come in bursts.
+        select.select([poll.fileno()], [], [], left - LOOK_SECONDS)
+    while not (events := poll.poll(0)) and time.perf_counter() < until:
+        pass
+    return events
+
+
+class _StreamLane:
+    __slots__ = ("blocked", "ends", "framing", "number", "out")
+
+    def __init__(self, number: int, ends: Ends, framing: Framing) -> None:
+        self.number = number
+        self.ends = ends
+        self.framing = framing
+        self.out: list[bytes] = []
+        self.blocked = False
+
+
+class StreamField(Field):
+    """Lanes over such connections.
+
+    ``opener`` opens a connection and makes the transport's own handshake, if it has one.
+    """
+
+    def __init__(self, era: Era, opener: Callable[[], Ends], framing: Callable[[], Framing]) -> None:
+        super().__init__(era)
+        self._opener = opener
+        self._framing = framing
+        self._poll = select.epoll()
+        self._lanes: dict[int, _StreamLane] = {}
+        self._reading: dict[int, _StreamLane] = {}
+        self._unsent: set[int] = set()
+        self._numbers = 0
+
+    async def connect(self) -> int:
+        ends = self._opener()
+        self._numbers += 1
+        lane = _StreamLane(self._numbers, ends, self._framing())
+        self._lanes[lane.number] = lane
+        self._reading[ends.read] = lane
+        self._poll.register(ends.read, select.EPOLLIN)
+        return lane.number
+
+    def post(self, lane: int, message: Message) -> None:
+        here = self._lanes[lane]
+        here.out.append(here.framing.wrap(message.data))
+        self._unsent.add(lane)
+
+    async def arrivals(self, until: float | None = None) -> list[Arrival]:
+        found: list[Arrival] = []
+        while not (found or self.troubles):
+            self._flush()
+            if self.troubles:
+                break
+            ready = wait_for(self._poll, until, self.patience)
+            for descriptor, event in ready:
+                # What can be written to again is what `_flush` tries next. A peer that takes no more may be one
+                # that must be read first: both ends of a pipe may be full.
+                if event != select.EPOLLOUT and (lane := self._reading.get(descriptor)) is not None:
+                    self._read(lane, found)
+            if not ready and until is not None and time.perf_counter() >= until:
+                break
+        return found
+
+    def _read(self, lane: _StreamLane, found: list[Arrival]) -> None:
+        try:
+            data = os.read(lane.ends.read, READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._lose(lane, f"a connection broke: {error}")
+            return
+        if not data:
+            self._lose(lane, "the server closed a connection")
+            return
+        number = lane.number
+        try:
+            found.extend([(number, message) for message in lane.framing.feed(data)])
+        except LoadError as error:
+            self._lose(lane, str(error))
+
+    def _lose(self, lane: _StreamLane, text: str) -> None:
+        self.fail(lane.number, None, "connection lost", text)
+        self._forget(lane.number)
+
+    def _flush(self) -> None:
+        for number in tuple(self._unsent):
+            lane = self._lanes[number]
+            data = lane.out[0] if len(lane.out) == 1 else b"".join(lane.out)
+            try:
+                sent = os.write(lane.ends.write, data)
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                self._lose(lane, f"a connection broke: {error}")
+                continue
+            if sent == len(data):
+                lane.out = []
+                self._unsent.discard(number)
+                if lane.blocked:
+                    self._watch(lane, False)
+            else:
+                lane.out = [data[sent:]]
+                if not lane.blocked:
+                    self._watch(lane, True)
+
+    def _watch(self, lane: _StreamLane, blocked: bool) -> None:
+        """Sets whether `wait_for` reports that this lane can be written to."""
+        lane.blocked = blocked
+        read, write, _ = lane.ends
+        if read == write:
+            self._poll.modify(read, select.EPOLLIN | select.EPOLLOUT if blocked else select.EPOLLIN)
+        elif blocked:
+            self._poll.register(write, select.EPOLLOUT)
+        else:
+            self._poll.unregister(write)
+
+    async def leave(self, lane: int) -> None:
+        self._flush()
+        if lane in self._lanes:
+            self._forget(lane)
+
+    def _forget(self, lane: int) -> None:
+        left = self._lanes.pop(lane)
+        if left.blocked and lane in self._unsent and left.ends.read != left.ends.write:
+            self._watch(left, False)
+        self._unsent.discard(lane)
+        if self._reading.pop(left.ends.read, None) is not None:
+            self._poll.unregister(left.ends.read)
+        left.ends.close()
+
+    async def stall(self, lane: int) -> None:
+        while lane in self._unsent:
+            self._flush()
+        stalled = self._lanes[lane]
+        del self._reading[stalled.ends.read]
+        self._poll.unregister(stalled.ends.read)
+
+    async def pause(self, seconds: float) -> None:
+        self._flush()
+        time.sleep(seconds)  # noqa: ASYNC251 - raw fields block
+
+    async def __aenter__(self) -> StreamField:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for lane in self._lanes.values():
+            with contextlib.suppress(OSError):
+                lane.ends.close()
+        self._poll.close()

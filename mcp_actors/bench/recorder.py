@@ -1,0 +1,116 @@
+"""The figures of a load while it runs. Their memory grows with the number of slices, not with that of the calls."""
+
+from __future__ import annotations
+
+import attrs
+
+from mcp_actors.bench.latencies import LatencyCounts
+
+__all__ = ["CallFigures", "CancelFigures", "FailureCount", "LoadRecorder", "Slice"]
+
+# A server may make up ever new errors.
+_MOST_KINDS = 50
+_OTHER = "other"
+
+
+@attrs.define
+class FailureCount:
+    """One way in which calls failed: how often, and what was said the first time."""
+
+    count: int = 0
+    example: str = ""
+
+
+@attrs.define
+class CallFigures:
+    """The figures of one kind of call."""
+
+    latencies: LatencyCounts = attrs.field(factory=LatencyCounts)
+    failures: int = 0
+
+
+@attrs.define
+class CancelFigures:
+    """Calls that were cancelled in flight: how many, and when the server answered or ended them all the same."""
+
+    sent: int = 0
+    answered: LatencyCounts = attrs.field(factory=LatencyCounts)
+    ended: LatencyCounts = attrs.field(factory=LatencyCounts)
+
+
+@attrs.define
+class Slice:
+    """A part of a stage: the sample of a result. Times are of the clock of the driver."""
+
+    began: float
+    ended: float = 0.0
+    latencies: LatencyCounts = attrs.field(factory=LatencyCounts)
+    good: int = 0
+    failures: int = 0
+    processor: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return max(self.ended - self.began, 1e-9)
+
+
+class LoadRecorder:
+    """Takes what happened to each call."""
+
+    def __init__(self, labels: list[str]) -> None:
+        self.labels = labels
+        self.calls = [CallFigures() for _ in labels]
+        self.failures: dict[str, FailureCount] = {}
+        self.cancelled = CancelFigures()
+        self.late = LatencyCounts()
+        self.slices: list[Slice] = []
+        self.total = LatencyCounts()
+        self.unsent = 0
+        # Answers that came after the last slice had ended belong to its latencies, not to its throughput.
+        self.open = True
+
+    @property
+    def good(self) -> int:
+        return self.total.total
+
+    @property
+    def failed(self) -> int:
+        return sum(each.count for each in self.failures.values())
+
+    def begin(self, now: float, processor: float) -> None:
+        """Begins a slice, and ends the one before."""
+        self.end(now, processor)
+        self.slices.append(Slice(now, processor=processor))
+        self.open = True
+
+    def end(self, now: float, processor: float) -> None:
+        if self.slices and self.open:
+            last = self.slices[-1]
+            last.ended, last.processor = now, processor - last.processor
+        self.open = False
+
+    def answered(self, label: int, seconds: float) -> None:
+        here = self.slices[-1]
+        here.latencies.add(seconds)
+        if self.open:
+            here.good += 1
+        self.total.add(seconds)
+        if len(self.calls) > 1:
+            self.calls[label].latencies.add(seconds)
+
+    def failed_call(self, label: int, kind: str, text: str) -> None:
+        if kind not in self.failures and len(self.failures) >= _MOST_KINDS:
+            kind = _OTHER
+        found = self.failures.setdefault(kind, FailureCount(example=text))
+        found.count += 1
+        if self.slices:
+            self.slices[-1].failures += 1
+        if 0 <= label < len(self.calls):
+            self.calls[label].failures += 1
+
+    def reason(self) -> str:
+        """Returns why all calls failed, in one line; nothing if none was made."""
+        if not self.failures:
+            return ""
+        kind, found = max(self.failures.items(), key=lambda each: each[1].count)
+        return f"every call failed ({kind}, {found.count} of {self.failed}): {found.example}"

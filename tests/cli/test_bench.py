@@ -1,0 +1,229 @@
+"""``mcp-actors bench``: loads of parts of a second on our own server, and what is made of their figures."""
+
+from __future__ import annotations
+
+import random
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from mcp_actors import Client
+from mcp_actors.bench.calls import read_calls
+from mcp_actors.bench.documents import figures
+from mcp_actors.bench.histograms import encoded
+from mcp_actors.bench.results import Document, ResultRow
+from mcp_actors.cli.bench.command import command
+from mcp_actors.cli.bench.page import page
+from mcp_actors.cli.bench.text import summary_lines
+from mcp_actors.discovery import client_transport
+from mcp_actors.testing import RecordingTransport
+from tests.cli.conftest import ROOT, SERVED, Ran
+from tests.cli.test_serve_http import serving
+
+Mcp = Callable[..., Ran]
+BRIEF = ("--warm-up", "0.1", "--duration", "0.4")
+PAGE = (ROOT / "docs" / "bench.md").read_text()
+
+
+def test_a_load_over_stdio_with_its_files(mcp: Mcp, url: str, tmp_path: Path) -> None:
+    names = "--json", "run.json", "--html", "run.html"
+    done = mcp("bench", url, "add", "a=1", *BRIEF, *names, "--cancel", "0.2", "--fail-if", "errors>0")
+    assert done.returncode == 0, done.stderr
+    assert "served 1.2 (modern, 2026-07-28, stdio, 1 session) answered" in done.stdout
+    assert "with 16 in flight" in done.stdout
+    assert "calls were cancelled in flight" in done.stdout
+    assert "warming up, " in done.stderr  # while it ran
+    document = Document.read(tmp_path / "run.json")
+    assert {row.transport for row in document.rows} == {"stdio"}
+    assert len(document.rows) == 10
+    assert document.details["total"]["count"] > 50
+    assert document.details["failed"] == 0
+    text = (tmp_path / "run.html").read_text()
+    assert text.index("answered") < text.index("<svg") < text.index('<h2 id="s1">Figures')
+    assert "http://" not in re.sub(r"http://www\.w3\.org\S*", "", text)
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_crossed_limits_end_with_a_code_of_their_own(mcp: Mcp, tmp_path: Path, era: str) -> None:
+    (tmp_path / "calls.jsonl").write_text(
+        '{"tool": "add", "arguments": {"a": 1}, "weight": 3}\n{"tool": "refuse"}\n'
+        '{"method": "resources/read", "params": {"uri": "nothing://here"}}\n'
+    )
+    with serving(SERVED, "--listen", "http://127.0.0.1:0/mcp") as (_, (port,)):
+        at = f"http://127.0.0.1:{port}/mcp"
+        limits = ("--fail-if", "p99>1us", "--fail-if", "errors>0", "--fail-if", "throughput<1")
+        load = ("--sessions", "3", "--rate", "200", "--calls-file", "calls.jsonl", "--era", era, "-q")
+        done = mcp("bench", at, *load, *BRIEF, *limits, "--header", "X-Key:secret", "--json", "run.json")
+    assert done.returncode == 6, done.stderr
+    assert "crossed: p99>1us: p99 is" in done.stderr
+    assert "crossed: errors>0: errors is" in done.stderr
+    assert "throughput<1" not in done.stderr
+    assert re.search(r"^tool error +\d+ +no, because", done.stdout, re.MULTILINE)
+    assert re.search(r"^rpc error -32\d+ ", done.stdout, re.MULTILINE)
+    assert re.search(r"^add +\d+ ", done.stdout, re.MULTILINE)
+    assert "secret" not in (tmp_path / "run.json").read_text() + done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "ws"])
+def test_a_load_over_a_socket(mcp: Mcp, started: Any, scheme: str, tmp_path: Path) -> None:
+    at = f"{scheme}://127.0.0.1:0" + ("/mcp" if scheme == "ws" else "")
+    with started("serve", str(SERVED), "--listen", at, stderr=-1) as process:
+        found = re.search(r" at (\S+)", process.stderr.readline())
+        assert found is not None
+        done = mcp(
+            "bench", found[1], "add", "a=1", "--calls", "200", "--warm-up", "0", "--sessions", "2", "-q"
+        )
+    assert done.returncode == 0, done.stderr
+    assert "0 failed" in done.stdout
+    assert done.stderr == ""
+
+
+def test_a_load_that_fails_altogether_says_why_in_one_line(mcp: Mcp, url: str) -> None:
+    done = mcp("bench", url, "refuse", "--calls", "40", "--warm-up", "0", "-q")
+    assert done.returncode == 1
+    assert "mcp-actors: every call failed (tool error, 40 of 40): no, because" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_tool_that_is_not_there(mcp: Mcp, url: str) -> None:
+    done = mcp("bench", url, "ad")
+    assert done.returncode == 2
+    assert "the server has no tool 'ad'; did you mean 'add'?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("stdio:x", "name a TOOL"),
+        ("stdio:x add --calls-file {file}", "name a TOOL"),
+        ("stdio:x --calls-file {file}", "line 1 is not JSON"),
+        ("stdio:x add --rate 5 --window 3", "exclude each other"),
+        ("stdio:x add --ramp 5", "write two rates"),
+        ("stdio:x add --ramp 10:5", "above the first"),
+        ("stdio:x add --ramp 1:5 --calls 10", "--ramp takes --duration"),
+        ("stdio:x add --fail-if p99", "p99>50ms"),
+        ("stdio:x add a", "is no argument"),
+        ("--compare {file}", "Missing argument 'B.json'"),
+        ("--compare {file} {file}", "is no result of the suite"),
+    ],
+)
+def test_wrong_usage(mcp: Mcp, tmp_path: Path, words: str, said: str) -> None:
+    (tmp_path / "file").write_text("{")
+    done = mcp("bench", *shlex.split(words.format(file="file")))
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.split())
+
+
+async def test_the_requests_of_a_recording_are_calls(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "recorded.jsonl"
+    async with Client(RecordingTransport(client_transport(url), file)) as client:
+        for _ in range(3):
+            await client.call_tool("add", {"a": 1})
+        await client.call_tool("echo", {"value": {"x": 1}})
+    calls = read_calls(file)
+    assert {(call.label, call.weight) for call in calls if call.method == "tools/call"} == {
+        ("add", 3),
+        ("echo", 1),
+    }
+    assert all("_meta" not in call.params for call in calls)
+    assert {call.method for call in calls} <= {"tools/call", "tools/list"}
+
+
+def made_up(*, us: float = 100.0, seed: int = 1, window: int = 16) -> Document:
+    """A run of ten parts, each of a hundred calls."""
+    chance = random.Random(seed)
+    options = {
+        "size": "bench",
+        "rounds": 10,
+        "seconds": 1.0,
+        "seed": seed,
+        "url": "tcp://a:1",
+        "version": "v",
+    }
+    options |= {"calls": ["add"], "sessions": 1, "cancel_share": 0.0, "warm_up": 0.0}
+    document = Document({"processor": "made up"}, {"mcp-actors": "0"}, "", "2026-01-01", options)
+    at: dict[str, int | str] = {"in_flight": window}
+    for turn in range(1, 11):
+        here = us * chance.uniform(0.98, 1.02)
+        took = [here / 1e6 * chance.lognormvariate(0, 0.2) for _ in range(100)]
+        metrics = {"per_second": 1e6 / here, "p50_us": here, "p90_us": 1.5 * here, "p99_us": 2 * here}
+        document.rows.append(
+            ResultRow(turn, "bench", "tcp", "modern", "a\u202eb", at, metrics, encoded(took), 0.1)
+        )
+    total = {
+        "count": 1000,
+        "mean": us / 1e6,
+        "p50": us / 1e6,
+        "p90": us / 1e6,
+        "p95": us / 1e6,
+        "p99": 2 * us / 1e6,
+    }
+    total |= {"p99.9": 3 * us / 1e6, "max": 4 * us / 1e6}
+    stage = {
+        "at": at,
+        "seconds": 1.0,
+        "per_second": 1e6 / us,
+        "held": True,
+        "unsent": 0,
+        "total": total,
+        "failed": 0,
+    }
+    document.details = {
+        "stages": [stage | {"began": [0.1 * number for number in range(10)]}],
+        "ramp": False,
+        "total": total,
+        "failed": 2,
+        "failures": {"tool error": {"count": 2, "example": "<b>\x1b[31mno"}},
+        "calls": {},
+        "cancelled": {"sent": 5, "answered": total | {"count": 3}, "ended": total | {"count": 1}},
+    }
+    return document
+
+
+def test_two_runs_are_compared(mcp: Mcp, tmp_path: Path) -> None:
+    made_up().write(tmp_path / "a.json")
+    made_up(us=150.0, seed=2).write(tmp_path / "b.json")
+    made_up(window=4).write(tmp_path / "c.json")
+    done = mcp("bench", "--compare", "a.json", "b.json")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"throughput, 1/s .* 0\.6\dx \(0\.\d+ to 0\.\d+\)  worse$", done.stdout, re.MULTILINE)
+    assert mcp("bench", "--compare", "a.json", "b.json", "--fail-if", "regression").returncode == 6
+    same = mcp("bench", "--compare", "a.json", "a.json", "--fail-if", "regression")
+    assert (same.returncode, "worse" in same.stdout) == (0, False)
+    assert "nothing can be compared" in mcp("bench", "--compare", "a.json", "c.json").stdout
+
+
+def test_the_page_and_the_text_obey_nothing_that_a_server_said() -> None:
+    document = made_up()
+    text = page(document)
+    assert "<b>" not in text
+    assert "\x1b" not in "\n".join(summary_lines(document))
+    assert "\u202e" not in "\n".join(summary_lines(document))
+    for drawn in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
+        ElementTree.fromstring(drawn)
+    titles = re.findall(r'class="title">([^<]+)<', text)
+    assert titles == [
+        "Answered in each part of the run",
+        "Latency in each part of the run",
+        "Latency by percentile",
+    ]
+    assert figures(document.details)["errors"] == 2
+    assert "5 calls were cancelled in flight; 3 were answered all the same" in text
+    assert "1 got nothing more" in text
+
+
+def test_the_commands_of_the_page_are_commands() -> None:
+    found = re.findall(r"^\$? ?mcp-actors bench (.*)$", PAGE, re.MULTILINE)
+    assert len(found) == 5
+    for words in found:
+        arguments = shlex.split(words)
+        if "--calls-file" in arguments or "--compare" in arguments:
+            options = {each for each in arguments if each.startswith("--")}
+            assert options <= {name for each in command.params for name in each.opts}, words
+        else:
+            assert command.make_context("bench", arguments).params["url"], words

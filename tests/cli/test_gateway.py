@@ -1,0 +1,212 @@
+"""``mcp-actors gateway`` and ``mcp-actors bridge``, as a person starts them: processes, what they say, a signal."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_actors.sync import Client
+from tests.cli.authorization_server import Issued
+from tests.cli.conftest import LIMIT, SERVED, Ran, Started
+from tests.cli.test_login import Terminals, home, issued, logged_in
+from tests.cli.test_terminal import terminal
+
+__all__ = ["home", "issued", "terminal"]
+
+Mcp = Callable[..., Ran]
+SECRET = "s3cr3t"
+# A server that says who it is, and what it was started and called with.
+SERVER = """
+import os
+from mcp_actors import Context, Server
+server = Server("inner", version="1", instructions="Ask the inner one.")
+
+@server.tool
+def pid() -> int:
+    return os.getpid()
+
+@server.tool
+def key() -> str:
+    return os.environ.get("KEY", "none")
+
+@server.tool
+def presented(ctx: Context) -> str:
+    headers = {} if ctx.request is None else ctx.request.headers
+    return f"{headers.get('authorization')} {headers.get('x-key')}"
+
+server.run(*os.environ.get("AT", "stdio:").split())
+"""
+
+
+@pytest.fixture
+def inner(tmp_path: Path) -> Path:
+    path = tmp_path / "inner.py"
+    path.write_text(SERVER)
+    return path
+
+
+def written(folder: Path, servers: dict[str, Any], **more: Any) -> str:
+    path = folder / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": servers, **more}))
+    return str(path)
+
+
+@contextmanager
+def serving(
+    started: Started, *words: str, addresses: int = 1, end: signal.Signals = signal.SIGTERM
+) -> Iterator[Any]:
+    """The process, and the places where it says that it serves."""
+    with started(*words, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL) as process:
+        places: list[str] = []
+        shown = ""
+        while len(places) < addresses:
+            line = process.stderr.readline()
+            assert line, shown
+            shown += line
+            if found := re.search(r"^serving (\S+)(?: at (\S+))?$", line):
+                places.append(found[2] or found[1])
+        yield process, places
+        process.send_signal(end)
+        assert process.wait(LIMIT) == 0
+
+
+def is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+# -- gateway --------------------------------------------------------------------------------------------------------
+
+
+def test_check_shows_what_is_there(mcp: Mcp, tmp_path: Path, inner: Path) -> None:
+    served = {
+        "command": sys.executable,
+        "args": ["-m", "mcp_actors", "serve", str(SERVED)],
+        "autoApprove": [],
+    }
+    config = written(tmp_path, {"one": served, "two": {"command": sys.executable, "args": [str(inner)]}})
+    result = mcp("gateway", config, "--check")
+    assert result.returncode == 0, result.stderr
+    head, *rows = [re.split(r"  +", line) for line in result.stdout.splitlines()]
+    assert head == ["server", "is", "protocol", "tools", "resources", "prompts"]
+    assert [(row[0], row[1], row[2].split()[0]) for row in rows] == [
+        ("one", "served 1.2", "modern"),
+        ("two", "inner 1", "modern"),
+    ]
+    assert rows[1][3:] == ["3", "-", "-"]
+    assert result.stderr == "mcp-actors: one: these members have no effect here: autoApprove\n"
+
+
+def test_check_says_who_is_not_there_and_why(mcp: Mcp, tmp_path: Path, inner: Path) -> None:
+    servers = {
+        "good": {"command": sys.executable, "args": [str(inner)]},
+        "keyless": {"url": f"http://127.0.0.1/{SECRET}", "headers": {"A": f"{SECRET} ${{NO_SUCH_KEY}}"}},
+        "gone": {"url": "tcp://127.0.0.1:1"},
+        "off": {"command": "nothing", "disabled": True},
+    }
+    result = mcp("gateway", written(tmp_path, servers), "--check")
+    assert result.returncode == 1
+    assert result.stdout.splitlines()[1].startswith("good ")
+    keyless, gone = result.stdout.splitlines()[2:]
+    assert "server 'keyless', headers.A: the environment variable NO_SUCH_KEY is not set" in keyless
+    assert gone.startswith("gone: cannot connect to tcp://127.0.0.1:1")
+    assert result.stderr.endswith("mcp-actors: 2 of 3 servers cannot be used: keyless, gone\n")
+    assert SECRET not in result.stdout + result.stderr
+
+
+def test_a_gateway_over_stdio_passes_calls_on(tmp_path: Path, inner: Path) -> None:
+    entry = {"command": sys.executable, "args": [str(inner)]}
+    config = written(tmp_path, {"one": {**entry, "env": {"KEY": "a"}}, "two": {**entry, "prefix": "2-"}})
+    with Client([sys.executable, "-m", "mcp_actors", "gateway", config, "--name", "many"]) as client:
+        assert client.server_info.name == "many"
+        assert client.call_tool("one_key", returns=str) == "a"
+        assert client.call_tool("2-key", returns=str) == "none"
+
+
+def test_several_addresses_and_a_signal_that_leaves_nothing(
+    started: Started, tmp_path: Path, inner: Path
+) -> None:
+    entry = {"command": sys.executable, "args": [str(inner)]}
+    listen = ["http://127.0.0.1:0/mcp", "tcp://127.0.0.1:0"]
+    servers = {"one": entry, "two": entry, "gone": {"url": "tcp://127.0.0.1:1"}}
+    config = written(tmp_path, servers, gateway={"listen": listen, "name": "all"})
+    pids = []
+    with serving(started, "gateway", config, addresses=2) as (_, places):
+        for place in places:
+            with Client(place) as client:
+                assert client.server_info.name == "all"
+                pids += [client.call_tool(f"{name}_pid", returns=int) for name in ("one", "two")]
+        assert all(map(is_there, pids))
+    assert not any(map(is_there, pids))
+
+
+def test_a_stored_login_is_used_and_its_lack_is_told(
+    mcp: Mcp, terminal: Terminals, issued: Issued, tmp_path: Path
+) -> None:
+    config = written(tmp_path, {"locked": {"url": issued.resource, "era": "legacy"}})
+    result = mcp("gateway", config, "--check")
+    assert result.returncode == 3, result.stderr
+    assert result.stdout.endswith("; run: mcp-actors login URL\n")
+    logged_in(terminal, issued)
+    url = f"stdio:{sys.executable} -m mcp_actors gateway {config}"
+    assert mcp("call", url, "locked_hello").stdout == "hello\n"
+    bridged = f"stdio:{sys.executable} -m mcp_actors bridge {issued.resource} stdio: --era legacy"
+    assert mcp("call", bridged, "hello").stdout == "hello\n"
+    assert len(issued.authorizations) == 1
+
+
+# -- bridge ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_stdio_server_at_a_url_has_a_process_for_each_session(started: Started, inner: Path) -> None:
+    server = f"stdio:{sys.executable} {inner}"
+    words = ["bridge", server, "http://127.0.0.1:0/mcp", "--era", "legacy"]
+    with serving(started, *words, end=signal.SIGINT) as (_, (place,)):
+        with Client(place, era="legacy") as one, Client(place, era="legacy") as two:
+            pids = [client.call_tool("pid", returns=int) for client in (one, two, one)]
+            assert pids[0] == pids[2] != pids[1]
+    assert not any(map(is_there, pids))
+
+
+def test_the_credentials_of_a_caller_are_not_passed_through(
+    mcp: Mcp, started: Started, inner: Path, environment: dict[str, str]
+) -> None:
+    environment["AT"] = "http://127.0.0.1:0/mcp"
+    command = [sys.executable, "-c", _SERVES_AND_SAYS_WHERE, str(inner)]
+    with subprocess.Popen(command, text=True, env=environment, stdout=subprocess.PIPE) as server:
+        try:
+            assert server.stdout is not None
+            url = server.stdout.readline().strip()
+            words = ["bridge", url, "http://127.0.0.1:0/mcp", "--header", f"X-Key:{SECRET}"]
+            with serving(started, *words) as (_, (place,)):
+                result = mcp("call", place, "presented", "--header", "Authorization:Bearer mine")
+                assert result.stdout == f"None {SECRET}\n"
+                result = mcp("call", place, "presented", "--header", "X-Key:mine")
+                assert result.stdout == f"None {SECRET}\n"
+        finally:
+            server.kill()
+
+
+_SERVES_AND_SAYS_WHERE = """
+import runpy, sys
+import mcp_actors
+class Status:
+    def started(self, places=()):
+        print(places[0], flush=True)
+run = mcp_actors.Server.run
+mcp_actors.Server.run = lambda server, *targets: run(server, *targets, task_status=Status())
+runpy.run_path(sys.argv[1])
+"""
