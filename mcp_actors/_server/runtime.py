@@ -107,8 +107,6 @@ class ServerRuntime:
         self._handlers: list[TransportHandler] = []
         self._serving = 0
         self._stopping = trio.Event()
-        self.upstreams: Callable[[], tuple[Any, ...]] = tuple
-        """Returns snapshots of the servers behind this one."""
 
     def __repr__(self) -> str:
         state = "stopping" if self.stopping else "serving" if self._serving else "not serving"
@@ -131,6 +129,15 @@ class ServerRuntime:
     @telemetry.setter
     def telemetry(self, telemetry: Telemetry | None) -> None:
         self._config = attrs.evolve(self._config, telemetry=telemetry)
+
+    @property
+    def upstreams(self) -> Callable[[], tuple[Any, ...]]:
+        """Returns snapshots of the servers behind this one."""
+        return self._config.upstreams
+
+    @upstreams.setter
+    def upstreams(self, upstreams: Callable[[], tuple[Any, ...]]) -> None:
+        self._config = attrs.evolve(self._config, upstreams=upstreams)
 
     @property
     def sessions(self) -> SessionRegistry:

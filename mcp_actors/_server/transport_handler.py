@@ -65,6 +65,8 @@ class ServerConfig:
     shared: SharedState
     state_key: bytes = attrs.field(repr=False)
     telemetry: Telemetry | None = None
+    upstreams: Callable[[], tuple[Any, ...]] = tuple
+    """Returns snapshots of the servers behind this one."""
 
 
 @attrs.frozen
