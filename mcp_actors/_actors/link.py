@@ -1,7 +1,6 @@
 """The link: an actor that owns a channel. Its mailbox is the outbox; its task writes bursts, once there are any.
 
-Reading needs no task of its own: the session, whose mailbox the other direction is, calls `receive` and gets all
-the messages that one read brought, decoded.
+Reading needs no task of its own: the session calls `receive`, and gets all messages that one read brought, decoded.
 """
 
 from __future__ import annotations
@@ -394,7 +393,7 @@ def _about(frame: Frame) -> Received:
     if isinstance(frame, NoAnswer):
         return frame
     message = decode(frame.data)
-    if isinstance(message, JsonRpcError) and message.id is None and frame.about is not None:
+    if isinstance(message, JsonRpcError) and message.id is None:
         return JsonRpcError(frame.about, message.code, message.message, message.data)
     if isinstance(message, JsonRpcNotification):
         return JsonRpcNotification(message.method, message.params, frame.about)

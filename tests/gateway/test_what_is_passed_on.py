@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -21,6 +22,7 @@ from mcp_actors.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from mcp_actors.gateway import Gateway, Upstream
 from mcp_actors.types import (
     BlobResourceContents,
     CallToolResult,
@@ -83,6 +85,19 @@ async def test_it_is_passed_on_over_http(feature: str, pair: tuple[str, str]) ->
     kept = FEATURES[feature].cell(pair) == KEPT or feature == "own_notifications"
     with trio.fail_after(20):
         await TESTS[feature](World(client=pair[0], server=pair[1], binding="http"), kept)
+
+
+@pytest.mark.parametrize(("client_era", "server_era"), [("legacy", "modern"), ("modern", "legacy")])
+async def test_a_program_is_asked_through_over_stdio(client_era: str, server_era: str) -> None:
+    async def sampling(question: CreateMessageParams) -> CreateMessageResult:
+        return CreateMessageResult("assistant", TextContent("from the model"), "a model")
+
+    program = [sys.executable, "-m", "mcp_actors.examples.everything"]
+    gateway = Gateway([Upstream(name="x", target=program, era=server_era)])
+    with trio.fail_after(20):
+        async with Client(gateway, era=client_era, sampling=sampling) as client:
+            result = await client.call_tool("x_test_sampling", {"prompt": "Hello"})
+    assert "from the model" in result.text
 
 
 def test_the_page_has_the_table() -> None:
