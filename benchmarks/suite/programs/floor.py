@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 import trio
 
-from benchmarks.suite.programs.answers import ANSWERS, encode, sum_result
+from benchmarks.suite.programs.answers import ANSWERS, UNKNOWN_METHOD, encode, sum_result
 from benchmarks.suite.programs.telling import tell
 
 READ_BYTES = 65_536
@@ -74,7 +74,9 @@ class FloorConnection:
         if request.method == "tools/call":
             self.nursery.start_soon(self.run, request)
         elif request.id is not None:
-            self.reply(request.id, ANSWERS[request.method])
+            result = ANSWERS.get(request.method)
+            outcome = {"error": UNKNOWN_METHOD} if result is None else {"result": result}
+            self.outbox.send_nowait(encode({"jsonrpc": "2.0", "id": request.id, **outcome}))
         elif request.method == "notifications/cancelled" and request.params is not None:
             scope = self.scopes.get(request.params.requestId)
             if scope is not None:
