@@ -24,9 +24,10 @@ from mcp_actors._actors.counters import Counters, SessionStatistics
 from mcp_actors._actors.dispatch_rules import DispatchRules
 from mcp_actors._actors.inbound_call import InboundCall, Responder
 from mcp_actors._actors.limits import Limits
-from mcp_actors._actors.link import LinkStatistics, Received
+from mcp_actors._actors.link import LinkStatistics
 from mcp_actors._actors.observing import outbound_calls_for
 from mcp_actors._actors.outbound_call import CallOptions
+from mcp_actors._actors.received import Received
 from mcp_actors._actors.responses import refusal_frame, too_long_frame
 from mcp_actors._actors.task_pool import TaskPool
 from mcp_actors._eras.era import Invocation, NotAnswered

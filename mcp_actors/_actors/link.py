@@ -13,22 +13,17 @@ import attrs
 import trio
 
 from mcp_actors._actors.limits import Limits
-from mcp_actors._wire.codec import decode
-from mcp_actors._wire.messages import JsonRpcError, JsonRpcMessage, JsonRpcNotification
-from mcp_actors.abc import Frame, FrameChannel, HttpRequest, NoAnswer, Outlet, Waiting
-from mcp_actors.errors import LocalProtocolError, MalformedMessage
+from mcp_actors._actors.received import Received, received
+from mcp_actors.abc import Frame, FrameChannel, HttpRequest, Outlet
+from mcp_actors.errors import LocalProtocolError
 
-__all__ = ["Link", "LinkStatistics", "Received"]
+__all__ = ["Link", "LinkStatistics"]
 
 # One write: large enough that its cost does not matter, small enough that a slow reader's progress is seen.
 MAX_BURST_BYTES = 256 * 1024
 MAX_BURST_FRAMES = 64
 # Messages of a burst that are looked at before the writer has its turn: peers work side by side, not in turns.
 MESSAGES_IN_A_TURN = 16
-# Characters that are told of what came instead of a message: a line for a person.
-BEGINNING = 200
-
-Received = JsonRpcMessage | NoAnswer | Waiting | MalformedMessage | list[JsonRpcMessage | MalformedMessage]
 
 
 @attrs.frozen
@@ -362,13 +357,7 @@ class Link:
     def _received(self, frame: Frame) -> Received:
         self._frames_in += 1
         self._bytes_in += len(frame.data)
-        try:
-            return decode(frame.data) if frame.about is None else _about(frame)
-        except MalformedMessage as error:
-            if isinstance(frame, Waiting):
-                return frame
-            error.beginning = _beginning(frame.data)
-            return error
+        return received(frame)
 
     def statistics(self) -> LinkStatistics:
         """Returns a snapshot of the link."""
@@ -381,20 +370,3 @@ class Link:
             bytes_in=self._bytes_in,
             bytes_out=self._bytes_out,
         )
-
-
-def _beginning(data: bytes) -> str:
-    text = data[: 4 * BEGINNING].decode("utf-8", "replace")
-    return text if len(text) <= BEGINNING and len(data) <= 4 * BEGINNING else f"{text[:BEGINNING]} …"
-
-
-def _about(frame: Frame) -> Received:
-    """A binding knows which request of ours this is about, even when the message itself does not say."""
-    if isinstance(frame, NoAnswer):
-        return frame
-    message = decode(frame.data)
-    if isinstance(message, JsonRpcError) and message.id is None:
-        return JsonRpcError(frame.about, message.code, message.message, message.data)
-    if isinstance(message, JsonRpcNotification):
-        return JsonRpcNotification(message.method, message.params, frame.about)
-    return message
