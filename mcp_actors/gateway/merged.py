@@ -56,7 +56,11 @@ async def merged_page(
     rows = list(own)
     taken = {each.key for each in own}
     for name, listing in listings.items():
-        for row in live.lists.rows(kind, name, listing):
+        found = live.lists.rows(kind, name, listing)
+        if not taken and live.routes.sees_all:
+            rows += found
+            continue
+        for row in found:
             if row.key in taken:
                 live.lists.claims[kind.name].collided(row.key, "the gateway itself", name)
             elif live.routes.sees(ctx, name, kind, row.own):

@@ -68,6 +68,11 @@ class UpstreamRoutes:
         """Whether all callers see the same."""
         return self._visible is None and not any(each.settings.scopes for each in self._actors.values())
 
+    @property
+    def sees_all(self) -> bool:
+        """Whether a caller sees everything of the upstreams that it has the scopes for."""
+        return self._visible is None
+
     def seen_by(self, ctx: Context[Any]) -> list[UpstreamActor]:
         """Returns the upstreams that a caller has the scopes for."""
         return [each for each in self._actors.values() if _has_scopes(ctx, each)]
