@@ -194,6 +194,9 @@ UPSTREAM_CONNECT = TaskKind(
 )
 
 UPSTREAM_CLOSE = TaskKind("close upstream connection", "gateway", "nothing", "nobody")
+UPSTREAM_PING = TaskKind(
+    "ask whether an upstream is alive", "gateway", "nothing", "nobody: it counts as there"
+)
 UPSTREAM_KEEP = TaskKind(
     "keep upstream", "gateway", "nothing", "nobody: it is connected to when it is needed", restarted=True
 )

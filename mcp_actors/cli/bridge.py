@@ -10,7 +10,7 @@ import click
 import trio
 
 from mcp_actors import Client
-from mcp_actors.cli.connection_options import ConnectionOptions, client_options
+from mcp_actors.cli.connection_options import ConnectionOptions, upstream_options
 from mcp_actors.cli.failures import WrongUsage, reported, traceback_option
 from mcp_actors.cli.headers import takes_headers
 from mcp_actors.cli.sections import BRIDGE, CommandWithSections
@@ -26,7 +26,7 @@ __all__ = ["command"]
 @click.command(
     "bridge", cls=CommandWithSections, sections=BRIDGE, short_help="Serve a server at another address."
 )
-@client_options
+@upstream_options
 @click.argument("to")
 @click.option(
     "--sessions",

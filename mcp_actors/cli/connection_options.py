@@ -11,7 +11,7 @@ import click
 
 from mcp_actors.cli.headers import bearer_from_environment, given_headers, takes_headers
 
-__all__ = ["ConnectionOptions", "client_options", "inspection_options"]
+__all__ = ["ConnectionOptions", "client_options", "inspection_options", "upstream_options"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -27,11 +27,24 @@ class ConnectionOptions:
     headers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
 
 
+_SILENCE = "Seconds without answer or progress."
+_IN_ALL = "Seconds for a call in all, progress or not."
+
+
 def client_options(function: _F) -> Callable[..., Any]:
     """Adds ``URL``, ``--era``, ``--timeout``, ``--cap``, ``--header`` and ``--bearer-env`` to a command.
 
     The command gets them as ``connection``.
     """
+    return _with_era(function, _clocks(30.0, 300.0, _SILENCE, _IN_ALL))
+
+
+def upstream_options(function: _F) -> Callable[..., Any]:
+    """Adds the same, with the patience of somebody whose clients have clocks of their own: see `Upstream`."""
+    return _with_era(function, _clocks(300.0, 3600.0, _SILENCE, _IN_ALL))
+
+
+def _with_era(function: _F, clocks: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
     era = click.option(
         "--era",
         default="auto",
@@ -39,21 +52,18 @@ def client_options(function: _F) -> Callable[..., Any]:
         metavar="ERA",
         help="auto, legacy, modern, or a revision to insist on.",
     )
-    clocks = _clocks(
-        30.0, "Seconds without answer or progress.", "Seconds for a call in all, progress or not."
-    )
     return era(_with_connection(function, clocks))
 
 
 def inspection_options(function: _F) -> Callable[..., Any]:
     """Adds what `client_options` adds, but ``--era``: an inspection looks at every era, and its clocks are others."""
-    clocks = _clocks(10.0, "Seconds for one answer, 10 at most.", "Seconds for all of it.")
+    clocks = _clocks(10.0, 300.0, "Seconds for one answer, 10 at most.", "Seconds for all of it.")
     return _with_connection(function, clocks)
 
 
-def _clocks(timeout: float, timeout_help: str, cap_help: str) -> Sequence[Callable[..., Any]]:
+def _clocks(timeout: float, cap: float, timeout_help: str, cap_help: str) -> Sequence[Callable[..., Any]]:
     return (
-        click.option("--cap", type=float, default=300.0, show_default=True, help=cap_help),
+        click.option("--cap", type=float, default=cap, show_default=True, help=cap_help),
         click.option("--timeout", type=float, default=timeout, show_default=True, help=timeout_help),
     )
 

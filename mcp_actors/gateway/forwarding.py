@@ -146,7 +146,7 @@ async def _sent(
         upstream.answered(connection)
         raise failure_for_client(upstream.settings.name, error) from None
     except CallTimeout as error:
-        upstream.timed_out()
+        upstream.timed_out(connection)
         raise failure_for_client(upstream.settings.name, error) from None
     except McpError as error:
         raise failure_for_client(upstream.settings.name, error) from error

@@ -291,7 +291,7 @@ class UpstreamLists:
             listing = await read_listing(connection, kind, name)
         except McpError as error:
             if isinstance(error, CallTimeout):
-                actor.timed_out()
+                actor.timed_out(connection)
             elif isinstance(error, RpcError):
                 actor.answered(connection)
             log.warning(

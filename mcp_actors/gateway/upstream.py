@@ -19,7 +19,15 @@ from mcp_actors.abc import ClientTransport, Telemetry
 from mcp_actors.client import Target
 from mcp_actors.client_pool import ClientPool
 from mcp_actors.context import Context
-from mcp_actors.errors import ConnectionLost, McpError, Overloaded, SessionExpired, UpstreamUnavailable
+from mcp_actors.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    McpError,
+    Overloaded,
+    RpcError,
+    SessionExpired,
+    UpstreamUnavailable,
+)
 from mcp_actors.gateway.connection import ServerTraits, UpstreamConnection
 from mcp_actors.gateway.connections import FIRST, SHARED, AloneKey, ConnectionTable, Key, key_of
 from mcp_actors.gateway.forwarded_tasks import has_tasks
@@ -31,7 +39,7 @@ from mcp_actors.gateway.upstream_settings import Upstream
 from mcp_actors.logging import log
 from mcp_actors.printable import printable
 from mcp_actors.supervision import start
-from mcp_actors.task_kinds import UPSTREAM_CLOSE, UPSTREAM_CONNECT
+from mcp_actors.task_kinds import UPSTREAM_CLOSE, UPSTREAM_CONNECT, UPSTREAM_PING
 from mcp_actors.types import ClientCapabilities
 
 __all__ = ["UpstreamActor", "UpstreamObserver"]
@@ -41,6 +49,10 @@ __all__ = ["UpstreamActor", "UpstreamObserver"]
 FIRST_CALLER = 1.0
 # Seconds between an attempt without a caller that failed, and the next one.
 TRY_AGAIN = 1.0
+# Seconds in which a server has to be connected to, what it installs at its first start included.
+CONNECT_TIMEOUT = 60.0
+# Seconds in which a server has to say that it is alive, once a call ran out of its time.
+PING_TIMEOUT = 5.0
 # Seconds for which a connection is kept that is nobody's and that nobody uses.
 IDLE_TIMEOUT = 300.0
 # Seconds between looks for such connections.
@@ -107,6 +119,7 @@ class UpstreamActor:
         # Whether one connection serves everybody; None as long as nobody knows.
         self._shares: bool | None = {"auto": None, "shared": True, "own": False}[settings.sessions]
         self._news = trio.lowlevel.ParkingLot()
+        self._asking_alive = False
 
     def __repr__(self) -> str:
         return f"<UpstreamActor {self.settings.name} {self.connections!r} {self.health!r}>"
@@ -172,9 +185,16 @@ class UpstreamActor:
         connection.has_answered = True
         self.health.breaker.succeeded()
 
-    def timed_out(self) -> None:
-        """Takes note that a call ran out of its time."""
-        self.health.failed("a call ran out of its time")
+    def timed_out(self, connection: UpstreamConnection) -> None:
+        """Takes note that a call ran out of its time.
+
+        That may be the fault of the call alone, which one caller must not make the fault of the server: so the server
+        is asked whether it is alive.
+        """
+        if not self._asking_alive:
+            self._asking_alive = True
+            name = self.settings.name
+            start(self._nursery, UPSTREAM_PING, self._ask_alive, connection, about=name)
 
     # -- connections -------------------------------------------------------------------------------------------------
 
@@ -197,6 +217,18 @@ class UpstreamActor:
                 await attempt.done.wait()
                 if attempt.failure is not None:
                     await trio.sleep(TRY_AGAIN)
+
+    async def _ask_alive(self, connection: UpstreamConnection) -> None:
+        try:
+            await connection.client.ping(timeout=PING_TIMEOUT)
+        except RpcError:
+            self.answered(connection)
+        except McpError as error:
+            self.health.failed(f"it does not answer: {error}")
+        else:
+            self.answered(connection)
+        finally:
+            self._asking_alive = False
 
     async def sweep(self) -> None:
         """Closes connections that nobody has used for a while. Never returns."""
@@ -232,7 +264,10 @@ class UpstreamActor:
                 partial(self._observer.changed, self),
             )
             connection.principal = attempt.principal
-            await self._pool.open(connection.client)
+            with trio.move_on_after(CONNECT_TIMEOUT) as opening:
+                await self._pool.open(connection.client)
+            if opening.cancelled_caught:
+                raise ConnectFailed(f"it was not connected within {CONNECT_TIMEOUT:g} s")
             connection.client._connectivity.session.pace = self.load.pace
             connection.traits = ServerTraits(
                 connection.client._connectivity.session.link.channel.mirrors, has_tasks(connection)

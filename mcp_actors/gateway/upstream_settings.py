@@ -44,9 +44,10 @@ class Upstream:
     """Whether it is connected to when it is first needed, and not when the gateway begins to serve."""
     era: str = "auto"
     """As in `Client`."""
-    timeout: float = 30.0
-    """Seconds a call may take without an answer or a progress report."""
-    cap: float = 300.0
+    timeout: float = 300.0
+    """Seconds a call may take without an answer or a progress report. Clients have clocks of their own, and not every
+    server reports progress: so this is longer than any client waits that hears nothing."""
+    cap: float = 3600.0
     """Seconds a call may take in all."""
     scopes: Collection[str] = ()
     """The scopes that a caller needs to see and use it."""

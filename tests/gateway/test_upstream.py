@@ -10,11 +10,11 @@ import trio.lowlevel
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mcp_actors import Client
-from mcp_actors.errors import Overloaded, RpcError, UpstreamUnavailable
+from mcp_actors.errors import Overloaded, UpstreamTimeout, UpstreamUnavailable
 from mcp_actors.gateway import Gateway, Upstream
 from mcp_actors.gateway.breaker import PAUSES, THRESHOLD
 from mcp_actors.gateway.connection import UpstreamConnection
-from mcp_actors.gateway.upstream import IDLE_TIMEOUT, SWEEP_INTERVAL
+from mcp_actors.gateway.upstream import CONNECT_TIMEOUT, IDLE_TIMEOUT, PING_TIMEOUT, SWEEP_INTERVAL
 from mcp_transports.memory import MemoryTransport
 from tests.gateway.upstreams import Behind
 from tests.middleware.callers import served
@@ -211,13 +211,44 @@ async def test_a_server_that_answers_nothing_is_given_up_for_a_while(
 ) -> None:
     behind = Behind(nursery)
     await behind.come()
-    way = await serve(nursery, Upstream(name="u", target=behind, era="modern", lazy=True, timeout=2, cap=3))
+    way = await serve(nursery, Upstream(name="u", target=behind, era="modern", lazy=True, timeout=2))
     async with Client(way) as client:
+        await client.call_tool("u_add", {"a": 1, "b": 2})
+        behind.is_silent = True
         for _ in range(THRESHOLD):
-            with pytest.raises(RpcError):
-                await client.call_tool("u_wait", {"seconds": 1000})
+            with pytest.raises(UpstreamTimeout):
+                await client.call_tool("u_add", {"a": 1, "b": 2})
+            await trio.sleep(PING_TIMEOUT + 0.1)
         with pytest.raises(UpstreamUnavailable, match="several times in a row"):
             await client.call_tool("u_add", {"a": 1, "b": 2})
+
+
+async def test_calls_that_take_too_long_keep_nobody_from_a_server_that_is_alive(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    behind = Behind(nursery)
+    await behind.come()
+    way = await serve(nursery, Upstream(name="u", target=behind, era="modern", lazy=True, timeout=2, cap=3))
+    async with Client(way) as hostile, Client(way) as other:
+        for _ in range(2 * THRESHOLD):
+            with pytest.raises(UpstreamTimeout):
+                await hostile.call_tool("u_wait", {"seconds": 1000})
+        assert (await other.call_tool("u_add", {"a": 1, "b": 2})).text == "3"
+
+
+async def test_a_handshake_without_an_end_is_given_up(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    behind = Behind(nursery)
+    await behind.come()
+    behind.is_silent = True
+    way = await serve(nursery, Upstream(name="u", target=behind, lazy=True))
+    async with Client(way, timeout=100) as client:
+        began = trio.current_time()
+        with pytest.raises(UpstreamUnavailable, match="it cannot be connected to"):
+            await client.call_tool("u_add", {"a": 1, "b": 2})
+        assert trio.current_time() - began <= CONNECT_TIMEOUT + 1
+        assert behind.open == 0
 
 
 async def test_connections_have_a_bound_and_those_that_nobody_needs_make_room(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import trio
 
 from mcp_actors import Context, Server
-from mcp_actors.abc import FrameChannel
+from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.errors import ConnectFailed
+from mcp_actors.testing.passing import PassingChannel
 from mcp_transports.memory import MemoryTransport
 
 __all__ = ["Behind", "make_server"]
@@ -49,6 +50,23 @@ def make_server() -> Server:
     return server
 
 
+class _Silenced(PassingChannel):
+    """A channel on which nothing arrives once its server has fallen silent."""
+
+    def __init__(self, inner: FrameChannel, behind: Behind) -> None:
+        super().__init__(inner)
+        self._behind = behind
+
+    async def receive_many(self) -> list[Frame]:
+        frames = await super().receive_many()
+        if self._behind.is_silent:
+            await trio.sleep_forever()
+        return frames
+
+    def deliver_to(self, take: Callable[[Frame], bool]) -> None:
+        super().deliver_to(lambda frame: not self._behind.is_silent and take(frame))
+
+
 class Behind:
     """A server in memory whose connections are counted, cut, and refused while it is away.
 
@@ -66,6 +84,8 @@ class Behind:
         self.gate = trio.Event()
         """Connecting waits for it."""
         self.gate.set()
+        self.is_silent = False
+        """Whether nothing of it arrives any more."""
         self._nursery = nursery
         self._scope: trio.CancelScope | None = None
         self._transport = MemoryTransport()
@@ -94,7 +114,7 @@ class Behind:
         self.open += 1
         try:
             async with self._transport.connect() as channel:
-                yield channel
+                yield _Silenced(channel, self)
         finally:
             self.open -= 1
 
