@@ -1,17 +1,17 @@
 """A gateway: many servers as one.
 
-`gateway` has the class, `upstream_settings` what is said of each server. `upstream` is the actor of one server and
-`connection` one connection to it; `live` has all of them for the length of one `serve`. `routes` says which server a
-name or URI belongs to, `lists` merges what they offer, and `forwarding` passes requests on. `configured` makes gateways
-of configurations, and bridges.
+`gateway` has the class, and `live` the upstreams for the length of one `serve`; `description` says what the gateway
+is, and `configured` makes gateways of configurations, and bridges. `forwarding` passes requests on, `lists` knows what
+there is and whose it is, `upstream` is one server, and `questions` are what it asks the client. Each group uses those
+after it.
 """
 
 from __future__ import annotations
 
 from mcp_actors.gateway.configured import bridge_to, configured_gateway, upstreams_of
 from mcp_actors.gateway.gateway import Gateway
-from mcp_actors.gateway.statistics import UpstreamStatistics
-from mcp_actors.gateway.upstream_settings import SessionPolicy, Upstream, UpstreamTarget
+from mcp_actors.gateway.upstream.settings import SessionPolicy, Upstream, UpstreamTarget
+from mcp_actors.gateway.upstream.statistics import UpstreamStatistics
 
 __all__ = [
     "Gateway",

@@ -10,7 +10,7 @@ from typing import Any
 from mcp_actors._client.options import Access
 from mcp_actors.errors import ConfigurationError
 from mcp_actors.gateway.gateway import Gateway
-from mcp_actors.gateway.upstream_settings import SessionPolicy, Upstream, UpstreamTarget
+from mcp_actors.gateway.upstream.settings import SessionPolicy, Upstream, UpstreamTarget
 from mcp_actors.server_entries import ServerEntries, ServerEntry, read_server_entries
 
 __all__ = ["bridge_to", "configured_gateway", "upstreams_of"]

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import attrs
 
 from mcp_actors._server.features import FeatureName, Features
-from mcp_actors.gateway.upstream import UpstreamActor
+from mcp_actors.gateway.upstream.actor import UpstreamActor
 from mcp_actors.tasks import TASKS
 from mcp_actors.types import Implementation, ServerCapabilities
 

@@ -15,18 +15,18 @@ from mcp_actors._server.handler import Continuation, Handler, string_param, uri_
 from mcp_actors._server.scope import ServerScope, StateT
 from mcp_actors.context import Context
 from mcp_actors.errors import ResourceNotFound, RpcError, UpstreamUnavailable, invalid_params
-from mcp_actors.gateway.client_news import ROOTS_CHANGED, pass_roots_changed, set_log_level
-from mcp_actors.gateway.connection import UpstreamConnection
 from mcp_actors.gateway.description import described, merged_instructions, presented, without_tasks
-from mcp_actors.gateway.forwarding import forward
-from mcp_actors.gateway.listing import LIST_KINDS, ListKind
-from mcp_actors.gateway.lists import LIST_TIMEOUT, ListedRow
+from mcp_actors.gateway.forwarding.client_news import ROOTS_CHANGED, pass_roots_changed, set_log_level
+from mcp_actors.gateway.forwarding.forwarding import forward
+from mcp_actors.gateway.lists.listing import LIST_KINDS, ListKind
+from mcp_actors.gateway.lists.lists import LIST_TIMEOUT, ListedRow
+from mcp_actors.gateway.lists.merged import CachingHints, merged_page
+from mcp_actors.gateway.lists.routes import Route, Visible
 from mcp_actors.gateway.live import GatewayPlan, LiveUpstreams, opened
-from mcp_actors.gateway.merged import CachingHints, merged_page
-from mcp_actors.gateway.routes import Route, Visible
-from mcp_actors.gateway.statistics import UpstreamStatistics
-from mcp_actors.gateway.upstream import UpstreamActor
-from mcp_actors.gateway.upstream_settings import Upstream, UpstreamTarget
+from mcp_actors.gateway.upstream.actor import UpstreamActor
+from mcp_actors.gateway.upstream.connection import UpstreamConnection
+from mcp_actors.gateway.upstream.settings import Upstream, UpstreamTarget
+from mcp_actors.gateway.upstream.statistics import UpstreamStatistics
 from mcp_actors.logging import log
 from mcp_actors.printable import printable
 from mcp_actors.server import Server, TaskRules

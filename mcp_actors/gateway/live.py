@@ -12,15 +12,15 @@ from mcp_actors._eras.changes import EventKind
 from mcp_actors.abc import Telemetry
 from mcp_actors.client_pool import ClientPool
 from mcp_actors.context import Context
-from mcp_actors.gateway.changes import ChangeDelivery
-from mcp_actors.gateway.connection import UpstreamConnection
-from mcp_actors.gateway.held_calls import HeldCalls
-from mcp_actors.gateway.lists import UpstreamLists
-from mcp_actors.gateway.names import NameTable
-from mcp_actors.gateway.routes import UpstreamRoutes, Visible
-from mcp_actors.gateway.subscriptions import UpstreamSubscriptions
-from mcp_actors.gateway.upstream import UpstreamActor
-from mcp_actors.gateway.upstream_settings import Upstream
+from mcp_actors.gateway.lists.changes import ChangeDelivery
+from mcp_actors.gateway.lists.lists import UpstreamLists
+from mcp_actors.gateway.lists.names import NameTable
+from mcp_actors.gateway.lists.routes import UpstreamRoutes, Visible
+from mcp_actors.gateway.lists.subscriptions import UpstreamSubscriptions
+from mcp_actors.gateway.questions.held_calls import HeldCalls
+from mcp_actors.gateway.upstream.actor import UpstreamActor
+from mcp_actors.gateway.upstream.connection import UpstreamConnection
+from mcp_actors.gateway.upstream.settings import Upstream
 from mcp_actors.supervision import reraised, start, start_again
 from mcp_actors.task_kinds import UPSTREAM_CHANGES, UPSTREAM_KEEP, UPSTREAM_SWEEP, UPSTREAM_WAIT
 

@@ -30,11 +30,11 @@ from mcp_actors.errors import (
     SubscriptionLost,
     UpstreamUnavailable,
 )
-from mcp_actors.gateway.changes import ChangeDelivery
-from mcp_actors.gateway.connection import UpstreamConnection
-from mcp_actors.gateway.load import RETRY_AFTER
-from mcp_actors.gateway.routes import Route
-from mcp_actors.gateway.upstream import UpstreamActor
+from mcp_actors.gateway.lists.changes import ChangeDelivery
+from mcp_actors.gateway.lists.routes import Route
+from mcp_actors.gateway.upstream.actor import UpstreamActor
+from mcp_actors.gateway.upstream.connection import UpstreamConnection
+from mcp_actors.gateway.upstream.load import RETRY_AFTER
 from mcp_actors.logging import log
 from mcp_actors.middleware.callers import caller_of
 from mcp_actors.supervision import start

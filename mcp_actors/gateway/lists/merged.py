@@ -14,8 +14,8 @@ import trio
 
 from mcp_actors._server.pagination import page
 from mcp_actors.context import Context
-from mcp_actors.gateway.listing import ListKind, UpstreamListing
-from mcp_actors.gateway.lists import ListedRow
+from mcp_actors.gateway.lists.listing import ListKind, UpstreamListing
+from mcp_actors.gateway.lists.lists import ListedRow
 from mcp_actors.gateway.live import LiveUpstreams
 from mcp_actors.types import CacheScope
 

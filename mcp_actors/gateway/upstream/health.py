@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcp_actors.gateway.breaker import CircuitBreaker
+from mcp_actors.gateway.upstream.breaker import CircuitBreaker
 from mcp_actors.printable import printable
 
 __all__ = ["LONGEST_FAILURE", "UpstreamHealth"]

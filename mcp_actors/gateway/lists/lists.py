@@ -18,12 +18,12 @@ import trio
 from mcp_actors._eras.changes import EventKind
 from mcp_actors.context import Context
 from mcp_actors.errors import CallTimeout, McpError, RpcError, UpstreamUnavailable
-from mcp_actors.gateway.changes import ChangeDelivery
-from mcp_actors.gateway.claims import NameClaims
-from mcp_actors.gateway.connection import UpstreamConnection
-from mcp_actors.gateway.listing import LEAST_AGE, LIST_KINDS, ListKind, UpstreamListing, read_listing
-from mcp_actors.gateway.names import LONGEST_NAME, NameTable, is_advised
-from mcp_actors.gateway.upstream import UpstreamActor
+from mcp_actors.gateway.lists.changes import ChangeDelivery
+from mcp_actors.gateway.lists.claims import NameClaims
+from mcp_actors.gateway.lists.listing import LEAST_AGE, LIST_KINDS, ListKind, UpstreamListing, read_listing
+from mcp_actors.gateway.lists.names import LONGEST_NAME, NameTable, is_advised
+from mcp_actors.gateway.upstream.actor import UpstreamActor
+from mcp_actors.gateway.upstream.connection import UpstreamConnection
 from mcp_actors.logging import log
 from mcp_actors.printable import printable
 from mcp_actors.supervision import start

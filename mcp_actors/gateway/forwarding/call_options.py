@@ -24,8 +24,8 @@ from mcp_actors._eras.modern.meta_keys import CAPABILITIES, CLIENT_INFO, ENVELOP
 from mcp_actors.client import Progress
 from mcp_actors.context import Context
 from mcp_actors.errors import LocalProtocolError
-from mcp_actors.gateway.callbacks import passive_extensions, send_to_call
-from mcp_actors.gateway.connection import UpstreamConnection
+from mcp_actors.gateway.questions.callbacks import passive_extensions, send_to_call
+from mcp_actors.gateway.upstream.connection import UpstreamConnection
 from mcp_actors.logging import log
 
 __all__ = ["Present", "call_options"]

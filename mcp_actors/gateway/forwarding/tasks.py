@@ -31,8 +31,8 @@ from mcp_actors._eras.era import Era, read_result
 from mcp_actors._eras.modern.meta_keys import CAPABILITIES
 from mcp_actors.context import Context
 from mcp_actors.errors import LocalProtocolError, McpError, MethodNotFound, MissingCapability, RpcError
-from mcp_actors.gateway.connection import UpstreamConnection
-from mcp_actors.gateway.upstream_failures import failure_for_client
+from mcp_actors.gateway.forwarding.failures import failure_for_client
+from mcp_actors.gateway.upstream.connection import UpstreamConnection
 from mcp_actors.tasks import TASKS, Tasks
 from mcp_actors.types import CallToolResult, InputRequiredResult
 

@@ -11,7 +11,7 @@ import fnmatch
 import re
 from collections.abc import Iterable
 
-from mcp_actors.gateway.upstream_settings import Upstream
+from mcp_actors.gateway.upstream.settings import Upstream
 
 __all__ = ["LONGEST_NAME", "NameTable", "is_advised"]
 

@@ -22,7 +22,7 @@ from mcp_actors._eras.modern.annotations import MirroredParam, annotated_params
 from mcp_actors._uri.template import LONGEST_URI, UriTemplate
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import RemoteProtocolError
-from mcp_actors.gateway.connection import UpstreamConnection
+from mcp_actors.gateway.upstream.connection import UpstreamConnection
 from mcp_actors.logging import log
 from mcp_actors.printable import printable
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from mcp_actors._server.handler import Handler
 from mcp_actors.context import Context
-from mcp_actors.gateway.connection import UpstreamConnection
 from mcp_actors.gateway.live import LiveUpstreams
+from mcp_actors.gateway.upstream.connection import UpstreamConnection
 from mcp_actors.task_kinds import UPSTREAM_LOG_LEVEL
 
 __all__ = ["ROOTS_CHANGED", "pass_roots_changed", "set_log_level"]

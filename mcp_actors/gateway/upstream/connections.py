@@ -26,8 +26,8 @@ from mcp_actors._server.peer_session import PeerSession
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.context import Context
 from mcp_actors.errors import Overloaded
-from mcp_actors.gateway.connection import UpstreamConnection
-from mcp_actors.gateway.load import RETRY_AFTER
+from mcp_actors.gateway.upstream.connection import UpstreamConnection
+from mcp_actors.gateway.upstream.load import RETRY_AFTER
 
 __all__ = ["FIRST", "SHARED", "AloneKey", "ConnectionTable", "Key", "key_of"]
 

@@ -16,9 +16,9 @@ from mcp_actors.abc import Telemetry
 from mcp_actors.client import Client, Target
 from mcp_actors.context import Context
 from mcp_actors.errors import ConnectionLost, McpError, SessionExpired
-from mcp_actors.gateway.callbacks import UpstreamCallbacks
-from mcp_actors.gateway.held_calls import HeldCall
-from mcp_actors.gateway.upstream_settings import Upstream
+from mcp_actors.gateway.questions.callbacks import UpstreamCallbacks
+from mcp_actors.gateway.questions.held_calls import HeldCall
+from mcp_actors.gateway.upstream.settings import Upstream
 from mcp_actors.logging import log
 from mcp_actors.printable import printable
 from mcp_actors.types import ClientCapabilities, LoggingLevel
@@ -58,7 +58,7 @@ class UpstreamConnection:
         changed: Callable[[UpstreamConnection, EventKind, str | None], None],
     ) -> None:
         self.key: Hashable = None
-        """Whose it is; see `mcp_actors.gateway.connections`."""
+        """Whose it is; see `mcp_actors.gateway.upstream.connections`."""
         self.principal: str | None = None
         """The key of the principal that it was made for, if the transport has authenticated one."""
         self.declared = declared

@@ -28,14 +28,14 @@ from mcp_actors.errors import (
     SessionExpired,
     UpstreamUnavailable,
 )
-from mcp_actors.gateway.connection import ServerTraits, UpstreamConnection
-from mcp_actors.gateway.connections import FIRST, SHARED, AloneKey, ConnectionTable, Key, key_of
-from mcp_actors.gateway.forwarded_tasks import has_tasks
-from mcp_actors.gateway.health import LONGEST_FAILURE, UpstreamHealth
-from mcp_actors.gateway.held_calls import HeldCalls
-from mcp_actors.gateway.load import UpstreamLoad
-from mcp_actors.gateway.statistics import UpstreamStatistics
-from mcp_actors.gateway.upstream_settings import Upstream
+from mcp_actors.gateway.forwarding.tasks import has_tasks
+from mcp_actors.gateway.questions.held_calls import HeldCalls
+from mcp_actors.gateway.upstream.connection import ServerTraits, UpstreamConnection
+from mcp_actors.gateway.upstream.connections import FIRST, SHARED, AloneKey, ConnectionTable, Key, key_of
+from mcp_actors.gateway.upstream.health import LONGEST_FAILURE, UpstreamHealth
+from mcp_actors.gateway.upstream.load import UpstreamLoad
+from mcp_actors.gateway.upstream.settings import Upstream
+from mcp_actors.gateway.upstream.statistics import UpstreamStatistics
 from mcp_actors.logging import log
 from mcp_actors.printable import printable
 from mcp_actors.supervision import start

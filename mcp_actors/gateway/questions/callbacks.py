@@ -36,7 +36,7 @@ from mcp_actors.errors import (
     MissingCapability,
     RpcError,
 )
-from mcp_actors.gateway.held_calls import HELD_TIMEOUT, HeldCall
+from mcp_actors.gateway.questions.held_calls import HELD_TIMEOUT, HeldCall
 from mcp_actors.logging import log
 from mcp_actors.types import (
     ClientCapabilities,

@@ -21,9 +21,9 @@ import attrs
 from mcp_actors._server.access import check_scopes
 from mcp_actors.context import Context
 from mcp_actors.errors import InsufficientScope, UpstreamUnavailable
-from mcp_actors.gateway.listing import LIST_KINDS, ListKind
-from mcp_actors.gateway.lists import UpstreamLists
-from mcp_actors.gateway.upstream import UpstreamActor
+from mcp_actors.gateway.lists.listing import LIST_KINDS, ListKind
+from mcp_actors.gateway.lists.lists import UpstreamLists
+from mcp_actors.gateway.upstream.actor import UpstreamActor
 from mcp_actors.logging import log
 from mcp_actors.principal import Principal
 

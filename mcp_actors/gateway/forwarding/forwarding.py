@@ -20,15 +20,15 @@ from mcp_actors.errors import (
     RpcError,
     UpstreamMisbehaved,
 )
-from mcp_actors.gateway.call_options import call_options
-from mcp_actors.gateway.callbacks import is_asked_by_result
-from mcp_actors.gateway.connection import UpstreamConnection
-from mcp_actors.gateway.forwarded_tasks import made_with_tasks
-from mcp_actors.gateway.held_calls import HeldCall
-from mcp_actors.gateway.rounds import answered_round, passed_on, with_answers
-from mcp_actors.gateway.routes import Route
-from mcp_actors.gateway.upstream import UpstreamActor
-from mcp_actors.gateway.upstream_failures import failure_for_client
+from mcp_actors.gateway.forwarding.call_options import call_options
+from mcp_actors.gateway.forwarding.failures import failure_for_client
+from mcp_actors.gateway.forwarding.tasks import made_with_tasks
+from mcp_actors.gateway.lists.routes import Route
+from mcp_actors.gateway.questions.callbacks import is_asked_by_result
+from mcp_actors.gateway.questions.held_calls import HeldCall
+from mcp_actors.gateway.questions.rounds import answered_round, passed_on, with_answers
+from mcp_actors.gateway.upstream.actor import UpstreamActor
+from mcp_actors.gateway.upstream.connection import UpstreamConnection
 from mcp_actors.middleware.callers import caller_of
 from mcp_actors.types import ElicitResult, ElicitUrlParams
 
