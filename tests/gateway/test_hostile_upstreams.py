@@ -1,0 +1,44 @@
+"""An upstream that breaks the protocol costs its own answers, and nothing and nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+from trio.testing import MockClock
+
+from mcp_actors import Client
+from mcp_actors.errors import UpstreamMisbehaved
+from mcp_actors.gateway import Gateway, Upstream
+from tests.gateway.hostile import HostileUpstream
+
+SERVER_INFO = "io.modelcontextprotocol/serverInfo"
+
+
+@asynccontextmanager
+async def behind(
+    nursery: trio.Nursery, hostile: HostileUpstream, *, client: dict[str, Any], **settings: Any
+) -> AsyncIterator[Client]:
+    """Yields a client of a gateway in front of a hostile server."""
+    way = await hostile.begin()
+    settings = {"era": "legacy", "lazy": True, **settings}
+    async with Client(
+        Gateway([Upstream(name="u", target=lambda: way, **settings)]), **client
+    ) as of_gateway:
+        yield of_gateway
+
+
+@pytest.mark.parametrize("meta", [5, SERVER_INFO, [SERVER_INFO]], ids=str)
+async def test_a_meta_that_is_no_object_is_misbehaviour_and_no_crash(
+    nursery: trio.Nursery, autojump_clock: MockClock, meta: Any
+) -> None:
+    hostile = HostileUpstream(nursery, tools__call={"content": [], "_meta": meta})
+    with capture_logs() as logs:
+        async with behind(nursery, hostile, client={"era": "modern"}) as client:
+            with pytest.raises(UpstreamMisbehaved):
+                await client.call_tool("u_x")
+    assert [each for each in logs if each["log_level"] == "error"] == []
