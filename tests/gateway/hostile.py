@@ -69,10 +69,8 @@ class HostileUpstream:
             answer = await answer(channel, message)
             if answer is None:
                 return
-        if answer is None:
-            body = {"error": {"code": -32601, "message": "no such method"}}
-        else:
-            body = {"result": answer}
+        refusal = {"error": {"code": -32601, "message": "no such method"}}
+        body = refusal if answer is None else {"result": answer}
         await self.send(channel, {"id": message["id"], **body})
 
     async def send(self, channel: FrameChannel, message: dict[str, Any]) -> None:

@@ -12,8 +12,10 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from mcp_actors import Client
-from mcp_actors.errors import UpstreamMisbehaved
+from mcp_actors.abc import FrameChannel
+from mcp_actors.errors import McpError, UpstreamMisbehaved
 from mcp_actors.gateway import Gateway, Upstream
+from mcp_actors.gateway.callbacks import MAX_QUESTIONS_OF_CONNECTION
 from tests.gateway.hostile import HostileUpstream
 
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
@@ -26,9 +28,7 @@ async def behind(
     """Yields a client of a gateway in front of a hostile server."""
     way = await hostile.begin()
     settings = {"era": "legacy", "lazy": True, **settings}
-    async with Client(
-        Gateway([Upstream(name="u", target=lambda: way, **settings)]), **client
-    ) as of_gateway:
+    async with Client(Gateway([Upstream(name="u", target=lambda: way, **settings)]), **client) as of_gateway:
         yield of_gateway
 
 
@@ -42,3 +42,30 @@ async def test_a_meta_that_is_no_object_is_misbehaviour_and_no_crash(
             with pytest.raises(UpstreamMisbehaved):
                 await client.call_tool("u_x")
     assert [each for each in logs if each["log_level"] == "error"] == []
+
+
+async def test_a_flood_of_questions_reaches_a_client_up_to_a_bound(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    """The session of a client is shared by all upstreams: one that asks without an end must not fill it."""
+    asked = 0
+
+    async def never(question: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        await trio.sleep_forever()
+
+    async def flood(channel: FrameChannel, message: dict[str, Any]) -> None:
+        for number in range(3 * MAX_QUESTIONS_OF_CONNECTION):
+            params = {"messages": [], "maxTokens": 1}
+            question = {"id": f"q{number}", "method": "sampling/createMessage", "params": params}
+            await hostile.send(channel, question)
+
+    hostile = HostileUpstream(nursery, tools__call=flood)
+    async with behind(nursery, hostile, client={"era": "legacy", "sampling": never}) as client:
+        with pytest.raises(McpError):
+            await client.call_tool("u_x")
+        refused = [each for each in hostile.received if "error" in each]
+        assert asked == MAX_QUESTIONS_OF_CONNECTION
+        assert len(refused) >= 2 * MAX_QUESTIONS_OF_CONNECTION
+        assert {each["error"]["code"] for each in refused[:MAX_QUESTIONS_OF_CONNECTION]} == {429}
