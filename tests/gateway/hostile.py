@@ -29,7 +29,7 @@ class HostileUpstream:
     def __init__(self, nursery: trio.Nursery, **answers: Any) -> None:
         self.capabilities: dict[str, Any] = {"tools": {"listChanged": True}}
         self.tools: list[Any] = [tool("x")]
-        self.answers: dict[str, Any] = {"initialize": self._initialize, "tools/list": self._list, "ping": {}}
+        self.answers: dict[str, Any] = {"initialize": self.initialize, "tools/list": self._list, "ping": {}}
         self.answers |= {name.replace("__", "/"): value for name, value in answers.items()}
         self.connects = 0
         self.open = 0
@@ -77,7 +77,8 @@ class HostileUpstream:
         """Sends one message."""
         await channel.send(Frame(json.dumps({"jsonrpc": "2.0", **message}).encode()))
 
-    async def _initialize(self, channel: FrameChannel, message: dict[str, Any]) -> dict[str, Any]:
+    async def initialize(self, channel: FrameChannel, message: dict[str, Any]) -> dict[str, Any]:
+        """Returns the result of a handshake."""
         return {
             "protocolVersion": VERSION,
             "capabilities": self.capabilities,

@@ -13,9 +13,10 @@ from trio.testing import MockClock
 
 from mcp_actors import Client
 from mcp_actors.abc import FrameChannel
-from mcp_actors.errors import McpError, UpstreamMisbehaved
+from mcp_actors.errors import McpError, UpstreamMisbehaved, UpstreamUnavailable
 from mcp_actors.gateway import Gateway, Upstream
 from mcp_actors.gateway.callbacks import MAX_QUESTIONS_OF_CONNECTION
+from mcp_transports.memory import MemoryTransport
 from tests.gateway.hostile import HostileUpstream
 
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
@@ -69,3 +70,44 @@ async def test_a_flood_of_questions_reaches_a_client_up_to_a_bound(
         assert asked == MAX_QUESTIONS_OF_CONNECTION
         assert len(refused) >= 2 * MAX_QUESTIONS_OF_CONNECTION
         assert {each["error"]["code"] for each in refused[:MAX_QUESTIONS_OF_CONNECTION]} == {429}
+
+
+async def test_an_attempt_to_connect_ends_with_the_session_that_it_is_for(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    """Else clients that come and go would start processes of a slow server until nobody else gets one."""
+
+    async def never(channel: FrameChannel, message: dict[str, Any]) -> None:
+        return None
+
+    hostile = HostileUpstream(nursery, initialize=never)
+    way = await hostile.begin()
+    gateway = MemoryTransport()
+    upstream = Upstream(name="u", target=lambda: way, era="legacy", lazy=True, sessions="own")
+    await nursery.start(Gateway([upstream]).serve, gateway)
+    for _ in range(3):
+        async with Client(gateway, era="legacy") as client:
+            with trio.move_on_after(1):
+                await client.call_tool("u_x")
+            assert hostile.open == 1
+        await trio.sleep(1)
+        assert hostile.open == 0
+    hostile.answers["initialize"] = hostile.initialize
+    hostile.answers["tools/call"] = {"content": []}
+    async with Client(gateway, era="legacy") as client:
+        assert (await client.call_tool("u_x")).content == []
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/{}?k={}", "ws://user:{}@127.0.0.1:9/{}"])
+async def test_no_part_of_a_url_that_may_be_a_key_is_shown(url: str) -> None:
+    """Some services put the key into the path."""
+    upstream = Upstream(name="u", target=url.format("s3cret", "s3cret"), lazy=True, era="modern")
+    gateway = Gateway([upstream])
+    with capture_logs() as logs:
+        async with Client(gateway) as client:
+            with pytest.raises(UpstreamUnavailable) as refused:
+                await client.call_tool("u_x")
+            tree = str(gateway.tree())
+    assert "127.0.0.1:9/..." in tree
+    assert any("127.0.0.1:9/..." in str(each) for each in logs)
+    assert "s3cret" not in str(logs) + tree + repr(refused.value) + repr(upstream)
