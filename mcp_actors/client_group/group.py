@@ -26,6 +26,7 @@ from mcp_actors.client_group.together import all_of, each_alone
 from mcp_actors.client_pool import ClientPool
 from mcp_actors.errors import ConnectFailed, LocalProtocolError, McpError, RemoteProtocolError
 from mcp_actors.logging import log
+from mcp_actors.printable import without_paths
 from mcp_actors.types import CallToolResult, GetPromptResult, Prompt, Resource, ResourceTemplate, Tool
 
 __all__ = ["ClientGroup"]
@@ -196,7 +197,8 @@ class ClientGroup:
             member.failure = (
                 error if isinstance(error, McpError) else ConnectFailed(f"{type(error).__name__}: {error}")
             )
-            log.warning("a server of a group cannot be connected to", server=name, error=str(error))
+            text = without_paths(str(error))
+            log.warning("a server of a group cannot be connected to", server=name, error=text)
             raise
         finally:
             member.is_connecting = False

@@ -36,7 +36,7 @@ from mcp_actors.errors import (
     invalid_params,
 )
 from mcp_actors.logging import log
-from mcp_actors.printable import printable
+from mcp_actors.printable import printable, without_paths
 
 __all__ = ["failure_for_client"]
 
@@ -66,7 +66,9 @@ def failure_for_client(upstream: str, error: McpError) -> RpcError:
     else:
         failure = UpstreamUnavailable(upstream, _why_not(error))
     log.warning(
-        "a request failed at an upstream", upstream=upstream, error=printable(str(error), LONGEST_TEXT)
+        "a request failed at an upstream",
+        upstream=upstream,
+        error=printable(without_paths(str(error)), LONGEST_TEXT),
     )
     return failure
 

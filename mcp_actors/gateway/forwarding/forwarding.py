@@ -160,10 +160,11 @@ def _for_caller(ctx: Context[Any], upstream: UpstreamActor, era: Era, result: di
     if era is ctx.era:
         answer: Any = result
     else:
-        if "_meta" in result and SERVER_INFO in (result["_meta"] or ()):
+        meta = result.get("_meta")
+        if isinstance(meta, dict) and SERVER_INFO in meta:
             # Who has answered is said by each hop of itself.
-            meta = {key: value for key, value in result["_meta"].items() if key != SERVER_INFO}
-            result = {**result, "_meta": meta} if meta else {k: v for k, v in result.items() if k != "_meta"}
+            kept = {key: value for key, value in meta.items() if key != SERVER_INFO}
+            result = {**result, "_meta": kept} if kept else {k: v for k, v in result.items() if k != "_meta"}
         if method.result is dict:
             answer = result
         else:

@@ -25,7 +25,7 @@ from mcp_actors.gateway.lists.names import LONGEST_NAME, NameTable, is_advised
 from mcp_actors.gateway.upstream.actor import UpstreamActor
 from mcp_actors.gateway.upstream.connection import UpstreamConnection
 from mcp_actors.logging import log
-from mcp_actors.printable import printable
+from mcp_actors.printable import printable, without_paths
 from mcp_actors.supervision import start
 from mcp_actors.task_kinds import UPSTREAM_LIST, UPSTREAM_WAIT
 
@@ -295,7 +295,10 @@ class UpstreamLists:
             elif isinstance(error, RpcError):
                 actor.answered(connection)
             log.warning(
-                "a list of an upstream cannot be read", upstream=name, list=kind.name, error=str(error)
+                "a list of an upstream cannot be read",
+                upstream=name,
+                list=kind.name,
+                error=without_paths(str(error)),
             )
         else:
             reading.failure = None

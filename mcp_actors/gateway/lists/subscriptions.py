@@ -37,6 +37,7 @@ from mcp_actors.gateway.upstream.connection import UpstreamConnection
 from mcp_actors.gateway.upstream.load import RETRY_AFTER
 from mcp_actors.logging import log
 from mcp_actors.middleware.callers import caller_of
+from mcp_actors.printable import without_paths
 from mcp_actors.supervision import start
 from mcp_actors.task_kinds import UPSTREAM_SUBSCRIPTION
 
@@ -219,7 +220,7 @@ class UpstreamSubscriptions:
             log.warning(
                 "a resource of an upstream is not subscribed to",
                 upstream=followed.actor.settings.name,
-                error=str(error),
+                error=without_paths(str(error)),
             )
         finally:
             followed.connection.followed.discard(followed.uri)

@@ -34,9 +34,11 @@ from mcp_actors.errors import (
     LocalProtocolError,
     McpError,
     MissingCapability,
+    Overloaded,
     RpcError,
 )
 from mcp_actors.gateway.questions.held_calls import HELD_TIMEOUT, HeldCall
+from mcp_actors.gateway.upstream.load import RETRY_AFTER
 from mcp_actors.logging import log
 from mcp_actors.types import (
     ClientCapabilities,
@@ -47,7 +49,16 @@ from mcp_actors.types import (
     ListRootsParams,
 )
 
-__all__ = ["UpstreamCallbacks", "is_asked_by_result", "passive_extensions", "send_to_call"]
+__all__ = [
+    "MAX_QUESTIONS_OF_CONNECTION",
+    "UpstreamCallbacks",
+    "is_asked_by_result",
+    "passive_extensions",
+    "send_to_call",
+]
+
+MAX_QUESTIONS_OF_CONNECTION = 64
+"""Questions over one connection that may wait for a client with a session. All upstreams ask it over that session."""
 
 _MESSAGE = "notifications/message"
 _ELICITATION_COMPLETE = "notifications/elicitation/complete"
@@ -77,6 +88,7 @@ class UpstreamCallbacks:
 
     def __init__(self, connection: _OfConnection) -> None:
         self._connection = connection
+        self._asking = 0
 
     def __repr__(self) -> str:
         return f"<UpstreamCallbacks calls={len(self._connection.calls)}>"
@@ -142,11 +154,19 @@ class UpstreamCallbacks:
             if is_asked_by_result(ctx):
                 needed = missing_capability(question, {}, ctx.era)
                 raise MissingCapability(needed or {})
+        elif not isinstance(connection.key, PeerSession):
+            raise RpcError(INVALID_REQUEST, "no call is in flight, and without one there is no client to ask")
+        if self._asking >= MAX_QUESTIONS_OF_CONNECTION:
+            raise Overloaded.for_caller("questions at once", MAX_QUESTIONS_OF_CONNECTION, RETRY_AFTER)
+        self._asking += 1
+        try:
+            if ctx is None:
+                assert isinstance(connection.key, PeerSession)
+                return await _ask_session(connection.key, question)
             key = ctx._key_of(question)
             return (await ctx.ask({key: question}))[key]
-        if not isinstance(connection.key, PeerSession):
-            raise RpcError(INVALID_REQUEST, "no call is in flight, and without one there is no client to ask")
-        return await _ask_session(connection.key, question)
+        finally:
+            self._asking -= 1
 
     # -- what the server tells ---------------------------------------------------------------------------------------
 

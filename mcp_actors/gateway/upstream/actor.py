@@ -37,7 +37,7 @@ from mcp_actors.gateway.upstream.load import UpstreamLoad
 from mcp_actors.gateway.upstream.settings import Upstream
 from mcp_actors.gateway.upstream.statistics import UpstreamStatistics
 from mcp_actors.logging import log
-from mcp_actors.printable import printable
+from mcp_actors.printable import printable, without_paths
 from mcp_actors.supervision import start
 from mcp_actors.task_kinds import UPSTREAM_CLOSE, UPSTREAM_CONNECT, UPSTREAM_PING
 from mcp_actors.types import ClientCapabilities
@@ -86,6 +86,7 @@ class _OpenAttempt:
     declared: ClientCapabilities
     principal: str | None = None
     done: trio.Event = attrs.field(factory=trio.Event)
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     failure: McpError | None = None
 
 
@@ -248,6 +249,9 @@ class UpstreamActor:
         # Each call that has a connection alone needs one of its own, and the others of one key wait together.
         self._attempts[attempt if isinstance(key, AloneKey) else key] = attempt
         self.connections.opening += 1
+        if isinstance(key, PeerSession) and self._shares is False:
+            # Nobody else waits for it: no process is started to the end for a client that has gone.
+            key.on_end(self, attempt.scope.cancel)
         start(self._nursery, UPSTREAM_CONNECT, self._open, key, attempt, about=self.settings.name)
         self._news.unpark_all()
         return attempt
@@ -264,9 +268,11 @@ class UpstreamActor:
                 partial(self._observer.changed, self),
             )
             connection.principal = attempt.principal
-            with trio.move_on_after(CONNECT_TIMEOUT) as opening:
+            with trio.move_on_after(CONNECT_TIMEOUT) as in_time, attempt.scope:
                 await self._pool.open(connection.client)
-            if opening.cancelled_caught:
+            if attempt.scope.cancelled_caught:
+                return
+            if in_time.cancelled_caught:
                 raise ConnectFailed(f"it was not connected within {CONNECT_TIMEOUT:g} s")
             connection.client._connectivity.session.pace = self.load.pace
             connection.traits = ServerTraits(
@@ -284,7 +290,8 @@ class UpstreamActor:
         except Exception as error:
             self.health.failed(str(error))
             attempt.failure = error if isinstance(error, McpError) else attempt.failure
-            log.warning("an upstream cannot be connected to", upstream=self.settings.name, error=str(error))
+            text = without_paths(str(error))
+            log.warning("an upstream cannot be connected to", upstream=self.settings.name, error=text)
             if not isinstance(error, McpError):
                 raise
         finally:
@@ -303,7 +310,8 @@ class UpstreamActor:
     def _was_lost(self, connection: UpstreamConnection, why: ConnectionLost | SessionExpired) -> None:
         if connection in self.connections:
             self.health.lost_connection(str(why), had_answered=connection.has_answered)
-            log.warning("the connection to an upstream was lost", upstream=self.settings.name, error=str(why))
+            text = without_paths(str(why))
+            log.warning("the connection to an upstream was lost", upstream=self.settings.name, error=text)
             self._close(connection, lost=True)
             self._news.unpark_all()
 

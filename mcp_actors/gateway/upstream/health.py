@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mcp_actors.gateway.upstream.breaker import CircuitBreaker
-from mcp_actors.printable import printable
+from mcp_actors.printable import printable, without_paths
 
 __all__ = ["LONGEST_FAILURE", "UpstreamHealth"]
 
@@ -26,13 +26,13 @@ class UpstreamHealth:
 
     def failed(self, reason: str) -> None:
         """Takes note of a failure that says that the upstream is not there, or does nothing."""
-        self.last_failure = printable(reason, LONGEST_FAILURE)
+        self.last_failure = printable(without_paths(reason), LONGEST_FAILURE)
         self.breaker.failed()
 
     def lost_connection(self, reason: str, *, had_answered: bool) -> None:
         """Takes note of a connection that was lost; that of a server which had answered is no reason to refuse."""
         self.lost += 1
         if had_answered:
-            self.last_failure = printable(reason, LONGEST_FAILURE)
+            self.last_failure = printable(without_paths(reason), LONGEST_FAILURE)
         else:
             self.failed(reason)

@@ -1,0 +1,113 @@
+"""An upstream that breaks the protocol costs its own answers, and nothing and nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+from trio.testing import MockClock
+
+from mcp_actors import Client
+from mcp_actors.abc import FrameChannel
+from mcp_actors.errors import McpError, UpstreamMisbehaved, UpstreamUnavailable
+from mcp_actors.gateway import Gateway, Upstream
+from mcp_actors.gateway.questions.callbacks import MAX_QUESTIONS_OF_CONNECTION
+from mcp_transports.memory import MemoryTransport
+from tests.gateway.hostile import HostileUpstream
+
+SERVER_INFO = "io.modelcontextprotocol/serverInfo"
+
+
+@asynccontextmanager
+async def behind(
+    nursery: trio.Nursery, hostile: HostileUpstream, *, client: dict[str, Any], **settings: Any
+) -> AsyncIterator[Client]:
+    """Yields a client of a gateway in front of a hostile server."""
+    way = await hostile.begin()
+    settings = {"era": "legacy", "lazy": True, **settings}
+    async with Client(Gateway([Upstream(name="u", target=lambda: way, **settings)]), **client) as of_gateway:
+        yield of_gateway
+
+
+@pytest.mark.parametrize("meta", [5, SERVER_INFO, [SERVER_INFO]], ids=str)
+async def test_a_meta_that_is_no_object_is_misbehaviour_and_no_crash(
+    nursery: trio.Nursery, autojump_clock: MockClock, meta: Any
+) -> None:
+    hostile = HostileUpstream(nursery, tools__call={"content": [], "_meta": meta})
+    with capture_logs() as logs:
+        async with behind(nursery, hostile, client={"era": "modern"}) as client:
+            with pytest.raises(UpstreamMisbehaved):
+                await client.call_tool("u_x")
+    assert [each for each in logs if each["log_level"] == "error"] == []
+
+
+async def test_a_flood_of_questions_reaches_a_client_up_to_a_bound(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    """The session of a client is shared by all upstreams: one that asks without an end must not fill it."""
+    asked = 0
+
+    async def never(question: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        await trio.sleep_forever()
+
+    async def flood(channel: FrameChannel, message: dict[str, Any]) -> None:
+        for number in range(3 * MAX_QUESTIONS_OF_CONNECTION):
+            params = {"messages": [], "maxTokens": 1}
+            question = {"id": f"q{number}", "method": "sampling/createMessage", "params": params}
+            await hostile.send(channel, question)
+
+    hostile = HostileUpstream(nursery, tools__call=flood)
+    async with behind(nursery, hostile, client={"era": "legacy", "sampling": never}) as client:
+        with pytest.raises(McpError):
+            await client.call_tool("u_x")
+        refused = [each for each in hostile.received if "error" in each]
+        assert asked == MAX_QUESTIONS_OF_CONNECTION
+        assert len(refused) >= 2 * MAX_QUESTIONS_OF_CONNECTION
+        assert {each["error"]["code"] for each in refused[:MAX_QUESTIONS_OF_CONNECTION]} == {429}
+
+
+async def test_an_attempt_to_connect_ends_with_the_session_that_it_is_for(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    """Else clients that come and go would start processes of a slow server until nobody else gets one."""
+
+    async def never(channel: FrameChannel, message: dict[str, Any]) -> None:
+        return None
+
+    hostile = HostileUpstream(nursery, initialize=never)
+    way = await hostile.begin()
+    gateway = MemoryTransport()
+    upstream = Upstream(name="u", target=lambda: way, era="legacy", lazy=True, sessions="own")
+    await nursery.start(Gateway([upstream]).serve, gateway)
+    for _ in range(3):
+        async with Client(gateway, era="legacy") as client:
+            with trio.move_on_after(1):
+                await client.call_tool("u_x")
+            assert hostile.open == 1
+        await trio.sleep(1)
+        assert hostile.open == 0
+    hostile.answers["initialize"] = hostile.initialize
+    hostile.answers["tools/call"] = {"content": []}
+    async with Client(gateway, era="legacy") as client:
+        assert (await client.call_tool("u_x")).content == []
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/{}?k={}", "ws://user:{}@127.0.0.1:9/{}"])
+async def test_no_part_of_a_url_that_may_be_a_key_is_shown(url: str) -> None:
+    """Some services put the key into the path."""
+    upstream = Upstream(name="u", target=url.format("s3cret", "s3cret"), lazy=True, era="modern")
+    gateway = Gateway([upstream])
+    with capture_logs() as logs:
+        async with Client(gateway) as client:
+            with pytest.raises(UpstreamUnavailable) as refused:
+                await client.call_tool("u_x")
+            tree = str(gateway.tree())
+    assert "127.0.0.1:9/..." in tree
+    assert any("127.0.0.1:9/..." in str(each) for each in logs)
+    assert "s3cret" not in str(logs) + tree + repr(refused.value) + repr(upstream)
