@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 NOT_FOR_STDIO = {
     "anyio", "asyncio", "click", "h11", "httpcore2", "httptools", "httpx", "httpx2", "hypothesis", "jwt", "pydantic",
     "pytest", "importlib.metadata", "mcp_actors._client", "mcp_actors.client", "mcp_actors.client_pool",
-    "rich", "trio_websocket", "watchfiles", "wsproto", "mcp_actors.cli", "mcp_actors.examples", "mcp_actors.testing",
+    "rich", "trio_websocket", "jsonschema_rs", "email", "watchfiles", "wsproto", "mcp_actors.cli", "mcp_actors.examples", "mcp_actors.testing",
     "mcp_actors.extensions", "mcp_actors._server.server_extension", "mcp_actors._server.detached",
     "mcp_actors._actors.detached_call", "mcp_actors._client.client_extension", "mcp_actors._eras.extension_ids",
     "mcp_actors.tasks", "mcp_actors.asyncio", "mcp_actors.sync", "mcp_actors.bridges.mirrored",
@@ -44,7 +44,8 @@ def in_a_fresh_interpreter(program: str) -> Any:
 
 
 IMPORT = "import mcp_actors, mcp_transports.stdio, mcp_transports.memory; server = mcp_actors.Server('x')\n"
-FOUND = IMPORT + "from mcp_actors import discovery; discovery.server_transport('stdio:')\n"
+TOOL = "def add(a: int, b: int = 0) -> int: return a + b\nserver.tool(add)\n"
+FOUND = IMPORT + TOOL + "from mcp_actors import discovery; discovery.server_transport('stdio:')\n"
 
 
 def test_a_stdio_server_imports_only_what_it_uses() -> None:

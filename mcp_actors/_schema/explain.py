@@ -9,9 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
-
-import jsonschema_rs
+from typing import Any, NamedTuple, Protocol
 
 __all__ = ["Problem", "explain", "json_type", "path_text"]
 
@@ -20,6 +18,17 @@ MAX_QUOTED = 80
 MAX_LISTED = 20
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
+
+
+class SchemaError(Protocol):
+    """One error of the validator, which is loaded late: see ``validate.py``."""
+
+    @property
+    def kind(self) -> Any: ...
+    @property
+    def instance(self) -> Any: ...
+    @property
+    def instance_path(self) -> Sequence[str | int]: ...
 
 
 class Problem(NamedTuple):
@@ -66,7 +75,7 @@ _NAMES: tuple[tuple[type | tuple[type, ...], str], ...] = (
 )
 
 
-def explain(errors: Iterable[jsonschema_rs.ValidationError], start: str = "") -> Iterator[Problem]:
+def explain(errors: Iterable[SchemaError], start: str = "") -> Iterator[Problem]:
     """Turns the validator's errors into problems, one for each offending value."""
     for error in errors:
         kind = error.kind
@@ -74,9 +83,9 @@ def explain(errors: Iterable[jsonschema_rs.ValidationError], start: str = "") ->
         if kind.name in ("anyOf", "oneOf") and hasattr(kind, "context"):
             yield from _explain_alternatives(error, kind.context, start)
         elif kind.name == "required":
-            yield Problem(path_text([kind.property], here), "is required but missing")  # type: ignore[attr-defined]
+            yield Problem(path_text([kind.property], here), "is required but missing")
         elif kind.name in ("additionalProperties", "unevaluatedProperties"):
-            for name in kind.unexpected[:MAX_LISTED]:  # type: ignore[attr-defined]
+            for name in kind.unexpected[:MAX_LISTED]:
                 yield Problem(path_text([name], here), "is not known here")
         else:
             word = _EXPLANATIONS.get(kind.name)
@@ -84,8 +93,8 @@ def explain(errors: Iterable[jsonschema_rs.ValidationError], start: str = "") ->
 
 
 def _explain_alternatives(
-    error: jsonschema_rs.ValidationError,
-    context: Sequence[Sequence[jsonschema_rs.ValidationError]],
+    error: SchemaError,
+    context: Sequence[Sequence[SchemaError]],
     start: str,
 ) -> Iterator[Problem]:
     """Explains only the alternatives that the value was probably meant for, which are those of its own type."""
@@ -94,13 +103,13 @@ def _explain_alternatives(
         yield Problem(here, "fits more than one alternative where exactly one is allowed")
         return
     wanted: list[str] = []
-    meant: list[Sequence[jsonschema_rs.ValidationError]] = []
+    meant: list[Sequence[SchemaError]] = []
     for branch in context:
         mismatch = next((e for e in branch if _is_about(e, error) and e.kind.name == "type"), None)
         if mismatch is None:
             meant.append(branch)
         else:
-            wanted += mismatch.kind.types  # type: ignore[attr-defined]
+            wanted += mismatch.kind.types
     if len(meant) == 1:
         yield from explain(meant[0], start)
     elif not meant:
@@ -117,7 +126,7 @@ def _explain_alternatives(
             yield Problem(here, f"fits none of the alternatives: {' / '.join(map(str, reasons))}")
 
 
-def _is_about(inner: jsonschema_rs.ValidationError, outer: jsonschema_rs.ValidationError) -> bool:
+def _is_about(inner: SchemaError, outer: SchemaError) -> bool:
     return len(inner.instance_path) == len(outer.instance_path)
 
 
@@ -131,16 +140,16 @@ def _listed(values: Sequence[Any]) -> str:
     return text if len(values) <= MAX_LISTED else f"{text} and {len(values) - MAX_LISTED} more"
 
 
-def _wrong_type(error: jsonschema_rs.ValidationError, kind: Any) -> str:
+def _wrong_type(error: SchemaError, kind: Any) -> str:
     return f"expected {' or '.join(kind.types)}, got {json_type(error.instance)}"
 
 
-def _bound(words: str) -> Callable[[jsonschema_rs.ValidationError, Any], str]:
+def _bound(words: str) -> Callable[[SchemaError, Any], str]:
     return lambda error, kind: f"must be {words} {_quoted(kind.limit)}, got {_quoted(error.instance)}"
 
 
-def _count(words: str, unit: str) -> Callable[[jsonschema_rs.ValidationError, Any], str]:
-    def explanation(error: jsonschema_rs.ValidationError, kind: Any) -> str:
+def _count(words: str, unit: str) -> Callable[[SchemaError, Any], str]:
+    def explanation(error: SchemaError, kind: Any) -> str:
         value = error.instance
         came = f", has {len(value)}" if isinstance(value, (str, list, dict)) else ""
         return f"must have {words} {kind.limit} {unit}{came}"
@@ -148,7 +157,7 @@ def _count(words: str, unit: str) -> Callable[[jsonschema_rs.ValidationError, An
     return explanation
 
 
-_EXPLANATIONS: dict[str, Callable[[jsonschema_rs.ValidationError, Any], str]] = {
+_EXPLANATIONS: dict[str, Callable[[SchemaError, Any], str]] = {
     "type": _wrong_type,
     "enum": lambda error, kind: f"must be one of {_listed(kind.options)}, got {_quoted(error.instance)}",
     "const": lambda error, kind: f"must be {_quoted(kind.expected_value)}, got {_quoted(error.instance)}",

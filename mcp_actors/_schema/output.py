@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import types
 import typing
@@ -24,15 +25,13 @@ __all__ = ["output_encoder"]
 FEW_MEMBERS = 8
 
 
-def output_encoder(tp: Any, validator: Validator | None) -> Callable[[Any], Any]:
+def output_encoder(tp: Any, compiled: Callable[[], Validator | None]) -> Callable[[Any], Any]:
     """Returns an encoder of results of the type ``tp``, which raises `TypeError` for those that do not fit.
 
-    Results are validated by ``validator``, where there is one, but not those of which their classes say enough.
+    Results are validated by what ``compiled`` returns, if anything, but not those of which their classes say enough.
+    It is called for the first result that has to be validated: many functions never return one.
     """
-    encode = _encoder(tp)
-    if validator is None:
-        return encode
-    fits = validator.is_valid
+    encode, validator_of_type = _encoder(tp), functools.cache(compiled)
     scalars, members = _scalars(tp), _members(tp)
 
     def encode_output(value: Any) -> Any:
@@ -44,7 +43,8 @@ def output_encoder(tp: Any, validator: Validator | None) -> Callable[[Any], Any]
         elif members and kind is dict and value.keys() == members.keys() and _fits(value, members):
             return value.copy()
         content = encode(value)
-        if not fits(content):
+        validator = validator_of_type()
+        if validator is not None and not validator.is_valid(content):
             problems = "; ".join(validator.problems(content))
             raise TypeError(f"what was returned is not of the declared type: {problems}")
         return content

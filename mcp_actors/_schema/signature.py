@@ -115,7 +115,7 @@ class Signature:
             return to_json_value
         if schema is None:
             return to_json_value
-        return output_encoder(self._returned, _compiled(schema))
+        return output_encoder(self._returned, functools.partial(_compiled, schema))
 
 
 def read_signature(call: Callable[..., Any], *, injected: type, raw: bool = False) -> Signature:

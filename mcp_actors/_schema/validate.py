@@ -6,12 +6,12 @@ run in a linear-time engine, and a schema that is too deep, too big or too costl
 
 from __future__ import annotations
 
+import importlib
 import itertools
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import attrs
-import jsonschema_rs
 
 from mcp_actors._schema.complexity import measure
 from mcp_actors._schema.explain import Problem, explain
@@ -70,17 +70,16 @@ def compile_schema(schema: dict[str, Any] | bool) -> Validator:
             f"the schema is too costly: its references and alternatives multiply to more than {MAX_EVALUATIONS} checks"
             " of one and the same value"
         )
+    library = _library()
     try:
-        compiled = jsonschema_rs.validator_for(
+        compiled = library.validator_for(
             schema,
             validate_formats=False,  # an annotation (JSON Schema 2020-12 Validation, section 7.2)
             retriever=_refuse,
             mask="the value",
-            pattern_options=jsonschema_rs.RegexOptions(
-                size_limit=PATTERN_BYTES, dfa_size_limit=PATTERN_BYTES
-            ),
+            pattern_options=library.RegexOptions(size_limit=PATTERN_BYTES, dfa_size_limit=PATTERN_BYTES),
         )
-    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
+    except (library.ValidationError, library.ReferencingError, ValueError) as error:
         raise ValueError(_compile_failure(error)) from None
     return Validator(compiled, cost.loops)
 
@@ -89,15 +88,16 @@ def compile_schema(schema: dict[str, Any] | bool) -> Validator:
 class Validator:
     """A compiled schema. Immutable, so it may be shared between tasks and threads."""
 
-    _compiled: jsonschema_rs.Validator
+    _compiled: Any
     _loops: int
 
     def is_valid(self, value: Any) -> bool:
         """Whether a JSON value (dict, list, str, int, float, bool, None) fits. Stops at the first error."""
         try:
-            return self._compiled.is_valid(value)
+            fits: bool = self._compiled.is_valid(value)
         except ValueError:  # no JSON value, or nested deeper than any message may be
             return False
+        return fits
 
     def findings(self, value: Any) -> list[Problem]:
         """Returns at most `MAX_PROBLEMS` things that are wrong with ``value``, with their paths; empty if it fits."""
@@ -123,11 +123,16 @@ class Validator:
         else:
             try:
                 self._compiled.validate(value)
-            except jsonschema_rs.ValidationError as error:
+            except _library().ValidationError as error:
                 yield from explain([error])
 
     def __repr__(self) -> str:
         return f"<Validator {type(self._compiled).__name__.removesuffix('Validator')}>"
+
+
+def _library() -> Any:
+    """The library that validates, which a server whose schemas all come from type hints does not need."""
+    return importlib.import_module("jsonschema_rs")
 
 
 def _check_bounds(schema: Any) -> None:
@@ -173,7 +178,7 @@ def _refuse(uri: str) -> NoReturn:
 
 
 def _compile_failure(error: Exception) -> str:
-    if not isinstance(error, jsonschema_rs.ValidationError):
+    if not isinstance(error, _library().ValidationError):
         return f"the schema cannot be compiled: {error}"
     kind: Any = error.kind
     if kind.name == "format" and kind.format == "regex":
