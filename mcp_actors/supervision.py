@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, contextmanag
 from types import TracebackType
 from typing import Any, Literal
 
-import attrs
+import msgspec
 import trio
 
 from mcp_actors.crash_log import crash_log
@@ -41,8 +41,7 @@ Cost = Literal["nothing", "member", "call", "session", "connection", "transport"
 RESTART_PAUSE = 0.1
 
 
-@attrs.frozen
-class TaskKind:
+class TaskKind(msgspec.Struct, frozen=True):
     """A row of `mcp_actors.task_kinds.TASKS`."""
 
     name: str
@@ -57,8 +56,7 @@ class TaskKind:
     """Whether the task is started again after a crash."""
 
 
-@attrs.frozen
-class Containment:
+class Containment(msgspec.Struct, frozen=True):
     """A context manager that contains what leaves its block, applies the row of ``kind`` and calls ``on_crash``.
 
     ``on_crash(error)`` tells the owner; it must not wait, and what it raises is contained as well. ``details`` are
@@ -67,7 +65,7 @@ class Containment:
 
     kind: TaskKind
     on_crash: Callable[[BaseException], object] | None = None
-    details: dict[str, Any] = attrs.field(factory=dict)
+    details: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def __enter__(self) -> None:
         pass

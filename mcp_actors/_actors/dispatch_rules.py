@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import attrs
+import msgspec
 
 __all__ = ["DispatchRules"]
 
 
-@attrs.frozen
-class DispatchRules:
+class DispatchRules(msgspec.Struct, frozen=True):
     """The differences between dispatchers of different sides and carriers."""
 
     answers_malformed: bool

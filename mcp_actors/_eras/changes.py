@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-import attrs
+import msgspec
 
 __all__ = ["ACKNOWLEDGED", "KIND_OF_METHOD", "METHOD_OF_KIND", "Event", "EventKind"]
 
@@ -12,8 +12,7 @@ EventKind = Literal["tools", "prompts", "resources", "resource_updated"]
 """The subject of a change: one of the lists, or one resource."""
 
 
-@attrs.frozen
-class Event:
+class Event(msgspec.Struct, frozen=True):
     """A change of a list (``uri`` is ``None``) or of the resource ``uri``."""
 
     kind: EventKind

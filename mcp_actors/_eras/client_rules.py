@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import attrs
+import msgspec
 
 __all__ = ["ClientRules"]
 
 
-@attrs.frozen
-class ClientRules:
+class ClientRules(msgspec.Struct, frozen=True):
     """The client's side of an era; `Era.client` of each revision, made by `legacy` and `modern`."""
 
     handshake_method: str

@@ -35,8 +35,7 @@ EraName = Literal["legacy", "modern"]
 """Whether a revision has sessions (legacy) or each request stands for itself (modern)."""
 
 
-@attrs.frozen
-class Method:
+class Method(msgspec.Struct, frozen=True):
     """One request method of one revision. A method absent from an era's table does not exist in it: -32601.
 
     ``requires`` is the dotted capability that the *receiver* must have declared (``"resources.subscribe"``).

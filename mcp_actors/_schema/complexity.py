@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
-import attrs
+import msgspec
 
 __all__ = ["Cost", "measure"]
 
@@ -27,8 +27,7 @@ _EXCLUSIVE_MANY = ("prefixItems", "items")
 _OVERLAPPING_ONE = ("contains", "propertyNames", "unevaluatedItems", "unevaluatedProperties", "contentSchema")
 
 
-@attrs.frozen
-class Cost:
+class Cost(msgspec.Struct, frozen=True):
     """The cost of applying a schema.
 
     ``evaluations`` bounds the checks of any one value. ``loops`` is the number of those that start again at a schema
@@ -50,8 +49,7 @@ _ONE = Cost(1, 0)
 _LOOP = Cost(0, 1)
 
 
-@attrs.define
-class _StackEntry:
+class _StackEntry(msgspec.Struct):
     """A schema whose subschemas are being measured, with the cost that was added up so far."""
 
     schema: dict[str, Any]
@@ -124,8 +122,7 @@ def _members(schema: dict[str, Any], keyword: str) -> list[Any]:
     return list(members.values()) if isinstance(members, dict) else []
 
 
-@attrs.define
-class _ReferenceTargets:
+class _ReferenceTargets(msgspec.Struct):
     """The schemas of a document that its references may lead to.
 
     Base URIs are not resolved: a reference is taken to lead to every resource of the document in which its fragment
@@ -134,7 +131,7 @@ class _ReferenceTargets:
 
     resources: list[dict[str, Any]]
     anchors: dict[str, list[dict[str, Any]]]
-    known: dict[str, list[dict[str, Any]]] = attrs.field(factory=dict)
+    known: dict[str, list[dict[str, Any]]] = msgspec.field(default_factory=dict)
 
     @classmethod
     def read(cls, schema: dict[str, Any]) -> _ReferenceTargets:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import re
 
-import attrs
+import msgspec
 
 __all__ = ["Docstring", "read_docstring"]
 
@@ -35,8 +35,7 @@ _REST_PARAMETERS = frozenset(
 )
 
 
-@attrs.frozen
-class Docstring:
+class Docstring(msgspec.Struct, frozen=True):
     """A docstring in two parts.
 
     ``description`` is the prose without the sections on parameters, results and exceptions; it may be empty.

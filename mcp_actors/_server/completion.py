@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any, Literal
 
 import attrs
+import msgspec
 import trio
 
 from mcp_actors._actors.responses import InvalidResult
@@ -29,8 +30,7 @@ MAX_VALUES = 100
 _Key = tuple[Literal["prompt", "resource"], str, str]
 
 
-@attrs.frozen(eq=False)
-class _CompletionEntry:
+class _CompletionEntry(msgspec.Struct, frozen=True, eq=False):
     names: tuple[str, ...]
     function: Function
 

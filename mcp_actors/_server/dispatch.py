@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
+import msgspec
 
 from mcp_actors._actors.beats import Beats
 from mcp_actors._actors.continuation import Continuation
@@ -162,8 +163,7 @@ def stamp_of(info: Implementation, ttl_ms: int, cache_scope: str) -> dict[str, A
     }
 
 
-@attrs.frozen
-class _ServerDescription:
+class _ServerDescription(msgspec.Struct, frozen=True):
     """Answers ``initialize`` and ``server/discover``: the server's own description in each era's form."""
 
     info: Implementation

@@ -19,7 +19,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Literal
 
-import attrs
+import msgspec
 import trio
 
 from mcp_actors._server.handler import Invoked
@@ -46,8 +46,7 @@ ForSync = Callable[[Any, bool], Any]
 """Makes the context of a sync function, of that of its call and of whether it is inline; ``end()`` ends its use."""
 
 
-@attrs.frozen(eq=False)
-class Function:
+class Function(msgspec.Struct, frozen=True, eq=False):
     """A user's function made ready. ``call`` takes the invocation and the keyword arguments, a dict of its own."""
 
     call: Callable[[Invoked, dict[str, Any]], Any]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Set
 from functools import partial
 from typing import Any
 
-import attrs
+import msgspec
 import trio
 
 from mcp_actors._actors.continuation import Continuation
@@ -31,8 +31,7 @@ _OWN = frozenset(
 )
 
 
-@attrs.frozen(eq=False)
-class _NotificationEntry:
+class _NotificationEntry(msgspec.Struct, frozen=True, eq=False):
     method: Method
     names: Set[str]
     """The members of the params that the function takes; any others are those of a newer client."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import attrs
+import msgspec
 
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.signature import InvalidArguments, read_signature
@@ -21,8 +21,7 @@ from mcp_actors.types import GetPromptResult, Icon, ListPromptsResult, Prompt, P
 __all__ = ["Prompts"]
 
 
-@attrs.frozen(eq=False)
-class _PromptEntry:
+class _PromptEntry(msgspec.Struct, frozen=True, eq=False):
     key: str
     serial: int
     prompt: Prompt

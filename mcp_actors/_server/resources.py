@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
-import attrs
+import msgspec
 
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.signature import InvalidArguments, read_signature
@@ -44,8 +44,7 @@ _MOST_SEARCHED = 256
 _FIRST_DYNAMIC_SERIAL = 1 << 40
 
 
-@attrs.frozen(eq=False)
-class _ResourceEntry:
+class _ResourceEntry(msgspec.Struct, frozen=True, eq=False):
     """A resource, or (then ``template`` is set) a family of them."""
 
     key: str
@@ -60,8 +59,7 @@ class _ResourceEntry:
     scopes: frozenset[str]
 
 
-@attrs.frozen
-class _Row:
+class _Row(msgspec.Struct, frozen=True):
     """One line of ``resources/list``."""
 
     key: str

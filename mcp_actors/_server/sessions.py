@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import attrs
+import msgspec
 import trio
 
 from mcp_actors._actors.connectionless import ConnectionlessSession
@@ -30,14 +31,13 @@ AnySession = Session | ConnectionlessSession
 LONGEST_NAME = 200
 
 
-@attrs.define
-class _Registered:
+class _Registered(msgspec.Struct):
     session: AnySession
     legacy: LegacySessionState
     peer: PeerSession
     principal: Principal | None
     subscriber: SessionSubscriber | None = None
-    began: float = attrs.field(factory=trio.current_time)
+    began: float = msgspec.field(default_factory=trio.current_time)
 
 
 class SessionRegistry:

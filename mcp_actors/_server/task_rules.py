@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, get_args
 
-import attrs
+import msgspec
 
 from mcp_actors._server.invoke import check_async
 
@@ -18,8 +18,7 @@ BeforeTask = Callable[[dict[str, Any], Any], Awaitable[Mapping[str, Any]]]
 """Is given the arguments and the `Context` of a call before it becomes a task, and returns the arguments to use."""
 
 
-@attrs.frozen
-class TaskRules:
+class TaskRules(msgspec.Struct, frozen=True):
     """The rules of one tool: ``support``, whether it is ``restartable``, and what runs ``before`` the task exists."""
 
     support: TaskSupport

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import attrs
+import msgspec
 
 __all__ = ["TextArgument", "text_arguments"]
 
 
-@attrs.frozen
-class TextArgument:
+class TextArgument(msgspec.Struct, frozen=True):
     """``choices`` are the only values it takes, when its annotation lists them (``Literal``, enums)."""
 
     name: str

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-import attrs
+import msgspec
 import trio
 
 from mcp_actors._actors.responses import InvalidResult
@@ -40,8 +40,7 @@ __all__ = ["Tools"]
 _ADVISED_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
-@attrs.frozen(eq=False)
-class _ToolEntry:
+class _ToolEntry(msgspec.Struct, frozen=True, eq=False):
     """A tool with everything decided that can be decided before it is called."""
 
     key: str

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import attrs
+import msgspec
 import trio
 
 from mcp_actors._actors.admission import ConcurrencyLimiter
@@ -69,8 +70,7 @@ class ServerConfig:
     """Returns snapshots of the servers behind this one."""
 
 
-@attrs.frozen
-class RefusedArrival:
+class RefusedArrival(msgspec.Struct, frozen=True):
     """An arrival that cannot be served at all."""
 
     refusal: Frame

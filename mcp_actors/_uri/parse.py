@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from urllib.parse import quote
 
-import attrs
+import msgspec
 
 __all__ = [
     "MAX_TEMPLATE",
@@ -32,8 +32,7 @@ _VARIABLE = re.compile(rf"({_NAME})(?::([1-9][0-9]{{0,3}})|(\*))?", re.ASCII)
 _BAD_LITERAL = re.compile(r"[\x00-\x20\"'<>\\^`{|}\x7f]|%(?![0-9A-Fa-f]{2})")
 
 
-@attrs.frozen
-class Operator:
+class Operator(msgspec.Struct, frozen=True):
     """One row of the table in RFC 6570 appendix A."""
 
     first: str
@@ -54,15 +53,13 @@ OPERATORS = {
 }
 
 
-@attrs.frozen
-class Variable:
+class Variable(msgspec.Struct, frozen=True):
     name: str
     prefix: int | None
     explode: bool
 
 
-@attrs.frozen
-class Expression:
+class Expression(msgspec.Struct, frozen=True):
     operator: str
     variables: tuple[Variable, ...]
 

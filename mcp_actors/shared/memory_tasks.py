@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Literal
 
-import attrs
+import msgspec
 import trio
 
 from mcp_actors.abc.shared import TaskBounds, TaskRecord
@@ -22,9 +22,8 @@ __all__ = ["MemoryTaskStore"]
 MAX_REMEMBERED = 4096
 
 
-@attrs.define
-class _TasksOfOwner:
-    numbers: list[int] = attrs.field(factory=list)
+class _TasksOfOwner(msgspec.Struct):
+    numbers: list[int] = msgspec.field(default_factory=list)
     """The numbers of the tasks, which grow in the order of creation."""
     weight: int = 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
+import msgspec
 import pytest
 
 from mcp_actors import Server
@@ -29,7 +29,9 @@ def as_tasks() -> Server:
     """The tools of the everything server, all of which may become tasks."""
     server = make_server(poll_interval=0.01)
     for entry in everything._features.tools:
-        server._features.tools.insert(attrs.evolve(entry, rules=TaskRules("optional", False, None)))
+        server._features.tools.insert(
+            msgspec.structs.replace(entry, rules=TaskRules("optional", False, None))
+        )
     return server
 
 

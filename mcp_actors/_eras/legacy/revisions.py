@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import attrs
+import msgspec
 
 from mcp_actors import types as t
 from mcp_actors._eras.legacy import downgrade
@@ -24,8 +24,7 @@ _STATELESS = "stateless"
 """Stands for all revisions without sessions. It sorts after every date."""
 
 
-@attrs.frozen(eq=False)
-class Revision:
+class Revision(msgspec.Struct, frozen=True, eq=False):
     """The additions of one revision.
 
     ``members`` has the added attributes by class. ``replacements`` has functions by class that return the object to
@@ -34,7 +33,7 @@ class Revision:
 
     since: str
     members: Mapping[type, str]
-    replacements: Mapping[type, Callable[[Any], Any]] = attrs.field(factory=dict)
+    replacements: Mapping[type, Callable[[Any], Any]] = msgspec.field(default_factory=dict)
 
 
 CHANGES_BY_REVISION = (
