@@ -104,9 +104,7 @@ class Gateway(Server[StateT]):
             "resources/subscribe": self._subscribe,
             "subscriptions/listen": lambda ctx: Continuation(self._listen, ctx),
             **{kind.method: partial(Continuation, self._merged, kind) for kind in LIST_KINDS.values()},
-            "logging/setLevel": lambda ctx: set_log_level(
-                self._own["logging/setLevel"], self._live[ctx._scope], ctx
-            ),
+            "logging/setLevel": self._set_log_level,
         }
         self._runtime.upstreams = self._upstream_statistics
         self.notification(ROOTS_CHANGED, inline=True)(self._roots_changed)
@@ -201,7 +199,8 @@ class Gateway(Server[StateT]):
 
     async def _merged(self, kind: ListKind, ctx: Context[StateT]) -> Any:
         own = await self._own_rows(kind, ctx)
-        return await merged_page(self._live[ctx._scope], ctx, kind, own, self._hints, self._page_size)
+        live = self._live[ctx._scope]
+        return await merged_page(live.lists, live.routes, ctx, kind, own, self._hints, self._page_size)
 
     async def _own_rows(self, kind: ListKind, ctx: Context[StateT]) -> list[ListedRow]:
         features = self._features
@@ -315,7 +314,10 @@ class Gateway(Server[StateT]):
         return await forward(ctx, Route(self._live[ctx._scope].actors[upstream], ""), params)
 
     def _roots_changed(self, ctx: Context[StateT]) -> None:
-        pass_roots_changed(self._live[ctx._scope], ctx)
+        pass_roots_changed(self._live[ctx._scope].actors.values(), ctx)
+
+    def _set_log_level(self, ctx: Context[StateT]) -> Any:
+        return set_log_level(self._own["logging/setLevel"], self._live[ctx._scope].actors.values(), ctx)
 
     # -- subscriptions -------------------------------------------------------------------------------------------------
 
