@@ -74,6 +74,8 @@ FLOORS = {
     "mcp_transports": 8,
 }
 TOP_FLOOR = 8
+# From the top: each uses itself and those after it.
+GATEWAY_GROUPS = ("forwarding", "lists", "upstream", "questions")
 SANS_IO_FLOORS = 3
 REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 LINES_OF_A_FILE = 400
@@ -414,6 +416,20 @@ def http_and_sockets_know_nothing_of_mcp(modules: list[Module]) -> list[str]:
     ]
 
 
+def groups_of_the_gateway_use_those_below(modules: list[Module]) -> list[str]:
+    """A request goes down through the groups, and what an upstream tells goes up by callbacks."""
+    names = [f"mcp_actors.gateway.{each}" for each in GATEWAY_GROUPS]
+    return [
+        f"{module.name} imports {target}"
+        for module in modules
+        for place, group in enumerate(names)
+        if module.within(group)
+        for target, _ in module.imports()
+        if target.startswith("mcp_actors.gateway")
+        if not any(target == each or target.startswith(each + ".") for each in names[place:])
+    ]
+
+
 Rule = Callable[[list[Module]], list[str]]
 LONG_FUNCTION = "def f():\n" + "    x = 1\n" * LINES_OF_A_FUNCTION
 # Every rule with a module that breaks it: (its name, its text).
@@ -443,6 +459,11 @@ RULES: list[tuple[Rule, str, str]] = [
         "from mcp_actors.client import Client",
     ),
     (revisions_are_named_in_eras_only, "mcp_actors.client", "if version >= '2025-11-25': pass"),
+    (
+        groups_of_the_gateway_use_those_below,
+        "mcp_actors.gateway.upstream.a",
+        "from mcp_actors.gateway.lists.b import c",
+    ),
     (imports_stand_at_the_top, "mcp_actors.server", "def f():\n    import json"),
     (imports_stand_at_the_top, "mcp_actors.server", "from typing import TYPE_CHECKING"),
     (files_and_functions_are_short, "mcp_actors.server", "x = 1\n" * (LINES_OF_A_FILE + 1)),

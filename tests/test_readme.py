@@ -113,6 +113,7 @@ PRINTING = [
     "patient.py",
     "inspecting.py",
     "passing.py",
+    "chosen.py",
     "hosting.py",
     "record_calls.py",
 ]

@@ -54,15 +54,21 @@ class _ToolEntry(msgspec.Struct, frozen=True, eq=False):
     rules: TaskRules | None
 
 
+@attrs.frozen
+class ToolElsewhere:
+    """A tool that is called by this server and registered at another one."""
+
+    mirrored: tuple[MirroredParam, ...] = ()
+    rules: TaskRules | None = None
+
+
 class Tools(Registry[_ToolEntry]):
     """The tools of one server and the handlers of ``tools/list`` and ``tools/call``."""
 
     what = "tool"
 
-    mirrored_elsewhere: Callable[[object], tuple[MirroredParam, ...]] | None = None
-    """Answers `mirrored_params` for tools that are called by this server and registered at another one."""
-    rules_elsewhere: Callable[[object], TaskRules | None] | None = None
-    """Answers `task_rules` for such tools."""
+    elsewhere: Callable[[str], ToolElsewhere | None] | None = None
+    """Finds a tool that is registered at another server, by its name here; ``None`` if there are none."""
 
     def add(
         self,
@@ -145,17 +151,19 @@ class Tools(Registry[_ToolEntry]):
 
     def task_rules(self, name: object) -> TaskRules | None:
         """The rules by which calls of a tool become tasks, ``None`` where they never do."""
-        entry = self.by_key.get(name) if isinstance(name, str) else None
-        if entry is not None:
-            return entry.rules
-        return None if self.rules_elsewhere is None else self.rules_elsewhere(name)
+        found = self._found(name)
+        return None if found is None else found.rules
 
     def mirrored_params(self, name: object) -> tuple[MirroredParam, ...]:
         """The parameters of a tool that are told in headers too, where there are any."""
-        entry = self.by_key.get(name) if isinstance(name, str) else None
-        if entry is not None:
-            return entry.mirrored
-        return () if self.mirrored_elsewhere is None else self.mirrored_elsewhere(name)
+        found = self._found(name)
+        return () if found is None else found.mirrored
+
+    def _found(self, name: object) -> _ToolEntry | ToolElsewhere | None:
+        if not isinstance(name, str):
+            return None
+        entry = self.by_key.get(name)
+        return self.elsewhere(name) if entry is None and self.elsewhere is not None else entry
 
     def is_inline(self, name: str) -> bool:
         """Whether the function of a tool runs where the call arrives, and in no task."""

@@ -10,6 +10,7 @@ from typing import Any
 from mcp_actors._client.options import Access
 from mcp_actors.errors import ConfigurationError
 from mcp_actors.gateway.gateway import Gateway
+from mcp_actors.gateway.lists.names import NameTable
 from mcp_actors.gateway.upstream.settings import SessionPolicy, Upstream, UpstreamTarget
 from mcp_actors.server_entries import ServerEntries, ServerEntry, read_server_entries
 
@@ -42,8 +43,9 @@ def configured_gateway(
     given = {name: value for name, value in section.items() if value is not None}
     upstreams = upstreams_of(entries, access=access)
     try:
-        # Nobody serves it: it says which entry has names that cannot be.
-        Gateway(upstreams)
+        # Each says here, where the file is known, that its names cannot be.
+        for each in upstreams:
+            NameTable(each)
     except ValueError as error:
         raise ConfigurationError(str(error), file=entries.source.name) from error
     return Gateway(upstreams, **{**given, **options})

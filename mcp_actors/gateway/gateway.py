@@ -10,9 +10,9 @@ from typing import Any
 import trio
 
 from mcp_actors._actors.event_bus import DEFAULT_MAX_URIS
-from mcp_actors._eras.modern.annotations import MirroredParam
 from mcp_actors._server.handler import Continuation, Handler, string_param, uri_param
 from mcp_actors._server.scope import ServerScope, StateT
+from mcp_actors._server.tools import ToolElsewhere
 from mcp_actors.context import Context
 from mcp_actors.errors import ResourceNotFound, RpcError, UpstreamUnavailable, invalid_params
 from mcp_actors.gateway.description import described, merged_instructions, presented, without_tasks
@@ -29,7 +29,7 @@ from mcp_actors.gateway.upstream.settings import Upstream, UpstreamTarget
 from mcp_actors.gateway.upstream.statistics import UpstreamStatistics
 from mcp_actors.logging import log
 from mcp_actors.printable import printable
-from mcp_actors.server import Server, TaskRules
+from mcp_actors.server import Server
 from mcp_actors.supervision import start
 from mcp_actors.task_kinds import UPSTREAM_WAIT
 from mcp_actors.tasks import TASKS, Tasks
@@ -37,7 +37,6 @@ from mcp_actors.types import CompleteResult, Completion
 
 __all__ = ["Gateway"]
 
-_MAY_BE_TASK = TaskRules("optional", restartable=False, before=None)
 _TOOLS, _PROMPTS = LIST_KINDS["tools"], LIST_KINDS["prompts"]
 
 
@@ -84,8 +83,7 @@ class Gateway(Server[StateT]):
         self._live: dict[ServerScope, LiveUpstreams] = {}
         # Whatever is asked for may be there at some upstream; clients are told what is really there.
         features.declare_also(("tools", "resources", "prompts", "completions"))
-        features.tools.mirrored_elsewhere = self._mirrored_params
-        features.tools.rules_elsewhere = self._task_rules
+        features.tools.elsewhere = self._tool_elsewhere
         # Those of upstreams; a server that was given tasks of its own declares them in any case.
         self._adds_tasks = TASKS not in features.extensions
         if self._adds_tasks:
@@ -104,9 +102,7 @@ class Gateway(Server[StateT]):
             "resources/subscribe": self._subscribe,
             "subscriptions/listen": lambda ctx: Continuation(self._listen, ctx),
             **{kind.method: partial(Continuation, self._merged, kind) for kind in LIST_KINDS.values()},
-            "logging/setLevel": lambda ctx: set_log_level(
-                self._own["logging/setLevel"], self._live[ctx._scope], ctx
-            ),
+            "logging/setLevel": self._set_log_level,
         }
         self._runtime.upstreams = self._upstream_statistics
         self.notification(ROOTS_CHANGED, inline=True)(self._roots_changed)
@@ -201,7 +197,8 @@ class Gateway(Server[StateT]):
 
     async def _merged(self, kind: ListKind, ctx: Context[StateT]) -> Any:
         own = await self._own_rows(kind, ctx)
-        return await merged_page(self._live[ctx._scope], ctx, kind, own, self._hints, self._page_size)
+        live = self._live[ctx._scope]
+        return await merged_page(live.lists, live.routes, ctx, kind, own, self._hints, self._page_size)
 
     async def _own_rows(self, kind: ListKind, ctx: Context[StateT]) -> list[ListedRow]:
         features = self._features
@@ -215,15 +212,6 @@ class Gateway(Server[StateT]):
         rows = await features.resources.rows(ctx)
         return [ListedRow(each.key, each.serial, each.resource, "") for each in rows]
 
-    def _mirrored_params(self, name: object) -> tuple[MirroredParam, ...]:
-        if isinstance(name, str):
-            for live in self._live.values():
-                claim = live.lists.claims["tools"].owner(name)
-                listing = None if claim is None else live.lists.known.get((claim.upstream, "tools"))
-                if claim is not None and listing is not None:
-                    return listing.mirrored_params(claim.target)
-        return ()
-
     def _has_tasks(self, live: LiveUpstreams) -> bool:
         """Whether any tool, of an upstream or of the gateway, may run as a task."""
         met = [actor.met for actor in live.actors.values()]
@@ -231,15 +219,13 @@ class Gateway(Server[StateT]):
             entry.rules is not None for entry in self._features.tools
         )
 
-    def _task_rules(self, name: object) -> TaskRules | None:
-        """Whether calls of a tool of an upstream may become tasks; a client that wants none is waited for."""
-        if isinstance(name, str):
-            for live in self._live.values():
-                claim = live.lists.claims["tools"].owner(name)
-                listing = None if claim is None else live.lists.known.get((claim.upstream, "tools"))
-                tool = None if claim is None or listing is None else listing.entries.get(claim.target)
-                if tool is not None and tool.execution is not None:
-                    return None if tool.execution.task_support in (None, "forbidden") else _MAY_BE_TASK
+    def _tool_elsewhere(self, name: str) -> ToolElsewhere | None:
+        """Finds a tool of an upstream that was listed. Its calls may become tasks; whoever wants none is waited for."""
+        for live in self._live.values():
+            claim = live.lists.claims["tools"].owner(name)
+            listing = None if claim is None else live.lists.known.get((claim.upstream, "tools"))
+            if claim is not None and listing is not None:
+                return listing.tool_elsewhere(claim.target)
         return None
 
     # -- requests for upstreams ----------------------------------------------------------------------------------------
@@ -315,7 +301,10 @@ class Gateway(Server[StateT]):
         return await forward(ctx, Route(self._live[ctx._scope].actors[upstream], ""), params)
 
     def _roots_changed(self, ctx: Context[StateT]) -> None:
-        pass_roots_changed(self._live[ctx._scope], ctx)
+        pass_roots_changed(self._live[ctx._scope].actors.values(), ctx)
+
+    def _set_log_level(self, ctx: Context[StateT]) -> Any:
+        return set_log_level(self._own["logging/setLevel"], self._live[ctx._scope].actors.values(), ctx)
 
     # -- subscriptions -------------------------------------------------------------------------------------------------
 

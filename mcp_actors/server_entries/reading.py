@@ -72,6 +72,7 @@ class ServerEntries:
 def read_server_entries(source: str | os.PathLike[str] | Mapping[str, Any]) -> ServerEntries:
     """Reads a configuration: ``mcpServers`` of Claude, Cursor or Windsurf, or ``servers`` of Visual Studio Code.
 
+    In the settings of Visual Studio Code, ``servers`` and ``inputs`` stand in an object ``mcp``, which is read as well.
     Comments, and a comma behind the last member, are allowed. Members that are not known are left aside.
 
     Args:
@@ -114,6 +115,10 @@ class _EntryReader:
         self._source = source
 
     def read(self, value: Mapping[str, Any]) -> ServerEntries:
+        within = value.get("mcp")
+        if isinstance(within, Mapping) and not any(name in value for name in _SECTIONS):
+            # The settings of Visual Studio Code had it there before mcp.json.
+            value = {"gateway": value.get("gateway"), **within}
         self._source = attrs.evolve(self._source, inputs=_inputs(value.get("inputs")))
         servers: dict[str, ServerEntry] = {}
         found = [name for name in _SECTIONS if value.get(name) is not None]

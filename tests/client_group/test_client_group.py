@@ -506,7 +506,7 @@ async def test_targets_entries_and_configurations_may_all_be_given() -> None:
         ({"one": Server}, {}, TypeError),
         ({1: echoing()}, {}, TypeError),
         (5, {}, TypeError),
-        ({"one": "pigeon://x"}, {}, TransportNotFound),
+        ({"one": "dodo://x"}, {}, TransportNotFound),
         ({"one": echoing()}, {"required": ["two"]}, ValueError),
         ({"one": echoing()}, {"at_once": 0}, ValueError),
         ({"one": {"command": 1}}, {}, ConfigurationError),

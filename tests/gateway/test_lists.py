@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from mcp_actors import Client, Server
 from mcp_actors.errors import ResourceNotFound, RpcError, UpstreamUnavailable
-from mcp_actors.gateway import Gateway, Upstream
+from mcp_actors.gateway import Gateway, SessionPolicy, Upstream
 from mcp_actors.gateway.lists.changes import LIST_PAUSE
 from mcp_actors.gateway.lists.lists import LIST_TIMEOUT
 from mcp_actors.principal import Principal
@@ -540,3 +540,43 @@ def _without_completions(server: Server) -> Any:
     capabilities = server._features.capabilities()
     capabilities.completions = None
     return capabilities
+
+
+@pytest.mark.parametrize("sessions", ["own", "shared"])
+async def test_a_list_that_is_cancelled_at_any_turn_is_there_for_the_next_who_asks(
+    sessions: SessionPolicy, autojump_clock: MockClock
+) -> None:
+    """While it is connected to the upstreams for it, while they are asked, and while it is merged."""
+    finished = cancelled = 0
+    for turns in range(200):
+        upstreams = [
+            Upstream(name=name, target=make_server(name, "x"), sessions=sessions, lazy=True, era="legacy")
+            for name in ("one", "two")
+        ]
+        gateway = Gateway(upstreams)
+        async with Client(gateway, era="legacy") as client:
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_cancel_after, turns, scope)
+                    assert await names_of(client) == ["one_x", "two_x"]
+                    finished += 1
+                    nursery.cancel_scope.cancel()
+            cancelled += scope.cancelled_caught
+            began = trio.current_time()
+            assert await names_of(client) == ["one_x", "two_x"]
+            assert (await client.call_tool("two_x")).text == "two.x"
+            assert trio.current_time() == began
+            found = gateway._upstream_statistics()
+            assert [(each.state, each.connections, each.in_flight) for each in found] == [
+                ("connected", 1, 0)
+            ] * 2
+        if finished > 2:
+            break
+    assert finished > 2
+    assert cancelled > 5
+
+
+async def _cancel_after(turns: int, scope: trio.CancelScope) -> None:
+    for _ in range(turns):
+        await trio.lowlevel.checkpoint()
+    scope.cancel()

@@ -108,6 +108,21 @@ def test_a_file_of_visual_studio_code(tmp_path: Path) -> None:
     assert entries.source.inputs == {"perplexity-key": None, "region": "eu"}
 
 
+def test_settings_of_visual_studio_code_have_the_same_in_an_object(tmp_path: Path) -> None:
+    (tmp_path / "settings.json").write_text(
+        f'{{"editor.tabSize": 4, "gateway": {{"name": "g"}}, "mcp": {VSCODE}}}'
+    )
+    entries = read_server_entries(tmp_path / "settings.json")
+    assert [each.name for each in entries] == ["github", "perplexity", "socket"]
+    assert entries.source.inputs == {"perplexity-key": None, "region": "eu"}
+    assert entries.gateway.name == "g"
+    # Beside servers of its own it is a member like any other one that is not known.
+    assert [each.name for each in read_server_entries({"mcp": {"servers": {"a": {}}}, **CURSOR})] == [
+        "remote",
+        "local",
+    ]
+
+
 def test_entries_of_cursor_windsurf_and_claude_code() -> None:
     remote, local = read_server_entries(CURSOR)
     assert remote.headers == {"Authorization": "Bearer ${env:TOKEN}"}

@@ -144,8 +144,8 @@ def test_what_cannot_be_used_is_refused_without_its_secrets(members: dict[str, A
 
 def test_a_scheme_without_transport_is_told_without_the_url() -> None:
     with pytest.raises(TransportNotFound) as caught:
-        entry_of(url="pigeon://${KEY}").target(environ={"KEY": SECRET})
-    assert str(caught.value) == "the configuration, server 'one', url: no transport is installed for 'pigeon'"
+        entry_of(url="dodo://${KEY}").target(environ={"KEY": SECRET})
+    assert str(caught.value) == "the configuration, server 'one', url: no transport is installed for 'dodo'"
     with pytest.raises(TransportNotFound, match="it is no URL"):
         entry_of(url="${KEY}").target(environ={"KEY": SECRET})
 

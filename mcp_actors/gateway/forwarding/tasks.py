@@ -36,17 +36,10 @@ from mcp_actors.gateway.upstream.connection import UpstreamConnection
 from mcp_actors.tasks import TASKS, Tasks
 from mcp_actors.types import CallToolResult, InputRequiredResult
 
-__all__ = ["has_tasks", "made_with_tasks"]
+__all__ = ["made_with_tasks"]
 
 _METHOD = "tools/call"
 Outcome = dict[str, Any]
-
-
-def has_tasks(connection: UpstreamConnection) -> bool:
-    """Whether calls of tools may become tasks at the server of a connection, in either dialect."""
-    if connection.era.declares_in_requests:
-        return TASKS in (connection.client._requests.negotiated.capabilities.extensions or {})
-    return connection.client._may_augment()
 
 
 async def made_with_tasks(

@@ -18,7 +18,9 @@ from mcp_actors import types as t
 from mcp_actors._client.requests import MAX_PAGES
 from mcp_actors._eras.changes import EventKind
 from mcp_actors._eras.convert import structure_error_text
-from mcp_actors._eras.modern.annotations import MirroredParam, annotated_params
+from mcp_actors._eras.modern.annotations import annotated_params
+from mcp_actors._server.task_rules import TaskRules
+from mcp_actors._server.tools import ToolElsewhere
 from mcp_actors._uri.template import LONGEST_URI, UriTemplate
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import RemoteProtocolError
@@ -40,6 +42,7 @@ LEAST_AGE = 1.0
 MAX_AGE = 24 * 3600.0
 # Characters of a name or an error that the log shows.
 _SHOWN = 200
+_MAY_BE_TASK = TaskRules("optional", restartable=False, before=None)
 
 
 @attrs.frozen
@@ -124,20 +127,21 @@ class UpstreamListing:
     """The names in the gateway that are claimed for it."""
     uses: int = 0
     """At how many places it is kept."""
-    _mirrored: dict[str, tuple[MirroredParam, ...]] = attrs.field(factory=dict)
+    _tools: dict[str, ToolElsewhere] = attrs.field(factory=dict)
 
-    def mirrored_params(self, name: str) -> tuple[MirroredParam, ...]:
-        """Returns the parameters of a tool that clients send in headers too; none where it is not listed."""
-        found = self._mirrored.get(name)
-        if found is None:
-            tool = self.entries.get(name)
+    def tool_elsewhere(self, name: str) -> ToolElsewhere | None:
+        """Returns what the gateway has to know of a tool that clients call by it, ``None`` where it is not listed."""
+        found = self._tools.get(name)
+        tool = self.entries.get(name)
+        if found is None and tool is not None:
             try:
-                found = () if tool is None else annotated_params(tool.input_schema)
+                mirrored = annotated_params(tool.input_schema)
             except ValueError:
                 # Clients leave such a tool out.
-                found = ()
-            if tool is not None:
-                self._mirrored[name] = found
+                mirrored = ()
+            support = None if tool.execution is None else tool.execution.task_support
+            rules = None if support in (None, "forbidden") else _MAY_BE_TASK
+            found = self._tools[name] = ToolElsewhere(mirrored, rules)
         return found
 
     @cached_property

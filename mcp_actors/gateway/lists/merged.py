@@ -15,8 +15,8 @@ import trio
 from mcp_actors._server.pagination import page
 from mcp_actors.context import Context
 from mcp_actors.gateway.lists.listing import ListKind, UpstreamListing
-from mcp_actors.gateway.lists.lists import ListedRow
-from mcp_actors.gateway.live import LiveUpstreams
+from mcp_actors.gateway.lists.lists import ListedRow, UpstreamLists
+from mcp_actors.gateway.lists.routes import UpstreamRoutes
 from mcp_actors.types import CacheScope
 
 __all__ = ["CachingHints", "merged_page"]
@@ -31,7 +31,8 @@ class CachingHints:
 
 
 async def merged_page(
-    live: LiveUpstreams,
+    lists: UpstreamLists,
+    routes: UpstreamRoutes,
     ctx: Context[Any],
     kind: ListKind,
     own: Sequence[ListedRow],
@@ -41,7 +42,8 @@ async def merged_page(
     """Returns the page of a list that a caller asks for.
 
     Args:
-        live: The upstreams.
+        lists: The lists of the upstreams.
+        routes: Says which of them the caller sees.
         ctx: The request.
         kind: The list.
         own: The entries of the gateway itself.
@@ -51,22 +53,22 @@ async def merged_page(
     Raises:
         RpcError: The cursor is none of this list.
     """
-    actors = live.routes.seen_by(ctx)
-    listings = await live.lists.of_all(ctx, kind, actors)
+    actors = routes.seen_by(ctx)
+    listings = await lists.of_all(ctx, kind, actors)
     rows = list(own)
     taken = {each.key for each in own}
     for name, listing in listings.items():
-        found = live.lists.rows(kind, name, listing)
-        if not taken and live.routes.sees_all:
+        found = lists.rows(kind, name, listing)
+        if not taken and routes.sees_all:
             rows += found
             continue
         for row in found:
             if row.key in taken:
-                live.lists.claims[kind.name].collided(row.key, "the gateway itself", name)
-            elif live.routes.sees(ctx, name, kind, row.own):
+                lists.claims[kind.name].collided(row.key, "the gateway itself", name)
+            elif routes.sees(ctx, name, kind, row.own):
                 rows.append(row)
     shown, cursor = page(rows, ctx.params, kind=kind.name, size=page_size)
-    is_private = ctx.principal is not None or not live.routes.is_same_for_all
+    is_private = ctx.principal is not None or not routes.is_same_for_all
     said = [*listings.values()]
     return kind.result(
         [each.entry for each in shown],

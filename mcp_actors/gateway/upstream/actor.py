@@ -28,9 +28,8 @@ from mcp_actors.errors import (
     SessionExpired,
     UpstreamUnavailable,
 )
-from mcp_actors.gateway.forwarding.tasks import has_tasks
 from mcp_actors.gateway.questions.held_calls import HeldCalls
-from mcp_actors.gateway.upstream.connection import ServerTraits, UpstreamConnection
+from mcp_actors.gateway.upstream.connection import UpstreamConnection
 from mcp_actors.gateway.upstream.connections import FIRST, SHARED, AloneKey, ConnectionTable, Key, key_of
 from mcp_actors.gateway.upstream.health import LONGEST_FAILURE, UpstreamHealth
 from mcp_actors.gateway.upstream.load import UpstreamLoad
@@ -275,9 +274,7 @@ class UpstreamActor:
             if in_time.cancelled_caught:
                 raise ConnectFailed(f"it was not connected within {CONNECT_TIMEOUT:g} s")
             connection.client._connectivity.session.pace = self.load.pace
-            connection.traits = ServerTraits(
-                connection.client._connectivity.session.link.channel.mirrors, has_tasks(connection)
-            )
+            connection.traits = connection.found_traits()
             if self._shares is None:
                 self._shares = not connection.keeps_session
                 key = SHARED if self._shares else key

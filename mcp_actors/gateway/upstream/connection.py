@@ -21,6 +21,7 @@ from mcp_actors.gateway.questions.held_calls import HeldCall
 from mcp_actors.gateway.upstream.settings import Upstream
 from mcp_actors.logging import log
 from mcp_actors.printable import printable
+from mcp_actors.tasks import TASKS
 from mcp_actors.types import ClientCapabilities, LoggingLevel
 
 __all__ = ["ServerTraits", "UpstreamConnection"]
@@ -113,6 +114,14 @@ class UpstreamConnection:
     def knows_whose_logs(self) -> bool:
         """Whether it is known for whom a log message is."""
         return self.is_of_one or self.traits.names_requests
+
+    def found_traits(self) -> ServerTraits:
+        """Returns the traits of its server, now that it is open."""
+        if self.era.declares_in_requests:
+            has_tasks = TASKS in (self.client._requests.negotiated.capabilities.extensions or {})
+        else:
+            has_tasks = self.client._may_augment()
+        return ServerTraits(self.client._connectivity.session.link.channel.mirrors, has_tasks)
 
     def level_to_set(self, ctx: Context[Any]) -> LoggingLevel | None:
         """Returns the log level that a session of the server has to be given before a call, ``None`` if none."""
