@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 
 from mcp_actors.bench.calls import tool_call
+from mcp_actors.bench.fields import streams
 from mcp_actors.bench.fields.field import Field, run_blocking
 from mcp_actors.bench.fields.responses import MOST_BYTES, ResponseReader
+from mcp_actors.bench.fields.streams import Ends, Lines, StreamField
 from mcp_actors.bench.load import RunningLoad
+from mcp_actors.bench.messages import Message
 from mcp_actors.bench.plan import LoadPlan, Stage
 from mcp_actors.bench.process import LoadError
 from mcp_actors.bench.targets import raw_field
@@ -130,3 +133,22 @@ def test_an_answer_without_an_end_or_without_sense_ends_the_connection(head: byt
 
     with pytest.raises(LoadError):
         feed()
+
+
+def test_what_a_server_does_not_read_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else answers to its questions would pile up for as long as the load goes on."""
+    monkeypatch.setattr(streams, "MOST_BYTES", 2**20)
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    ends = Ends(ours.fileno(), ours.fileno(), ours.close)
+
+    async def run() -> None:
+        async with StreamField("legacy", lambda: ends, Lines) as field:
+            field.troubles = []
+            lane = await field.connect()
+            for _ in range(100):
+                field.post(lane, Message(b"x" * 2**18))
+                await field.arrivals(0.0)
+
+    with theirs, pytest.raises(LoadError, match="has not read"):
+        run_blocking(run())
