@@ -13,11 +13,12 @@ from trio.testing import MockClock
 
 from mcp_actors import Client
 from mcp_actors.abc import FrameChannel
-from mcp_actors.errors import McpError, UpstreamMisbehaved, UpstreamUnavailable
+from mcp_actors.errors import McpError, RpcError, UpstreamMisbehaved, UpstreamUnavailable
 from mcp_actors.gateway import Gateway, Upstream
 from mcp_actors.gateway.callbacks import MAX_QUESTIONS_OF_CONNECTION
 from mcp_transports.memory import MemoryTransport
 from tests.gateway.hostile import HostileUpstream
+from tests.gateway.upstreams import Behind
 
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 
@@ -111,3 +112,67 @@ async def test_no_part_of_a_url_that_may_be_a_key_is_shown(url: str) -> None:
     assert "127.0.0.1:9/..." in tree
     assert any("127.0.0.1:9/..." in str(each) for each in logs)
     assert "s3cret" not in str(logs) + tree + repr(refused.value) + repr(upstream)
+
+
+@pytest.mark.parametrize("prefix", [None, ""])
+async def test_a_gateway_that_is_its_own_upstream_comes_to_an_end(
+    nursery: trio.Nursery, autojump_clock: MockClock, prefix: str | None
+) -> None:
+    """A loop fills the bounds of the upstream and then unwinds; its own tools go on."""
+    way = MemoryTransport()
+    gateway = Gateway([Upstream(name="u", target=lambda: way, prefix=prefix)])
+
+    @gateway.tool
+    async def own() -> str:
+        """Is no upstream's."""
+        return "own"
+
+    await nursery.start(gateway.serve, way)
+    async with Client(way) as client:
+        for name in ("u_" * 400 + "own", "nobody_has_it") if prefix is None else ("nobody_has_it",):
+            with pytest.raises(RpcError):
+                await client.call_tool(name)
+        assert (await client.call_tool("own")).text == "own"
+    (upstream,) = gateway.tree().upstreams
+    assert upstream.in_flight == 0
+    assert upstream.connections <= 100
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("server_era", ["legacy", "modern"])
+async def test_clients_that_leave_at_any_moment_leave_nothing_behind(
+    nursery: trio.Nursery, autojump_clock: MockClock, era: str, server_era: str
+) -> None:
+    """They leave while the upstream is connected to, while they are asked for, listed or called, and while it ends."""
+    slow = Behind(nursery)
+    await slow.come()
+
+    class Slow(MemoryTransport):
+        @asynccontextmanager
+        async def connect(self) -> AsyncIterator[FrameChannel]:
+            await trio.sleep(0.3)
+            async with slow.connect() as channel:
+                yield channel
+
+    way = MemoryTransport()
+    upstream = Upstream(name="u", target=lambda: Slow(), era=server_era, lazy=True, sessions="own")
+    gateway = Gateway([upstream])
+    await nursery.start(gateway.serve, way)
+
+    async def leave_after(seconds: float, turn: int) -> None:
+        with trio.move_on_after(seconds):
+            async with Client(way, era=era) as client:
+                if turn % 3 == 0:
+                    assert [each.name async for each in client.tools()]
+                else:
+                    await client.call_tool("u_wait", {"seconds": 0.4 * (turn % 3)})
+
+    async with trio.open_nursery() as clients:
+        for turn in range(40):
+            clients.start_soon(leave_after, 0.03 * turn, turn)
+    await trio.sleep(10)
+    (found,) = gateway.tree().upstreams
+    assert (slow.open, found.connections, found.in_flight, found.callers) == (0, 0, 0, 0)
+    assert slow.connects > 10
+    async with Client(way, era=era) as client:
+        assert (await client.call_tool("u_add", {"a": 1, "b": 2})).text == "3"

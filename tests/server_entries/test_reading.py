@@ -173,6 +173,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"command": "x", "disabled": "no"}, "disabled: it is true or false"),
     ({"command": "x", "timeout": 0}, "timeout: it is a number of seconds above 0"),
     ({"command": "x", "sessions": "mine"}, "sessions: it is one of 'auto', 'shared', 'own'"),
+    ({"command": "x", "era": "moderm"}, "era: it is one of 'auto', 'legacy', 'modern', '2024-11-05'"),
     ({"url": "http://a", "headers": {"A": 1}}, "headers: it is an object of names and texts"),
     ({"url": "http://a", "type": "stdio"}, "type: this type needs a command"),
     ({"url": "http://a", "type": "ws"}, "type: this type needs a url with ws or wss"),
