@@ -11,11 +11,12 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from mcp_actors import Client
+from mcp_actors import Client, Context, Server
 from mcp_actors.abc import FrameChannel
 from mcp_actors.errors import McpError, RpcError, UpstreamMisbehaved, UpstreamUnavailable
 from mcp_actors.gateway import Gateway, Upstream
 from mcp_actors.gateway.callbacks import MAX_QUESTIONS_OF_CONNECTION
+from mcp_transports.http.client import HttpClientTransport
 from mcp_transports.memory import MemoryTransport
 from tests.gateway.hostile import HostileUpstream
 from tests.gateway.upstreams import Behind
@@ -176,3 +177,25 @@ async def test_clients_that_leave_at_any_moment_leave_nothing_behind(
     assert slow.connects > 10
     async with Client(way, era=era) as client:
         assert (await client.call_tool("u_add", {"a": 1, "b": 2})).text == "3"
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_what_a_caller_presents_reaches_no_upstream(nursery: trio.Nursery, era: str) -> None:
+    seen: list[str] = []
+    server = Server("behind")
+
+    def look(ctx: Context) -> str:
+        """Notes what comes with a call."""
+        assert ctx.request is not None
+        seen.extend([str(dict(ctx.request.headers)), str(ctx.meta), str(ctx.request)])
+        return "seen"
+
+    server.add_tool(look, name="look", inline=True)
+    (behind_it,) = await nursery.start(server.serve, "http://127.0.0.1:0/mcp")
+    gateway = Gateway([Upstream(name="u", target=behind_it, era=era)])
+    (url,) = await nursery.start(gateway.serve, "http://127.0.0.1:0/mcp")
+    headers = {"authorization": "Bearer s3cret", "cookie": "a=s3cret", "x-api-key": "s3cret"}
+    async with Client(HttpClientTransport(url, headers=headers), era=era) as client:
+        assert (await client.call_tool("u_look")).text == "seen"
+    assert seen
+    assert "s3cret" not in str(seen)
