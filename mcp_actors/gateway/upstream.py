@@ -275,7 +275,9 @@ class UpstreamActor:
 
     def _was_lost(self, connection: UpstreamConnection, why: ConnectionLost | SessionExpired) -> None:
         if connection in self.connections:
-            self.health.lost_connection(str(why), had_answered=connection.has_answered)
+            # One client's calls may have ended the server that it has alone, which says nothing of the others'.
+            was_good = connection.has_answered or connection.is_of_one
+            self.health.lost_connection(str(why), was_good=was_good)
             text = without_paths(str(why))
             log.warning("the connection to an upstream was lost", upstream=self.settings.name, error=text)
             self._close(connection, lost=True)

@@ -15,6 +15,7 @@ from mcp_actors import Client, Context, Server
 from mcp_actors.abc import FrameChannel
 from mcp_actors.errors import McpError, RpcError, UpstreamMisbehaved, UpstreamUnavailable
 from mcp_actors.gateway import Gateway, Upstream
+from mcp_actors.gateway.breaker import THRESHOLD
 from mcp_actors.gateway.callbacks import MAX_QUESTIONS_OF_CONNECTION
 from mcp_transports.http.client import HttpClientTransport
 from mcp_transports.memory import MemoryTransport
@@ -199,3 +200,27 @@ async def test_what_a_caller_presents_reaches_no_upstream(nursery: trio.Nursery,
         assert (await client.call_tool("u_look")).text == "seen"
     assert seen
     assert "s3cret" not in str(seen)
+
+
+async def test_a_client_that_crashes_its_own_servers_closes_the_upstream_to_nobody_else(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    """Each session has a server of its own, which its first call ends: that says nothing of the others' servers."""
+
+    async def crash(channel: FrameChannel, message: dict[str, Any]) -> Any:
+        if message["params"]["arguments"].get("crash"):
+            await channel.aclose()
+            return None
+        return {"content": []}
+
+    hostile = HostileUpstream(nursery, tools__call=crash)
+    way = await hostile.begin()
+    gateway = MemoryTransport()
+    upstream = Upstream(name="u", target=lambda: way, era="legacy", lazy=True)
+    await nursery.start(Gateway([upstream]).serve, gateway)
+    for _ in range(2 * THRESHOLD):
+        async with Client(gateway, era="legacy") as client:
+            with pytest.raises(UpstreamUnavailable, match="lost during the call"):
+                await client.call_tool("u_x", {"crash": True})
+    async with Client(gateway, era="legacy") as client:
+        assert (await client.call_tool("u_x", {})).content == []
